@@ -12,7 +12,9 @@ from enum import Enum
 from typing import Any
 
 from ops.starter.recognition.table import MOST_OF
-from yatt_core.rewards.extraction import boxed, last_number
+from yatt_core.json_text import WrittenFloat
+from yatt_core.rewards.extraction import boxed
+from yatt_core.rewards.written_numbers import last_number
 
 LETTERS = "ABCDEFGHIJ"
 MOST_WORDS, MOST_CHARACTERS = 3, 60
@@ -52,6 +54,8 @@ def single_answers(values: Sequence[Any]) -> list[str] | None:
     for value in itertools.chain.from_iterable(value if isinstance(value, list) else [value] for value in values):
         if isinstance(value, bool):
             found.append(str(value).lower())
+        elif isinstance(value, WrittenFloat):
+            found.append(value.written)
         elif isinstance(value, (str, int, float)):
             found.append(str(value))
         else:

@@ -118,8 +118,7 @@ def _asks_for_a_line(prompt: str) -> bool:
 def _numbers(kind: AnswerKind, answers: Sequence[str], form: Form) -> Chosen:
     if form is Form.BOX:
         return _equal({"extract": "boxed", "extract_reference": "last_number"}, f"numbers {form.value}")
-    whole = kind is AnswerKind.NUMBER and are_plain_numbers(answers)
-    options: dict[str, Any] = {} if whole else {"extract_reference": "last_number"}
+    options: dict[str, Any] = {"extract_reference": "last_number"}
     reads = f"numbers {form.value}"
     if form is Form.HASHES:
         options = {"extract": "pattern", **options, "pattern": HASHES}
@@ -128,7 +127,8 @@ def _numbers(kind: AnswerKind, answers: Sequence[str], form: Form) -> Chosen:
     elif form is Form.TAG:
         options = {"extract": "tag", **options}
     else:
-        options = {"extract": "last_number", **options}
+        plain = kind is AnswerKind.NUMBER and are_plain_numbers(answers)
+        options = {"extract": "last_number", **({} if plain else options)}
         reads = "the last number"
     return _exact(options, reads)
 

@@ -5,7 +5,6 @@ Consumes a table. Produces a `Recognised`, or None for other rows. Raises `Confi
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 from ops.starter.recognition.prompt_parts import PROMPT_KEYS, PromptParts, prompt_parts
 from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised, RewardChoice
 from ops.starter.recognition.table import Table, parsed, value_of
-from yatt_core.errors import ConfigurationError
-from yatt_core.rewards.code_cases import read_cases
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.prompts.prompt import Prompt
+from yatt_core.rewards.code_cases import CaseKeys, row_tests
 
 TEST_KEYS = (
     "input_output", "tests", "test_cases", "test_list", "unit_tests", "private_test_cases", "private_tests", "asserts", "test",
@@ -24,7 +24,6 @@ TEST_KEYS = (
 SETUP_KEYS = ("test_setup_code", "test_imports", "setup_code", "test_setup", "import_code")
 TASKS = ("question", "problem", "prompt", "text", "description", "instruction", "messages", "task")
 CHECK = "def check("
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
 _LISTS = ({"inputs", "outputs"}, {"input", "output"})
 
 
@@ -40,12 +39,12 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     entry = table.find("entry_point")
     if any(isinstance(value, str) and CHECK in value for value in table.values(key)):
         return _checked(table, asked, model, key, entry)
-    _try_tests(table, key)
+    setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
+    options = {"tests": key, **({"setup": setup} if setup else {})}
+    _try_tests(table, options)
     parts = prompt_parts(table, asked, model, [name for name in (*TASKS, *PROMPT_KEYS) if name not in ("input",)])
     if parts is None:
         return None
-    setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
-    options = {"tests": key, **({"setup": setup} if setup else {})}
     if _are_statements(table, key) and "prompt_field" in parts.source and not _names_functions(table, key, parts):
         parts = _with_tests_shown(table, key, parts)
     return _recognised(parts, key, [setup] if setup else [], options, _reads(table, key))
@@ -62,6 +61,7 @@ def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str 
     if parts is None:
         raise ConfigurationError(f"the tests under {key!r} have no prompt; name its key with --prompt-field")
     options = {"tests": key, "entry_point": entry}
+    _try_tests(table, options)
     prompt = parts.used[0]
     if any(f"def {value_of(row, entry)}" in str(value_of(row, prompt)) for row in table.rows):
         options["prefix"] = prompt
@@ -97,32 +97,14 @@ def _is_test(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip().startswith("assert")
 
 
-def _asserts_nothing(statements: str) -> bool:
-    """Returns whether statements only define functions and classes, so that nothing is tested when they run."""
-    try:
-        body = ast.parse(statements).body
-    except (SyntaxError, ValueError):
-        return False
-    return all(
-        isinstance(part, DEFINITIONS) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
-        for part in body
-    )
-
-
-def _try_tests(table: Table, key: str) -> None:
-    """Raises `ConfigurationError` for the first row whose tests cannot be read."""
+def _try_tests(table: Table, options: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` for the first row whose tests cannot be read, or test nothing."""
+    keys = CaseKeys(**options)
     for number, row in enumerate(table.rows, start=1):
-        value = value_of(row, key)
-        if isinstance(value, str) and not isinstance(parsed(value), (list, Mapping)) and _asserts_nothing(value):
-            raise ConfigurationError(
-                f"row {number}: {key!r} defines functions that nothing calls, as pytest has them, so that every "
-                "program would pass; "
-                "expected assert statements, or inputs and outputs"
-            )
         try:
-            read_cases(value)
-        except ValueError as error:
-            raise ConfigurationError(f"row {number}: {key!r} {error}") from None
+            row_tests(Prompt(0, number, str(number), "", None, row), keys)
+        except DataError as error:
+            raise ConfigurationError(str(error)) from None
 
 
 def _are_statements(table: Table, key: str) -> bool:

@@ -18,6 +18,7 @@ from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised
 from ops.starter.recognition.table import Table
 from ops.starter.recognition.verifiable import verifiable
 from yatt_core.errors import ConfigurationError
+from yatt_core.json_text import object_in
 
 Reader = Callable[[Table, Asked, Abilities], Recognised | None]
 
@@ -113,7 +114,7 @@ def _unused(table: Table, found: Recognised) -> tuple[str, ...]:
         if not within:
             unused.append(key)
             continue
-        parts = {part: None for value in table.values(key) if isinstance(value, Mapping) for part in value}
+        parts = {part: None for value in table.values(key) for part in object_in(value) or ()}
         unused += [f"{key}.{part}" for part in parts if not any(_within(used, f"{key}.{part}") for used in within)]
     return tuple(unused)
 

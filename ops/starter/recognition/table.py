@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from yatt_core.json_text import object_in
+from yatt_core.prompts.keys import value_at
+
 MOST_OF = 0.9
 """Share of the rows that have to agree on what a key contains."""
 _SPEAKERS = {
@@ -73,12 +76,7 @@ class Table:
 
 def value_of(row: Mapping[str, Any], key: str) -> Any:
     """Returns the value under a key, in which a dot leads into an object; None if there is none."""
-    if key in row:
-        return row[key]
-    value: Any = row
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value_at(row, key)
 
 
 def type_name(value: Any) -> str:
@@ -153,7 +151,7 @@ def _content(message: Mapping[str, Any]) -> str:
 def _spelled(values: Sequence[Any], parts: Sequence[str]) -> str | None:
     """Returns a dotted key as the objects spell it; None if none of them has it."""
     first, *rest = parts
-    objects = [value for value in values if isinstance(value, Mapping)]
+    objects = [found for value in values if (found := object_in(value)) is not None]
     for key in {key: None for value in objects for key in value}:
         if _plain(str(key)) != _plain(first):
             continue
