@@ -5,6 +5,7 @@ Consumes a table. Produces how a prompt shows them. A question is never asked wi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ ASKS = '\nEnd with a line "Answer: " and the {} choice.'
 ASKS_LETTER, ASKS_NUMBER, ASKS_TEXT = (
     ASKS.format(what) for what in ("letter of the right", "number of the right", "right")
 )
+_NAME = re.compile(r"[^\W\d]\w*")
 _LABELLED = re.compile(r"\s*\(?[A-J][).:]")
 
 
@@ -51,6 +53,11 @@ class Choices:
     used: tuple[str, ...]
 
 
+def named(key: str) -> str:
+    """Returns how a template names a key of the row."""
+    return key if all(map(_NAME.fullmatch, key.split("."))) else f"row[{json.dumps(key)}]"
+
+
 def choices_of(table: Table, question: str) -> Choices | None:
     """Returns the answers to choose from; None if there are none, or if the question has them already."""
     key = next((key for key in table.all(*KEYS) if table.values(key)), None)
@@ -61,11 +68,11 @@ def choices_of(table: Table, question: str) -> Choices | None:
     if all(_shown(value_of(row, question), value_of(row, key)) for row in rows):
         return None
     if all(isinstance(value, Mapping) and {"text", "label"} <= set(value) for value in values):
-        shown = f"{{% for label in {key}.label %}}{{{{ label }}}}. {{{{ {key}.text[loop.index0] }}}}\n{{% endfor %}}"
+        shown = f"{{% for label in {named(key)}.label %}}{{{{ label }}}}. {{{{ {named(key)}.text[loop.index0] }}}}\n{{% endfor %}}"
         return _made(key, shown, ASKS_LETTER)
     if all(isinstance(value, Mapping) and _are_letters(value) for value in values):
         line = "{% if choice %}{{ letter }}. {{ choice }}\n{% endif %}"
-        shown = f"{{% for letter, choice in {key} | dictsort %}}{line}{{% endfor %}}"
+        shown = f"{{% for letter, choice in {named(key)} | dictsort %}}{line}{{% endfor %}}"
         return _made(key, shown, ASKS_LETTER)
     if all(isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value) for value in values):
         return _list(table, key, values)
@@ -82,16 +89,20 @@ def _list(table: Table, key: str, values: Sequence[Sequence[Any]]) -> Choices:
     answers = table.values(answer) if answer else []
     labelled = all(_LABELLED.match(str(one)) for value in values for one in value)
     if answer and all(value_of(row, answer) in (value_of(row, key) or ()) for row in table.rows):
-        shown = f"{{% for choice in {key} %}}{'' if labelled else '- '}{{{{ choice }}}}\n{{% endfor %}}"
+        shown = f"{{% for choice in {named(key)} %}}{'' if labelled else '- '}{{{{ choice }}}}\n{{% endfor %}}"
         return _made(key, shown, ASKS_TEXT)
     if labelled:
-        return _made(key, f"{{% for choice in {key} %}}{{{{ choice }}}}\n{{% endfor %}}", ASKS_LETTER)
+        return _made(key, f"{{% for choice in {named(key)} %}}{{{{ choice }}}}\n{{% endfor %}}", ASKS_LETTER)
     if answers and all(map(_is_letter, answers)):
-        shown = f"{{% for choice in {key} %}}{{{{ '{LETTERS}'[loop.index0] }}}}. {{{{ choice }}}}\n{{% endfor %}}"
+        shown = (
+            f"{{% for choice in {named(key)} %}}{{{{ '{LETTERS}'[loop.index0] }}}}. {{{{ choice }}}}\n{{% endfor %}}"
+        )
         return _made(key, shown, ASKS_LETTER)
     first = _first_number(answers, max(map(len, values)), key, answer)
     count = "loop.index" if first else "loop.index0"
-    return _made(key, f"{{% for choice in {key} %}}{{{{ {count} }}}}. {{{{ choice }}}}\n{{% endfor %}}", ASKS_NUMBER)
+    return _made(
+        key, f"{{% for choice in {named(key)} %}}{{{{ {count} }}}}. {{{{ choice }}}}\n{{% endfor %}}", ASKS_NUMBER
+    )
 
 
 def _first_number(answers: Sequence[Any], most: int, key: str, answer: str | None) -> int:
@@ -123,7 +134,7 @@ def _columns(table: Table) -> Choices | None:
             first = _first_number(answers, len(keys), keys[0], answer)
             names = [str(first + number) for number in range(len(keys))]
             asks = ASKS_NUMBER
-        shown = "".join(f"{name}. {{{{ {key} }}}}\n" for name, key in zip(names, keys, strict=False))
+        shown = "".join(f"{name}. {{{{ {named(key)} }}}}\n" for name, key in zip(names, keys, strict=False))
         return Choices(keys[0], f"\n\n{shown}{asks}", asks, tuple(keys))
     return None
 

@@ -6,7 +6,7 @@ the middle, and for tools and images that the model cannot show.
 
 from __future__ import annotations
 
-from ops.starter.recognition.prompt_parts import IMAGE_KEYS, PROMPT_KEYS, given_key, prompt_parts
+from ops.starter.recognition.prompt_parts import IMAGE_KEYS, PROMPT_KEYS, given_key, prompt_parts, system_key
 from ops.starter.recognition.recognised import Abilities, Asked, Recognised
 from ops.starter.recognition.table import Table, ends_with, is_text, messages_in
 from yatt_core.errors import ConfigurationError
@@ -41,9 +41,7 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
     if (tools := _tools(table, key, model)) is not None:
         source["tools_field"] = tools
         used.append(tools)
-    system = next(
-        (name for name in table.all("system", "system_prompt") if any(map(is_text, table.values(name)))), None
-    )
+    system = system_key(table, key)
     if system is not None:
         source["system_field"] = system
         used.append(system)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ops.starter.recognition.choices import named
 from ops.starter.recognition.prompt_parts import PROMPT_KEYS, PromptParts, prompt_parts
 from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised, RewardChoice
 from ops.starter.recognition.table import Table, parsed, value_of
@@ -127,7 +128,7 @@ def _with_tests_shown(table: Table, key: str, parts: PromptParts) -> PromptParts
             f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts "
             "that say it"
         )
-    template = f"{{{{ {parts.used[0]} }}}}\n\nYour code should pass these tests:\n\n{{{{ {key} | join('\\n') }}}}"
+    template = f"{{{{ {named(parts.used[0])} }}}}\n\nYour code should pass these tests:\n\n{{{{ {named(key)} | join('\\n') }}}}"
     reason = f"the prompt shows the tests in {key!r}, because the task does not name the function that they call"
     others = {name: value for name, value in parts.source.items() if name != "prompt_field"}
     return replace(parts, source={"prompt_template": template, **others}, reasons=(*parts.reasons, reason))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ops.starter.recognition.choices import Choices, choices_of
+from ops.starter.recognition.choices import Choices, choices_of, named
 from ops.starter.recognition.recognised import Abilities, Asked
 from ops.starter.recognition.table import MOST_OF, Table, is_prompt, is_text, messages_in, text_of, value_of
 from yatt_core.errors import ConfigurationError
@@ -26,7 +26,6 @@ AFTER = ("input", "starter_code", "starter code")
 SYSTEM_KEYS = ("system", "system_prompt", "system_message")
 IMAGE_KEYS = ("images", "image", "image_path", "image_paths")
 _CONTROL = re.compile(r"\s*(<\|[A-Za-z_]+\|>|\[INST\]|<start_of_turn>|<\|turn>|<s>)")
-_NAME = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +74,15 @@ def given_key(table: Table, key: str, option: str) -> str:
 
 
 def template_of(table: Table, key: str, before: str | None, after: str | None, choices: Choices | None = None) -> str:
-    """Returns a Jinja template of a question with what belongs to it. Raises `ConfigurationError` for keys it cannot name."""
-    names = [name for name in (key, before, after, choices.key if choices else None) if name is not None]
-    if unfit := [name for name in names if not all(_NAME.fullmatch(part) for part in name.split("."))]:
-        raise ConfigurationError(
-            f"the key {unfit[0]!r} cannot stand in a template; rename it to letters, digits and underscores"
-        )
-    first = f"{_if_any(table, before, '{{ ' + before + ' }}' + chr(10) * 2)}" if before else ""
-    last = _if_any(table, after, chr(10) * 2 + "{{ " + after + " }}") if after else ""
-    return f"{first}{{{{ {key} }}}}{last}{choices.template if choices else ''}"
+    """Returns a Jinja template of a question with what belongs to it."""
+    first = _if_any(table, before, f"{{{{ {named(before)} }}}}\n\n") if before else ""
+    last = _if_any(table, after, f"\n\n{{{{ {named(after)} }}}}") if after else ""
+    return f"{first}{{{{ {named(key)} }}}}{last}{choices.template if choices else ''}"
 
 
 def _if_any(table: Table, key: str, text: str) -> str:
     """Returns a part of a template that stands only where a row has a value."""
-    test = key if table.complete(key.split(".")[0]) else f"{key} is defined and {key}"
+    test = named(key) if table.complete(key.split(".")[0]) else f"{named(key)} is defined and {named(key)}"
     return f"{{% if {test} %}}{text}{{% endif %}}"
 
 
@@ -134,8 +128,15 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
     return None
 
 
-def _with_system(table: Table, parts: PromptParts) -> PromptParts:
+def system_key(table: Table, prompt: str) -> str | None:
+    """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own."""
     key = next((key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))), None)
+    own = (messages_in(value_of(row, prompt)) for row in table.rows)
+    return None if any(messages is not None and messages[0][0] == "system" for messages in own) else key
+
+
+def _with_system(table: Table, parts: PromptParts) -> PromptParts:
+    key = system_key(table, parts.used[0])
     if key is None or key in parts.used:
         return parts
     texts = [f"{value_of(row, key) or ''}\n{text}" for row, text in zip(table.rows, parts.texts, strict=False)]
@@ -154,7 +155,8 @@ def _with_frame(parts: PromptParts, model: Abilities) -> PromptParts:
             "not write; use the messages that they were made from, or the model that they were made for"
         )
     reason = f"the prompts have the control tokens of this model ({found[0]}), so no chat template is applied"
-    return replace(parts, source={**parts.source, "rendered": True}, reasons=(*parts.reasons, reason))
+    source = {key: value for key, value in parts.source.items() if key != "system_field"}
+    return replace(parts, source={**source, "rendered": True}, reasons=(*parts.reasons, reason))
 
 
 def _with_media(table: Table, parts: PromptParts, model: Abilities) -> PromptParts:

@@ -93,7 +93,7 @@ def _with_answers(table: Table, key: str, parts: PromptParts, model: Abilities) 
         objective=RL,
         source={**parts.source, "answer_field": key},
         reward=chosen.reward,
-        system_prompt=None if "system_field" in parts.source else chosen.system_prompt,
+        system_prompt=None if {"system_field", "rendered"} & set(parts.source) else chosen.system_prompt,
         used=(*parts.used, key),
         reasons=parts.reasons,
     )
