@@ -68,7 +68,8 @@ def choices_of(table: Table, question: str) -> Choices | None:
     if all(_shown(value_of(row, question), value_of(row, key)) for row in rows):
         return None
     if all(isinstance(value, Mapping) and {"text", "label"} <= set(value) for value in values):
-        shown = f"{{% for label in {named(key)}.label %}}{{{{ label }}}}. {{{{ {named(key)}.text[loop.index0] }}}}\n{{% endfor %}}"
+        line = f"{{{{ label }}}}. {{{{ {named(key)}.text[loop.index0] }}}}\n"
+        shown = f"{{% for label in {named(key)}.label %}}{line}{{% endfor %}}"
         return _made(key, shown, ASKS_LETTER)
     if all(isinstance(value, Mapping) and _are_letters(value) for value in values):
         line = "{% if choice %}{{ letter }}. {{ choice }}\n{% endif %}"

@@ -6,6 +6,8 @@ missing for a reward.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ops.starter.recognition.answer_kinds import single_answers
 from ops.starter.recognition.answer_rewards import WITHOUT_REWARD, reward_for
 from ops.starter.recognition.prompt_parts import PromptParts, given_key, prompt_parts
@@ -86,14 +88,15 @@ def _with_answers(table: Table, key: str, parts: PromptParts, model: Abilities) 
             f"{missing} of the first {len(table.rows)} rows have no answer under {key!r}; leave them out, or "
             f"{WITHOUT_REWARD}"
         )
-    chosen = reward_for(key, answers, parts.texts, model)
+    may_ask = not {"system_field", "rendered"} & set(parts.source)
+    chosen = reward_for(key, answers, parts.texts, replace(model, system=model.system and may_ask))
     form = "verl's rows" if key.startswith(("reward_model.", "extra_info.")) else "rows"
     return Recognised(
         shape=f"{form} with verifiable answers",
         objective=RL,
         source={**parts.source, "answer_field": key},
         reward=chosen.reward,
-        system_prompt=None if {"system_field", "rendered"} & set(parts.source) else chosen.system_prompt,
+        system_prompt=chosen.system_prompt,
         used=(*parts.used, key),
         reasons=parts.reasons,
     )
