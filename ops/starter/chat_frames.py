@@ -35,7 +35,8 @@ def abilities_of(tokenizer: Any, images: bool) -> Abilities:
     plain = _rendered(tokenizer, [QUESTION])
     system = _rendered(tokenizer, [{"role": "system", "content": SYSTEM_WORD}, QUESTION])
     tools = _rendered(tokenizer, [QUESTION], [TOOL])
-    tokens = [token for token in tokenizer.all_special_tokens if token in plain]
+    special = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    tokens = [token for token in special if token in plain]
     return Abilities(
         images=images,
         tools=TOOL_WORD in tools,

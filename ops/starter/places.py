@@ -106,7 +106,11 @@ def _with_splits(
     chosen = _training_split(path, splits, split, objective)
     held_out = [name for name in _counterparts(chosen) if name in splits]
     others = [name for name in splits if name != chosen and name not in held_out]
-    says = [f"not used: the splits {', '.join(map(repr, others))} (--split chooses another)"] if others else []
+    says = (
+        [f"not used: split{'s' if len(others) > 1 else ''} {', '.join(map(repr, others))} (--split chooses one)"]
+        if others
+        else []
+    )
     return Place(
         path=path,
         kind="huggingface",

@@ -46,9 +46,8 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
         source["system_field"] = system
         used.append(system)
     _refuse_images(table)
-    turns = "messages" if table.mostly(key, _has_roles) else "turns of human and gpt"
     return Recognised(
-        shape=f"demonstrations: conversations in {key!r} ({turns}), of which all turns of the assistant are learnt",
+        shape=f"demonstrations: conversations in {key!r}, of which all turns of the assistant are learnt",
         objective=SFT,
         source=source,
         used=tuple(used),
@@ -132,10 +131,6 @@ def _tools(table: Table, conversation: str, model: Abilities) -> str | None:
 def _refuse_images(table: Table) -> None:
     if key := next((key for key in table.all(*IMAGE_KEYS) if table.values(key)), None):
         raise ConfigurationError(f"the rows have images under {key!r}; only rl with rewards can show images to a model")
-
-
-def _has_roles(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all("role" in message for message in value))
 
 
 def _is_completion(value: object) -> bool:

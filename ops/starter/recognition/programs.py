@@ -73,7 +73,7 @@ def _recognised(parts: PromptParts, key: str, others: list[str], options: Mappin
     if "image_field" in parts.source:
         raise ConfigurationError("the rows have images and tests of programs, which no built-in reward reads together")
     return Recognised(
-        shape=f"tasks for programs with tests in {key!r}",
+        shape=f"tasks for programs: prompts in {parts.used[0]!r}, tests in {key!r}",
         objective=RL,
         source=parts.source,
         reward=RewardChoice(name="tests", function="code_tests", reads=reads, options=options),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ops.starter.recognition.answer_kinds import single_answers
+from ops.starter.recognition.answer_kinds import kind_of, single_answers
 from ops.starter.recognition.answer_rewards import WITHOUT_REWARD, reward_for
 from ops.starter.recognition.prompt_parts import PromptParts, given_key, prompt_parts
 from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised
@@ -45,7 +45,7 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
     if asked.own_reward:
         source = {**parts.source, **({"answer_field": key} if key else {})}
         return Recognised(
-            shape="prompts for a reward of your own",
+            shape=f"prompts for a reward of your own: prompts in {parts.used[0]!r}{f', answers in {key!r}' if key else ''}",
             objective=RL,
             source=source,
             used=(*parts.used, *([key] if key else [])),
@@ -90,9 +90,10 @@ def _with_answers(table: Table, key: str, parts: PromptParts, model: Abilities) 
         )
     may_ask = not {"system_field", "rendered"} & set(parts.source)
     chosen = reward_for(key, answers, parts.texts, replace(model, system=model.system and may_ask))
-    form = "verl's rows" if key.startswith(("reward_model.", "extra_info.")) else "rows"
+    form = " in verl's form" if key.startswith(("reward_model.", "extra_info.")) else ""
+    kind = kind_of(answers).value
     return Recognised(
-        shape=f"{form} with verifiable answers",
+        shape=f"prompts with verifiable answers{form}: prompts in {parts.used[0]!r}, answers in {key!r} ({kind})",
         objective=RL,
         source={**parts.source, "answer_field": key},
         reward=chosen.reward,

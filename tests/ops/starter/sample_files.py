@@ -51,6 +51,12 @@ def write_parquet(path: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
+def write_json(path: Path, rows: Sequence[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=2))
+    return path
+
+
 def made(row: Callable[[int], Row], count: int = ROWS, first: int = 0) -> list[Row]:
     return [row(number) for number in range(first, first + count)]
 
@@ -67,7 +73,7 @@ def verl(folder: Path) -> Path:
     def row(number: int) -> Row:
         return {
             "data_source": "knots",
-            "prompt": user(f"{question(number)} Give the final answer after \"####\"."),
+            "prompt": user(f'{question(number)} Give the final answer after "####".'),
             "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": str(knots(number))},
             "extra_info": {"split": "train", "index": number, "answer": solution(number)},
@@ -81,7 +87,7 @@ def dapo(folder: Path) -> Path:
     def row(number: int) -> Row:
         text = (
             "Solve the problem step by step. The last line of your response should be of the form Answer: $Answer (without "
-            f"quotes) where $Answer is the answer.\n\n{question(number % 12)}\n\nRemember to put it after \"Answer:\"."
+            f'quotes) where $Answer is the answer.\n\n{question(number % 12)}\n\nRemember to put it after "Answer:".'
         )
         return {
             "data_source": "math_dapo",
@@ -94,7 +100,9 @@ def dapo(folder: Path) -> Path:
 
 
 def slime(folder: Path) -> Path:
-    return write_jsonl(folder / "slime" / "train.jsonl", made(lambda n: {"prompt": user(question(n)), "label": knots(n)}))
+    return write_jsonl(
+        folder / "slime" / "train.jsonl", made(lambda n: {"prompt": user(question(n)), "label": knots(n)})
+    )
 
 
 def aime(folder: Path) -> Path:
@@ -115,9 +123,7 @@ def deepscaler(folder: Path) -> Path:
         answer = rf"\frac{{{number}}}{{7}}" if number % 2 else str(number)
         return {"problem": f"Solve $7x = {number}$.", "answer": answer, "solution": rf"So $\boxed{{{answer}}}$."}
 
-    path = folder / "deepscaler.json"
-    path.write_text(json.dumps(made(row), indent=1))
-    return path
+    return write_json(folder / "deepscaler.json", made(row))
 
 
 def arc(folder: Path) -> Path:
@@ -183,7 +189,11 @@ def apps(folder: Path) -> Path:
 def deepcoder(folder: Path) -> Path:
     def row(number: int) -> Row:
         tests = [{"input": f"{number}\n", "output": f"{number + 1}\n", "type": "stdin_stdout"}]
-        return {"problem": f"Read a number and print the next one ({number}).", "tests": json.dumps(tests), "metadata": None}
+        return {
+            "problem": f"Read a number and print the next one ({number}).",
+            "tests": json.dumps(tests),
+            "metadata": None,
+        }
 
     write_parquet(folder / "deepcoder" / "taco" / "train-00000-of-00001.parquet", made(row))
     return folder / "deepcoder" / "taco"
@@ -313,9 +323,7 @@ def sharegpt(folder: Path) -> Path:
         turns = [("human", question(number)), ("gpt", advice(number)), ("human", "And in winter?"), ("gpt", "Indoors.")]
         return {"id": f"c{number}", "conversations": [{"from": who, "value": text} for who, text in turns]}
 
-    path = folder / "ShareGPT_split.json"
-    path.write_text(json.dumps(made(row), indent=2))
-    return path
+    return write_json(folder / "ShareGPT_split.json", made(row))
 
 
 def alpaca(folder: Path) -> Path:

@@ -164,7 +164,6 @@ def _source_said(source: SourceMeaning) -> Iterator[str]:
         f"{what} in {keys[key]!r}"
         for key, what in (
             ("system_field", "system messages"),
-            ("answer_field", "answers"),
             ("image_field", "images"),
             ("tools_field", "tools"),
         )
