@@ -73,9 +73,9 @@ def test_hints_name_nested_keys(tmp_path: Path, key: str, near: str) -> None:
 def test_a_key_that_is_set_occurs_in_some_rows(tmp_path: Path, field: str) -> None:
     rows = [{"prompt": "a"}, {"prompt": "b", "system": "s"}]
     with pytest.raises(
-        DataError, match=rf"none of the 2 train rows has the key 'sytem' .*{field}\); did you mean 'system'"
+        DataError, match=rf"none of the 2 train rows has the key 'systems' .*{field}\); did you mean 'system'"
     ):
-        read_values(tmp_path / "a.jsonl", *rows, **{field: "sytem"})
+        read_values(tmp_path / "a.jsonl", *rows, **{field: "systems"})
 
 
 def test_images_below_a_key_are_kept_and_their_bytes_leave_the_row(tmp_path: Path) -> None:
@@ -106,6 +106,7 @@ def test_answers_are_texts_as_they_are_written(tmp_path: Path, value: Any, answe
         ({"b": 1, "a": 2}, "'answer' is an object; .*answer.b, answer.a"),
         ([[1]], "a list in a list"),
         ([None], "NoneType"),
+        ([{"answer": "a", "rank": 1}], "a list of objects, but not of messages"),
         ({}, "none"),
     ],
 )
@@ -129,6 +130,7 @@ ALPACA = "{{ instruction }}{% if input %}\n\n{{ input }}{% endif %}"
         (ALPACA, {"instruction": "Do.", "input": ""}, "Do."),
         (ALPACA, {"instruction": "Do.", "input": None}, "Do."),
         ("{{ q.text }} {{ meta.n }}", {"q": {"text": "a"}, "meta": '{"n": 3}'}, "a 3"),
+        ("{{ meta['n'] + 1 }}{{ q['text'] }}", {"q": {"text": "a"}, "meta": '{"n": 3}'}, "4a"),
         ("{{ q.items }}{{ q.get }}", {"q": {"items": 1, "get": 2}}, "12"),
         ("{{ row['Problem Statement'] }}", {"Problem Statement": "<b> & {{ x }}"}, "<b> & {{ x }}"),
         (
