@@ -109,7 +109,8 @@ def test_an_unknown_function_is_refused_when_the_spec_is_read(module: str) -> No
 
 
 def test_images_below_a_key_are_bytes_too(module: str) -> None:
-    source = spec_of(f"{module}:pictures", image_field="more.image").data.sources[0]
+    (plain,) = spec_of(f"{module}:pictures").data.sources
+    source = plain.model_copy(update={"image_field": "more.image"})
     assert isinstance(source, FileSource)
     row = next(read_rows(source, "train", lambda data, place: data.decode()))
     assert (row.media, row.answer, row.entry["more"]) == (("bytes",), "0.5", {"level": 1})
