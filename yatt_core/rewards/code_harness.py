@@ -68,7 +68,7 @@ def run() -> None:
     answer = b""
     if "name" in task:
         name = task["name"]
-        solution = module.__dict__.get("Solution")
+        solution: Any = module.__dict__.get("Solution")
         function = getattr(solution(), name) if hasattr(solution, name) else module.__dict__[name]
         answer = dumps(function(*task["arguments"]), default=list).encode()
     else:
