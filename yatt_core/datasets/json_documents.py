@@ -80,7 +80,7 @@ class _Text:
             except (ValueError, RecursionError) as error:
                 raise _MalformedError(f"is not JSON: {error} (line {self.line})") from None
             else:
-                if end < len(self._text) or self._ended:
+                if (end < len(self._text) or self._ended) and end - self._at <= MAX_ROW_BYTES:
                     self._move(end)
                     return value
             if len(self._text) - self._at > MAX_ROW_BYTES:
