@@ -11,11 +11,9 @@ import pytest
 
 from tests.ops.conftest import Yatt
 from tests.ops.starter import sample_files as files
-from tests.ops.starter.model_folders import WITH_TOOLS, make_folder
+from tests.ops.starter.reading import score, written
 from yatt_core.datasets.sources import Collection, collect_prompts
-from yatt_core.prompts.prompt import Completion, Prompt
-from yatt_core.rewards.functions import load_part
-from yatt_core.spec import RunSpec, load_spec
+from yatt_core.spec import RunSpec
 
 SUM = "```python\nimport sys\nprint(sum(map(int, sys.stdin.read().split())))\n```"
 TOTAL = "```python\nclass Solution:\n    def total(self, xs):\n        return sum(xs)\n```"
@@ -234,45 +232,6 @@ CASES = {
         answer=f"<think>\n{files.solution(0)}\n</think>\n\n6",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("models")
-    kinds: dict[str, dict[str, Any]] = {"plain": {}, "tools": {"template": WITH_TOOLS}, "vision": {"vision": True}}
-
-    def made(kind: str) -> Path:
-        return folder / kind if (folder / kind).exists() else make_folder(folder / kind, **kinds[kind])
-
-    return made
-
-
-def written(yatt: Yatt, tmp_path: Path, data: Path, model: Path, *more: str) -> tuple[RunSpec, str, dict[str, Any]]:
-    """Returns the spec that `yatt init` writes, its text, and what the command says."""
-    words = (
-        "init",
-        str(tmp_path / "run"),
-        "--name",
-        "sample",
-        "--data",
-        str(data),
-        "--model",
-        str(model),
-        "-o",
-        "json",
-    )
-    answer = yatt(*words, *more)
-    assert answer.code == 0, answer.err
-    path = tmp_path / "run" / "sample.yaml"
-    return load_spec(path), path.read_text(), answer.document
-
-
-def score(spec: RunSpec, prompt: Prompt, response: str) -> float:
-    (part,) = spec.rewards.functions
-    function = load_part(part)
-    completion = Completion.of_turns(response, [response], 1)
-    ((outcome,),) = function.evaluate([[function.candidate(prompt, completion)]])
-    return outcome.value
 
 
 def check_rows(means: Means, spec: RunSpec, rows: Collection) -> None:
