@@ -11,12 +11,15 @@ from typing import Any
 from ops.starter.looks import LOOKED_AT, ModelLook, source_tree
 from ops.starter.recognition.table import messages_in, value_of
 from ops.starter.understanding import SourceMeaning, Understanding
-from yatt_core.datasets.sources import first_prompts
+from yatt_core.datasets.data_files import held_out_files
+from yatt_core.datasets.sources import all_tasks, first_prompts
 from yatt_core.errors import TooLongError
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.codec import encode_question, open_codec
+from yatt_core.prompts.prompt import Prompt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.reading.load import parse_spec
+from yatt_core.spec.sections.data import FileSource
 
 FRAME_TOKENS = 16
 """Tokens that a template may write around a message."""
@@ -28,12 +31,20 @@ def longest_prompt(understanding: Understanding, name: str, model: ModelLook) ->
     spec = _provisional(understanding, name, model)
     codec = open_codec(spec, str(model.path))
     longest = 0
-    for prompt in first_prompts(spec.data, spec.seed, LOOKED_AT):
+    for prompt in _prompts(spec):
         try:
             longest = max(longest, len(encode_question(prompt, codec)))
         except TooLongError:
             return model.positions or longest
     return longest
+
+
+def _prompts(spec: RunSpec) -> Iterator[Prompt]:
+    """Yields the first prompts of each source, and the first that are held out."""
+    yield from first_prompts(spec.data, spec.seed, LOOKED_AT)
+    for number, source in enumerate(spec.data.sources):
+        if isinstance(source, FileSource) and held_out_files(source):
+            yield from all_tasks(source, number, LOOKED_AT)
 
 
 def longest_response(understanding: Understanding, model: ModelLook) -> int:
@@ -47,7 +58,7 @@ def _replies(source: SourceMeaning) -> Iterator[list[str]]:
     """Yields the texts of each response, or of all that follows a demonstration's prompt."""
     keys = source.recognised.source
     fields = [keys[name] for name in RESPONSES if name in keys] or [keys.get("answer_field", keys.get("prompt_field"))]
-    for row in source.look.rows:
+    for row in (*source.look.rows, *source.held_out_rows):
         for key in fields:
             value = value_of(row, key)
             messages = messages_in(value)
@@ -70,7 +81,11 @@ def _provisional(understanding: Understanding, name: str, model: ModelLook) -> R
         "name": name,
         "model": {"kind": "folder", "path": str(model.path.resolve())},
         "data": {
-            "sources": [source_tree(source.look.place, source.recognised.source) for source in understanding.sources],
+            "sources": [
+                source_tree(source.look.place, {**source.held_out, **source.recognised.source})
+                for source in understanding.sources
+            ],
+            "system_prompt": understanding.system_prompt,
             "probe": 0,
             "max_prompt_tokens": 1 << 30,
         },

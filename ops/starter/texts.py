@@ -87,6 +87,7 @@ def _measured(understanding: Understanding) -> str:
 def _data_lines(folder: Path, understanding: Understanding, model: ModelLook, sizes: Sizes) -> list[str]:
     """Returns the section `data`."""
     each = "each gets samples_per_prompt responses" if understanding.samples else "rows of an iteration"
+    skips = sizes.skips or not all(source.look.complete for source in understanding.sources)
     own = any(source.held_out for source in understanding.sources)
     return [
         "data:",
@@ -97,7 +98,7 @@ def _data_lines(folder: Path, understanding: Understanding, model: ModelLook, si
         said(f"  prompts_per_iteration: {sizes.prompts_per_iteration}", each),
         said(f"  logical_shards: {sizes.logical_shards}", "units of work and of recovery; a crash repeats at most one"),
         said(f"  max_prompt_tokens: {sizes.max_prompt_tokens}", "including the chat template"),
-        *([said("  over_long: skip", "longer rows are left out, counted and logged")] if sizes.skips else []),
+        *([said("  over_long: skip", "longer rows are left out, counted and logged")] if skips else []),
     ]
 
 

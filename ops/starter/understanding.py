@@ -16,7 +16,7 @@ from ops.starter.recognition.shapes import recognise
 from ops.starter.recognition.table import value_of
 from yatt_core.errors import ConfigurationError, DataError
 
-HELD_OUT_LOOKED_AT = 100
+HELD_OUT_LOOKED_AT = 1_000
 REQUIRED = ("prompt_field", "answer_field", "chosen_field", "rejected_field", "label_field")
 """Keys of a source that every held-out row must have a value for."""
 
@@ -26,12 +26,14 @@ class SourceMeaning:
     """What one path means.
 
     held_out: keys of the source that name its held-out rows; empty if they come from its training rows.
+    held_out_rows: the first of the rows that these name.
     says: sentences about its splits and held-out rows.
     """
 
     look: DataLook
     recognised: Recognised
     held_out: Mapping[str, str]
+    held_out_rows: tuple[Mapping[str, Any], ...]
     says: tuple[str, ...]
 
 
@@ -82,23 +84,27 @@ def _meaning(look: DataLook, model: ModelLook, asked: Asked) -> SourceMeaning:
         raise ConfigurationError(f"--data {look.path}: {error}") from None
     says = list(look.place.says)
     held_out: Mapping[str, str] = {}
+    rows: Sequence[Mapping[str, Any]] = ()
     for keys, name in look.place.held_out:
         if held_out:
             says.append(f"not used: {name}")
-        elif (lacks := _lacking(look, keys, recognised)) is None:
-            held_out = keys
-            says.append(f"held out: {name}")
-        else:
+            continue
+        try:
+            found = first_rows(look.place, keys, HELD_OUT_LOOKED_AT)
+        except (ConfigurationError, DataError) as error:
+            says.append(f"not used: {name}, which cannot be read: {error}")
+            continue
+        if lacks := _lacking(found, recognised):
             says.append(f"not used: {name}, {lacks}")
-    return SourceMeaning(look, recognised, held_out, tuple(says))
+            continue
+        held_out = keys
+        rows = found
+        says.append(f"held out: {name}")
+    return SourceMeaning(look, recognised, held_out, held_out_rows=tuple(rows), says=tuple(says))
 
 
-def _lacking(look: DataLook, keys: Mapping[str, str], recognised: Recognised) -> str | None:
+def _lacking(rows: Sequence[Mapping[str, Any]], recognised: Recognised) -> str | None:
     """Returns why held-out rows cannot be used; None if they can."""
-    try:
-        rows = first_rows(look.place, keys, HELD_OUT_LOOKED_AT)
-    except (ConfigurationError, DataError) as error:
-        return f"which cannot be read: {error}"
     required = [recognised.source[name] for name in REQUIRED if recognised.source.get(name) is not None]
     if recognised.reward is not None and "tests" in recognised.reward.options:
         required.append(recognised.reward.options["tests"])
