@@ -15,6 +15,7 @@ import numpy as np
 from yatt_core.evaluation.estimators import majority
 from yatt_core.keys import evaluation_seed
 from yatt_core.prompts.codec import TextCodec, encode_question
+from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.receipts import TaskResult
