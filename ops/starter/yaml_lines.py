@@ -24,14 +24,16 @@ WIDTH = 118
 def entry(indent: int, key: str, value: Any, comment: str = "") -> str:
     """Returns the lines of a key and its value.
 
-    indent: spaces before the key; `- ` at the end of them is written by the caller.
-    value: a scalar, or a mapping or list, which is written below the key.
-    comment: after the value of a scalar, otherwise after the key.
+    indent: spaces before the key.
+    value: a scalar; a text of several lines is a literal block where YAML can give it back.
+    comment: behind the value, or above the key of a value with several lines.
     """
     margin = " " * indent
     text = _block(key, value) if isinstance(value, str) and "\n" in value else yaml_text({key: value})
-    first, *rest = text.rstrip("\n").split("\n") if not text.endswith("\n\n") else text[:-1].split("\n")
-    return "\n".join([said(f"{margin}{first}", comment), *(f"{margin}{line}" if line else "" for line in rest)])
+    lines = [f"{margin}{line}" if line else "" for line in text.removesuffix("\n").split("\n")]
+    if len(lines) == 1:
+        return said(lines[0], comment)
+    return "\n".join([*(remark(comment, indent) if comment else ()), *lines])
 
 
 def said(line: str, comment: str) -> str:
@@ -68,7 +70,12 @@ def printable(text: str) -> str:
 
 
 def _block(key: str, text: str) -> str:
-    """Returns a text of several lines as a literal block, if it is read back as it is, otherwise in quotes."""
+    """Returns a text of several lines as a literal block, if it is read back as it is, otherwise in quotes.
+
+    Blank lines at its end would have to stay at the end of the block, where nobody sees them.
+    """
+    if text.endswith("\n\n"):
+        return yaml_text({key: text})
     writer = YAML()
     writer.width = UNBROKEN
     stream = StringIO()

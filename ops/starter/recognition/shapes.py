@@ -14,7 +14,7 @@ from ops.starter.recognition import refused
 from ops.starter.recognition.demonstrations import alpaca, completions, conversations, plain_text
 from ops.starter.recognition.preferences import labelled, pairs
 from ops.starter.recognition.programs import programs
-from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import PAIRS, RL, Abilities, Asked, Recognised
 from ops.starter.recognition.table import Table
 from ops.starter.recognition.verifiable import verifiable
 from yatt_core.errors import ConfigurationError
@@ -29,11 +29,13 @@ class Shape:
 
     needs: what it needs, each with the usual keys; for the message about rows of no known shape.
     read: returns what the rows mean; None if they have another form.
+    objectives: what can be learnt from it.
     """
 
     name: str
     needs: Mapping[str, Sequence[str]]
     read: Reader
+    objectives: tuple[str, ...]
 
 
 PROMPT = ("prompt", "question", "problem", "query", "instruction")
@@ -48,16 +50,31 @@ REFUSED: tuple[Callable[[Table, Asked, Abilities], None], ...] = (
     refused.distractors,
 )
 SHAPES = (
-    Shape("preferences", {"the preferred response": ("chosen",), "the other response": ("rejected",)}, pairs),
-    Shape("unpaired preferences", {"a response": ("completion", "response"), "a label": ("label",)}, labelled),
-    Shape("tasks for programs", {"a task": PROMPT, "tests": ("tests", "input_output", "test_list")}, programs),
-    Shape("conversations", {"messages that end with the assistant's": ("messages", "conversations")}, conversations),
-    Shape("instructions", {"an instruction": ("instruction",), "an output": ("output",)}, alpaca),
+    Shape("preferences", {"the preferred response": ("chosen",), "the other response": ("rejected",)}, pairs, PAIRS),
     Shape(
-        "prompts with answers", {"a prompt": PROMPT, "an answer": ("answer", "ground_truth", "solution")}, verifiable
+        "unpaired preferences", {"a response": ("completion", "response"), "a label": ("label",)}, labelled, ("kto",)
     ),
-    Shape("prompts with completions", {"a prompt": PROMPT, "a completion": ("completion", "response")}, completions),
-    Shape("plain text", {"a text": ("text",)}, plain_text),
+    Shape("tasks for programs", {"a task": PROMPT, "tests": ("tests", "input_output", "test_list")}, programs, (RL,)),
+    Shape(
+        "conversations",
+        {"messages that end with the assistant's": ("messages", "conversations")},
+        conversations,
+        ("sft",),
+    ),
+    Shape("instructions", {"an instruction": ("instruction",), "an output": ("output",)}, alpaca, ("sft",)),
+    Shape(
+        "prompts with answers",
+        {"a prompt": PROMPT, "an answer": ("answer", "ground_truth", "solution")},
+        verifiable,
+        (RL,),
+    ),
+    Shape(
+        "prompts with completions",
+        {"a prompt": PROMPT, "a completion": ("completion", "response")},
+        completions,
+        ("sft",),
+    ),
+    Shape("plain text", {"a text": ("text",)}, plain_text, ("sft",)),
 )
 """Preferences before everything, as they have prompts and responses too; Alpaca before answers to compare."""
 RIVALS = (conversations, completions)
@@ -95,12 +112,12 @@ def _refuse_ambiguous(table: Table, asked: Asked, model: Abilities, read: Reader
 def _refuse_both(answers: Recognised | None, learnt: Recognised | None) -> None:
     if answers is None or learnt is None or answers.reward is None:
         return
-    if answers.reward.options.get("extract_reference") == "boxed":
+    same = answers.source["answer_field"] == learnt.source.get("answer_field")
+    if same or answers.reward.options.get("extract_reference") == "boxed":
         return  # the answer is part of a solution, which is a demonstration itself
     raise ConfigurationError(
-        f"the rows mean two things: {answers.shape} (answers in {answers.source['answer_field']!r}), and "
-        f"{learnt.shape}; add "
-        f"--objective {RL} for the first, or --objective {learnt.objective} for the second"
+        f"the rows mean two things: {answers.shape}, and {learnt.shape}; add --objective {RL} for the first, or --objective "
+        f"{learnt.objective} for the second"
     )
 
 
@@ -130,7 +147,8 @@ def _unknown(table: Table, asked: Asked) -> str:
     def missing(shape: Shape) -> list[str]:
         return [what for what, keys in shape.needs.items() if table.find(*keys) is None]
 
-    nearest = min(SHAPES, key=lambda shape: (len(missing(shape)) / len(shape.needs), len(missing(shape))))
+    possible = [shape for shape in SHAPES if asked.allows(*shape.objectives)]
+    nearest = min(possible, key=lambda shape: (len(missing(shape)) / len(shape.needs), len(missing(shape))))
     lacks = missing(nearest)
     what = " and ".join(f"{need} ({' or '.join(nearest.needs[need])})" for need in lacks)
     advice = (

@@ -24,6 +24,8 @@ ANSWER_KEYS = (
     "correct_answer", "correct_option", "gold", "golden_answers", "cop", "gt", "target", "label", "correct",
     "expected", "solution",
 )  # fmt: skip
+TEXT = "text"
+"""A key that is a prompt only beside answers: alone, it is text to learn."""
 ALSO_ANSWERS = ("output", "response", "completion", "answers")
 """Keys that have an answer only for those who ask for RL: they are demonstrations otherwise."""
 
@@ -52,7 +54,7 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
             reasons=parts.reasons,
         )
     if key is None:
-        if asked.objective is None and table.find(*ALSO_ANSWERS):
+        if asked.objective is None and (table.find(*ALSO_ANSWERS) or parts.used[0].lower() == TEXT):
             return None
         raise ConfigurationError(
             f"the rows have prompts ({', '.join(map(repr, parts.used))}) and no reference answers, so nothing "

@@ -6,6 +6,7 @@ recognised, or one JSON object with all of it; never replaces a file.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
@@ -112,7 +113,9 @@ def init(
         message(line)
     for path in written:
         write(f"wrote {path}")
-    write(f"next: yatt check {written[0]}, then yatt train {written[0]}")
+    command = shlex.quote(str(written[0]))
+    write(f"next: yatt check {command}")
+    write(f"then: yatt train {command}")
 
 
 def _understood(
