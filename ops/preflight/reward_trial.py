@@ -16,6 +16,7 @@ from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.functions import PartFunction, load_part
+from yatt_core.rewards.written_answers import ways_to_write
 from yatt_core.spec import RunSpec
 
 ROWS_PER_SOURCE = 2
@@ -70,30 +71,36 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
     return trials
 
 
-def _responses(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    if prompt.answer is not None:
-        yield ANSWER, prompt.answer
-    yield from MADE_UP.items()
-
-
 def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
-    """Yields the outcomes for the responses to a prompt, of which each is a group and a batch of its own."""
-    name = function.part.name
-    for given, response in _responses(prompt):
-        spoken = split_turns(response)[0]
-        completion = Completion.of_turns(response, spoken, len(response.split()))
-        try:
-            ((outcome,),) = function.evaluate([[function.candidate(prompt, completion)]])
-        except InfrastructureError as error:  # a service that the function asks; the run would try again
-            outcome = Outcome(0.0, str(error))
-        yield Trial(
-            name,
-            prompt.prompt_id,
-            prompt.answer is not None,
-            given,
-            response,
-            outcome.value,
-            outcome.reason,
-            outcome.place,
-            outcome.failed,
-        )
+    """Yields the outcomes for the responses to a prompt, of which each is a group and a batch of its own.
+
+    The reference answer is given in the first of the usual forms that scores: a reward may read what stands in a box.
+    """
+    if prompt.answer is not None:
+        trials = (_trial(function, prompt, ANSWER, response) for response in ways_to_write(prompt.answer))
+        first = next(trials)
+        done = first.failed or first.score > 0
+        yield first if done else next((trial for trial in trials if trial.score > 0), first)
+    for given, response in MADE_UP.items():
+        yield _trial(function, prompt, given, response)
+
+
+def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) -> Trial:
+    """Returns the outcome for one response."""
+    spoken = split_turns(response)[0]
+    completion = Completion.of_turns(response, spoken, len(response.split()))
+    try:
+        ((outcome,),) = function.evaluate([[function.candidate(prompt, completion)]])
+    except InfrastructureError as error:  # a service that the function asks; the run would try again
+        outcome = Outcome(0.0, str(error))
+    return Trial(
+        function.part.name,
+        prompt.prompt_id,
+        prompt.answer is not None,
+        given,
+        response,
+        outcome.value,
+        outcome.reason,
+        outcome.place,
+        outcome.failed,
+    )

@@ -65,3 +65,24 @@ def test_generated_tasks_are_checked_too(tmp_path: Path, task: str) -> None:
     spec = run_spec(source, data={**FEW, "max_prompt_tokens": 3000}, rewards=gym, model=model)
     with pytest.raises(DataError, match=rf"data\.sources\.0 \({task}\): .* reference answers"):
         materialise(spec, tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"extract": "boxed"},
+        {"extract": "tag"},
+        {"extract": "pattern", "pattern": r"(?s).*####\s*(?P<answer>\w+)"},
+        {"extract": "pattern", "pattern": r"(?s).*Answer:\s*(?P<answer>\w+)"},
+    ],
+)
+def test_answers_that_are_right_in_the_form_that_prompts_ask_for_are_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, str]
+) -> None:
+    rows = [{"prompt": f"q{number}", "answer": "abc"} for number in range(40)]
+    rewards = {"parts": [{"name": "exact", "function": "exact_match", "options": options}]}
+    source = write_jsonl(tmp_path / "rows.jsonl", rows)
+    spec = run_spec(source, data=FEW, rewards=rewards, model={"kind": "from_config", **TINY})
+    with caplog.at_level(logging.WARNING):
+        materialise(spec, tmp_path / "r")
+    assert "no reference answer" not in caplog.text

@@ -19,6 +19,7 @@ from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.rewards.scoring import RewardScorer, SampleScore, Scored
+from yatt_core.rewards.written_answers import ways_to_write
 from yatt_core.spec.rewards.scheme import FunctionPart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.data import ReasoningGymSource
@@ -58,7 +59,7 @@ def check_answers(
         lost = list(lost_answers(codec, scorer, prompts))
         answered = [prompt for prompt in prompts if prompt.answer is not None][:ROWS_FOR_ONE_RIGHT]
         generated = isinstance(spec.data.sources[source], ReasoningGymSource)
-        if (answered or generated) and not any(_is_right(scorer, prompt) for prompt in answered):
+        if (answered or generated) and not any(_can_be_right(scorer, prompt) for prompt in answered):
             log.warning(
                 "%s: no reference answer of its first rows scores as right, so nothing shows that a response can",
                 source_place(spec.data, source),
@@ -78,14 +79,19 @@ def lost_answers(codec: TextCodec, scorer: RewardScorer, prompts: Sequence[Promp
         written = codec.decode(codec.encode_answer(prompt.answer))
         if written == prompt.answer:
             continue
-        if _is_right(scorer, prompt) and not _measure(scorer, prompt, written).correct:
+        if _is_right(scorer, prompt, prompt.answer) and not _measure(scorer, prompt, written).correct:
             yield LostAnswer(prompt, written)
 
 
-def _is_right(scorer: RewardScorer, prompt: Prompt) -> bool:
-    """Returns True if the reference answer scores as right; False also for a function that fails on it."""
+def _can_be_right(scorer: RewardScorer, prompt: Prompt) -> bool:
+    """Returns True if the reference answer scores as right in one of the forms in which responses give it."""
+    return any(_is_right(scorer, prompt, text) for text in ways_to_write(prompt.answer or ""))
+
+
+def _is_right(scorer: RewardScorer, prompt: Prompt, text: str) -> bool:
+    """Returns True if a text scores as right; False also for a function that fails on it."""
     try:
-        return prompt.answer is not None and _measure(scorer, prompt, prompt.answer).correct
+        return _measure(scorer, prompt, text).correct
     except DataError:  # reported where responses are scored, with the remedy
         return False
 

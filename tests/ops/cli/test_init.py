@@ -224,3 +224,13 @@ def test_a_path_of_any_length_is_named_as_it_is(yatt: Yatt, folder: Path) -> Non
         assert answer.code == 0, answer.err
         source = load_spec(folder / f"run-{number}.yaml").data.sources[0]
         assert Path(source.model_dump()["path"]).is_file()
+
+
+def test_the_check_shows_that_a_right_answer_scores_in_the_form_that_is_asked_for(yatt: Yatt, folder: Path) -> None:
+    rows = [{"prompt": f'What is {n} + 1? Write it after "####".', "answer": str(n + 1)} for n in range(30)]
+    write(folder / "asked.jsonl", [{**row} for row in rows])
+    assert yatt("init", "--data", "asked.jsonl", "--model", "model").code == 0
+    checked = yatt("check", "asked.yaml", "-o", "json")
+    assert checked.code == 0, checked.err
+    scores = {trial["given"]: trial["score"] for trial in checked.document["trials"]}
+    assert (scores["the reference answer"], scores["a number"]) == (1.0, 0.0)

@@ -56,7 +56,7 @@ def without_an_answer(folder: Path) -> list[str]:
 def test_a_mistake_is_named_before_anything_starts(
     yatt: Yatt, folder: Path, command: str, mistake: Mistake, says: list[str]
 ) -> None:
-    assert yatt("init", "--data", "My rows.jsonl", "--model", "model").code == 0
+    assert yatt("init", "--data", "My rows.jsonl", "--model", "model", "--reward", "new").code == 0
     answer = yatt(command, "my-rows.yaml", *mistake(folder))
     assert answer.code == 2, answer.err
     assert all(words in answer.err for words in says), answer.err
@@ -80,7 +80,7 @@ def without(folder: Path, key: str) -> list[str]:
     ids=["template", "padding", "uneven"],
 )
 def test_what_works_but_may_not_be_meant_is_said(yatt: Yatt, folder: Path, mistake: Mistake, says: list[str]) -> None:
-    assert yatt("init", "--data", "My rows.jsonl", "--model", "model").code == 0
+    assert yatt("init", "--data", "My rows.jsonl", "--model", "model", "--reward", "new").code == 0
     answer = yatt("check", "my-rows.yaml", *mistake(folder), "-o", "json")
     assert answer.code == 0, answer.err
     assert any(all(words in warning for words in says) for warning in answer.document["warnings"])
