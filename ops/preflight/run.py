@@ -66,7 +66,8 @@ def check_before_start(
     """
     from ops.integrations.apprise_notifier import AppriseNotifier
 
-    problems, trials, warnings = Problems(), list[Trial](), list[str]()
+    problems, trials = Problems(), list[Trial]()
+    warnings = list[str]()
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)

@@ -175,7 +175,15 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
         rows = try_rows(spec, itertools.chain.from_iterable(files), sum(map(len, files)), home, sample)
-        return Found(receipt, longest, answerless, first_answerless, conversations, shown, rows)
+        return Found(
+            receipt=receipt,
+            longest=longest,
+            answerless=answerless,
+            first_answerless=first_answerless,
+            conversations=conversations,
+            shown=shown,
+            rows=rows,
+        )
 
 
 def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
