@@ -44,11 +44,12 @@ def voted(critiques: Sequence[Collection[int]], steps: int, vote: Vote) -> Float
 def token_rewards(
     outcome: float, wrong: Float64, token_steps: Int64, outcome_weight: float, wrong_step_penalty: float
 ) -> Float64:
-    """Computes R_t = C r - P w(step of t). Returns [T].
+    """Computes R_t = C r - P w(step of t), where w is 0 for a token of no step. Returns [T].
 
     outcome: r, the response's reward.
     wrong: [steps], w, the result of the vote.
-    token_steps: [T], the index of each token's step, from 0.
+    token_steps: [T], the index of each token's step, from 0; -1: the token belongs to no step.
     outcome_weight, wrong_step_penalty: C and P.
     """
-    return outcome_weight * outcome - wrong_step_penalty * wrong[token_steps]
+    extent = np.where(token_steps < 0, 0.0, wrong[token_steps])
+    return outcome_weight * outcome - wrong_step_penalty * extent

@@ -137,10 +137,10 @@ class BatchScores:
             part.name, part.judgements, self._spec.seed, key.branch, key.iteration, member.ordinal, member.sample
         )
         completion = self._heard[number].response.completion
-        text = completion.text if part.reads == "response" else completion.last_turn
         critique = self._spec.rewards.critique
-        steps = split_steps(text, critique.steps) if critique is not None and critique.part == part.name else ()
-        return JudgeItem(number, prompt.text, text, prompt.answer, seeds, steps)
+        named = critique if critique is not None and critique.part == part.name else None
+        steps = () if named is None else split_steps(completion.read(named.reads), named.steps)
+        return JudgeItem(number, prompt.text, completion.read(part.reads), prompt.answer, seeds, steps)
 
     def _score_if_known(self, number: int) -> None:
         heard, parts = self._heard[number], self._spec.rewards.judges
@@ -154,7 +154,7 @@ class BatchScores:
 
 def _wrong(critique: CritiqueSpec, heard: _Heard, judged: Judged) -> tuple[float, ...]:
     """Returns how wrong each step is. A critique that failed or cannot be read names none."""
-    steps = len(split_steps(heard.response.completion.text, critique.steps))
+    steps = len(split_steps(heard.response.completion.read(critique.reads), critique.steps))
     told: list[Collection[int]] = []
     if critique.part not in judged:
         told = [heard.outcomes[critique.part].wrong_steps]

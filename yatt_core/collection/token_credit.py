@@ -9,26 +9,36 @@ import numpy as np
 import pyarrow as pa
 
 from yatt_core.algorithms.critique import token_rewards
-from yatt_core.prompts.steps import Decode, TokenSteps, split_steps
+from yatt_core.prompts.steps import Cut, Decode, TokenSteps, split_steps
+from yatt_core.prompts.thoughts import THINK, Marks, final_spans
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec.rewards.critique import CritiqueSpec
 from yatt_core.wire.columns import list_array, ragged_column
 
 
 def token_reward_column(
-    critique: CritiqueSpec, responses: pa.Table, scores: Sequence[SampleScore], decode: Decode
+    critique: CritiqueSpec,
+    responses: pa.Table,
+    scores: Sequence[SampleScore],
+    decode: Decode,
+    marks: Marks = THINK,
+    prefill: str = "",
 ) -> pa.Array:
     """Returns the rewards of each response's tokens, a list of float32 per row.
 
     responses: as `response_table` returns them.
     decode: the policy's `TextCodec.decode`.
+    marks: what its thoughts begin and end with.
+    prefill: what the chat template wrote at the start of each response: the beginning of its text, but none of its tokens.
     """
     finder = TokenSteps(decode)
     texts: list[str] = responses.column("response").to_pylist()
     tokens, offsets = ragged_column(responses, "response_tokens")
     rows = []
     for text, score, (start, stop) in zip(texts, scores, itertools.pairwise(offsets.tolist()), strict=True):
-        places = finder.find(tokens[start:stop], split_steps(text, critique.steps))
+        spans = ((0, len(text)),) if critique.reads == "response" else final_spans(text, marks)
+        steps = split_steps("".join(text[begin:end] for begin, end in spans), critique.steps)
+        places = finder.find(tokens[start:stop], steps, Cut(text, spans, len(prefill)))
         wrong = np.array(score.wrong_steps)
         rows.append(token_rewards(score.total, wrong, places, critique.outcome_weight, critique.wrong_step_penalty))
     return list_array(np.concatenate(rows).astype(np.float32), offsets)

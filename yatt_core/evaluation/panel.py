@@ -146,8 +146,7 @@ class Panel:
     def _item(self, part: GenerativePart, number: int) -> JudgeItem:
         each = self._answers[number]
         seeds = judgement_seeds(part.name, part.judgements, self._seed, 0, 0, each.task, each.sample)
-        text = each.completion.text if part.reads == "response" else each.completion.last_turn
-        return JudgeItem(number, each.prompt, text, each.answer, seeds)
+        return JudgeItem(number, each.prompt, each.completion.read(part.reads), each.answer, seeds)
 
 
 def panel_estimates(tasks: Sequence[Judged]) -> dict[str, Estimate]:

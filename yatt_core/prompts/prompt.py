@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from yatt_core.prompts.thoughts import THINK, Marks, Split, split_thoughts
 from yatt_core.prompts.tool_calls import RESULT, RESULT_END, ToolCall, read_call
 
 STOPPED = "stop"
 """Why a response ended that was not cut."""
+
+Reads = Literal["last_turn", "response", "final"]
+"""A part of a response: its last turn, all of its turns with calls and results, or the last turn without its thoughts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,9 @@ class Completion:
     tokens: number of tokens that the policy generated.
     token_ids: these tokens, without those of tool results; empty for a text that no model has generated.
     stop_reason: `stop`; `length` if the response was cut; `turns` if it had no turn left for a call.
+    marks: what the model's thoughts begin and end with.
+    prefill: what the chat template wrote at the start of the policy's turn; it is part of the texts. Empty if it writes
+        nothing; None for a text that no model has generated, of which this is unknown.
     """
 
     text: str
@@ -118,6 +125,8 @@ class Completion:
     stop_reason: str = STOPPED
     turns: tuple[Turn, ...] = ()
     token_ids: tuple[int, ...] = ()
+    marks: Marks = THINK
+    prefill: str | None = None
 
     @classmethod
     def of_turns(
@@ -127,9 +136,44 @@ class Completion:
         tokens: int,
         stop_reason: str = STOPPED,
         token_ids: Sequence[int] = (),
+        marks: Marks = THINK,
+        prefill: str | None = None,
     ) -> Completion:
         """Returns a response; the arguments are those of `turns_of`, and the fields of the class."""
-        return cls(text, spoken[-1], tokens, stop_reason, turns_of(text, spoken), tuple(token_ids))
+        return cls(
+            text=text,
+            last_turn=spoken[-1],
+            tokens=tokens,
+            stop_reason=stop_reason,
+            turns=turns_of(text, spoken),
+            token_ids=tuple(token_ids),
+            marks=marks,
+            prefill=prefill,
+        )
+
+    @property
+    def thoughts(self) -> str:
+        """The thoughts of the last turn, without their marks; empty if there are none."""
+        return self.split("last_turn").thoughts
+
+    @property
+    def final(self) -> str:
+        """The last turn without its thoughts; empty if they do not end."""
+        return self.split("last_turn").final
+
+    def read(self, reads: Reads) -> str:
+        """Returns a part of the response."""
+        match reads:
+            case "last_turn":
+                return self.last_turn
+            case "response":
+                return self.text
+            case "final":
+                return self.final
+
+    def split(self, reads: Reads) -> Split:
+        """Returns the thoughts and the final text of what `read` returns; those of the last turn for its final text."""
+        return split_thoughts(self.text if reads == "response" else self.last_turn, self.marks)
 
 
 def turns_of(text: str, spoken: Sequence[str]) -> tuple[Turn, ...]:

@@ -2,7 +2,7 @@
 
 Consumes a response's text and tokens. Produces steps that together are the text, and the index of each token's step.
 A token belongs to the step in which its text begins, leading white space aside, and one without a text to the step in
-which the token before it ends, so that every token belongs to exactly one step.
+which the token before it ends, so that every token of the text that is cut belongs to exactly one step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,20 @@ def _by_marker(text: str, pattern: str) -> Sequence[str]:
     return [piece for piece in marked[0].as_py().split(_CUT) if piece]
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of a response's text is cut into steps.
+
+    text: the whole text.
+    spans: offsets [start, stop) in it, in order, of the pieces that together are the text of the steps.
+    given: length of the beginning that is not the text of the response's tokens: what the chat template wrote.
+    """
+
+    text: str
+    spans: Sequence[tuple[int, int]]
+    given: int = 0
+
+
 class TokenSteps:
     """Finds the step of each token; keeps the texts of single tokens, at most one for each of the vocabulary.
 
@@ -75,14 +90,20 @@ class TokenSteps:
     def __init__(self, decode: Decode) -> None:
         self._decode, self._texts = decode, dict[int, str]()
 
-    def find(self, tokens: Int32, steps: Sequence[str]) -> Int64:
-        """Returns the index of each token's step, [T], never falling.
+    def find(self, tokens: Int32, steps: Sequence[str], cut: Cut | None = None) -> Int64:
+        """Returns the index of each token's step, [T], never falling; -1 for a token in none of them.
 
-        steps: the steps of the text of these tokens.
+        steps: the steps of the text of these tokens, or of what `cut` says of it.
         """
-        text, ends = "".join(steps), np.cumsum([len(step) for step in steps])
-        found = np.searchsorted(ends, list(_without_space(self._starts(tokens, text), text)), side="right")
-        return np.minimum(found, len(steps) - 1).astype(np.int64)
+        whole = "".join(steps)
+        if cut is None:
+            cut = Cut(whole, ((0, len(whole)),))
+        ends = np.cumsum([len(step) for step in steps])
+        text = cut.text[cut.given :]
+        starts = [cut.given + start for start in _without_space(self._starts(tokens, text), text)]
+        places = _places(np.array(starts, np.int64), cut)
+        found = np.minimum(np.searchsorted(ends, places, side="right"), len(steps) - 1)
+        return np.where(places < 0, -1, found).astype(np.int64)
 
     def _starts(self, tokens: Int32, text: str) -> Sequence[int]:
         """Returns the offset in the text at which each token's text begins."""
@@ -110,6 +131,19 @@ class TokenSteps:
                 offset += max(0, len(whole) - len(known))
                 before, read = read, place + 1
         return starts
+
+
+def _places(starts: Int64, cut: Cut) -> Int64:
+    """Returns the offset of each token in the text of the steps; -1 for a token that is not in it."""
+    if not cut.spans:
+        return np.full(len(starts), -1, np.int64)
+    begins, ends = np.array(cut.spans, np.int64).T
+    lengths = ends - begins
+    number = np.searchsorted(begins, starts, side="right") - 1
+    # A token without a text at the end of a response belongs to what is before it.
+    at_the_end = (starts == len(cut.text)) & (ends[-1] == len(cut.text))
+    inside = (number >= 0) & ((starts < ends[number]) | at_the_end)
+    return np.where(inside, starts - begins[number] + (np.cumsum(lengths) - lengths)[number], -1)
 
 
 def _without_space(starts: Sequence[int], text: str) -> Iterator[int]:

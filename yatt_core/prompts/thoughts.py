@@ -58,3 +58,20 @@ def split_thoughts(text: str, marks: Marks = THINK) -> Split:
     (thoughts if inside else final).append(text[start:])
     kept = "" if inside else "".join(final)
     return Split("\n".join(piece.strip() for piece in thoughts if piece.strip()), kept)
+
+
+def final_spans(text: str, marks: Marks = THINK) -> tuple[tuple[int, int], ...]:
+    """Returns where in a turn its final text is, as offsets [start, stop) of pieces that together are that text."""
+    spans = list[tuple[int, int]]()
+    inside = False
+    start = 0
+    for mark in re.finditer(f"{re.escape(marks.begin)}|{re.escape(marks.end)}", text):
+        if not inside and mark[0] == marks.begin:
+            spans.append((start, mark.start()))
+        elif not inside:
+            spans.clear()
+        start = mark.end()
+        inside = mark[0] == marks.begin
+    if inside:
+        return ()
+    return tuple((begin, end) for begin, end in (*spans, (start, len(text))) if end > begin)

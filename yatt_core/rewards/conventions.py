@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.prompts.prompt import Completion, Prompt, Reads
 from yatt_core.rewards.options import blames_response, read_options
 
 Unit = Literal["response", "group", "batch"]
 """What a call is given: one response, all responses to one prompt, or all responses of a decode batch."""
 
-Reads = Literal["last_turn", "response"]
-
 TOKEN_IDS = "token_ids"
 """A fact that is sent to the reward process only for a function that takes it: it is as long as the response."""
-OF_RESPONSE = ("tokens", "stop_reason", "turns", TOKEN_IDS)
+OF_TEXT = ("thoughts", "final")
+"""Facts about the text that a part reads: its thoughts, and the rest."""
+OF_RESPONSE = ("tokens", "stop_reason", "turns", *OF_TEXT, "prefill", TOKEN_IDS)
 """Facts about a response; a function of several responses receives a list of each."""
 OF_PROMPT = ("answer", "columns")
 """Facts about a prompt; a function of several prompts receives a list of each."""
@@ -62,7 +62,7 @@ class Candidate:
     @property
     def text(self) -> str:
         """The text that the part receives."""
-        return self.completion.text if self.reads == "response" else self.completion.last_turn
+        return self.completion.read(self.reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,8 @@ def _own(value: Any) -> Any:
 
 
 def _fact(name: str, candidate: Candidate) -> Any:
+    if name in OF_TEXT:
+        return getattr(candidate.completion.split(candidate.reads), name)
     if name in OF_RESPONSE:
         return getattr(candidate.completion, name)
     return candidate.prompt.answer if name == "answer" else candidate.prompt.entry

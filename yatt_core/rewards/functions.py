@@ -20,19 +20,18 @@ from yatt_core.rewards.process import Loaded, reward_process
 from yatt_core.rewards.registry import FunctionName, is_linear, resolve
 from yatt_core.spec.rewards.critique import CritiqueSpec
 from yatt_core.spec.rewards.scheme import FunctionPart
-from yatt_core.spec.rewards.steps import StepSplit
 
 
 @dataclass(frozen=True, slots=True)
 class PartFunction:
     """The function of a part.
 
-    split: how it has responses cut into steps; None unless it takes steps.
+    critique: says how responses are cut into steps; None unless the function takes steps.
     """
 
     part: FunctionPart
     function: RewardFunction | Loaded
-    split: StepSplit | None = None
+    critique: CritiqueSpec | None = None
 
     @property
     def unit(self) -> Unit:
@@ -45,7 +44,9 @@ class PartFunction:
     def candidate(self, prompt: Prompt, completion: Completion) -> Candidate:
         """Returns a response as the function takes it."""
         candidate = Candidate(prompt, completion, self.part.reads)
-        return candidate if self.split is None else replace(candidate, steps=split_steps(candidate.text, self.split))
+        if self.critique is None:
+            return candidate
+        return replace(candidate, steps=split_steps(completion.read(self.critique.reads), self.critique.steps))
 
     def evaluate(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         """Returns the outcomes of each call; none for calls after a failure that stops the run.
@@ -82,4 +83,4 @@ def load_part(part: FunctionPart, run_folder: Path | None = None, critique: Crit
             f"{place} is the part of rewards.critique; expected a function (prompt, steps) that returns for each step "
             "whether it is wrong"
         )
-    return PartFunction(part, function, None if named is None else named.steps)
+    return PartFunction(part, function, named)

@@ -27,6 +27,9 @@ class CritiqueSpec(SpecModel):
     `judgements` are the critiques, or a function `(prompt, steps)`. Its value is the number of wrong steps."""
     steps: StepSplit = BlankLines()
     """How a response is cut into steps."""
+    reads: Literal["final", "response"] = "final"
+    """What is cut into steps: the response without its thoughts, or all of it. Tokens of thoughts that are not cut belong
+    to no step, so that no penalty is subtracted from their rewards."""
     vote: Literal["intersection", "majority", "union", "average", "greedy"] = "intersection"
     """Which steps count as wrong: those named by all critiques, by at least half of them, or by any of them. `average`:
     the penalty is multiplied by the fraction of critiques that name the step. `greedy`: a single critique decides."""

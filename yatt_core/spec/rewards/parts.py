@@ -19,9 +19,9 @@ class RewardPartBase(SpecModel):
     """Name of the part in metrics and experience, other than `mean` and `std`."""
     weight: float = Field(default=1.0, ge=-1e9, le=1e9)
     """Weight of the part in the total; may be negative, or 0 for a part that is only measured."""
-    reads: Literal["last_turn", "response"] = "last_turn"
-    """What the part receives from a multi-turn response: the last turn, or the whole response including tool calls
-    and results."""
+    reads: Literal["last_turn", "response", "final"] = "last_turn"
+    """What the part receives of a response: the last turn, the whole response including tool calls and results, or the
+    last turn without its thoughts, which is empty if they do not end."""
     on_error: Literal["stop", "zero"] = "stop"
     """What to do after a failure on a sample: stop the run, or score 0 and mark the sample. A function fails
     if it raises, hangs or does not return a number of at most 1e30 (also after weighting), a judge if it gives no
