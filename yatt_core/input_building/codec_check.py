@@ -12,7 +12,8 @@ from pathlib import Path
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.tokenizer import END_ID, train_tokenizer, wrapped_tokenizer
-from yatt_core.prompts.codec import PromptCodec, open_codec
+from yatt_core.prompts.codec import codec_settings, open_codec
+from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
 
@@ -45,4 +46,10 @@ def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
 
 def _check_own(spec: RunSpec, model: ModelFromConfig) -> None:
     tokenizer = wrapped_tokenizer(train_tokenizer(model.tokenizer, (), [string.printable]), model.max_positions)
-    PromptCodec(tokenizer, spec.data.system_prompt, spec.data.max_prompt_tokens, [END_ID], tools=spec.rollout.tools)
+    PromptCodec(
+        tokenizer=tokenizer,
+        settings=codec_settings(spec),
+        longest=spec.data.max_prompt_tokens,
+        stop_tokens=[END_ID],
+        tools=spec.rollout.tools,
+    )

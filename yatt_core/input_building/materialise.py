@@ -56,12 +56,13 @@ from yatt_core.models.model_folder import (
 )
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.problems import Problems
+from yatt_core.prompts.call_syntaxes import CALL
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, plain_parts, read_column
 from yatt_core.prompts.rows import responses_of
 from yatt_core.prompts.stream import Prompt
-from yatt_core.prompts.tool_calls import CALL, split_turns
+from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec.availability import unavailable
 from yatt_core.spec.run import RunSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
@@ -13,20 +13,41 @@ TEMPLATE_DATE = "26 Jul 2024"
 """The date given to chat templates that use one; it is constant, so that prompts are the same every day."""
 
 
-def reward_tokens(tokenizer: Any, template: str | None, prompt: str, response: str) -> list[int]:
+class Guard(Protocol):
+    """Keeps control tokens out of the texts of others: `yatt_core.prompts.control_text.ControlText`."""
+
+    def guard(self, text: str) -> str:
+        """Returns a text in which no control token is spelled."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text in which others are guarded, [length]."""
+        ...
+
+    def encode_framed(self, text: str) -> list[int]:
+        """Returns the tokens of such a text with those that begin and end a text, [length]."""
+        ...
+
+
+def reward_tokens(tokenizer: Any, control: Guard, template: str | None, prompt: str, response: str) -> list[int]:
     """Returns the tokens of prompt and response in the template, or, without one, in the tokenizer's chat template.
+
+    What prompt and response spell stays text.
 
     Raises `DataError` if the chat template rejects them.
     """
     if template is not None:
         texts = {PROMPT: prompt, RESPONSE: response}
-        filled = "".join(text + ("" if name is None else texts[name]) for text, name in pieces_of(template))
-        return list(tokenizer(filled)["input_ids"])
-    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+        pieces = [(text, "" if name is None else control.guard(texts[name])) for text, name in pieces_of(template)]
+        return control.encode_framed("".join(text + value for text, value in pieces))
+    messages = [
+        {"role": "user", "content": control.guard(prompt)},
+        {"role": "assistant", "content": control.guard(response)},
+    ]
     try:
         rendered = tokenizer.apply_chat_template(
             messages, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
         )
     except TemplateError as error:
         raise DataError(f"the reward model's chat template rejects the conversation: {error}") from None
-    return list(tokenizer(str(rendered), add_special_tokens=False)["input_ids"])
+    return control.encode(str(rendered))
