@@ -18,6 +18,7 @@ from flows.run.home import Home
 from ops.preflight.home_folder import check_folder
 from ops.preflight.remarks import remarks
 from ops.preflight.reward_trial import Trial, check_rewards
+from ops.preflight.row_trial import try_first_rows
 from ops.presentation.words import size
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
@@ -51,13 +52,13 @@ def check_before_start(
     home: Path,
     spec: RunSpec,
     tell: Callable[[str], None] = lambda step: None,
-    further: Callable[[], None] = lambda: None,
+    further: Callable[[], None] | None = None,
     copies: Path | None = None,
 ) -> Checked:
     """Makes all checks that a spec must pass before a run is created from it.
 
     tell: receives the name of each step.
-    further: checks the inputs in more depth; called if they can be built.
+    further: checks the inputs in more depth; called if they can be built, instead of trying only their first rows.
     copies: folder of a run with copies of the reward files; by default they are read where the spec names them.
 
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
@@ -65,7 +66,7 @@ def check_before_start(
     """
     from ops.integrations.apprise_notifier import AppriseNotifier
 
-    problems, trials = Problems(), list[Trial]()
+    problems, trials, warnings = Problems(), list[Trial](), list[str]()
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
@@ -74,12 +75,15 @@ def check_before_start(
         with problems.noting():
             trials = check_rewards(spec, copies)
         with problems.noting():
-            further()
+            if further is None:
+                warnings += try_first_rows(spec, home).warnings
+            else:
+                further()
     problems.raise_as_configuration()
     _check_surroundings(home, spec)
     check_prices(Home(home), spec)
     tracing_settings(os.environ)
-    return Checked(trials, remarks(spec))
+    return Checked(trials, [*remarks(spec), *warnings])
 
 
 def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:

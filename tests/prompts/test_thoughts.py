@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yatt_core.prompts.prompt import Completion
-from yatt_core.prompts.steps import Cut, TokenSteps, split_steps
 from yatt_core.prompts.reading import Reading
+from yatt_core.prompts.steps import Cut, TokenSteps, split_steps
 from yatt_core.prompts.thoughts import THINK, Marks, final_spans, split_thoughts
 from yatt_core.spec.rewards.steps import Lines
 

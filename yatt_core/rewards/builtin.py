@@ -16,7 +16,9 @@ from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.extraction import Extraction, matches_whole
 from yatt_core.rewards.options import Options, built_in
+from yatt_core.rewards.written_numbers import same_number
 
+TRUTHS = ("true", "false")
 LONGEST_NUMBER = 18
 """Maximum number of digits of a number that is read from a response."""
 
@@ -28,16 +30,24 @@ class ExactMatch(Extraction):
 
 
 @built_in(ExactMatch)
-def exact_match(prompt: Prompt, response: str, options: ExactMatch) -> float:
-    """Returns 1 if the response equals the reference answer, ignoring surrounding white space, else 0.
+def exact_match(prompt: Prompt, response: str, options: ExactMatch, final: str | None = None) -> float:
+    """Returns 1 if the response equals one of the reference answers, ignoring surrounding white space, else 0.
 
-    If the reference answer demonstrates tool calls, only the text after the last result is compared. Raises
-    `DataError` if there is no reference answer.
+    If a reference answer demonstrates tool calls, only the text after the last result is compared. Case never counts if
+    the reference answer is `true` or `false`. With `extract: last_number`, numbers are compared, not how they are written.
+    Raises `DataError` if there is no reference answer.
     """
-    expected, given = options.of_reference(prompt), options.of_response(response)
-    if given is None:
-        return 0.0
-    return float(expected == given if options.case_sensitive else expected.casefold() == given.casefold())
+    expected = options.of_references(prompt)
+    given = options.of_response(response, final)
+    return float(given is not None and any(_matches(given, one, options) for one in expected))
+
+
+def _matches(given: str, expected: str, options: ExactMatch) -> bool:
+    if given == expected:
+        return True
+    if not options.case_sensitive or expected.casefold() in TRUTHS:
+        return given.casefold() == expected.casefold()
+    return options.extract == "last_number" and same_number(given, expected)
 
 
 class Format(Options):
@@ -61,11 +71,17 @@ class Format(Options):
 
 
 @built_in(Format)
-def format_match(prompt: Prompt, response: str, options: Format) -> float:
-    """Returns 1 if the response has the form that the options describe, else 0."""
+def format_match(prompt: Prompt, response: str, options: Format, prefill: str | None = None) -> float:
+    """Returns 1 if the response has the form that the options describe, else 0.
+
+    prefill: what the chat template wrote at the start of the response. None if this is unknown: then the template may
+        have written the first tag, so that a response that does not have it is read as if it had.
+    """
     if options.pattern is not None:
         return float(matches_whole(options.pattern, response))
-    return float(_is_sequence(response, options.tags))
+    first = f"<{options.tags[0]}>"
+    opened = first if prefill is None and first not in response else ""
+    return float(_is_sequence(opened + response, options.tags))
 
 
 def _is_sequence(text: str, tags: tuple[str, ...]) -> bool:

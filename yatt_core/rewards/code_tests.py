@@ -7,51 +7,43 @@ or whether it passes all of them. Each test runs in a fresh interpreter (`sandbo
 from __future__ import annotations
 
 import functools
+import json
+import math
 import secrets
-from typing import Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.errors import InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.code_cases import Case, ProgramCase, read_cases
-from yatt_core.rewards.options import Options, built_in
+from yatt_core.prompts.thoughts import split_thoughts
+from yatt_core.rewards import code_harness
+from yatt_core.rewards.code_cases import CallCase, Case, CaseKeys, ProgramCase, RowTests, row_tests
+from yatt_core.rewards.options import built_in
 from yatt_core.rewards.sandboxed_program import MAIN, ProgramLimits, run_program
 
 LABELS = ("```python", "```python3", "```py")
 FENCE = "```"
-SOLUTION, STATEMENTS = "solution.py", "statements.py"
-# The token is read before the code runs and written after the statements: leaving early is not passing.
-ASSERTING = f"""\
-import os, sys, types
-
-def run(write=os.write, leave=os._exit):
-    token = os.read(0, 64)
-    module = sys.modules["solution"] = types.ModuleType("solution")
-    for name in ({SOLUTION!r}, {STATEMENTS!r}):
-        with open(name, encoding="utf-8") as file:
-            exec(compile(file.read(), name, "exec"), module.__dict__)
-    sys.stdout.flush()
-    write(1, token)
-    leave(0)
-
-run()
-"""
+HARNESS = Path(code_harness.__file__).read_text(encoding="utf-8")
+CLOSE = 1e-6
+"""Relative and absolute difference of equal numbers if one of them has a fraction."""
 
 
-class CodeTests(Options):
-    """Options of `code_tests`.
+class CodeTests(CaseKeys):
+    """Options of `code_tests`, besides the columns of the tests.
 
-    tests: the column of the row that has the tests.
     partial: score the fraction of the tests passed; otherwise 1 for all of them and 0 for less.
-    extract: `fence` takes the last fenced block labelled as Python, or the last one without a label if there is none.
+    extract: `fence` takes the last fenced block labelled as Python, or the last one without a label if there is none. With
+        a prefix, a response without any fence is code.
+    with_thoughts: whether the code may be in the thoughts; otherwise only the final text is read.
     cpu_seconds, wall_seconds, memory_mib, output_kib: limits of each test.
     isolation: `limits` also runs where the kernel refuses namespaces; code then reaches network, files and processes.
     """
 
-    tests: str = "tests"
     partial: bool = False
     extract: Literal["fence", "whole"] = "fence"
+    with_thoughts: bool = False
     cpu_seconds: PositiveInt = Field(default=5, le=3600)
     wall_seconds: PositiveFloat = Field(default=60.0, le=86_400.0)
     memory_mib: PositiveInt = Field(default=1024, ge=64)
@@ -84,32 +76,77 @@ class CodeTests(Options):
 
 
 @built_in(CodeTests, blames_response=True)
-def code_tests(prompt: Prompt, response: str, options: CodeTests) -> float:
+def code_tests(prompt: Prompt, response: str, options: CodeTests, final: str | None = None) -> float:
     """Returns the fraction of the row's tests that the response's code passes; without `partial`, 1 or 0.
 
     Raises `DataError` for a row without usable tests, and `InfrastructureError` if the system cannot start a program.
     """
-    cases = _cases(prompt, options.tests)
-    code = response if options.extract == "whole" else fenced(response)
+    tests = row_tests(prompt, options)
+    if not options.with_thoughts:
+        response = split_thoughts(response).final if final is None else final
+    is_code = options.extract == "whole" or (tests.prefix and FENCE not in response)
+    code = response if is_code else fenced(response)
     if code is None or not code.strip():
         return 0.0
     passed = 0
-    for case in cases:
-        if passes(code, case, options.limits):
+    for case in tests.cases:
+        if passes(code, case, tests, options.limits):
             passed += 1
         elif not options.partial:
             return 0.0
-    return passed / len(cases)
+    return passed / len(tests.cases)
 
 
-def passes(code: str, case: Case, limits: ProgramLimits) -> bool:
-    """Returns whether code passes a test within the limits."""
+@built_in(CodeTests, blames_response=True)
+def check_row(prompt: Prompt, response: str, options: CodeTests) -> float:
+    """Returns 1 if an empty program passes all tests of a row, which then test nothing, else 0. Raises as `code_tests`."""
+    tests = row_tests(prompt, options)
+    return float(all(passes("", case, tests, options.limits) for case in tests.cases))
+
+
+def passes(code: str, case: Case, tests: RowTests, limits: ProgramLimits) -> bool:
+    """Returns whether code passes a test of a row within the limits."""
     if isinstance(case, ProgramCase):
-        ended = run_program({MAIN: code}, case.given.encode("utf-8", "replace"), limits)
-        return ended.succeeded and _lines(ended.output.decode("utf-8", "replace")) == _lines(case.expected)
+        program = "\n".join(text for text in (tests.setup, tests.prefix, code) if text)
+        ended = run_program({MAIN: program}, case.given.encode("utf-8", "replace"), limits)
+        return ended.succeeded and same_output(ended.output.decode("utf-8", "replace"), case)
+    task: dict[str, Any] = {"setup": tests.setup, "prefix": tests.prefix, "code": code}
+    if isinstance(case, CallCase):
+        task |= {"name": case.name, "arguments": case.arguments}
+    else:
+        task["statements"] = case
     token = secrets.token_bytes(32)
-    ended = run_program({MAIN: ASSERTING, SOLUTION: code, STATEMENTS: case}, token, limits)
-    return ended.succeeded and ended.output.endswith(token)
+    ended = run_program({MAIN: HARNESS, code_harness.TASK: json.dumps(task)}, token, limits)
+    _, found, answer = ended.output.rpartition(token)
+    if not ended.succeeded or not found:
+        return False
+    return any(_same_value(answer, one) for one in case.expected) if isinstance(case, CallCase) else not answer
+
+
+def same_output(output: str, case: ProgramCase) -> bool:
+    """Returns whether a program has printed what is expected: without white space around lines, and empty lines around all."""
+    return _lines(output) == _lines(case.expected)
+
+
+def _same_value(answer: bytes, expected: Any) -> bool:
+    """Returns whether JSON text that code wrote is an expected value."""
+    try:
+        return _is_value(json.loads(answer), expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_value(found: Any, expected: Any) -> bool:
+    if isinstance(expected, list):
+        same_size = isinstance(found, list) and len(found) == len(expected)
+        return same_size and all(_is_value(one, other) for one, other in zip(found, expected, strict=True))
+    if isinstance(expected, dict):
+        same_keys = isinstance(found, dict) and found.keys() == expected.keys()
+        return same_keys and all(_is_value(found[key], value) for key, value in expected.items())
+    numbers = [value for value in (found, expected) if isinstance(value, int | float)]
+    if len(numbers) == 2 and any(isinstance(value, float) for value in numbers):
+        return math.isclose(found, expected, rel_tol=CLOSE, abs_tol=CLOSE)
+    return bool(found == expected)
 
 
 def fenced(text: str) -> str | None:
@@ -128,16 +165,6 @@ def fenced(text: str) -> str | None:
         else:
             block.append(line)
     return found.get(True, found.get(False))
-
-
-def _cases(prompt: Prompt, column: str) -> list[Case]:
-    where = f"row {prompt.prompt_id}: column {column!r}"
-    if column not in prompt.entry:
-        raise DataError(f"{where} is missing; the row has {', '.join(map(repr, prompt.entry)) or 'no columns'}")
-    try:
-        return list(read_cases(prompt.entry[column]))
-    except ValueError as error:
-        raise DataError(f"{where} {error}") from None
 
 
 def _lines(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Extracts the answer from a text: in time linear in its length, whatever a policy wrote.
 
-Consumes a text and `Extraction` options. Produces the answer without surrounding white space, or None.
+Consumes a text and `Extraction` options. Produces the answer without surrounding white space, or None. Of a response, the
+final text is read, which is what follows the thoughts.
 """
 
 from __future__ import annotations
@@ -13,21 +14,29 @@ from pydantic import Field, field_validator, model_validator
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Prompt
+from yatt_core.prompts.thoughts import split_thoughts
 from yatt_core.prompts.tool_calls import last_turn
 from yatt_core.rewards.options import Options
+from yatt_core.rewards.written_numbers import SIGN, last_number
 
 How = Literal["whole", "tag", "boxed", "last_number", "pattern"]
 GROUP = "(?P<answer>"
-_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|[-+]?\.[0-9]+")
-_BOX = re.compile(r"\\f?boxed\s*\{")
+_BOX = re.compile(
+    rf"\\(?:boxed|fbox)(?![A-Za-z])\s*(?:(?P<brace>\{{)|(?P<token>{SIGN}?[0-9]+(?:[.,][0-9]+)*|[A-Za-z0-9]+|\\[A-Za-z]+))"
+)
+"""A box with braces, or with one number, word or command behind it, as TeX allows it."""
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 class Extraction(Options):
-    """Where the answer is in a response, and in the reference answer."""
+    """Where the answer is in a response, and in the reference answer.
+
+    with_thoughts: whether it may be in the thoughts; otherwise only the final text is read.
+    """
 
     extract: How = "whole"
     extract_reference: How = "whole"
+    with_thoughts: bool = False
     tag: str = Field(default="answer", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
     pattern: str | None = None
 
@@ -46,20 +55,29 @@ class Extraction(Options):
             raise ValueError("pattern is required with extract: pattern, and only allowed there")
         return self
 
-    def of_response(self, text: str) -> str | None:
-        """Returns the answer in a response; None if there is none."""
+    def of_response(self, text: str, final: str | None = None) -> str | None:
+        """Returns the answer in a response; None if there is none.
+
+        final: the text without its thoughts; by default it is divided at the marks of most models.
+        """
+        if not self.with_thoughts:
+            text = split_thoughts(text).final if final is None else final
         return self._extracted(self.extract, text)
 
-    def of_reference(self, prompt: Prompt) -> str:
-        """Returns the answer in the reference answer, of which only the last turn counts.
+    def of_references(self, prompt: Prompt) -> tuple[str, ...]:
+        """Returns the answer in each of the reference answers, of which only the last turn counts.
 
-        Raises `DataError` if there is no reference answer, or no answer in it.
+        Raises `DataError` if there is no reference answer, or no answer in one of them.
         """
         if prompt.answer is None:
             raise DataError("the prompt has no reference answer to compare with")
-        found = self._extracted(self.extract_reference, last_turn(prompt.answer))
+        return tuple(self._of_reference(answer) for answer in (prompt.answer, *prompt.other_answers))
+
+    def _of_reference(self, answer: str) -> str:
+        text = last_turn(answer)
+        found = self._extracted(self.extract_reference, text if self.with_thoughts else split_thoughts(text).final)
         if found is None:
-            raise DataError(f"the reference answer has no {self.extract_reference}: {prompt.answer!r:.100}")
+            raise DataError(f"the reference answer has no {self.extract_reference}: {answer!r:.100}")
         return found
 
     def _extracted(self, how: How, text: str) -> str | None:
@@ -86,22 +104,28 @@ def tagged(text: str, tag: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""Returns the contents of the last `\boxed{...}`, in which braces may be nested; None if it has no end."""
+    r"""Returns the contents of the last `\boxed` or `\fbox`, in which braces may be nested; None if it has no end.
+
+    Dollar signs around the contents are not part of them.
+    """
     last = _last(_BOX, text)
     if last is None:
         return None
+    if last["brace"] is None:
+        return last["token"]
     depth = 1
     for brace in _BRACE.finditer(text, last.end()):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if not depth:
-            return text[last.end() : brace.start()]
+            found = text[last.end() : brace.start()].strip()
+            inner = found[1:-1]
+            return inner if found == f"${inner}$" and inner and "$" not in inner and inner[-1] != "\\" else found
     return None
 
 
-def last_number(text: str) -> str | None:
-    """Returns the last number in decimal digits, without thousands separators and a leading plus."""
-    last = _last(_NUMBER, text)
-    return None if last is None else last[0].replace(",", "").removeprefix("+")
+def with_plain_boxes(text: str) -> str:
+    r"""Returns a text in which each box is written as `\boxed{...}`."""
+    return _BOX.sub(lambda box: "\\boxed{" + (f"{box['token']}}}" if box["brace"] is None else ""), text)
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

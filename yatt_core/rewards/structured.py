@@ -36,13 +36,13 @@ class JsonSchema(Extraction):
 
 
 @built_in(JsonSchema, blames_response=True)
-def json_schema(prompt: Prompt, response: str, options: JsonSchema) -> float:
+def json_schema(prompt: Prompt, response: str, options: JsonSchema, final: str | None = None) -> float:
     """Returns 1 if the answer is JSON that satisfies the schema, else 0.
 
     References in the schema to other documents are not followed. Raises `UnreadableResponseError` for JSON that is
     nested too deeply.
     """
-    given = options.of_response(response)
+    given = options.of_response(response, final)
     if given is None:
         return 0.0
     try:

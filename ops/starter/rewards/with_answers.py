@@ -4,7 +4,8 @@
 """
 
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.extraction import boxed, last_number, tagged
+from yatt_core.rewards.extraction import boxed, tagged
+from yatt_core.rewards.written_numbers import last_number
 
 
 def score(prompt: Prompt, response: str) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ from ops.presentation.words import duration, size
 if TYPE_CHECKING:
     from ops.preflight.needs import Needs
     from ops.preflight.reward_trial import Trial
+    from ops.preflight.row_trial import RowsTried
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
 
@@ -40,10 +41,17 @@ def check(
     overrides: OverridesOption = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Try the reference answers and tests of N rows, spread evenly, not of all."
+        ),
+    ] = None,
 ) -> None:
     """Check a spec before a run: all rows, prompts, reference answers, reward functions and the model's folder.
 
-    Starts no cluster and leaves nothing behind. If YATT_RAY_ADDRESS names a cluster, its nodes are asked which of them share
+    Starts no cluster. Leaves nothing behind but the verdicts on reference answers and tests that were tried (`checks` in the
+    home folder), so that a second check is quick. If YATT_RAY_ADDRESS names a cluster, its nodes are asked which of them share
     the home folder. `yatt train` makes the same checks, of all rows once its cluster is up.
     """
     from flows.run.home import Home
@@ -56,11 +64,14 @@ def check(
     inputs: list[Found] = []
     with warnings_of("yatt_core.input_building") as logged:
         sound = check_before_start(
-            place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder))
+            place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder, sample))
         )
     (found,), trials = inputs, sound.trials
     disks = check_disks(place.folder, checked)
-    needs, warnings = needs_of(checked), [*sound.warnings, *logged, *_answers_missing(checked, found)]
+    needs, warnings = (
+        needs_of(checked),
+        [*sound.warnings, *logged, *found.rows.warnings, *_answers_missing(checked, found)],
+    )
     if output is Output.JSON:
         receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
@@ -70,6 +81,7 @@ def check(
             "answerless": found.answerless,
             "conversations": found.conversations,
             "conversation": found.shown,
+            "rows_tried": {"tried": found.rows.tried, "of": found.rows.of},
             "warnings": warnings,
         }
         write_json(
@@ -119,6 +131,7 @@ class Found:
     first_answerless: id of the first of these; empty if there are none.
     conversations: number of prompts of several messages.
     shown: id and transcript of the first of these; None if there are none.
+    rows: the rows whose reference answers and tests were tried.
     """
 
     receipt: InputsReceipt
@@ -127,18 +140,20 @@ class Found:
     first_answerless: str
     conversations: int
     shown: dict[str, str] | None
+    rows: RowsTried
 
 
-def _all_inputs(spec: RunSpec, home: Path) -> Found:
+def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
     """Builds the inputs in a scratch folder while showing the progress, and returns what they contain."""
     from ops.presentation.progress import logged_progress
 
     message("reading all rows and encoding all prompts")
-    with logged_progress("yatt_core.datasets", "yatt_core.input_building"):
-        return _inputs(spec, home)
+    with logged_progress("yatt_core.datasets", "yatt_core.input_building", "ops.preflight"):
+        return _inputs(spec, home, sample)
 
 
-def _inputs(spec: RunSpec, home: Path) -> Found:
+def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+    from ops.preflight.row_trial import try_rows
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
     from yatt_core.prompts.prompt_files import PromptFile
@@ -158,7 +173,8 @@ def _inputs(spec: RunSpec, home: Path) -> Found:
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
-        return Found(receipt, longest, answerless, first_answerless, conversations, shown)
+        rows = try_rows(spec, itertools.chain.from_iterable(files), sum(map(len, files)), home, sample)
+        return Found(receipt, longest, answerless, first_answerless, conversations, shown, rows)
 
 
 def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
@@ -175,6 +191,8 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     if found.shown is not None:
         write(f"{found.conversations:,} prompts are conversations, such as {found.shown['prompt_id']}:")
         write(textwrap.indent(found.shown["text"], "    "))
+    if found.rows.tried < found.rows.of and found.rows.tried:
+        write(f"sampled: the reference answers and tests of {found.rows.tried:,} of {found.rows.of:,} rows were tried")
     if not spec.virtual:
         write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
     rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]
