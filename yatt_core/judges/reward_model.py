@@ -22,6 +22,7 @@ from yatt_core.models.loading import load_classifier
 from yatt_core.models.reward_folder import open_reward_tokenizer
 from yatt_core.models.reward_text import reward_tokens
 from yatt_core.prompts.control_text import control_text
+from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.thoughts import marks_of_template
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.spec.rewards.judges import RewardModelPart
@@ -109,7 +110,14 @@ class RewardModelJudge:
     def _encode(self, item: JudgeItem) -> list[int] | str:
         """Returns the tokens of prompt and response, or the reason why there are none."""
         try:
-            tokens = reward_tokens(self._tokenizer, self._control, self._part.template, item.prompt, item.response)
+            tokens = reward_tokens(
+                tokenizer=self._tokenizer,
+                control=self._control,
+                template=self._part.template,
+                prompt=item.prompt,
+                messages=item.messages,
+                reply=[Message("assistant", item.response)],
+            )
         except DataError as error:
             return str(error)
         if len(tokens) > self._longest:

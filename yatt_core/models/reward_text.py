@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
@@ -29,24 +30,47 @@ class Guard(Protocol):
         ...
 
 
-def reward_tokens(tokenizer: Any, control: Guard, template: str | None, prompt: str, response: str) -> list[int]:
+class Spoken(Protocol):
+    """A message of a conversation: `yatt_core.prompts.prompt.Message`."""
+
+    @property
+    def role(self) -> str:
+        """`system`, `user`, `assistant` or `tool`."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """Its text."""
+        ...
+
+
+def reward_tokens(
+    tokenizer: Any,
+    control: Guard,
+    template: str | None,
+    prompt: str,
+    messages: Sequence[Spoken],
+    reply: Sequence[Spoken],
+) -> list[int]:
     """Returns the tokens of prompt and response in the template, or, without one, in the tokenizer's chat template.
 
     What prompt and response spell stays text.
 
+    messages: the conversation of which the prompt is the transcript; empty for a single question.
+    reply: the messages of the response; a template shows their texts.
+
     Raises `DataError` if the chat template rejects them.
     """
     if template is not None:
-        texts = {PROMPT: prompt, RESPONSE: response}
+        texts = {PROMPT: prompt, RESPONSE: "\n\n".join(message.content for message in reply)}
         pieces = [(text, "" if name is None else control.guard(texts[name])) for text, name in pieces_of(template)]
         return control.encode_framed("".join(text + value for text, value in pieces))
-    messages = [
-        {"role": "user", "content": control.guard(prompt)},
-        {"role": "assistant", "content": control.guard(response)},
-    ]
+    asked = [(message.role, message.content) for message in messages] or [("user", prompt)]
+    said = [(message.role, message.content) for message in reply]
+    given = [{"role": role, "content": control.guard(content)} for role, content in [*asked, *said]]
     try:
         rendered = tokenizer.apply_chat_template(
-            messages, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
+            given, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
         )
     except TemplateError as error:
         raise DataError(f"the reward model's chat template rejects the conversation: {error}") from None

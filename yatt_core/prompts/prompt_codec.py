@@ -21,7 +21,7 @@ from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.replies import EncodedReply, ReplyEncoder, rejected
 from yatt_core.prompts.result_text import ResultEncoder, TagFrame, TemplateFrame, check_tools_are_shown
 from yatt_core.prompts.thoughts import THINK, Marks, marks_of_template
-from yatt_core.prompts.token_lists import checked, without_stop
+from yatt_core.prompts.token_lists import checked, decoded, dropped_tokens, without_stop
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -77,7 +77,7 @@ class PromptCodec:
             self._check_system_prompt(system)
         self._reading = self._how_turns_are_read(tools)
         self._stop_tokens = tuple(sorted({*self._stop_tokens, *self._ends_of_turns(tools is not None)}))
-        self._dropped = self._dropped_tokens(tools)
+        self._dropped = dropped_tokens(tokenizer, self._kept(tools))
         self._results = None if tools is None else self._result_encoder(tools)
 
     @property
@@ -144,7 +144,7 @@ class PromptCodec:
         except TemplateError as error:
             raise DataError(f"prompt {prompt.prompt_id} {rejected(error)}") from None
 
-    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
+    def encode_judged(self, template: str | None, prompt: Prompt, reply: Sequence[Message]) -> Int32:
         """Returns the tokens of a prompt with its response as a reward model reads them: [length].
 
         template: as in a reward part of kind `reward_model`.
@@ -153,15 +153,19 @@ class PromptCodec:
         """
         if template is None and self._tokenizer.chat_template is None:
             raise ConfigurationError("objective.template: required, because the model's tokenizer has no chat template")
-        return np.array(reward_tokens(self._tokenizer, self._control, template, prompt, response), dtype=np.int32)
+        tokens = reward_tokens(
+            tokenizer=self._tokenizer,
+            control=self._control,
+            template=template,
+            prompt=prompt.text,
+            messages=prompt.messages,
+            reply=reply,
+        )
+        return np.array(tokens, dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
         """Returns the text of tokens that the policy generated, without its stop token and special tokens."""
-        ids = without_stop(tokens, self._stop_tokens)
-        if self._dropped is None:
-            return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-        kept = [token for token in ids if token not in self._dropped]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return decoded(self._tokenizer, without_stop(tokens, self._stop_tokens), self._dropped)
 
     def decode_turn(self, tokens: Sequence[int] | Int32) -> str:
         """Returns the text of a turn: that of its tokens, behind what the chat template wrote at its beginning."""
@@ -292,16 +296,12 @@ class PromptCodec:
             if call_end is not None and call_end not in self._stop_tokens:
                 yield call_end
 
-    def _dropped_tokens(self, tools: ToolsSpec | None) -> frozenset[int] | None:
-        """Returns the special tokens that are no part of a response's text; None if that is all of them."""
+    def _kept(self, tools: ToolsSpec | None) -> set[str]:
+        """Returns the special tokens that are part of a response's text."""
         kept = {*self._settings.tags, *self._reading.marks.spellings}
         if tools is not None:
             kept.update(MARKS[self._reading.syntax])
-        special = set(self._tokenizer.all_special_ids)
-        added = self._tokenizer.added_tokens_decoder
-        special |= {token for token, described in added.items() if described.special}
-        dropped = {token for token in special if token not in added or str(added[token].content) not in kept}
-        return None if dropped == special else frozenset(dropped)
+        return kept
 
     def _result_encoder(self, tools: ToolsSpec) -> ResultEncoder:
         if self._template is None:

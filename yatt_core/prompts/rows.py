@@ -122,12 +122,10 @@ def check_responses(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> None:
 
 def _judged(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Reply) -> EncodedResponse:
     template = spec.objective.template if isinstance(spec.objective, RewardModelObjective) else None
-    if len(reply) != 1 or reply[0].calls:
-        raise DataError(
-            f"prompt {prompt.prompt_id}: a reward model reads one message of the assistant, not {len(reply)}"
-        )
+    if any(message.calls for message in (*prompt.messages, *reply)):
+        raise DataError(f"prompt {prompt.prompt_id}: a reward model reads no calls of tools; leave such rows out")
     try:
-        tokens = codec.encode_judged(template, prompt.text, reply[0].content)
+        tokens = codec.encode_judged(template, prompt, reply)
     except DataError as error:
         raise DataError(f"prompt {prompt.prompt_id}: {error}") from None
     most = spec.data.max_prompt_tokens + spec.rollout.max_new_tokens

@@ -61,7 +61,7 @@ class TextCodec(Protocol):
         """
         ...
 
-    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
+    def encode_judged(self, template: str | None, prompt: Prompt, reply: Sequence[Message]) -> Int32:
         """Returns the tokens of a prompt with its response as a reward model reads them: [length].
 
         template: as in a reward part of kind `reward_model`.

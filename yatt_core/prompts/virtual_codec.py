@@ -59,9 +59,9 @@ class VirtualCodec:
         tokens = self.encode_answer("".join(message.content for message in reply))
         return EncodedReply(tokens, np.ones(len(tokens), dtype=np.bool_))
 
-    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
+    def encode_judged(self, template: str | None, prompt: Prompt, reply: Sequence[Message]) -> Int32:
         """Returns the bytes of prompt and response: [length]."""
-        return np.array(list((prompt + response).encode()), dtype=np.int32)
+        return np.array(list((prompt.text + "".join(message.content for message in reply)).encode()), dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
         """Returns the token ids of a response without its stop token, or a tool call if the first id is low enough."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from yatt_core.prompts.prompt import Message
+
 NO_ERROR = ""
 
 
@@ -25,6 +27,8 @@ class JudgeItem:
     answer: the reference answer, if there is one.
     seeds: one per judgement, in 0 .. 2^64 - 1.
     steps: the steps of the response; empty unless the judge names wrong ones.
+    thoughts, final: the thoughts of the response's last turn and the rest of it; empty unless the judge's template shows them.
+    messages: the conversation of which the prompt is the transcript; empty for a single question.
     """
 
     number: int
@@ -33,6 +37,9 @@ class JudgeItem:
     answer: str | None
     seeds: tuple[int, ...]
     steps: tuple[str, ...] = ()
+    thoughts: str = ""
+    final: str = ""
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
