@@ -39,6 +39,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             return inside[attribute]
         return super().getattr(obj, attribute)
 
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Returns an element, or the value under a key of an object or of the JSON text of one."""
+        inside = object_in(obj) if isinstance(argument, str) else None
+        if inside is not None and argument in inside:
+            return inside[argument]
+        return super().getitem(obj, argument)
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Returns the result for numbers; a text times a number could be of any length, and so could a power."""
         if operator == "**" or not all(isinstance(value, int | float) for value in (left, right)):

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.datasets.reading import read, read_json
+from tests.datasets.reading import read_json
 from yatt_core.datasets.limits import MAX_ROW_BYTES
 from yatt_core.errors import DataError
 
@@ -130,11 +130,9 @@ def test_a_row_of_a_document_has_a_bound(tmp_path: Path, text: str) -> None:
 
 
 def test_documents_keep_numbers_as_they_are_written(tmp_path: Path) -> None:
-    text = '[{"prompt": "a", "answer": 12345678901234567890123}, {"prompt": "b", "answer": 1e-3}, {"prompt": "c", "answer": 2.50}]'
-    for name, written in (("a.json", text), ("a.jsonl", text[1:-1].replace("}, ", "}\n"))):
-        found = read_json(tmp_path / name, written)
-        assert [row.answer for row in found] == ["12345678901234567890123", "1e-3", "2.50"]
+    numbers = ("12345678901234567890123", "1e-3", "2.50")
+    rows = [f'{{"prompt": "{number}", "answer": {number}}}' for number in numbers]
+    for name, text in (("a.json", f"[{', '.join(rows)}]"), ("a.jsonl", "\n".join(rows))):
+        found = read_json(tmp_path / name, text)
+        assert tuple(row.answer for row in found) == numbers
         assert json.loads(json.dumps(found[1].entry))["answer"] == 0.001
-    assert [row.answer for row in read({"kind": "jsonl", "path": str(tmp_path / "a.json")})][
-        0
-    ] == "12345678901234567890123"

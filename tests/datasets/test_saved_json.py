@@ -120,10 +120,10 @@ def test_a_subset_is_a_folder(tmp_path: Path) -> None:
     assert read(hugging_face(folder, subset="hard"))[0].origin == "train/train.jsonl:1"
     with pytest.raises(ConfigurationError, match="has no folder 'medium'; its folders: data, easy"):
         read(hugging_face(folder, subset="medium"))
-    with pytest.raises(ConfigurationError, match="2 folders, .*subset"):
+    with pytest.raises(ConfigurationError, match=r"2 folders, .*subset"):
         read(hugging_face(folder))
     for outside in ("../d", "/etc", ""):
-        with pytest.raises(ValueError, match="subset: .* is not the name of a folder below path"):
+        with pytest.raises(ValueError, match=r"subset: .* is not the name of a folder below path"):
             SOURCE.validate_python(hugging_face(folder, subset=outside))
     assert len(read(hugging_face(JSON, subset="saved", prompt_field="messages", answer_field="meta.level"))) == 6
 

@@ -35,6 +35,8 @@ def read_answers(value: Any, key: str) -> Answers:
         return NO_ANSWERS
     if not isinstance(value, list):
         return Answers(_text(value, key))
+    if any(isinstance(item, Mapping) for item in value):
+        raise DataError(f"{key!r} is a list of objects, but not of messages; {EXPECTED}")
     texts = [_text(item, key) for item in value]
     distinct = tuple(dict.fromkeys(texts))
     return Answers(distinct[0], distinct[1:]) if distinct else NO_ANSWERS

@@ -54,7 +54,12 @@ def _refuse_tables(path: Path, document: Mapping[str, Any]) -> None:
         raise DataError(f"{path}: is a table by column, as pandas' to_json writes it by default; {REWRITE}")
     if values and _numbered(document) and all(isinstance(value, Mapping) for value in values):
         raise DataError(f'{path}: is a table as pandas writes it with orient="index"; {REWRITE}')
-    if _all_lists(values) and len({len(value) for value in values}) == 1 and not any(map(_is_list_of_objects, values)):
+    if (
+        len(values) > 1
+        and _all_lists(values)
+        and len({len(value) for value in values}) == 1
+        and not any(map(_is_list_of_objects, values))
+    ):
         raise DataError(f"{path}: is an object of columns, each a list of values; {REWRITE}")
 
 

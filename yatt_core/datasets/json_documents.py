@@ -80,10 +80,9 @@ class _Text:
             except (ValueError, RecursionError) as error:
                 raise _MalformedError(f"is not JSON: {error} (line {self.line})") from None
             else:
-                if end < len(self._text) or self._ended:
-                    if end - self._at <= MAX_ROW_BYTES:
-                        self._move(end)
-                        return value
+                if (end < len(self._text) or self._ended) and end - self._at <= MAX_ROW_BYTES:
+                    self._move(end)
+                    return value
             if len(self._text) - self._at > MAX_ROW_BYTES:
                 raise _LongError(f"is longer than {MAX_ROW_BYTES:,} bytes, the maximum (line {self.line})")
             self._fill(max(READ_BYTES, len(self._text) - self._at))
