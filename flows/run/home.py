@@ -4,6 +4,7 @@ runs/                     the home: $YATT_HOME, or `runs` in the working folder
   ledger.db               the ledger, unless $YATT_LEDGER names another database
   mlflow.db, artifacts/   MLflow's store, unless $MLFLOW_BACKEND_STORE_URI or $MLFLOW_TRACKING_URI names another
   group/                  the service group of `yatt up`: its state, logs, and Prefect's database
+  checks/                 which reference answers and tests `yatt check` has tried; may be deleted at any time
   restoring.json          while `yatt restore` fills the home
   <run>/                  inputs, experience, checkpoints, logs, supervisor, prefect
 """

@@ -20,7 +20,7 @@ from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.process import Loaded, RewardProcess, reward_process
 from yatt_core.rewards.registry import FunctionName
 
-CHUNK = 8
+CHUNK = 16
 """Rows that are sent to a process at once."""
 FEW = 64
 """Rows for which no further processes are started."""
@@ -62,8 +62,8 @@ def try_jobs(jobs: Iterable[Job], told: Callable[[], None] = lambda: None) -> It
         yield from _on_all_cores(itertools.chain(first, waiting), told)
         return
     trial = _Trial()
-    for job in first:
-        yield from trial.outcomes(reward_process(), [job])
+    for chunk in (first[start : start + CHUNK] for start in range(0, len(first), CHUNK)):
+        yield from trial.outcomes(reward_process(), chunk)
         told()
 
 
@@ -117,7 +117,10 @@ class _Trial:
             group = list(same)
             if number not in self._loaded:
                 self._loaded[number] = process.load(group[0].function)
-            calls = [[Candidate(job.prompt, NOTHING)] for job in group]
-            outcomes = process.evaluate(self._loaded[number], calls, Limits(group[0].seconds, 1.0), stop=False)
-            found += [(job, outcome) for job, (outcome,) in zip(group, outcomes, strict=True)]
+            loaded = self._loaded[number]
+            candidates = [Candidate(job.prompt, NOTHING) for job in group]
+            calls = [candidates] if loaded.unit == "batch" else [[one] for one in candidates]
+            limits = Limits(group[0].seconds * len(calls[0]), 1.0)
+            outcomes = process.evaluate(loaded, calls, limits, stop=False)
+            found += zip(group, itertools.chain.from_iterable(outcomes), strict=True)
         return found

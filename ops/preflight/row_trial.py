@@ -43,12 +43,14 @@ PAUSE_SECONDS = 1.0
 """Between two messages about the progress."""
 EMPTY_PASSES = "its tests pass without any code, so they test nothing"
 PARSED, PROGRAMS = "math_equal", "code_tests"
-SLOW = {PARSED: "yatt_core.rewards.mathematics:check_row", PROGRAMS: "yatt_core.rewards.code_tests:check_row"}
+SLOW = {PARSED: "yatt_core.rewards.mathematics:check_row", PROGRAMS: "yatt_core.rewards.code_tests:check_rows"}
 """The functions that try a row, by the reward function."""
 COMPARED = ("exact_match", PARSED)
 Keys = TypeVar("Keys", bound=Options)
 Facts = list[Any]
-_LOGGER = logging.getLogger(__name__)
+LOGGER = __name__
+"""Name of the logger of the progress, which an installation changes."""
+_LOGGER = logging.getLogger(LOGGER)
 
 
 @dataclass(slots=True)

@@ -105,3 +105,12 @@ def even_steps(prompt, steps):
 def odd_answers(prompt, steps, kind="numbers"):
     """Returns something else than a boolean for each step."""
     return {"numbers": [0] * len(steps), "short": [True] * (len(steps) - 1), "number": 1.0}[kind]
+
+
+def spoken(prompt, response, thoughts, final, prefill):
+    """Returns a number that depends on all that it receives of a response."""
+    return zlib.crc32(repr([response, thoughts, final, prefill]).encode()) / 2**32
+
+
+def spoken_by_group(prompt, responses, thoughts, final):
+    return [len(thought) * 100 + len(text) for thought, text in zip(thoughts, final, strict=True)]

@@ -9,7 +9,7 @@ from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.code_cases import CallCase, CaseKeys, ProgramCase, read_cases, row_tests
 from yatt_core.rewards.code_harness import assembled
-from yatt_core.rewards.code_tests import CodeTests, check_row, code_tests
+from yatt_core.rewards.code_tests import CodeTests, check_rows, code_tests
 
 TWICE = "def twice(x):\n    return 2 * x"
 METHOD = "class Solution:\n    def twice(self, x: List[int]) -> List[int]:\n        return [2 * one for one in x]"
@@ -155,7 +155,17 @@ def test_the_forms_of_one_data_set_mean_the_same():
 )
 def test_tests_that_an_empty_program_passes_are_noticed(columns, options, passes):
     prompt = Prompt(0, 4, "p", "text", None, columns)
-    assert check_row(prompt, "", CodeTests(isolation=ISOLATION, **options)) == float(passes)
+    assert check_rows([prompt], [""], CodeTests(isolation=ISOLATION, **options)) == [float(passes)]
+
+
+@pytest.mark.parametrize(
+    "rude", ["import os\nos._exit(0)\nassert 1", "raise SystemExit(0)", "while True: pass", "assert f()"]
+)
+def test_rows_that_are_tried_together_do_not_affect_each_other(rude):
+    tests = ["assert True", rude, "f = int\nassert f() == 0", "assert f() == 0", "assert True"]
+    prompts = [Prompt(0, row, f"{row}", "text", None, {"tests": one}) for row, one in enumerate(tests)]
+    found = check_rows(prompts, [""] * len(tests), CodeTests(isolation=ISOLATION, cpu_seconds=1))
+    assert found == [1.0, 0.0, 1.0, 0.0, 1.0]
 
 
 def test_code_in_thoughts_does_not_count_unless_it_may():

@@ -2,9 +2,11 @@
 
 import pytest
 
+from tests.rewards.own_rewards import spoken
 from tests.rewards.scored import PROMPT, completion, errors, part, scores, totals
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Completion, Turn
+from yatt_core.prompts.thoughts import Marks
 from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import load_part
@@ -126,3 +128,45 @@ def test_a_function_of_steps_is_the_part_of_a_critique_and_no_other_function_is(
         scores_of_steps("even_steps", "1", critique=False)
     with pytest.raises(ConfigurationError, match=r"rewards\.parts 'wrong'.*\(prompt, steps\)"):
         scores_of_steps("facts", "1")
+
+
+MARKS = Marks("<|channel>thought\n", "<channel|>")
+
+
+@pytest.mark.parametrize("prefill", [None, "", "<|channel>thought\n"])
+@pytest.mark.parametrize(
+    ("reads", "received", "thoughts", "final"),
+    [
+        ("last_turn", f"{MARKS.begin}two{MARKS.end}4", "two", "4"),
+        ("final", "4", "two", "4"),
+        (
+            "response",
+            f"{MARKS.begin}one{MARKS.end}call<tool_result>r</tool_result>{MARKS.begin}two{MARKS.end}4",
+            "one\ntwo",
+            "call<tool_result>r</tool_result>4",
+        ),
+    ],
+)
+def test_a_function_receives_thoughts_and_final_text_of_what_it_reads(prefill, reads, received, thoughts, final):
+    turns = [f"{MARKS.begin}one{MARKS.end}call", f"{MARKS.begin}two{MARKS.end}4"]
+    text = "<tool_result>r</tool_result>".join(turns)
+    found = Completion.of_turns(text, turns, 9, marks=MARKS, prefill=prefill)
+    function = load_part(part(f"{OWN}spoken", reads=reads))
+    candidate = function.candidate(PROMPT, found)
+    assert candidate.text == received
+    ((outcome,),) = function.evaluate([[candidate]])
+    assert outcome.value == spoken(PROMPT, received, thoughts, final, prefill)
+
+
+def test_a_group_receives_the_thoughts_of_each_response():
+    said = "<think>abc</think>de", "plain", "<think>never"
+    assert totals(f"{OWN}spoken_by_group", *said) == [302, 5, 500]
+
+
+def test_steps_are_those_of_the_final_text_unless_all_is_read():
+    text = "<think>2\n4</think>1\n2\n3"
+    for reads, wrong in (("final", 1.0), ("response", 2.0)):
+        parts = (part("exact_match"), part(f"{OWN}even_steps", name="wrong", weight=0))
+        critique = {"part": "wrong", "steps": {"kind": "marker", "pattern": "[0-9]"}, "reads": reads}
+        (found,) = RewardScorer(RewardSpec(parts=parts, critique=critique)).score([Scored(PROMPT, completion(text))])
+        assert found.parts["wrong"] == wrong, reads

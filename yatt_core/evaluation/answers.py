@@ -15,6 +15,7 @@ import numpy as np
 from yatt_core.evaluation.estimators import majority
 from yatt_core.keys import evaluation_seed
 from yatt_core.prompts.codec import TextCodec, encode_question
+from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.receipts import TaskResult
@@ -107,12 +108,12 @@ class TaskAnswers:
         found = []
         for task, prompt in enumerate(batch.prompts):
             own = slice(task * self._samples, (task + 1) * self._samples)
-            found.append(self._result(prompt, scores[own], [completion.last_turn for completion in completions[own]]))
+            found.append(self._result(prompt, scores[own], completions[own]))
         return found
 
-    def _result(self, prompt: Prompt, scores: Sequence[SampleScore], texts: Sequence[str]) -> TaskResult:
+    def _result(self, prompt: Prompt, scores: Sequence[SampleScore], answers: Sequence[Completion]) -> TaskResult:
         extraction = self._vote
-        votes = [] if extraction is None else [extraction.of_response(text) for text in texts]
+        votes = [] if extraction is None else [extraction.of_response(one.last_turn, one.final) for one in answers]
         right = [score.correct for score in scores]
         return TaskResult(
             prompt.prompt_id,

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -98,10 +99,29 @@ def code_tests(prompt: Prompt, response: str, options: CodeTests, final: str | N
 
 
 @built_in(CodeTests, blames_response=True)
-def check_row(prompt: Prompt, response: str, options: CodeTests) -> float:
-    """Returns 1 if an empty program passes all tests of a row, which then test nothing, else 0. Raises as `code_tests`."""
-    tests = row_tests(prompt, options)
-    return float(all(passes("", case, tests, options.limits) for case in tests.cases))
+def check_rows(prompts: Sequence[Prompt], responses: Sequence[str], options: CodeTests) -> list[float]:
+    """Returns for each row 1 if an empty program passes all of its tests, which then test nothing, else 0.
+
+    Statements of all rows are executed in one program if they let it end. Raises as `code_tests` does.
+    """
+    rows = [row_tests(prompt, options) for prompt in prompts]
+    together = [number for number, tests in enumerate(rows) if all(isinstance(case, str) for case in tests.cases)]
+    tasks = [
+        [_task("", case, rows[number]) for case in rows[number].cases if isinstance(case, str)] for number in together
+    ]
+    token = secrets.token_bytes(32)
+    ended = run_program({MAIN: HARNESS, code_harness.TASK: json.dumps({"rows": tasks})}, token, options.limits)
+    _, found, answer = ended.output.rpartition(token)
+    known = dict[int, bool]()
+    if ended.succeeded and found:
+        passing = json.loads(answer)
+        known = {number: place in passing for place, number in enumerate(together)}
+    return [
+        float(
+            known[number] if number in known else all(passes("", case, tests, options.limits) for case in tests.cases)
+        )
+        for number, tests in enumerate(rows)
+    ]
 
 
 def passes(code: str, case: Case, tests: RowTests, limits: ProgramLimits) -> bool:
@@ -110,17 +130,18 @@ def passes(code: str, case: Case, tests: RowTests, limits: ProgramLimits) -> boo
         program = "\n".join(text for text in (tests.setup, tests.prefix, code) if text)
         ended = run_program({MAIN: program}, case.given.encode("utf-8", "replace"), limits)
         return ended.succeeded and same_output(ended.output.decode("utf-8", "replace"), case)
-    task: dict[str, Any] = {"setup": tests.setup, "prefix": tests.prefix, "code": code}
-    if isinstance(case, CallCase):
-        task |= {"name": case.name, "arguments": case.arguments}
-    else:
-        task["statements"] = case
     token = secrets.token_bytes(32)
-    ended = run_program({MAIN: HARNESS, code_harness.TASK: json.dumps(task)}, token, limits)
+    ended = run_program({MAIN: HARNESS, code_harness.TASK: json.dumps(_task(code, case, tests))}, token, limits)
     _, found, answer = ended.output.rpartition(token)
     if not ended.succeeded or not found:
         return False
     return any(_same_value(answer, one) for one in case.expected) if isinstance(case, CallCase) else not answer
+
+
+def _task(code: str, case: CallCase | str, tests: RowTests) -> dict[str, Any]:
+    """Returns what the harness executes for a test."""
+    called = {"name": case.name, "arguments": case.arguments} if isinstance(case, CallCase) else {"statements": case}
+    return {"setup": tests.setup, "prefix": tests.prefix, "code": code, **called}
 
 
 def same_output(output: str, case: ProgramCase) -> bool:

@@ -147,3 +147,48 @@ def test_conversations_are_counted_and_the_first_is_shown(yatt: Yatt, home: Home
     assert answer.document["conversations"] == 30
     assert answer.document["conversation"] == {"prompt_id": "0/train/rows.jsonl:3", "text": text}
     assert "    assistant: 2\n" in yatt("check", str(spec)).out
+
+
+def with_rows(spec: Path, rows: list[dict[str, Any]], part: dict[str, Any]) -> str:
+    """Writes rows and a reward; returns the path of the spec."""
+    (spec.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = yaml.safe_load(spec.read_text())
+    spec.write_text(yaml.safe_dump({**tree, "rewards": {"parts": [part]}}))
+    return str(spec)
+
+
+def test_every_reference_answer_is_parsed_not_only_the_first(yatt: Yatt, home: Home, spec: Path) -> None:
+    answers = [rf"\frac{{1}}{{{n + 2}}}" if n != 27 else "}{" for n in range(30)]
+    rows = [{"prompt": f"q {n}", "answer": answer} for n, answer in enumerate(answers)]
+    path = with_rows(spec, rows, {"name": "right", "function": "math_equal"})
+    answer = yatt("check", path)
+    assert answer.code == 2
+    assert "rewards.parts 'right': 1 of 30 rows cannot be used: row 0/" in answer.err and "rows.jsonl:28" in answer.err
+    assert "trying the reference answers and tests of 30 rows" in answer.err
+    rows[27]["answer"] = "7"
+    path = with_rows(spec, rows, {"name": "right", "function": "math_equal"})
+    sound = yatt("check", path, "-o", "json")
+    assert sound.code == 0 and sound.document["rows_tried"] == {"tried": 30, "of": 30}
+    assert [item.name for item in home.folder.iterdir()] == ["checks"]
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_tests_that_test_nothing_are_refused_with_their_rows(yatt: Yatt, spec: Path, command: str) -> None:
+    useless: list[Any] = [[{"input": "1", "output": ""}], ["assert True"], "def check(f):\n    assert f(1)", []]
+    rows = [{"prompt": f"q {n}", "tests": [{"input": "1", "output": "2"}]} for n in range(30)]
+    for row, tests in zip(rows[4:], useless, strict=False):
+        row["tests"] = tests
+    part = {"name": "code", "function": "code_tests", "timeout_seconds": 60.0, "options": {"isolation": "limits"}}
+    answer = yatt(command, with_rows(spec, rows, part))
+    assert answer.code == 2
+    assert "rewards.parts 'code': 4 of 30 rows" in answer.err
+    assert "rows.jsonl:5: its tests pass without any code" in answer.err
+
+
+def test_a_sample_of_the_rows_is_called_a_sample(yatt: Yatt, spec: Path) -> None:
+    rows = [{"prompt": f"q {n}", "answer": f"{n}"} for n in range(30)]
+    path = with_rows(spec, rows, {"name": "right", "function": "math_equal"})
+    answer = yatt("check", path, "--sample", "6")
+    assert answer.code == 0, answer.err
+    assert "sampled: the reference answers and tests of 6 of 30 rows were tried" in answer.out
+    assert "sampled" not in yatt("check", path).out

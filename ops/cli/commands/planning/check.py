@@ -145,10 +145,11 @@ class Found:
 
 def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
     """Builds the inputs in a scratch folder while showing the progress, and returns what they contain."""
+    from ops.preflight.row_trial import LOGGER
     from ops.presentation.progress import logged_progress
 
     message("reading all rows and encoding all prompts")
-    with logged_progress("yatt_core.datasets", "yatt_core.input_building", "ops.preflight"):
+    with logged_progress("yatt_core.datasets", "yatt_core.input_building", LOGGER):
         return _inputs(spec, home, sample)
 
 
