@@ -132,10 +132,13 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
+    from flows.driver.services import attached
     from yatt_core.input_building.codec_check import check_codec
+    from yatt_core.input_building.engine_check import check_engines
     from yatt_core.input_building.given_models import check_before_start as check_given
 
     check_given(spec)
+    check_engines(spec, attached())
     check_codec(spec)
 
 

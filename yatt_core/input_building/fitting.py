@@ -43,7 +43,8 @@ def prompt_tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int:
             tokens = max(tokens, len(encode_privileged(prompt, distillation.privileged.template, codec)))
         check_responses(spec, codec, prompt)
     except DataError as error:
-        placed = type(error)(f"{source_place(spec.data, prompt.source)}: {error}")
+        named = "" if prompt.prompt_id in str(error) else f"prompt {prompt.prompt_id} "
+        placed = type(error)(f"{source_place(spec.data, prompt.source)}: {named}{error}")
         if isinstance(placed, TooLongError) and isinstance(error, TooLongError):
             placed.tokens = error.tokens
         raise placed from None

@@ -23,6 +23,7 @@ from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.answers import check_answers
+from yatt_core.input_building.engine_check import check_reach
 from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
@@ -211,6 +212,9 @@ def _check(
         else:
             prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
             facts[LONGEST] = check_prompts(spec, codec, model_path, prompts)
+    if LONGEST in facts and not spec.virtual:
+        with problems.noting():
+            check_reach(spec, model_path, facts[LONGEST]["tokens"])
     if spec.samples_responses:
         with problems.noting():
             check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
