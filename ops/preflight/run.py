@@ -16,6 +16,7 @@ from pathlib import Path
 from flows.billing.price_file import check_prices
 from flows.run.home import Home
 from ops.preflight.home_folder import check_folder
+from ops.preflight.modules import check_modules
 from ops.preflight.remarks import remarks
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.presentation.words import size
@@ -63,13 +64,19 @@ def check_before_start(
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
     """
+    from flows.driver.services import attached
     from ops.integrations.apprise_notifier import AppriseNotifier
 
     problems, trials = Problems(), list[Trial]()
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
-    if _check_what_is_named(spec, problems, copies):
+    sound = _check_what_is_named(spec, problems, copies)
+    found_here = list[str]()
+    if not attached():  # the workers of a cluster that exists already have a path of their own
+        with problems.noting():
+            found_here = check_modules(spec)
+    if sound:
         tell("calling the reward functions")
         with problems.noting():
             trials = check_rewards(spec, copies)
@@ -79,7 +86,7 @@ def check_before_start(
     _check_surroundings(home, spec)
     check_prices(Home(home), spec)
     tracing_settings(os.environ)
-    return Checked(trials, remarks(spec))
+    return Checked(trials, [*remarks(spec), *found_here])
 
 
 def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:
