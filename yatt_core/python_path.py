@@ -48,8 +48,8 @@ def absolute_entries(environment: Mapping[str, str], folder: Path) -> dict[str, 
 
 def folders_of_the_command() -> list[str]:
     """Returns the folders that Ray adds to its workers' path from the process that connects, beside their PYTHONPATH."""
-    script = os.path.dirname(os.path.realpath(sys.argv[0]))
-    return [os.path.abspath(os.curdir), *([script] if script in sys.path else [])]
+    script = str(Path(sys.argv[0]).resolve().parent)
+    return [str(Path.cwd()), *([script] if script in sys.path else [])]
 
 
 def modules_in_actors(names: Collection[str], further: Sequence[str]) -> dict[str, str | None]:

@@ -7,9 +7,9 @@ about those that they find only because of the folder in which the command runs.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.losses.custom import CustomLoss
@@ -42,8 +42,8 @@ def check_modules(spec: RunSpec) -> list[str]:
             problems.note(ConfigurationError(f"{place} {_elsewhere(with_folders[module], origin)}"))
         elif not _same(alone[module], origin):
             remarks.append(
-                f"{place} is found because the command runs in {os.path.dirname(origin)}; a run that is resumed from elsewhere, by "
-                "a schedule or from the dashboard, does not find it: install it, put its folder on PYTHONPATH, or name its file"
+                f"{place} is found because the command runs in {origin.parent}; a run that is resumed from elsewhere, by a "
+                "schedule or from the dashboard, does not find it: install it, put its folder on PYTHONPATH, or name its file"
             )
     problems.raise_any()
     return remarks
@@ -77,19 +77,19 @@ def _names(spec: RunSpec) -> Iterator[tuple[str, str, str]]:
             yield f"rollout.tools.functions.{number}.function", tool.function, TOOLS
 
 
-def _origin(module: str) -> str | None:
+def _origin(module: str) -> Path | None:
     """Returns the module's file as this process finds it; None if it does not, which is reported with the function."""
     try:
         found = importlib.util.find_spec(module)
-    except (Exception, SystemExit):  # a package above it may fail when it is imported
+    except (Exception, SystemExit):  # noqa: BLE001 - a package above it may fail in any way when it is imported
         return None
-    return None if found is None or found.origin is None else os.path.abspath(found.origin)
+    return None if found is None or found.origin is None else Path(found.origin).absolute()
 
 
-def _same(found: str | None, origin: str) -> bool:
-    return found is not None and os.path.realpath(found) == os.path.realpath(origin)
+def _same(found: str | None, origin: Path) -> bool:
+    return found is not None and Path(found).resolve() == origin.resolve()
 
 
-def _elsewhere(found: str | None, origin: str) -> str:
+def _elsewhere(found: str | None, origin: Path) -> str:
     is_what = "is not found by actors" if found is None else f"is {found} for actors"
     return f"{is_what}, but {origin} for this command; install it, put its folder on PYTHONPATH, or name its file"

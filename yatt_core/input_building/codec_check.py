@@ -52,7 +52,9 @@ def _check_frame(model: ModelFolder, codec: TextCodec) -> None:
     except DataError as error:  # what else is wrong with a prompt is told with the prompts
         if ROWLESS in str(error):
             said = str(error).removeprefix("prompt ? ")
-            raise ConfigurationError(f"model.path: {model.path}: its chat template, for the prompt '?', {said}") from None
+            raise ConfigurationError(
+                f"model.path: {model.path}: its chat template, for the prompt '?', {said}"
+            ) from None
 
 
 def _check_own(spec: RunSpec, model: ModelFromConfig) -> None:

@@ -73,8 +73,8 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
         place = f"rewards.parts {part.name!r}: model.path"
         if isinstance(part, RewardModelPart):
             yield Opened(place, Path(part.model.path), Opener(classifies=True))
-        elif isinstance(part, GenerativePart) and isinstance(part.model, ModelFolder):
-            if isinstance(part.engine, TorchJudge):
+        elif isinstance(part, GenerativePart) and isinstance(part.engine, TorchJudge):
+            if isinstance(part.model, ModelFolder):  # others are for plans only
                 yield Opened(place, Path(part.model.path), Opener(generates=True))
 
 
