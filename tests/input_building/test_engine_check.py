@@ -220,7 +220,9 @@ def test_a_token_without_a_row_is_accepted_until_a_row_makes_it(tmp_path: Path, 
 def test_tokenizers_of_other_models_stay_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", more=("<image_soft>",))
     change_config(folder, vocab_size=200)
-    with pytest.raises(ConfigurationError, match=r"model\.path: .*the tokenizer has 259 tokens, but the model only 200"):
+    with pytest.raises(
+        ConfigurationError, match=r"model\.path: .*the tokenizer has 259 tokens, but the model only 200"
+    ):
         materialise(spec_of(folder, tmp_path), tmp_path / "run")
     made = make_folder(tmp_path / "ended", spare=-1)
     with pytest.raises(ConfigurationError, match=r"end-of-sequence token '<\|im_end\|>' is number 257, .* 257 rows"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from yatt_core.engines.folder_check import Opener, check_folder, own_code
 from yatt_core.errors import ConfigurationError
-from yatt_core.inputs.identity import given_models
+from yatt_core.inputs.identity import given_models, judge_models
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.models.dense_tensors import is_plain
 from yatt_core.models.model_folder import read_config
@@ -69,13 +69,13 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
         yield Opened("model.path", Path(spec.model.path), Opener(generates, trainer, images=spec.data.has_images))
     for key, model in given_models(spec).items():
         yield Opened(f"{key}.path", Path(model.path), Opener(trainer=trainer))
+    judges = judge_models(spec)
     for part in spec.rewards.judges:
         place = f"rewards.parts {part.name!r}: model.path"
         if isinstance(part, RewardModelPart):
             yield Opened(place, Path(part.model.path), Opener(classifies=True))
-        elif isinstance(part, GenerativePart) and isinstance(part.engine, TorchJudge):
-            if isinstance(part.model, ModelFolder):  # others are for plans only
-                yield Opened(place, Path(part.model.path), Opener(generates=True))
+        elif isinstance(part, GenerativePart) and isinstance(part.engine, TorchJudge) and part.name in judges:
+            yield Opened(place, Path(judges[part.name].path), Opener(generates=True))
 
 
 def check_invariance(spec: RunSpec, processors: bool) -> None:

@@ -208,7 +208,7 @@ def _check(
     facts: dict[str, Any] = {"train_sizes": list(train_sizes)}
     with problems.noting():
         if spec.data.over_long != "refuse":
-            facts |= _fit(spec, codec, folder)
+            facts |= _fit(spec, codec, model_path, folder)
         else:
             prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
             facts[LONGEST] = check_prompts(spec, codec, model_path, prompts)
@@ -225,11 +225,11 @@ def _check(
     return facts
 
 
-def _fit(spec: RunSpec, codec: TextCodec, folder: Path) -> dict[str, Any]:
+def _fit(spec: RunSpec, codec: TextCodec, model_path: str, folder: Path) -> dict[str, Any]:
     """Leaves out or cuts prompts that are too long; returns the manifest's entries that follow from it."""
-    held_out = fit_prompts(spec, codec, folder / HELD_OUT)
+    held_out = fit_prompts(spec, codec, model_path, folder / HELD_OUT)
     texts = frozenset(normalise(prompt.text) for prompt in PromptFile(folder / HELD_OUT))
-    train, probe = (fit_prompts(spec, codec, folder / name, texts) for name in (TRAIN, PROBE))
+    train, probe = (fit_prompts(spec, codec, model_path, folder / name, texts) for name in (TRAIN, PROBE))
     digests = (_row_digest(name, prompt) for name in (TRAIN, HELD_OUT, PROBE) for prompt in PromptFile(folder / name))
     return {
         "data_digest": chain_digest(digests),

@@ -126,6 +126,16 @@ class PromptCodec:
         """Number of tokens, including added ones."""
         return len(self._tokenizer)
 
+    @property
+    def tokenizer(self) -> Any:
+        """The `transformers` tokenizer, for a bound on numbers of tokens."""
+        return self._tokenizer
+
+    def whole_text(self, text: str, messages: Sequence[Message] = ()) -> str:
+        """Returns the text that `encode_prompt` encodes for a prompt without images. Raises `DataError` as it does."""
+        turns = self._turns(text, messages)
+        return str(turns[-1]["content"]) if self._tokenizer.chat_template is None else self._rendered(turns)
+
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
         """Returns the tokens of a prompt, ready for generation: [length].
 

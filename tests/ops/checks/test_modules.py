@@ -82,7 +82,9 @@ def test_a_module_that_only_this_process_finds_is_refused(tmp_path: Path, monkey
     (tmp_path / "only_in_this_process.py").write_text(ADVANTAGE + REWARD.replace("method", "score"))
     monkeypatch.syspath_prepend(tmp_path)
     tree = spec_with("advantage", "only_in_this_process:method")
-    with pytest.raises(ConfigurationError, match=r"algorithm\.advantage\.function: module 'only_in_this_process' is not found"):
+    with pytest.raises(
+        ConfigurationError, match=r"algorithm\.advantage\.function: module 'only_in_this_process' is not found"
+    ):
         check_modules(RunSpec.model_validate(tree))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     assert check_modules(RunSpec.model_validate(tree)) == []
@@ -90,5 +92,7 @@ def test_a_module_that_only_this_process_finds_is_refused(tmp_path: Path, monkey
     other.mkdir()
     (other / "only_in_this_process.py").write_text(ADVANTAGE)
     monkeypatch.setenv("PYTHONPATH", f"{other}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    with pytest.raises(ConfigurationError, match=rf"is {other}/only_in_this_process\.py for actors, but {tmp_path}/only"):
+    with pytest.raises(
+        ConfigurationError, match=rf"is {other}/only_in_this_process\.py for actors, but {tmp_path}/only"
+    ):
         check_modules(RunSpec.model_validate(tree))

@@ -51,7 +51,9 @@ def test_the_answer_is_in_the_table_and_nothing_is_asked_offline(
         (trial,) = (each for each in answer.document["trials"] if each["part"] == "tone")
         assert (trial["score"], trial["error"], trial["prompt_id"]) == (score, "", "0/train/rows.jsonl:1")
         (body,) = server.bodies
-        assert body["model"] == "judge-7b" and body["messages"][0]["content"].startswith("Is it right? question 0 answer 0")
+        assert body["model"] == "judge-7b" and body["messages"][0]["content"].startswith(
+            "Is it right? question 0 answer 0"
+        )
         assert yatt("check", str(spec), "--offline").code == 0
         assert len(server.bodies) == 1
 
@@ -72,7 +74,13 @@ def test_the_answer_is_in_the_table_and_nothing_is_asked_offline(
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_endpoint_is_told_after_one_request(
-    yatt: Yatt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Reply, part: dict[str, Any], code: int, says: str
+    yatt: Yatt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reply: Reply,
+    part: dict[str, Any],
+    code: int,
+    says: str,
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
     with serving(lambda body, number: reply) as server:
@@ -98,7 +106,8 @@ def test_mistakes_of_the_data_are_told_beside_those_of_the_endpoint(yatt: Yatt, 
 
 
 @pytest.mark.parametrize(
-    "module", ["ops.dashboard.starting", "ops.dashboard.app", "ops.cli.commands.services.dashboard", "yatt", "ops.scheduled"]
+    "module",
+    ["ops.dashboard.starting", "ops.dashboard.app", "ops.cli.commands.services.dashboard", "yatt", "ops.scheduled"],
 )
 def test_processes_that_serve_http_cannot_ask(module: str) -> None:
     ask = f"import sys, importlib; importlib.import_module({module!r}); print('ops.preflight.endpoint_trial' in sys.modules)"
