@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from yatt_core.input_building.engine_check import folder_remarks
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
@@ -12,7 +13,7 @@ from yatt_core.spec.sections.model import ModelFolder
 
 def remarks(spec: RunSpec) -> list[str]:
     """Returns a line for each; raises `ConfigurationError` if the tokenizer of a given model cannot be loaded."""
-    return [*_uneven(spec), *_tokenizer(spec)]
+    return [*_uneven(spec), *_tokenizer(spec), *folder_remarks(spec)]
 
 
 def _uneven(spec: RunSpec) -> Iterator[str]:

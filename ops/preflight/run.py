@@ -16,6 +16,7 @@ from pathlib import Path
 from flows.billing.price_file import check_prices
 from flows.run.home import Home
 from ops.preflight.home_folder import check_folder
+from ops.preflight.modules import check_modules
 from ops.preflight.remarks import remarks
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.preflight.row_trial import try_first_rows
@@ -64,13 +65,21 @@ def check_before_start(
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
     """
+    from flows.driver.services import attached
     from ops.integrations.apprise_notifier import AppriseNotifier
 
-    problems, trials, warnings = Problems(), list[Trial](), list[str]()
+    problems = Problems()
+    trials = list[Trial]()
+    warnings = list[str]()
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
-    if _check_what_is_named(spec, problems, copies):
+    sound = _check_what_is_named(spec, problems, copies)
+    found_here = list[str]()
+    if not attached():  # the workers of a cluster that exists already have a path of their own
+        with problems.noting():
+            found_here = check_modules(spec)
+    if sound:
         tell("calling the reward functions")
         with problems.noting():
             trials = check_rewards(spec, copies)
@@ -83,7 +92,7 @@ def check_before_start(
     _check_surroundings(home, spec)
     check_prices(Home(home), spec)
     tracing_settings(os.environ)
-    return Checked(trials, [*remarks(spec), *warnings])
+    return Checked(trials, [*remarks(spec), *found_here, *warnings])
 
 
 def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:
@@ -136,10 +145,13 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
+    from flows.driver.services import attached
     from yatt_core.input_building.codec_check import check_codec
+    from yatt_core.input_building.engine_check import check_engines
     from yatt_core.input_building.given_models import check_before_start as check_given
 
     check_given(spec)
+    check_engines(spec, attached())
     check_codec(spec)
 
 

@@ -23,6 +23,7 @@ from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.answers import check_answers
+from yatt_core.input_building.engine_check import check_reach
 from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
@@ -208,10 +209,13 @@ def _check(
     facts: dict[str, Any] = {"train_sizes": list(train_sizes)}
     with problems.noting():
         if spec.data.over_long != "refuse":
-            facts |= _fit(spec, codec, folder)
+            facts |= _fit(spec, codec, model_path, folder)
         else:
             prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
             facts[LONGEST] = check_prompts(spec, codec, model_path, prompts)
+    if LONGEST in facts and not spec.virtual:
+        with problems.noting():
+            check_reach(spec, model_path, facts[LONGEST]["tokens"])
     if spec.samples_responses:
         with problems.noting():
             check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
@@ -222,11 +226,11 @@ def _check(
     return facts
 
 
-def _fit(spec: RunSpec, codec: TextCodec, folder: Path) -> dict[str, Any]:
+def _fit(spec: RunSpec, codec: TextCodec, model_path: str, folder: Path) -> dict[str, Any]:
     """Leaves out or cuts prompts that are too long; returns the manifest's entries that follow from it."""
-    held_out = fit_prompts(spec, codec, folder / HELD_OUT)
+    held_out = fit_prompts(spec, codec, model_path, folder / HELD_OUT)
     texts = frozenset(normalise(prompt.text) for prompt in PromptFile(folder / HELD_OUT))
-    train, probe = (fit_prompts(spec, codec, folder / name, texts) for name in (TRAIN, PROBE))
+    train, probe = (fit_prompts(spec, codec, model_path, folder / name, texts) for name in (TRAIN, PROBE))
     digests = (_row_digest(name, prompt) for name in (TRAIN, HELD_OUT, PROBE) for prompt in PromptFile(folder / name))
     return {
         "data_digest": chain_digest(digests),

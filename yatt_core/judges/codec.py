@@ -16,6 +16,7 @@ from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.judges.template import Piece, filled
+from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.chat_template import ChatTemplate
@@ -125,7 +126,8 @@ class JudgeCodec:
 def open_judge_codec(model_path: str, template: str, max_new_tokens: int) -> JudgeCodec:
     """Returns the codec of a judge in a Hugging Face folder. Raises `ConfigurationError` if it cannot be used."""
     folder = Path(model_path)
-    config, tokenizer = read_config(folder), load_tokenizer(folder)
+    config = read_config(folder)
+    tokenizer = within_rows(load_tokenizer(folder), config, folder)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(f"the judge's tokenizer in {folder} has no end-of-sequence token")
     positions = positions_of(config)

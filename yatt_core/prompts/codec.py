@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import image_tokens
@@ -89,7 +90,7 @@ def open_codec(spec: RunSpec, model_path: str, roomless: bool = False) -> TextCo
         )
     folder = Path(model_path)
     config = read_config(folder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = within_rows(load_tokenizer(folder), config, folder)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
     stop = [tokenizer.eos_token_id, *generation_stops(folder, config)]
@@ -162,7 +163,10 @@ def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
 
 def _single_token(tokenizer: Any, text: str) -> int:
     """Returns the id of a stop string."""
-    tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    try:
+        tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    except DataError as error:
+        raise ConfigurationError(f"rollout.stop: {text!r} {error}; leave it out") from None
     if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
         made = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
         raise ConfigurationError(

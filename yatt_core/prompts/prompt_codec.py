@@ -95,6 +95,18 @@ class PromptCodec:
         """How the turns of the model are read."""
         return self._reading
 
+    @property
+    def tokenizer(self) -> Any:
+        """The `transformers` tokenizer, for a bound on numbers of tokens."""
+        return self._tokenizer
+
+    def whole_text(self, text: str, messages: Sequence[Message] = ()) -> str:
+        """Returns the text that `encode_prompt` encodes for a prompt without images. Raises `DataError` as it does."""
+        turns = self._turns(text, messages)
+        if self._template is None:
+            return text
+        return self._control.without_marks(self._rendered(turns, ()))
+
     def encode_prompt(
         self,
         text: str,

@@ -104,6 +104,13 @@ class PromptFile:
         for group in range(len(self._ends)):
             yield from _prompts(self._read_group(group))
 
+    def questions(self) -> Iterator[Prompt]:
+        """Yields the prompts without their answers and original rows, of which nothing is read or parsed."""
+        names = [name for name in self._file.schema_arrow.names if name not in ("answer", "entry")]
+        for group in range(len(self._ends)):
+            for row in self._read_group(group, names).to_pylist():
+                yield _prompt({**row, "answer": None, "entry": "{}"})
+
     def column(self, name: str) -> Iterator[Any]:
         """Yields the values of a single column, in order."""
         for group in range(len(self._ends)):

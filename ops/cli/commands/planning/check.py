@@ -40,6 +40,7 @@ def check(
     spec: SpecArgument,
     overrides: OverridesOption = None,
     home: HomeOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no judge's endpoint.")] = False,
     output: OutputOption = Output.TEXT,
     sample: Annotated[
         int | None,
@@ -51,27 +52,37 @@ def check(
     """Check a spec before a run: all rows, prompts, reference answers, reward functions and the model's folder.
 
     Starts no cluster. Leaves nothing behind but the verdicts on reference answers and tests that were tried (`checks` in the
-    home folder), so that a second check is quick. If YATT_RAY_ADDRESS names a cluster, its nodes are asked which of them share
-    the home folder. `yatt train` makes the same checks, of all rows once its cluster is up.
+    home folder), so that a second check is quick. Each endpoint that judges is asked one question. If YATT_RAY_ADDRESS names a
+    cluster, its nodes are asked which of them share the home folder. `yatt train` makes the same checks, of all rows once its
+    cluster is up.
     """
     from flows.run.home import Home
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
     from ops.preflight.run import check_before_start
+    from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
     checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
     inputs: list[Found] = []
+    asked: list[Trial] = []
+
+    def further() -> None:
+        problems = Problems()
+        with problems.noting():
+            inputs.append(_all_inputs(checked, place.folder, sample))
+        with problems.noting():
+            asked.extend([] if offline else _endpoints(checked))
+        problems.raise_any()
+
     with warnings_of("yatt_core.input_building") as logged:
-        sound = check_before_start(
-            place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder, sample))
-        )
-    (found,), trials = inputs, sound.trials
+        sound = check_before_start(place.folder, checked, message, further)
+    (found,) = inputs
+    trials = [*sound.trials, *asked]
     disks = check_disks(place.folder, checked)
-    needs, warnings = (
-        needs_of(checked),
-        [*sound.warnings, *logged, *found.rows.warnings, *_answers_missing(checked, found)],
-    )
+    needs = needs_of(checked)
+    unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
+    warnings = [*sound.warnings, *unread, *logged, *found.rows.warnings, *_answers_missing(checked, found)]
     if output is Output.JSON:
         receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
@@ -103,6 +114,16 @@ def check(
         write(_shared(disks, checked.storage.url))
     write(f"`yatt plan {spec}` explains these figures")
     write(f"the spec is sound; to start a run: yatt train {spec}")
+
+
+def _endpoints(spec: RunSpec) -> list[Trial]:
+    """Asks the endpoints that judge one question each."""
+    from ops.preflight.endpoint_trial import ask_endpoints
+    from yatt_core.spec.rewards.judges import EndpointPart
+
+    if any(isinstance(part, EndpointPart) for part in spec.rewards.judges):
+        message("asking the judges' endpoints one question each")
+    return ask_endpoints(spec)
 
 
 @contextmanager
