@@ -301,9 +301,10 @@ def _holds(text: str, thoughts: str) -> bool:
 
 def _reads_back(name: str, text: str) -> bool:
     """Returns whether a reader finds the probe call, as it was given, in what a template wrote."""
+    if name in ("bare_json", "marked_list"):
+        text = text[: max(text.rfind("}"), text.rfind("]")) + 1]  # what ends the turn follows, and is no part of its text
     try:
-        # What ends the turn follows the call; readers of a whole turn get the text before it.
-        written = SYNTAXES[name](text if name != "bare_json" else text[: text.rfind("}") + 1])
+        written = SYNTAXES[name](text)
     except MalformedCallError:
         return False
     return written is not None and (written.name, dict(written.arguments)) == (PROBE.name, PROBE.arguments)
