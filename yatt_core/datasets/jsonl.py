@@ -89,7 +89,8 @@ def _objects(path: Path, lines: Iterable[Line]) -> Iterator[tuple[int, Entry]]:
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
         row = DECODER.decode(line.decode("utf-8"))
-        check_text(row)
+        if b"\\u" in line:  # nothing else can make a lone surrogate, and the check takes as long as the parsing
+            check_text(row)
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: is not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
     except (ValueError, RecursionError) as error:
