@@ -17,7 +17,7 @@ from flows.billing.price_file import check_prices
 from flows.run.home import Home
 from ops.preflight.home_folder import check_folder
 from ops.preflight.modules import check_modules
-from ops.preflight.remarks import remarks
+from ops.preflight.remarks import remarks, spelled_control_tokens
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.preflight.row_trial import try_first_rows
 from ops.presentation.words import size
@@ -35,6 +35,8 @@ SPARE_BYTES = 256 << 20
 TOKENS_OF_OWN_TOKENIZER = 4096
 """A safe upper estimate: a tokenizer trained on the prompts has a few hundred tokens."""
 FLOAT32_BYTES = 4
+LOOKED_AT = 16
+"""Number of prompts of each source that are searched for control tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def check_before_start(
     """
     from flows.driver.services import attached
     from ops.integrations.apprise_notifier import AppriseNotifier
+    from yatt_core.datasets.sources import first_prompts
 
     problems = Problems()
     trials = list[Trial]()
@@ -83,6 +86,8 @@ def check_before_start(
         tell("calling the reward functions")
         with problems.noting():
             trials = check_rewards(spec, copies)
+        with problems.noting():
+            warnings += spelled_control_tokens(spec, first_prompts(spec.data, spec.seed, LOOKED_AT))
         with problems.noting():
             if further is None:
                 warnings += try_first_rows(spec, home).warnings

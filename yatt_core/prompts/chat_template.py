@@ -302,7 +302,9 @@ def _holds(text: str, thoughts: str) -> bool:
 def _reads_back(name: str, text: str) -> bool:
     """Returns whether a reader finds the probe call, as it was given, in what a template wrote."""
     if name in ("bare_json", "marked_list"):
-        text = text[: max(text.rfind("}"), text.rfind("]")) + 1]  # what ends the turn follows, and is no part of its text
+        text = text[
+            : max(text.rfind("}"), text.rfind("]")) + 1
+        ]  # what ends the turn follows, and is no part of its text
     try:
         written = SYNTAXES[name](text)
     except MalformedCallError:

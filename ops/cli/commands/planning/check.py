@@ -23,11 +23,16 @@ from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import duration, size
 
 if TYPE_CHECKING:
+    from ops.preflight.first_prompt import FirstPrompt
     from ops.preflight.needs import Needs
     from ops.preflight.reward_trial import Trial
     from ops.preflight.row_trial import RowsTried
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
+
+
+SHOWN_CHARACTERS = 1_200
+"""Maximum number of characters of a prompt that a terminal shows."""
 
 
 def register(app: typer.Typer) -> None:
@@ -92,6 +97,7 @@ def check(
             "answerless": found.answerless,
             "conversations": found.conversations,
             "conversation": found.shown,
+            "first_prompt": None if found.first is None else asdict(found.first),
             "rows_tried": {"tried": found.rows.tried, "of": found.rows.of},
             "warnings": warnings,
         }
@@ -153,6 +159,7 @@ class Found:
     conversations: number of prompts of several messages.
     shown: id and transcript of the first of these; None if there are none.
     rows: the rows whose reference answers and tests were tried.
+    first: the first training prompt as the model reads it; None in a virtual run.
     """
 
     receipt: InputsReceipt
@@ -162,6 +169,7 @@ class Found:
     conversations: int
     shown: dict[str, str] | None
     rows: RowsTried
+    first: FirstPrompt | None
 
 
 def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
@@ -175,6 +183,7 @@ def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
 
 
 def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+    from ops.preflight.first_prompt import first_prompt
     from ops.preflight.row_trial import try_rows
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
@@ -196,7 +205,16 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
         rows = try_rows(spec, itertools.chain.from_iterable(files), sum(map(len, files)), home, sample)
-        return Found(receipt, longest, answerless, first_answerless, conversations, shown, rows)
+        return Found(
+            receipt=receipt,
+            longest=longest,
+            answerless=answerless,
+            first_answerless=first_answerless,
+            conversations=conversations,
+            shown=shown,
+            rows=rows,
+            first=first_prompt(spec, receipt.model_path, files[0][0]),
+        )
 
 
 def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
@@ -213,12 +231,27 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     if found.shown is not None:
         write(f"{found.conversations:,} prompts are conversations, such as {found.shown['prompt_id']}:")
         write(textwrap.indent(found.shown["text"], "    "))
+    if found.first is not None:
+        write(f"the model reads {found.first.prompt_id} as:")
+        write(textwrap.indent(shortened(found.first.text), "    "))
+        words = ("and learns to prefer:", "to:") if len(found.first.learnt) > 1 else ("and learns:",)
+        for word, pieces in zip(words, found.first.learnt, strict=False):
+            write(word)
+            for piece in pieces:
+                write(textwrap.indent(shortened(piece), "    "))
     if found.rows.tried < found.rows.of and found.rows.tried:
         write(f"sampled: the reference answers and tests of {found.rows.tried:,} of {found.rows.of:,} rows were tried")
     if not spec.virtual:
         write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
     rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]
-    write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+    if rows:
+        write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+
+
+def shortened(text: str) -> str:
+    """Returns a text for a terminal: the beginning and the end of a long one."""
+    half = SHOWN_CHARACTERS // 2
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"
 
 
 def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
