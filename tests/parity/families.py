@@ -102,3 +102,33 @@ def make_folder(folder: Path, family: Family, template: str) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
     return folder
+
+
+FAMILIES_WITH_TOOLS = {
+    **{name: FAMILIES[name] for name in ("qwen2_5", "qwen3", "qwen3_5_think", "deepseekv3", "gptoss", "glm4moe")},
+    "llama3_1": Family(
+        (*LLAMA, "<|python_tag|>", "<|eom_id|>"), "<|eot_id|>", ("<|eot_id|>",), bos="<|begin_of_text|>"
+    ),
+    "gemma4_v5": Family(
+        (
+            "<bos>",
+            "<eos>",
+            "<|turn>",
+            "<turn|>",
+            "<|channel>",
+            "<channel|>",
+            "<|think|>",
+            "<|tool>",
+            "<tool|>",
+            "<|tool_call>",
+            "<tool_call|>",
+            "<|tool_response>",
+            "<tool_response|>",
+            '<|"|>',
+        ),
+        "<eos>",
+        ("<eos>", "<turn|>", "<|tool_response>"),
+        bos="<bos>",
+    ),
+}
+"""Families whose templates write calls of tools."""

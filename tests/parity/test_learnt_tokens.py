@@ -1,6 +1,6 @@
 """What is learnt of rows, token for token, beside TRL 1.16: for ten families of chat templates, with the masks.
 
-TRL's trainers encode the same rows in the environment of the peers. The differences that docs/prompts.md gives reasons for
+TRL's trainers encode the same rows in the environment of the peers. The differences that docs/templates.md gives reasons for
 are made in TRL's text, which shows what is learnt in brackets, and nothing else may differ.
 """
 

@@ -269,7 +269,7 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "<｜tool▁call▁end｜>",
         "<｜tool▁calls▁end｜>",
     ),
-    "harmony": ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|call|>"),
+    "harmony": ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
     "gemma": ("<|tool_call>", "<tool_call|>", _GEMMA_TEXT),
 }
 """What a reader looks for; these survive decoding although some are special tokens."""

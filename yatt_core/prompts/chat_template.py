@@ -8,7 +8,7 @@ thoughts are marked and calls of tools are written. Raises jinja2's `TemplateErr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from yatt_core.models.reward_text import TEMPLATE_DATE
-from yatt_core.prompts.call_syntaxes import DEFAULT, SYNTAXES, MalformedCallError
+from yatt_core.prompts.call_syntaxes import DEFAULT, MARKS, SYNTAXES, MalformedCallError
 from yatt_core.prompts.control_text import ControlText
 from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.thoughts import THINK, Marks, split_thoughts
@@ -151,26 +151,24 @@ class ChatTemplate:
                         return CallForm(as_text, without_content, name)
         return None if writes else CallForm(syntax="")
 
-    @cached_property
-    def end_of_call(self) -> int | None:
-        """The last token that is no ordinary text of a turn that calls a tool; None if there is none.
+    def end_of_call(self, stop_tokens: Collection[int]) -> int | None:
+        """Returns the token that ends a turn that calls a tool, if no stop token does; None if one does, or if there is none.
 
-        A template that writes the mark of the next turn in its place (GLM 4.5) has the end of a call there.
+        It is what the template writes last, or the mark of the next turn if that is the mark of the call's own end.
         """
-        message = Message("assistant", CONTENT, calls=(PROBE,))
+        message = Message("assistant", "", calls=(PROBE,))
         result = Message("tool", "?", name=PROBE.name, call_id=PROBE.call_id)
         alone, followed = self.between(message, [result], (PROBED_TOOL,))
         behind = self._control.encode(alone)
-        if behind and self._first_added(behind[-1:]):
-            return behind[-1]
-        added = [token for token in behind if self._first_added([token])]
-        if added and not alone.rstrip().endswith(str(self._tokenizer.convert_ids_to_tokens(added[-1]))):
-            added = []
-        if followed.startswith(alone):
-            following = self._control.encode(followed[len(alone) :])
-            if following and self._first_added(following[:1]) and not added:
-                return following[0]
-        return added[-1] if added else None
+        following = self._control.encode(followed[len(alone) :]) if followed.startswith(alone) else []
+        if set(behind) & set(stop_tokens) or set(following[:1]) & set(stop_tokens):
+            return None
+        marks = MARKS[self.calls.syntax] if self.calls is not None and self.calls.syntax else ()
+        ends = [token for token in behind if self._first_added([token]) and self._text(token) not in marks]
+        return next((token for token in [*ends[-1:], *following[:1]] if self._first_added([token])), None)
+
+    def _text(self, token: int) -> str:
+        return str(self._tokenizer.convert_ids_to_tokens(token))
 
     def _written_call(self, form: CallForm) -> str:
         """Returns the text of a turn that calls a tool."""
@@ -232,9 +230,17 @@ class ChatTemplate:
     ) -> tuple[str, str]:
         """Returns what stands behind an assistant's text: at the end of a conversation, and where messages follow it.
 
-        The second ends with the beginning of the assistant's next turn. Both begin with the message's calls, if it has any.
+        The second ends with the beginning of the assistant's next turn. For a message that calls tools, both begin within
+        the last call.
         """
-        marked = Message("assistant", CONTENT, calls=message.calls)
+        if message.calls:  # some templates write them before the text, and empty thoughts only at the end
+            *others, last = message.calls
+            marked = Message(
+                "assistant", message.content, calls=(*others, ToolCall(last.name, {"text": CONTENT}, last.call_id))
+            )
+            alone = self.render([*before, marked], tools, generates=False).partition(CONTENT)[2]
+            return alone, self.render([*before, marked, *following], tools).partition(CONTENT)[2]
+        marked = Message("assistant", CONTENT)
         alone = self.behind(marked, before, tools)
         followed = self.render([*before, marked, *following], tools).rpartition(CONTENT)[2]
         return alone, followed

@@ -304,8 +304,8 @@ class PromptCodec:
         if behind and not set(behind) & set(self._stop_tokens):
             yield behind[0]
         if with_tools and self._template.calls is not None and self._template.calls.syntax:
-            call_end = self._template.end_of_call
-            if call_end is not None and call_end not in self._stop_tokens:
+            call_end = self._template.end_of_call(self._stop_tokens)
+            if call_end is not None:
                 yield call_end
 
     def _kept(self, tools: ToolsSpec | None) -> set[str]:

@@ -81,10 +81,10 @@ class TemplateFrame:
         return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
 
     def _texts(self, text: str, tool: str) -> tuple[str, str]:
-        """Returns what stands behind the text of a message that calls the tool, without and with the result behind it."""
+        """Returns what the template writes for a message that calls the tool, without and with the result behind it."""
         form = self._template.calls
         calls = (ToolCall(tool, PROBE.arguments, PROBE.call_id),) if form is not None and form.syntax else ()
-        called = Message("assistant", CONTENT, calls=calls)
+        called = Message("assistant", "" if calls else CONTENT, calls=calls)
         result = Message("tool", text, name=tool, call_id=PROBE.call_id)
         return self._template.between(called, [result], self._tools, self._before)
 
