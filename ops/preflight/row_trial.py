@@ -159,7 +159,13 @@ def _jobs(
             digest = json_digest([name, versions.get(name, ""), part.options, facts])
             if not known.knows(digest):
                 function = FunctionName(f"rewards.parts {part.name!r}", SLOW[name], part.options)
-                yield Job(number, digest, _needed(prompt, name), function, part.timeout_seconds)
+                yield Job(
+                    number=number,
+                    digest=digest,
+                    prompt=_needed(prompt, name),
+                    function=function,
+                    seconds=part.timeout_seconds,
+                )
 
 
 def _look(part: FunctionPart) -> Callable[[Prompt], Facts | None]:
@@ -247,8 +253,11 @@ class _Progress:
     """
 
     def __init__(self, total: int) -> None:
-        self._total, self._read, self.waiting = total, 0, 0
-        self._began = self._told = time.monotonic()
+        self.waiting = 0
+        self._total = total
+        self._read = 0
+        self._began = time.monotonic()
+        self._told = self._began
 
     def read(self, prompts: Iterable[Prompt]) -> Iterator[Prompt]:
         """Yields the prompts, and counts them."""

@@ -135,6 +135,7 @@ def test_the_forms_of_one_data_set_mean_the_same():
     )
     assert list(read_cases([json.dumps({"input": "1\n", "output": "2", "type": "stdin_stdout"})])) == program
     assert list(read_cases({"input": ["1\n"], "output": ["2"]})) == program
+    assert list(read_cases({"input": "1\n", "output": "2"})) == program
     assert list(read_cases([{"input": "[1, 2]\n3", "output": "[4]", "fn_name": "f"}])) == [
         CallCase("f", [[1, 2], 3], [[4], 4])
     ]

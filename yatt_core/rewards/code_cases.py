@@ -158,7 +158,9 @@ def _without_json(value: Any) -> Any:
 
 
 def _pairs(tests: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns tests that are written as two lists as one list."""
+    """Returns tests that are written as two lists, or a single test, as one list."""
+    if isinstance(tests.get("input"), str):
+        return [dict(tests)]
     inputs, outputs = (tests.get(plural, tests.get(plural.removesuffix("s"))) for plural in ("inputs", "outputs"))
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise ValueError(f"has the keys {', '.join(map(str, tests)) or 'of an empty object'}; {EXPECTED}")
