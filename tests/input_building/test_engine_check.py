@@ -204,13 +204,15 @@ def test_a_quantised_teacher_is_named_by_its_key(tmp_path: Path) -> None:
         check_engines(spec_of(folder, tmp_path, algorithm=algorithm))
 
 
-@pytest.mark.parametrize(("text", "named"), [("question 3", False), ("look at <image_soft> now", True)])
-def test_a_token_without_a_row_is_accepted_until_a_row_makes_it(tmp_path: Path, text: str, named: bool) -> None:
+@pytest.mark.parametrize("text", ["question 3", "look at <image_soft> now"])
+@pytest.mark.parametrize("rendered", [False, True])
+def test_a_token_without_a_row_is_accepted_until_a_row_makes_it(tmp_path: Path, text: str, rendered: bool) -> None:
     folder = make_folder(tmp_path / "model", more=("<image_soft>",), spare=-1)
-    spec = spec_of(folder, tmp_path)
     rows = [{"prompt": f"question {number}" if number != 3 else text, "answer": "1"} for number in range(12)]
+    source = write_jsonl(tmp_path / "rows.jsonl", rows) | {"rendered": rendered}
+    spec = spec_of(folder, tmp_path, data={"held_out": 2, "probe": 2, "sources": [source]})
     write_jsonl(tmp_path / "rows.jsonl", rows)
-    if not named:
+    if not rendered or "<" not in text:  # what a row spells is text, unless it says that it is what the model reads
         assert materialise(spec, tmp_path / "run").vocabulary == 259
         return
     with pytest.raises(Exception, match=r"rows\.jsonl:4 contains '<image_soft>', token 258, .*only 258 rows"):

@@ -85,7 +85,7 @@ class JudgeCodec:
         return before, after
 
     def _ends(self) -> tuple[int, ...]:
-        """The token with which the chat template ends the judge's turns."""
+        """Returns the token with which the chat template ends the judge's turns."""
         try:
             return () if self._chat is None else self._chat.end[:1]
         except TemplateError:

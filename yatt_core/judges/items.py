@@ -34,5 +34,5 @@ def judge_item(
         steps=steps,
         thoughts=completion.thoughts if THOUGHTS in shown else "",
         final=completion.final if FINAL in shown else "",
-        messages=tuple(messages),
+        messages=tuple((message.role, message.content) for message in messages),
     )

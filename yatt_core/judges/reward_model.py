@@ -22,7 +22,6 @@ from yatt_core.models.loading import load_classifier
 from yatt_core.models.reward_folder import open_reward_tokenizer
 from yatt_core.models.reward_text import reward_tokens
 from yatt_core.prompts.control_text import control_text
-from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.thoughts import marks_of_template
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.spec.rewards.judges import RewardModelPart
@@ -116,7 +115,7 @@ class RewardModelJudge:
                 template=self._part.template,
                 prompt=item.prompt,
                 messages=item.messages,
-                reply=[Message("assistant", item.response)],
+                reply=[("assistant", item.response)],
             )
         except DataError as error:
             return str(error)

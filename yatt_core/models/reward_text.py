@@ -30,18 +30,8 @@ class Guard(Protocol):
         ...
 
 
-class Spoken(Protocol):
-    """A message of a conversation: `yatt_core.prompts.prompt.Message`."""
-
-    @property
-    def role(self) -> str:
-        """`system`, `user`, `assistant` or `tool`."""
-        ...
-
-    @property
-    def content(self) -> str:
-        """Its text."""
-        ...
+Said = tuple[str, str]
+"""Role and text of a message."""
 
 
 def reward_tokens(
@@ -49,8 +39,8 @@ def reward_tokens(
     control: Guard,
     template: str | None,
     prompt: str,
-    messages: Sequence[Spoken],
-    reply: Sequence[Spoken],
+    messages: Sequence[Said],
+    reply: Sequence[Said],
 ) -> list[int]:
     """Returns the tokens of prompt and response in the template, or, without one, in the tokenizer's chat template.
 
@@ -62,12 +52,11 @@ def reward_tokens(
     Raises `DataError` if the chat template rejects them.
     """
     if template is not None:
-        texts = {PROMPT: prompt, RESPONSE: "\n\n".join(message.content for message in reply)}
+        texts = {PROMPT: prompt, RESPONSE: "\n\n".join(text for _, text in reply)}
         pieces = [(text, "" if name is None else control.guard(texts[name])) for text, name in pieces_of(template)]
         return control.encode_framed("".join(text + value for text, value in pieces))
-    asked = [(message.role, message.content) for message in messages] or [("user", prompt)]
-    said = [(message.role, message.content) for message in reply]
-    given = [{"role": role, "content": control.guard(content)} for role, content in [*asked, *said]]
+    conversation = [*(messages or [("user", prompt)]), *reply]
+    given = [{"role": role, "content": control.guard(text)} for role, text in conversation]
     try:
         rendered = tokenizer.apply_chat_template(
             given, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE

@@ -170,8 +170,8 @@ class PromptCodec:
             control=self._control,
             template=template,
             prompt=prompt.text,
-            messages=prompt.messages,
-            reply=reply,
+            messages=[(message.role, message.content) for message in prompt.messages],
+            reply=[(message.role, message.content) for message in reply],
         )
         return np.array(tokens, dtype=np.int32)
 

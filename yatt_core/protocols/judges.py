@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from yatt_core.prompts.prompt import Message
-
 NO_ERROR = ""
 
 
@@ -28,7 +26,8 @@ class JudgeItem:
     seeds: one per judgement, in 0 .. 2^64 - 1.
     steps: the steps of the response; empty unless the judge names wrong ones.
     thoughts, final: the thoughts of the response's last turn and the rest of it; empty unless the judge's template shows them.
-    messages: the conversation of which the prompt is the transcript; empty for a single question.
+    messages: role and text of each message of the conversation of which the prompt is the transcript; empty for a single
+        question.
     """
 
     number: int
@@ -39,7 +38,7 @@ class JudgeItem:
     steps: tuple[str, ...] = ()
     thoughts: str = ""
     final: str = ""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
