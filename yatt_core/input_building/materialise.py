@@ -301,7 +301,8 @@ class _Texts:
     def __iter__(self) -> Iterator[str]:
         for file in self.files:
             for text, messages in zip(file.column("text"), file.column("messages"), strict=True):
-                yield from (message.content for message in read_column(messages)) if messages else (text,)
+                turns = read_column(messages)
+                yield from (turn.content for turn in turns) if turns else (text,)
         for answer in self._answers() if self.with_tools else ():
             if answer is not None and CALL in answer:
                 yield from split_turns(answer)[0]

@@ -187,7 +187,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
     from ops.preflight.row_trial import try_rows
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
-    from yatt_core.prompts.prompt_files import PromptFile
+    from yatt_core.prompts.prompt_files import PromptFile, read_column
 
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".check-", dir=home) as scratch:
@@ -200,7 +200,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             for prompt_id, answer in zip(file.column("prompt_id"), file.column("answer"), strict=True):
                 if answer is None:
                     answerless, first_answerless = answerless + 1, first_answerless or prompt_id
-        conversations = sum(messages is not None for file in files for messages in file.column("messages"))
+        conversations = sum(bool(read_column(value)) for file in files for value in file.column("messages"))
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
