@@ -105,7 +105,7 @@ def test_what_is_behind_the_common_beginning_is_compared(tmp_path: Path, row: Ro
 def test_rendered_texts_are_compared_as_they_are(tmp_path: Path) -> None:
     row = {"chosen": "Q: # A: good", "rejected": "Q: # A: bad"}
     prompts, replies = learnt(tmp_path, row, DPO, prompt_field=None, rendered=True)
-    assert prompts[0] == prompts[1] and prompts[0].endswith("A:")
+    assert prompts[0] == prompts[1] and prompts[0].endswith("a:")
     assert [reply.strip() for reply in replies] == ["good<eos>", "bad<eos>"]
 
 

@@ -61,8 +61,8 @@ from yatt_core.prompts.call_syntaxes import CALL
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, plain_parts, read_column
-from yatt_core.prompts.rows import responses_of
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.rows import encode_demonstration, responses_of
+from yatt_core.prompts.stream import Prompt, apportion
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec.availability import unavailable
@@ -220,10 +220,26 @@ def _check(
         with problems.noting():
             check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
     problems.raise_any()
+    if spec.sft is not None:
+        _check_demonstrations(spec, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
     if spec.sft is not None and spec.sft.demonstrations is None:
         weights = [source.weight for source in spec.data.sources]
         facts[DEMONSTRATIONS] = list(fitting_shares(weights, facts["train_sizes"]))
     return facts
+
+
+def _check_demonstrations(spec: RunSpec, codec: TextCodec, train: PromptFile, sizes: Sequence[int]) -> None:
+    """Raises `DataError` for a demonstration that the chat template does not render as it is generated."""
+    assert spec.sft is not None
+    weights = [source.weight for source in spec.data.sources]
+    count = spec.sft.demonstrations
+    shares = fitting_shares(weights, sizes) if count is None else apportion(count, weights)
+    start = 0
+    for size, share in zip(sizes, shares, strict=True):
+        for row in range(start, start + min(size, share)):
+            if train[row].answer is not None:  # the lack of an answer is told for all demonstrations together
+                encode_demonstration(train[row], codec, several_turns=spec.rollout.tools is not None)
+        start += size
 
 
 def _fit(spec: RunSpec, codec: TextCodec, model_path: str, folder: Path) -> dict[str, Any]:

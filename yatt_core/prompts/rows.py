@@ -19,6 +19,8 @@ from yatt_core.prompts.common_prefix import common_messages, common_text, has_tu
 from yatt_core.prompts.conversations import is_conversation, read_conversation, read_reply
 from yatt_core.prompts.keys import MISSING, hint, value_at
 from yatt_core.prompts.prompt import Message, Prompt
+from yatt_core.prompts.replies import EncodedReply
+from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.objective import KtoObjective, RewardModelObjective, SftObjective
 from yatt_core.spec.run import RunSpec
@@ -118,6 +120,22 @@ def check_responses(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> None:
             f"prompt {prompt.prompt_id}: the conversation ends with the role assistant: it is a demonstration; expected a "
             "last message of the user, and the answer in a key of its own, or objective: {kind: sft} to learn from it"
         )
+
+
+def encode_demonstration(prompt: Prompt, codec: TextCodec, several_turns: bool) -> EncodedReply:
+    """Returns the tokens of a prompt's demonstrated messages, or of the text of its answer."""
+    if prompt.reply:
+        return codec.encode_reply(prompt, prompt.reply)
+    answer = prompt.answer or ""
+    turns, results = split_turns(answer) if several_turns else ([answer], [])
+    first, *others = [codec.encode_reply(prompt, [Message("assistant", turn)]) for turn in turns]
+    tokens = [first.tokens]
+    learnt = [first.learnt]
+    for result, turn in zip(results, others, strict=True):
+        between, _ = codec.encode_result(result)
+        tokens += [between, turn.tokens]
+        learnt += [np.zeros(len(between), dtype=np.bool_), turn.learnt]
+    return EncodedReply(np.concatenate(tokens), np.concatenate(learnt), first.missing)
 
 
 def _judged(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Reply) -> EncodedResponse:

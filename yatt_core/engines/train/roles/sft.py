@@ -30,10 +30,9 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import stable_seed
 from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
-from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.replies import EncodedReply
+from yatt_core.prompts.rows import encode_demonstration
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateResult
 from yatt_core.rewards.process import reward_process
@@ -60,22 +59,6 @@ def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_t
     tokens = [reply.tokens for reply in replies]
     learnt = [reply.learnt for reply in replies]
     return demonstrations_of(questions, tokens, learnt, media_of(prompts))
-
-
-def encode_demonstration(prompt: Prompt, codec: TextCodec, several_turns: bool) -> EncodedReply:
-    """Returns the tokens of a prompt's demonstrated messages, or of the text of its answer."""
-    if prompt.reply:
-        return codec.encode_reply(prompt, prompt.reply)
-    answer = prompt.answer or ""
-    turns, results = split_turns(answer) if several_turns else ([answer], [])
-    first, *others = [codec.encode_reply(prompt, [Message("assistant", turn)]) for turn in turns]
-    tokens = [first.tokens]
-    learnt = [first.learnt]
-    for result, turn in zip(results, others, strict=True):
-        between, _ = codec.encode_result(result)
-        tokens += [between, turn.tokens]
-        learnt += [np.zeros(len(between), dtype=np.bool_), turn.learnt]
-    return EncodedReply(np.concatenate(tokens), np.concatenate(learnt), first.missing)
 
 
 @dataclass(frozen=True, slots=True)
