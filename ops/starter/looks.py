@@ -7,40 +7,45 @@ Consumes paths. Produces `DataLook` and `ModelLook`. Raises `ConfigurationError`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yatt_core.datasets.data_files import training_files
+from pydantic import TypeAdapter
+
+from ops.starter.chat_frames import abilities_of
+from ops.starter.places import Place, place_of
+from ops.starter.recognition.prompt_parts import IMAGE_KEYS
+from ops.starter.recognition.recognised import Abilities
+from yatt_core.datasets.data_files import held_out_files, training_files
 from yatt_core.datasets.rows import read_entries
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.model_folder import check_model_folder, count_parameters, positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
-from yatt_core.spec.sections.data import HuggingFaceSource, JsonlSource, ParquetSource
+from yatt_core.spec.sections.data import FileSource, Source
 
-LOOKED_AT = 1_000
-"""Number of rows that are looked at."""
-PROMPT_FIELDS = ("prompt", "question", "problem", "instruction", "query", "messages", "input", "text")
-ANSWER_FIELDS = ("answer", "solution", "ground_truth", "reference", "target", "label", "expected", "output")
+LOOKED_AT, HEAVY_LOOKED_AT = 1_000, 100
+"""Number of rows that are looked at; heavy rows have images."""
+_SOURCE: TypeAdapter[Any] = TypeAdapter(Source)
 
 
 @dataclass(frozen=True, slots=True)
 class DataLook:
-    """What a data file contains.
+    """The first rows of what a path stands for.
 
-    kind: kind of the source in the spec.
-    rows: number of rows, at most `LOOKED_AT`.
+    rows: at most `LOOKED_AT`.
     complete: False if there are more rows.
-    answer_field: None if no row has an answer.
     """
 
-    kind: str
-    path: Path
-    rows: int
+    place: Place
+    rows: tuple[Mapping[str, Any], ...]
     complete: bool
-    prompt_field: str
-    answer_field: str | None
+
+    @property
+    def path(self) -> Path:
+        """The path that was given."""
+        return self.place.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,62 +53,72 @@ class ModelLook:
     """What a model's folder contains.
 
     positions: maximum number of tokens of prompt and response; None if the model has no limit.
+    abilities: what it can do with rows.
     """
 
     path: Path
     parameters: int
     positions: int | None
     has_chat_template: bool
+    abilities: Abilities
 
 
-def look_at_data(path: Path, prompt_field: str | None = None, answer_field: str | None = None) -> DataLook:
-    """Returns what the first rows contain; the fields are guessed from their usual names unless they are given."""
-    source = _source(path)
-    found = itertools.chain.from_iterable(read_entries(file, source) for file in training_files(source))
-    entries = []
-    for _, entry in itertools.islice(found, LOOKED_AT + 1):
+def look_at_data(
+    path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None
+) -> DataLook:
+    """Returns the first rows of a path; the split is chosen by its name unless it is given."""
+    place = place_of(path, split, subset, objective)
+    rows = first_rows(place, {}, LOOKED_AT + 1)
+    if not rows:
+        raise ConfigurationError(f"--data {path}: the file has no rows")
+    return DataLook(place, tuple(rows[:LOOKED_AT]), len(rows) <= LOOKED_AT)
+
+
+def first_rows(place: Place, held_out: Mapping[str, str], most: int) -> list[dict[str, Any]]:
+    """Returns the first rows, with their images.
+
+    held_out: the keys of a source that name held-out rows, to read these; empty for the training rows.
+    """
+    plain = _read(place, held_out, most, None)
+    keys = {key for row in plain for key in row}
+    for key in IMAGE_KEYS:  # columns of bytes are read only if they are asked for
+        if plain and key not in keys and any(key in row for row in _read(place, held_out, 1, key)):
+            return _read(place, held_out, min(most, HEAVY_LOOKED_AT + 1), key)
+    return plain
+
+
+def source_tree(place: Place, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a source as the spec has it, with absolute paths.
+
+    keys: further keys of the source.
+    """
+    tree = {"kind": place.kind, "path": str(place.path.resolve()), **place.keys, **keys}
+    if held_out := tree.get("held_out_path"):
+        tree["held_out_path"] = str(Path(held_out).resolve())
+    return tree
+
+
+def _read(place: Place, held_out: Mapping[str, str], most: int, image: str | None) -> list[dict[str, Any]]:
+    source: FileSource = _SOURCE.validate_python(source_tree(place, {**held_out, "image_field": image}))
+    files = held_out_files(source) if held_out else training_files(source)
+    found = itertools.chain.from_iterable(read_entries(file, source) for file in files)
+    rows = list[dict[str, Any]]()
+    for _, entry in itertools.islice(found, most):
         if isinstance(entry, DataError):
             raise entry
-        entries.append(entry)
-    if not entries:
-        raise ConfigurationError(f"--data {path}: the file has no rows")
-    complete, entries = len(entries) <= LOOKED_AT, entries[:LOOKED_AT]
-    prompts = _field(entries, prompt_field, PROMPT_FIELDS, "--prompt-field")
-    if prompts is None:
-        raise ConfigurationError(
-            f"--data {path}: no key of the first row looks like a prompt; name it with --prompt-field "
-            f"(its keys: {', '.join(entries[0]) or 'none'})"
-        )
-    answers = _field(entries, answer_field, ANSWER_FIELDS, "--answer-field")
-    return DataLook(source.kind, path, len(entries), complete, prompts, answers)
-
-
-def _source(path: Path) -> JsonlSource | ParquetSource | HuggingFaceSource:
-    if path.is_dir():
-        return HuggingFaceSource(path=str(path))
-    if not path.exists():
-        raise ConfigurationError(f"--data {path}: there is no such file")
-    if path.suffix == ".parquet":
-        return ParquetSource(path=str(path))
-    if path.suffix in {".jsonl", ".json", ".ndjson"}:
-        return JsonlSource(path=str(path))
-    raise ConfigurationError(
-        f"--data {path}: expected JSON Lines (.jsonl), Parquet (.parquet) or the folder of a Hugging Face dataset"
-    )
-
-
-def _field(entries: Sequence[Mapping[str, Any]], given: str | None, usual: Sequence[str], option: str) -> str | None:
-    """Returns the key that is given, or the first usual one that occurs; None if there is none."""
-    keys = {key: None for entry in entries for key in entry}
-    if given is None:
-        return next((key for key in usual if key in keys), None)
-    if given not in keys:
-        raise ConfigurationError(f"{option} {given}: no row has this key; the keys are {', '.join(keys) or 'none'}")
-    return given
+        rows.append(entry)
+    return rows
 
 
 def look_at_model(path: Path) -> ModelLook:
     """Returns what a Hugging Face folder contains; reads no weights."""
     check_model_folder(path)
-    template = load_tokenizer(path).chat_template
-    return ModelLook(path, count_parameters(path), positions_of(read_config(path)), template is not None)
+    config = read_config(path)
+    tokenizer = load_tokenizer(path)
+    return ModelLook(
+        path=path,
+        parameters=count_parameters(path),
+        positions=positions_of(config),
+        has_chat_template=tokenizer.chat_template is not None,
+        abilities=abilities_of(tokenizer, "vision_config" in config),
+    )

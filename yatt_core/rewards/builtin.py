@@ -34,7 +34,7 @@ def exact_match(prompt: Prompt, response: str, options: ExactMatch, final: str |
     """Returns 1 if the response equals one of the reference answers, ignoring surrounding white space, else 0.
 
     If a reference answer demonstrates tool calls, only the text after the last result is compared. Case never counts if
-    the reference answer is `true` or `false`. With `extract: last_number`, numbers are compared, not how they are written.
+    the reference answer is `true` or `false`. With `last_number` for either, numbers are compared, not how they are written.
     Raises `DataError` if there is no reference answer.
     """
     expected = options.of_references(prompt)
@@ -47,7 +47,7 @@ def _matches(given: str, expected: str, options: ExactMatch) -> bool:
         return True
     if not options.case_sensitive or expected.casefold() in TRUTHS:
         return given.casefold() == expected.casefold()
-    return options.extract == "last_number" and same_number(given, expected)
+    return "last_number" in (options.extract, options.extract_reference) and same_number(given, expected)
 
 
 class Format(Options):

@@ -1,13 +1,15 @@
-"""`yatt init`: writes a first spec and a reward file for the user's own data and model.
+"""`yatt init`: recognises the user's own data and writes a first spec for it and a model.
 
-Consumes options, or answers to questions on a terminal. Writes two files, or one JSON object that names them; never
-replaces a file.
+Consumes options, or answers to questions on a terminal. Writes a spec, and a reward file if asked for one; prints what was
+recognised, or one JSON object with all of it; never replaces a file.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -17,18 +19,30 @@ from ops.cli.options import Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
 
 if TYPE_CHECKING:
-    from ops.starter.looks import DataLook
+    from ops.starter.looks import DataLook, ModelLook
+    from ops.starter.recognition.recognised import Asked
+    from ops.starter.understanding import SourceMeaning, Understanding
 
 Answer = TypeVar("Answer")
-OWN = "new"
-"""Answer to the question for a reward function that has yet to be written."""
+
+
+class Objective(StrEnum):
+    """What a run may learn: from rewards, or from its rows."""
+
+    RL = "rl"
+    SFT = "sft"
+    DPO = "dpo"
+    SIMPO = "simpo"
+    REWARD_MODEL = "reward_model"
+    KTO = "kto"
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the program."""
     lines = (
         "yatt init",
-        "yatt init --data questions.jsonl --model models/small-instruct",
+        "yatt init --data train.parquet --model models/small-instruct",
+        "yatt init runs/pairs --data data/ultrafeedback --split train_prefs --model models/small-instruct",
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
     )
     app.command(epilog=examples(*lines))(init)
@@ -37,50 +51,131 @@ def register(app: typer.Typer) -> None:
 def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write; created if needed.")] = Path(),
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="JSON Lines, Parquet, or a dataset's folder.")
+        list[Path] | None,
+        typer.Option(
+            "--data", metavar="PATH", help="A file (JSON Lines, JSON, CSV, Parquet) or a dataset's folder; repeatable."
+        ),
     ] = None,
     model: Annotated[Path | None, typer.Option("--model", metavar="DIR", help="Hugging Face folder.")] = None,
     reward: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--reward",
             metavar="FILE:FUNCTION",
-            help="Your reward function, or the name of a built-in one. Default: write reward.py.",
+            help="Your reward function, the name of a built-in one, or new to write reward.py; repeatable. Default: the one that "
+            "follows from the answers.",
         ),
     ] = None,
-    prompt_field: Annotated[str | None, typer.Option(help="Key of the prompt. Default: the usual names.")] = None,
-    answer_field: Annotated[str | None, typer.Option(help="Key of the answer. Default: the usual names.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the data file's name.")] = None,
+    objective: Annotated[Objective | None, typer.Option(help="What to learn. Default: what the rows are for.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split of a dataset's folder. Default: the one for training.")
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="Configuration of a dataset's folder that has several.")] = None,
+    prompt_field: Annotated[str | None, typer.Option(help="Key of the prompt. Default: recognised.")] = None,
+    answer_field: Annotated[str | None, typer.Option(help="Key of the answer. Default: recognised.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the data's name.")] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write a commented spec and a reward file that run, from a data file and a model's folder.
+    """Recognise what a data file means, and write a commented spec that runs on a model's folder.
 
     Asks for what the options leave out if it runs on a terminal. Sizes are chosen to fit rows, model and machine.
     """
     from ops.starter.looks import look_at_data, look_at_model
+    from ops.starter.recognition.recognised import RL, Asked
+    from ops.starter.texts import plain
     from ops.starter.writing import default_name, write_starter
+    from yatt_core.errors import ConfigurationError
 
     asks = sys.stdin.isatty() and output is Output.TEXT
+    kind = None if objective is None else objective.value
+    if reward and kind not in (None, RL):
+        raise ConfigurationError(
+            f"--reward: --objective {kind} learns from the rows and has no rewards; leave one of them out"
+        )
 
     def seen(path: Path) -> DataLook:
-        return look_at_data(path, prompt_field, answer_field)
+        return look_at_data(path, split, subset, kind)
 
-    rows = _found(data, "--data", "Data file (JSON Lines, Parquet, or the folder of a dataset)", seen, asks)
+    question = "Data (a file of JSON Lines, JSON, CSV or Parquet, or the folder of a dataset)"
+    given: list[Path | None] = [*data] if data else [None]
+    looks = [_found(path, "--data", question, seen, asks) for path in given]
     network = _found(model, "--model", "Model (a Hugging Face folder)", look_at_model, asks)
-    if asks and reward is None:
-        question = f"Reward function (FILE:FUNCTION, or {OWN} to write reward.py)"
-        reward = typer.prompt(question, default=OWN, err=True)
-        reward = None if reward == OWN else reward
-    written = write_starter(folder, name or default_name(rows.path), rows, network, reward)
+    asked = Asked(prompt_field, answer_field, kind, bool(reward))
+    meaning, rewards = _understood(looks, network, asked, reward or [], asks)
+    written = write_starter(folder, name or default_name(looks[0].path), meaning, network, rewards)
     if output is Output.JSON:
-        write_json({"spec": str(written[0]), "reward": str(written[1]) if len(written) > 1 else None})
+        second = str(written[1]) if len(written) > 1 else None
+        write_json(
+            {"spec": str(written[0]), "reward": second, "objective": meaning.objective, "sources": plain(meaning)}
+        )
         return
-    answers = f"answers in {rows.answer_field!r}" if rows.answer_field else "no answers"
-    more = "" if rows.complete else "more than "
-    message(f"{rows.path}: {more}{rows.rows:,} rows, prompts in {rows.prompt_field!r}, {answers}")
+    for line in _said(meaning, rewards):
+        message(line)
     for path in written:
         write(f"wrote {path}")
-    write(f"next: yatt check {written[0]}, then yatt train {written[0]}")
+    command = shlex.quote(str(written[0]))
+    write(f"next: yatt check {command}")
+    write(f"then: yatt train {command}")
+
+
+def _understood(
+    looks: Sequence[DataLook], model: ModelLook, asked: Asked, rewards: list[str], asks: bool
+) -> tuple[Understanding, list[str]]:
+    """Returns what the data mean, and the rewards of the user's own; asks for these on a terminal."""
+    from dataclasses import replace
+
+    from ops.starter.understanding import understand
+    from yatt_core.errors import ConfigurationError
+
+    meaning = None
+    default = None
+    try:
+        meaning = understand(looks, model, asked)
+        default = meaning.reward.function if meaning.reward else None
+    except ConfigurationError as error:
+        if not asks or rewards or asked.objective is not None:
+            raise
+        message(f"error: {error}")
+    if not asks or rewards or (meaning is not None and not meaning.samples):
+        assert meaning is not None, "an error ends the command if nobody can be asked"
+        return meaning, rewards
+    given = typer.prompt("Reward function (FILE:FUNCTION, or new to write reward.py)", default=default, err=True)
+    if meaning is not None and given == default:
+        return meaning, rewards
+    return understand(looks, model, replace(asked, own_reward=True)), [given]
+
+
+def _said(meaning: Understanding, rewards: Sequence[str]) -> Iterator[str]:
+    """Yields what was recognised, for people."""
+    for source in meaning.sources:
+        yield from _source_said(source)
+    if rewards:
+        yield f"reward: {', '.join(rewards)}"
+    elif meaning.reward is not None:
+        yield f"reward: {meaning.reward.function}, reads {meaning.reward.reads}"
+    if meaning.samples:
+        return
+    yield f"objective: {meaning.objective}"
+
+
+def _source_said(source: SourceMeaning) -> Iterator[str]:
+    look, recognised = source.look, source.recognised
+    more = "" if look.complete else "more than "
+    yield f"{look.path}: {more}{len(look.rows):,} rows, recognised as {recognised.shape}"
+    keys = recognised.source
+    named = [
+        f"{what} in {keys[key]!r}"
+        for key, what in (
+            ("system_field", "system messages"),
+            ("image_field", "images"),
+            ("tools_field", "tools"),
+        )
+        if key in keys
+    ]
+    for sentence in (*named, *recognised.reasons, *source.says):
+        yield f"  {sentence}"
+    if recognised.unused:
+        yield f"  not used: {', '.join(recognised.unused)}"
 
 
 def _found(given: Path | None, option: str, question: str, look: Callable[[Path], Answer], asks: bool) -> Answer:

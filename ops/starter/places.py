@@ -1,0 +1,171 @@
+"""Which files a path stands for: a file with its test file, or a folder with its splits and configurations.
+
+Consumes a path and the options `--split` and `--subset`. Produces a `Place`. Raises `ConfigurationError`, which names the
+option that decides where several files may be meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yatt_core.datasets.data_files import DESCRIPTIONS, FORMATS, SPLIT_WORDS
+from yatt_core.datasets.saved_datasets import saved_splits
+from yatt_core.errors import ConfigurationError
+
+KINDS = {
+    ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv",
+}  # fmt: skip
+PACKED = (".gz", ".zst")
+HELD_OUT = ("test", "validation", "valid", "val", "dev", "eval", "testing", "evaluation")
+"""Words of splits that measure, in the order in which they are preferred."""
+PREFERRED = {"sft": ("sft", "gen"), None: ("prefs", "preferences", "sft", "gen")}
+"""Endings of several training splits, by objective."""
+_SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
+_WORDS = re.compile(r"[a-z]+")
+_TRAIN = re.compile(r"(?<![a-z])train(?:ing)?(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path stands for.
+
+    kind: kind of the source.
+    keys: keys of the source that say which rows are meant, beside its path.
+    held_out: keys that name held-out rows, in the order in which they are preferred, each with its name in words.
+    says: sentences about what else is there.
+    """
+
+    path: Path
+    kind: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    held_out: tuple[tuple[Mapping[str, str], str], ...] = ()
+    says: tuple[str, ...] = ()
+
+
+def place_of(path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None) -> Place:
+    """Returns what a path stands for."""
+    if path.is_dir():
+        return _folder(path, split, subset, objective)
+    if given := [f"--{name} {value}" for name, value in (("split", split), ("subset", subset)) if value is not None]:
+        raise ConfigurationError(f"{given[0]}: {path} is not a folder; name the file of the split with --data")
+    if not path.exists():
+        raise ConfigurationError(f"--data {path}: there is no such file")
+    suffix = path.with_suffix("").suffix if path.suffix in PACKED else path.suffix
+    kind = KINDS.get(suffix.lower())
+    if kind is None or (kind == "parquet" and path.suffix in PACKED):
+        raise ConfigurationError(
+            f"--data {path}: expected a file of JSON Lines, JSON, CSV, TSV (also .gz and .zst) or Parquet, or the "
+            "folder of a Hugging "
+            "Face dataset"
+        )
+    siblings = list(_siblings(path))
+    return Place(
+        path=path,
+        kind=kind,
+        held_out=tuple(({"held_out_path": str(sibling)}, sibling.name) for sibling in siblings),
+    )
+
+
+def _siblings(path: Path) -> Iterator[Path]:
+    """Yields the files beside a training file that are called as it is, but for the word `train`."""
+    for word in HELD_OUT:
+        sibling = path.with_name(_TRAIN.sub(word, path.name))
+        if sibling != path and sibling.is_file():
+            yield sibling
+
+
+def _folder(path: Path, split: str | None, subset: str | None, objective: str | None) -> Place:
+    saved = saved_splits(path)
+    if saved is not None:
+        if subset is not None:
+            raise ConfigurationError(f"--subset {subset}: {path} was written by save_to_disk and has no configurations")
+        return _with_splits(path, {}, list(saved), split, objective)
+    found = _configurations(path)
+    if not found:
+        raise ConfigurationError(f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))})")
+    if subset is None and len(found) > 1:
+        raise ConfigurationError(
+            f"--data {path}: the folder has several configurations; choose one with --subset: "
+            f"{', '.join(sorted(found))}"
+        )
+    if subset is not None and subset not in found:
+        known = ", ".join(sorted(name for name in found if name)) or "a single one without a name"
+        raise ConfigurationError(f"--subset {subset}: {path} has no such configuration; it has {known}")
+    splits = found[next(iter(found)) if subset is None else subset]
+    return _with_splits(path, {"subset": subset} if subset else {}, sorted(splits), split, objective)
+
+
+def _with_splits(
+    path: Path, keys: Mapping[str, str], splits: Sequence[str], split: str | None, objective: str | None
+) -> Place:
+    """Returns a folder's rows: those of the training split, held out by the split that is called like it."""
+    chosen = _training_split(path, splits, split, objective)
+    held_out = [name for name in _counterparts(chosen) if name in splits]
+    others = [name for name in splits if name != chosen and name not in held_out]
+    says = (
+        [f"not used: split{'s' if len(others) > 1 else ''} {', '.join(map(repr, others))} (--split chooses one)"]
+        if others
+        else []
+    )
+    return Place(
+        path=path,
+        kind="huggingface",
+        keys={**keys, "split": chosen},
+        held_out=tuple(({"held_out_split": name}, f"split {name!r}") for name in held_out),
+        says=tuple(says),
+    )
+
+
+def _training_split(path: Path, splits: Sequence[str], given: str | None, objective: str | None) -> str:
+    if given is not None:
+        if given not in splits:
+            raise ConfigurationError(f"--split {given}: {path} has no such split; it has {', '.join(splits)}")
+        return given
+    if "train" in splits:
+        return "train"
+    trains = [name for name in splits if name.lower().startswith("train")]
+    for ending in PREFERRED.get(objective, PREFERRED[None]):
+        if f"train_{ending}" in trains:
+            return f"train_{ending}"
+    if len(trains) == 1:
+        return trains[0]
+    raise ConfigurationError(
+        f"--data {path}: it is not clear which split is for training; choose one with --split: {', '.join(splits)}"
+    )
+
+
+def _counterparts(split: str) -> Iterator[str]:
+    """Yields what the held-out split of a training split may be called."""
+    for word in HELD_OUT:
+        name = re.sub("train(?:ing)?", word, split, count=1, flags=re.IGNORECASE)
+        if name != split:
+            yield name
+
+
+def _configurations(folder: Path) -> dict[str, set[str]]:
+    """Returns the splits of each configuration: of each folder that has data files, below folders that name a split."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for file in sorted(folder.rglob("*")):
+        place = file.relative_to(folder)
+        name = file.with_suffix("") if file.suffix in PACKED else file
+        hidden = any(part.startswith((".", "_")) for part in place.parts)
+        if hidden or name.suffix not in FORMATS or file.name in DESCRIPTIONS or not file.is_file():
+            continue
+        parts = list(place.parent.parts)
+        split = _split_in(file.name)
+        if split is None and parts and (split := _split_in(parts[-1])) is not None:
+            parts.pop()
+        found["/".join(parts)].add(split or "train")
+    return dict(found)
+
+
+def _split_in(name: str) -> str | None:
+    """Returns the split that a name of a file or folder says; None if it says none."""
+    if shard := _SHARD.fullmatch(name):
+        return shard["split"]
+    words = [SPLIT_WORDS[word] for word in _WORDS.findall(name.lower()) if word in SPLIT_WORDS]
+    return words[0] if words else None

@@ -1,0 +1,139 @@
+"""Rows with a task for a program and tests of it: APPS, TACO, DeepCoder, HumanEval, MBPP and their like.
+
+Consumes a table. Produces a `Recognised`, or None for other rows. Raises `ConfigurationError` for tests that cannot be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ops.starter.recognition.choices import named
+from ops.starter.recognition.prompt_parts import PROMPT_KEYS, PromptParts, prompt_parts
+from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised, RewardChoice
+from ops.starter.recognition.table import Table, parsed, value_of
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.prompts.prompt import Prompt
+from yatt_core.rewards.code_cases import CaseKeys, row_tests
+
+TEST_KEYS = (
+    "input_output", "tests", "test_cases", "test_list", "unit_tests", "private_test_cases", "private_tests", "asserts", "test",
+    "reward_model.ground_truth", "reward_spec.ground_truth", "verification_info.test_cases", "verification_info",
+    "extra_info.tests", "extra_info.test_cases", "ground_truth", "public_tests", "public_test_cases",
+)  # fmt: skip
+SETUP_KEYS = ("test_setup_code", "test_imports", "setup_code", "test_setup", "import_code")
+TASKS = ("question", "problem", "prompt", "text", "description", "instruction", "messages", "task")
+CHECK = "def check("
+_LISTS = ({"inputs", "outputs"}, {"input", "output"})
+
+
+def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+    """Returns tasks with tests as RL, whose reward runs the tests on the response's program."""
+    if not asked.allows(RL) or asked.own_reward or asked.answer_field:
+        return None
+    key = next(
+        (key for key in table.all(*TEST_KEYS) if table.values(key) and all(map(_are_tests, table.values(key)))), None
+    )
+    if key is None:
+        return None
+    entry = table.find("entry_point")
+    if any(isinstance(value, str) and CHECK in value for value in table.values(key)):
+        return _checked(table, asked, model, key, entry)
+    setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
+    options = {"tests": key, **({"setup": setup} if setup else {})}
+    _try_tests(table, options)
+    parts = prompt_parts(table, asked, model, [name for name in (*TASKS, *PROMPT_KEYS) if name not in ("input",)])
+    if parts is None:
+        return None
+    if _are_statements(table, key) and "prompt_field" in parts.source and not _names_functions(table, key, parts):
+        parts = _with_tests_shown(table, key, parts)
+    return _recognised(parts, key, [setup] if setup else [], options, _reads(table, key))
+
+
+def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str | None) -> Recognised:
+    """Returns rows as in HumanEval: the prompt is the beginning of the program, and the test calls a function by its name."""
+    if entry is None:
+        raise ConfigurationError(
+            f"the tests under {key!r} define `check`, but no key names the function that it checks; expected "
+            "'entry_point'"
+        )
+    parts = prompt_parts(table, asked, model, ("prompt", *TASKS))
+    if parts is None:
+        raise ConfigurationError(f"the tests under {key!r} have no prompt; name its key with --prompt-field")
+    options = {"tests": key, "entry_point": entry}
+    _try_tests(table, options)
+    prompt = parts.used[0]
+    if any(f"def {value_of(row, entry)}" in str(value_of(row, prompt)) for row in table.rows):
+        options["prefix"] = prompt
+    return _recognised(parts, key, [entry], options, "`check` on the function that the prompt begins")
+
+
+def _recognised(parts: PromptParts, key: str, others: list[str], options: Mapping[str, Any], reads: str) -> Recognised:
+    if "image_field" in parts.source:
+        raise ConfigurationError("the rows have images and tests of programs, which no built-in reward reads together")
+    return Recognised(
+        shape=f"tasks for programs: prompts in {parts.used[0]!r}, tests in {key!r}",
+        objective=RL,
+        source=parts.source,
+        reward=RewardChoice(name="tests", function="code_tests", reads=reads, options=options),
+        used=(*parts.used, key, *others),
+        reasons=parts.reasons,
+    )
+
+
+def _are_tests(value: Any) -> bool:
+    """Returns whether a value looks like tests of a program: inputs and outputs, or statements that assert something."""
+    value = parsed(value)
+    if isinstance(value, Mapping):
+        return any(keys <= set(value) for keys in _LISTS)
+    if isinstance(value, list):
+        return bool(value) and all(_is_test(one) for one in value)
+    return isinstance(value, str) and ("assert " in value or CHECK in value)
+
+
+def _is_test(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return {"input", "output"} <= set(value)
+    return isinstance(value, str) and value.lstrip().startswith("assert")
+
+
+def _try_tests(table: Table, options: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` for the first row whose tests cannot be read, or test nothing."""
+    keys = CaseKeys(**options)
+    for number, row in enumerate(table.rows, start=1):
+        try:
+            row_tests(Prompt(0, number, str(number), "", None, row), keys)
+        except DataError as error:
+            raise ConfigurationError(str(error)) from None
+
+
+def _are_statements(table: Table, key: str) -> bool:
+    values = (parsed(value) for value in table.values(key))
+    return all(isinstance(value, list) and all(isinstance(one, str) for one in value) for value in values)
+
+
+def _names_functions(table: Table, key: str, parts: PromptParts) -> bool:
+    """Returns whether most prompts name the function that their first test calls."""
+    firsts = [parsed(value_of(row, key))[0] for row in table.rows]
+    names = [first.removeprefix("assert").lstrip(" (").partition("(")[0].rpartition(" ")[2] for first in firsts]
+    named = sum(1 for name, text in zip(names, parts.texts, strict=False) if name and name in text)
+    return named >= len(names) / 2
+
+
+def _with_tests_shown(table: Table, key: str, parts: PromptParts) -> PromptParts:
+    """Returns prompts that show the tests, from which alone the name of the function is known (as MBPP is usually asked)."""
+    if any(isinstance(value, str) for value in table.values(key)):
+        raise ConfigurationError(
+            f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts "
+            "that say it"
+        )
+    template = f"{{{{ {named(parts.used[0])} }}}}\n\nYour code should pass these tests:\n\n{{{{ {named(key)} | join('\\n') }}}}"
+    reason = f"the prompt shows the tests in {key!r}, because the task does not name the function that they call"
+    others = {name: value for name, value in parts.source.items() if name != "prompt_field"}
+    return replace(parts, source={"prompt_template": template, **others}, reasons=(*parts.reasons, reason))
+
+
+def _reads(table: Table, key: str) -> str:
+    kinds = {"statements" if _are_statements(table, key) else "inputs and outputs"}
+    return f"the program in the last fenced block, on each row's {kinds.pop()}"

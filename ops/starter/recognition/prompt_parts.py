@@ -1,0 +1,170 @@
+"""What a row's prompt consists of: the key of the question, and the keys without which it does not mean what it should.
+
+Consumes a table. Produces a `PromptParts`. Raises `ConfigurationError` where the parts are there but cannot be put together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ops.starter.recognition.choices import Choices, choices_of, named
+from ops.starter.recognition.recognised import Abilities, Asked
+from ops.starter.recognition.table import MOST_OF, Table, is_prompt, is_text, messages_in, text_of, value_of
+from yatt_core.errors import ConfigurationError
+
+PROMPT_KEYS = (
+    "prompt", "question", "problem", "instruction", "query", "messages", "conversations", "conversation", "input", "text",
+    "user", "task", "description",
+)  # fmt: skip
+BEFORE = ("context", "passage", "document", "article", "story", "background", "paragraph")
+"""Keys of texts that a question is about."""
+AFTER = ("input", "starter_code", "starter code")
+"""Keys of texts that belong to an instruction."""
+SYSTEM_KEYS = ("system", "system_prompt", "system_message")
+IMAGE_KEYS = ("images", "image", "image_path", "image_paths")
+_CONTROL = re.compile(r"\s*(<\|[A-Za-z_]+\|>|\[INST\]|<start_of_turn>|<\|turn>|<s>)")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """Where the rows have their prompts.
+
+    source: the keys of the spec's source.
+    texts: the text that is asked in each row, as far as rewards have to know it.
+    choices: the answers to choose from, if the question has some.
+    """
+
+    source: Mapping[str, Any]
+    texts: Sequence[str]
+    used: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+    choices: Choices | None = None
+
+
+def prompt_parts(table: Table, asked: Asked, model: Abilities, keys: Sequence[str] = PROMPT_KEYS) -> PromptParts | None:
+    """Returns the parts of the prompts; None if no key looks like a prompt.
+
+    keys: candidates for the question, in order of preference.
+    """
+    key = prompt_key(table, asked, keys)
+    if key is None:
+        return None
+    values = table.values(key)
+    parts = PromptParts({"prompt_field": key}, [text_of(value) for value in values], (key,))
+    if asked.prompt_field is None and all(messages_in(value) is None for value in values):
+        parts = _with_template(table, key, parts)
+    return _with_media(table, _with_frame(_with_system(table, parts), model), model)
+
+
+def prompt_key(table: Table, asked: Asked, keys: Sequence[str] = PROMPT_KEYS) -> str | None:
+    """Returns the key of the question; None if there is none. Raises `ConfigurationError` if the given one is missing."""
+    if asked.prompt_field is not None:
+        return given_key(table, asked.prompt_field, "--prompt-field")
+    return next((key for key in table.all(*keys) if table.mostly(key, is_prompt)), None)
+
+
+def given_key(table: Table, key: str, option: str) -> str:
+    """Returns a key that an option names. Raises `ConfigurationError` if no row has it."""
+    if not any(value_of(row, key) is not None for row in table.rows):
+        raise ConfigurationError(f"{option} {key}: no row has this key; the keys are {', '.join(table.keys) or 'none'}")
+    return key
+
+
+def template_of(table: Table, key: str, before: str | None, after: str | None, choices: Choices | None = None) -> str:
+    """Returns a Jinja template of a question with what belongs to it."""
+    first = _if_any(table, before, f"{{{{ {named(before)} }}}}\n\n") if before else ""
+    last = _if_any(table, after, f"\n\n{{{{ {named(after)} }}}}") if after else ""
+    return f"{first}{{{{ {named(key)} }}}}{last}{choices.template if choices else ''}"
+
+
+def _if_any(table: Table, key: str, text: str) -> str:
+    """Returns a part of a template that stands only where a row has a value."""
+    test = named(key) if table.complete(key.split(".")[0]) else f"{named(key)} is defined and {named(key)}"
+    return f"{{% if {test} %}}{text}{{% endif %}}"
+
+
+def _with_template(table: Table, key: str, parts: PromptParts) -> PromptParts:
+    """Returns the parts with what a question is about, and with the answers to choose from."""
+    before = _belonging(table, key, BEFORE)
+    after = _belonging(table, key, AFTER)
+    choices = choices_of(table, key)
+    if before is None and after is None and choices is None:
+        return parts
+    reasons = [f"the prompt is {key!r} with {other!r}" for other in (before, after) if other]
+    if choices:
+        reasons.append(f"the prompt is {key!r} with the choices in {choices.key!r}")
+    return replace(
+        parts,
+        source={"prompt_template": template_of(table, key, before, after, choices)},
+        texts=[f"{text}{choices.asks}" for text in parts.texts] if choices else parts.texts,
+        used=(*parts.used, *(other for other in (before, after, *(choices.used if choices else ())) if other)),
+        reasons=(*parts.reasons, *reasons),
+        choices=choices,
+    )
+
+
+def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
+    """Returns a key whose texts belong to the question and are not in it yet.
+
+    Raises `ConfigurationError` if they are no texts: a question about something that is not shown has no right answer.
+    """
+    for key in table.all(*keys):
+        if key == question or not table.values(key):
+            continue
+        rows = [row for row in table.rows if value_of(row, key) not in (None, "")]
+        if not all(isinstance(value_of(row, key), str) for row in rows):
+            raise ConfigurationError(
+                f"the questions under {question!r} are about {key!r}, which is not text; name a key that has both "
+                "with "
+                f"--prompt-field (--prompt-field {question} leaves {key!r} out)"
+            )
+        texts = [row for row in rows if is_text(value_of(row, key))]
+        contained = sum(1 for row in texts if value_of(row, key) in str(value_of(row, question)))
+        if texts and contained < MOST_OF * len(texts):
+            return key
+    return None
+
+
+def system_key(table: Table, prompt: str) -> str | None:
+    """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own."""
+    key = next((key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))), None)
+    own = (messages_in(value_of(row, prompt)) for row in table.rows)
+    return None if any(messages is not None and messages[0][0] == "system" for messages in own) else key
+
+
+def _with_system(table: Table, parts: PromptParts) -> PromptParts:
+    key = system_key(table, parts.used[0])
+    if key is None or key in parts.used:
+        return parts
+    texts = [f"{value_of(row, key) or ''}\n{text}" for row, text in zip(table.rows, parts.texts, strict=False)]
+    return replace(parts, source={**parts.source, "system_field": key}, texts=texts, used=(*parts.used, key))
+
+
+def _with_frame(parts: PromptParts, model: Abilities) -> PromptParts:
+    """Returns the parts of prompts that are rendered already, if they are; refuses those of another model."""
+    found = [match[1] for text in parts.texts if (match := _CONTROL.match(text)) is not None]
+    if len(found) < MOST_OF * len(parts.texts):
+        return parts
+    if foreign := sorted(set(found) - set(model.frame)):
+        raise ConfigurationError(
+            f"the prompts are rendered for a model with the control token {foreign[0]!r}, which this model's chat "
+            "template does "
+            "not write; use the messages that they were made from, or the model that they were made for"
+        )
+    reason = f"the prompts have the control tokens of this model ({found[0]}), so no chat template is applied"
+    source = {key: value for key, value in parts.source.items() if key != "system_field"}
+    return replace(parts, source={**source, "rendered": True}, reasons=(*parts.reasons, reason))
+
+
+def _with_media(table: Table, parts: PromptParts, model: Abilities) -> PromptParts:
+    key = next((key for key in table.all(*IMAGE_KEYS) if table.values(key)), None)
+    if key is None:
+        return parts
+    if not model.images:
+        raise ConfigurationError(
+            f"the prompts have images under {key!r}, and the model has no vision tower; use a vision-language model"
+        )
+    return replace(parts, source={**parts.source, "image_field": key}, used=(*parts.used, key))

@@ -1,0 +1,463 @@
+"""Twelve more shapes of the field, each with its source: what `yatt init` writes means what they mean, and passes the check.
+
+Contents are invented. Six of the files are no JSON Lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.ops.conftest import Yatt
+from tests.ops.starter.reading import score, written
+from tests.ops.starter.sample_files import (
+    Row,
+    advice,
+    answered,
+    knots,
+    made,
+    question,
+    solution,
+    write_json,
+    write_jsonl,
+    write_parquet,
+)
+from yatt_core.datasets.sources import collect_prompts
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_saved(folder: Path, rows: Sequence[Row]) -> Path:
+    """Writes a dataset as `save_to_disk` of Hugging Face datasets does."""
+    split = folder / "train"
+    split.mkdir(parents=True)
+    table = pa.Table.from_pylist(list(rows))
+    with (
+        pa.OSFile(str(split / "data-00000-of-00001.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as out,
+    ):
+        out.write_table(table)
+    (split / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train"]}))
+    return folder
+
+
+def aime_csv(folder: Path) -> Path:
+    """AIME_Dataset_1983_2024.csv of Kaggle; its columns as in a reader on GitHub (code search "AIME_Dataset_1983_2024.csv")."""
+
+    def row(number: int) -> Row:
+        return {
+            "ID": f"2031-{number}",
+            "Year": 2031,
+            "Problem Number": number,
+            "Question": question(number),
+            "Answer": f"{knots(number):03}",
+            "Part": "I",
+        }
+
+    return write_csv(folder / "AIME_Dataset.csv", made(row))
+
+
+def mmlu_csv(folder: Path) -> Path:
+    """mmlu.csv of OpenAI's simple-evals, as NeMo-RL reads it: nemo_rl/data/eval_datasets/mmlu.py."""
+
+    def row(number: int) -> Row:
+        right = number % 4
+        texts = {letter: knots(number) + place - right for place, letter in enumerate("ABCD")}
+        return {"Question": question(number), **texts, "Answer": "ABCD"[right], "Subject": "knots"}
+
+    return write_csv(folder / "mmlu.csv", made(row))
+
+
+def math_solutions(folder: Path) -> Path:
+    """hendrycks_math: problem, level, type, solution; github.com/yks23/CoT-Decomposition, dataset/hendrycks_math/README.md."""
+
+    def row(number: int) -> Row:
+        return {
+            "problem": f"What is half of ${number}$?",
+            "level": "Level 2",
+            "type": "Algebra",
+            "solution": rf"Halving gives $\boxed{{\frac{{{number}}}{{2}}}}$.",
+        }
+
+    write_parquet(folder / "algebra" / "test-00000-of-00001.parquet", made(row, 5, 100))
+    write_parquet(folder / "algebra" / "train-00000-of-00001.parquet", made(row))
+    return folder / "algebra"
+
+
+def metamath(folder: Path) -> Path:
+    """MetaMathQA-395K.json, a JSON array: query and response (github.com/Draconis98/msc_g, codes/template/metamathqa.py)."""
+
+    def row(number: int) -> Row:
+        text = f"{solution(number)}\nThe answer is: {knots(number)}"
+        return {"query": question(number), "response": text, "type": "rephrased", "original_question": "?"}
+
+    return write_json(folder / "MetaMathQA.json", made(row))
+
+
+def open_orca(folder: Path) -> Path:
+    """OpenOrca: id, system_prompt, question, response; huggingface.co/datasets/ctuning/MLPerf-OpenOrca."""
+
+    def row(number: int) -> Row:
+        system = "Think aloud." if number % 2 else ""
+        return {
+            "id": f"cot.{number}",
+            "system_prompt": system,
+            "question": question(number),
+            "response": advice(number),
+        }
+
+    return write_parquet(folder / "orca.parquet", made(row))
+
+
+def dolly(folder: Path) -> Path:
+    """databricks-dolly-15k: instruction, context, response, category; huggingface.co/datasets/databricks/databricks-dolly-15k."""
+
+    def row(number: int) -> Row:
+        context = f"Rope {number} is made of hemp." if number % 2 else ""
+        return {
+            "instruction": question(number),
+            "context": context,
+            "response": advice(number),
+            "category": "closed_qa",
+        }
+
+    return write_jsonl(folder / "dolly.jsonl", made(row))
+
+
+def mbpp(folder: Path) -> Path:
+    """mbpp.jsonl: github.com/google-research/google-research, mbpp/README.md, which also gives the form of the prompt."""
+
+    def row(number: int) -> Row:
+        return {
+            "task_id": number,
+            "text": f"Write a function that adds {number}.",
+            "code": f"def plus(x):\n    return x + {number}",
+            "test_list": [f"assert plus(1) == ONE + {number}", f"assert plus(0) == {number}"],
+            "test_setup_code": "ONE = 1",
+            "challenge_test_list": [],
+        }
+
+    return write_jsonl(folder / "mbpp.jsonl", made(row))
+
+
+def aqua(folder: Path) -> Path:
+    """AQuA-RAT: question, options, rationale, correct; github.com/huggingface/datasets, datasets/aqua_rat/README.md."""
+
+    def row(number: int) -> Row:
+        right = number % 5
+        options = [f"{letter}){knots(number) + place - right}" for place, letter in enumerate("ABCDE")]
+        return {"question": question(number), "options": options, "rationale": "?", "correct": "ABCDE"[right]}
+
+    return write_jsonl(folder / "aqua.json", made(row))
+
+
+def argilla(folder: Path) -> Path:
+    """huggingface.co/datasets/argilla/ultrafeedback-binarized-preferences: instruction, chosen_response, rejected_response."""
+
+    def row(number: int) -> Row:
+        return {
+            "source": "knots",
+            "instruction": question(number),
+            "chosen_response": advice(number),
+            "rejected_response": "No idea.",
+            "chosen_avg_rating": 4.5,
+            "rejected_avg_rating": 1.0,
+            "chosen_model": "m",
+        }
+
+    return write_saved(folder / "argilla", made(row))
+
+
+def natural_questions(folder: Path) -> Path:
+    """FlashRAG's question answering: id, question, golden_answers; huggingface.co/datasets/RUC-NLPIR/FlashRAG_datasets."""
+
+    def row(number: int) -> Row:
+        return {"id": f"dev_{number}", "question": f"Who sold rope {number}?", "golden_answers": ["Ada", "Ada Bay"]}
+
+    write_jsonl(folder / "nq" / "dev.jsonl", made(row, 5, 100))
+    return write_jsonl(folder / "nq" / "train.jsonl", made(row))
+
+
+def no_robots(folder: Path) -> Path:
+    """no_robots: prompt, prompt_id, messages, category, text; huggingface.co/datasets/alirahebi/no_robots."""
+
+    def row(number: int) -> Row:
+        messages = answered(question(number), advice(number))
+        return {"prompt": question(number), "prompt_id": "p", "messages": messages, "category": "Chat", "text": "?"}
+
+    write_parquet(folder / "robots" / "data" / "test-00000-of-00001.parquet", made(row, 5, 100))
+    write_parquet(folder / "robots" / "data" / "train-00000-of-00001.parquet", made(row))
+    return folder / "robots"
+
+
+def cmmlu(folder: Path) -> Path:
+    """CMMLU of SeaEval: choices with letters, the answer is one of them; github.com/QHX-BNU/master, Edudata/CMMLU.md."""
+
+    def row(number: int) -> Row:
+        choices = [f"({letter}) {knots(number) + place}" for place, letter in enumerate("ABCD")]
+        return {
+            "id": f"test_{number}",
+            "question": question(number),
+            "category": "knots",
+            "choices": choices,
+            "answer": choices[0],
+        }
+
+    return write_jsonl(folder / "cmmlu.jsonl", made(row))
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a file means.
+
+    has: parts of the first training prompt.
+    right, wrong: responses to it that score 1 and 0.
+    """
+
+    write: Callable[[Path], Path]
+    objective: str
+    source: dict[str, Any]
+    has: tuple[str, ...]
+    answer: str | None = None
+    right: str = ""
+    wrong: str = ""
+    held_out: bool = False
+    unused: tuple[str, ...] = ()
+
+
+CASES = {
+    "AIME": Means(
+        aime_csv,
+        "rl",
+        {"kind": "csv", "prompt_field": "Question", "answer_field": "Answer"},
+        (question(0),),
+        answer="006",
+        right="It is 6.",
+        wrong="It is 60.",
+        unused=("ID", "Year", "Problem Number", "Part"),
+    ),
+    "MMLU": Means(
+        mmlu_csv,
+        "rl",
+        {"kind": "csv", "answer_field": "Answer"},
+        (question(0), "A. 6\nB. 7\nC. 8\nD. 9\n", "letter"),
+        answer="A",
+        right="Not B.\n**Answer: A**",
+        wrong="A or B?\nAnswer: B",
+        unused=("Subject",),
+    ),
+    "MATH": Means(
+        math_solutions,
+        "rl",
+        {"prompt_field": "problem", "answer_field": "solution", "held_out_split": "test"},
+        ("What is half of $0$?",),
+        answer=r"Halving gives $\boxed{\frac{0}{2}}$.",
+        right=r"$\boxed{0}$",
+        wrong=r"$\boxed{\frac{1}{2}}$",
+        held_out=True,
+        unused=("level", "type"),
+    ),
+    "MetaMathQA": Means(
+        metamath,
+        "sft",
+        {"kind": "jsonl", "prompt_field": "query", "answer_field": "response"},
+        (question(0),),
+        answer=f"{solution(0)}\nThe answer is: 6",
+        unused=("type", "original_question"),
+    ),
+    "OpenOrca": Means(
+        open_orca,
+        "sft",
+        {"kind": "parquet", "prompt_field": "question", "system_field": "system_prompt", "answer_field": "response"},
+        (question(0),),
+        answer=advice(0),
+        unused=("id",),
+    ),
+    "Dolly": Means(dolly, "sft", {"answer_field": "response"}, (question(0),), answer=advice(0), unused=("category",)),
+    "MBPP": Means(
+        mbpp,
+        "rl",
+        {"answer_field": "answer"},
+        ("adds 0.\n\nYour code should pass these tests:\n\nassert plus(1) == ONE + 0\nassert plus(0) == 0",),
+        right="```python\ndef plus(x):\n    return x\n```",
+        wrong="```python\nprint(0)\n```",
+        unused=("task_id", "code", "challenge_test_list"),
+    ),
+    "AQuA": Means(
+        aqua,
+        "rl",
+        {"answer_field": "correct"},
+        (question(0), "A)6\nB)7\nC)8\nD)9\nE)10\n"),
+        answer="A",
+        right="Answer: A",
+        wrong="Answer: E",
+        unused=("rationale",),
+    ),
+    "Argilla": Means(
+        argilla,
+        "dpo",
+        {
+            "kind": "huggingface",
+            "prompt_field": "instruction",
+            "chosen_field": "chosen_response",
+            "rejected_field": "rejected_response",
+        },
+        (question(0),),
+        unused=("source", "chosen_avg_rating", "chosen_model"),
+    ),
+    "Natural Questions": Means(
+        natural_questions,
+        "rl",
+        {"prompt_field": "question", "answer_field": "golden_answers"},
+        ("Who sold rope 0?",),
+        answer="Ada",
+        right="ada bay",
+        wrong="Bo",
+        held_out=True,
+        unused=("id",),
+    ),
+    "No Robots": Means(
+        no_robots,
+        "sft",
+        {"prompt_field": "messages", "held_out_split": "test"},
+        (question(0),),
+        answer=advice(0),
+        held_out=True,
+        unused=("prompt", "prompt_id", "category", "text"),
+    ),
+    "CMMLU": Means(
+        cmmlu,
+        "rl",
+        {"answer_field": "answer"},
+        (question(0), "(A) 6\n(B) 7\n(C) 8\n(D) 9\n"),
+        answer="(A) 6",
+        right="Answer: (A) 6",
+        wrong="Answer: (B) 7",
+        unused=("id", "category"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_spec_means_what_the_file_means(
+    yatt: Yatt, tmp_path: Path, model: Callable[[str], Path], name: str
+) -> None:
+    means = CASES[name]
+    spec, text, _ = written(yatt, tmp_path, means.write(tmp_path / "data"), model("plain"))
+    assert (spec.objective.kind if spec.objective else "rl") == means.objective
+    source = spec.data.sources[0].model_dump()
+    assert {key: source[key] for key in means.source} == means.source
+    rows = collect_prompts(spec.data, spec.seed, with_probe=False)
+    first = next(iter(rows.train[0]))
+    assert all(part in first.text for part in means.has), first.text
+    assert first.answer == means.answer
+    assert means.held_out == (len(rows.held_out) == 5)
+    if means.right:
+        assert (score(spec, first, means.right), score(spec, first, means.wrong)) == (1.0, 0.0)
+    for key in means.unused:
+        assert key in text
+    checked = yatt("check", str(tmp_path / "run" / "sample.yaml"), "-o", "json")
+    assert checked.code == 0, checked.err
+
+
+def scored_responses(number: int) -> Row:
+    """Nectar: prompt and ranked answers (huggingface.co/datasets/berkeley-nest/Nectar)."""
+    answers = [{"answer": advice(number), "model": "m", "rank": 1.0}, {"answer": "No.", "model": "n", "rank": 2.0}]
+    return {
+        "prompt": f"\n\nHuman: {question(number)}\n\nAssistant: ",
+        "answers": answers,
+        "turns": 1,
+        "num_responses": 2,
+    }
+
+
+def attributes(number: int) -> Row:
+    """HelpSteer2: huggingface.co/datasets/nvidia/HelpSteer2."""
+    marks = {"helpfulness": 3, "correctness": 4, "coherence": 4, "complexity": 1, "verbosity": 1}
+    return {"prompt": question(number), "response": advice(number), **marks}
+
+
+def tool_calls(number: int) -> Row:
+    """XLAM: huggingface.co/datasets/Salesforce/xlam-function-calling-60k."""
+    tools = [{"name": "add", "description": "Adds.", "parameters": {"x": {"type": "int"}}}]
+    calls = [{"name": "add", "arguments": {"x": number}}]
+    return {"id": number, "query": question(number), "answers": json.dumps(calls), "tools": json.dumps(tools)}
+
+
+def tree(number: int) -> Row:
+    """OASST: huggingface.co/datasets/OpenAssistant/oasst2."""
+    parent = f"m{number - 1}" if number else None
+    return {"message_id": f"m{number}", "parent_id": parent, "role": "prompter", "text": question(number), "rank": 0}
+
+
+def issues(number: int) -> Row:
+    """SWE-bench: huggingface.co/datasets/princeton-nlp/SWE-bench."""
+    return {
+        "repo": "a/b",
+        "base_commit": "c0ffee",
+        "problem_statement": question(number),
+        "patch": "diff",
+        "test_patch": "diff",
+        "FAIL_TO_PASS": "[]",
+    }
+
+
+def steps(number: int) -> Row:
+    """Stepwise supervision as in TRL: prompt, completions, labels (huggingface.co/datasets/trl-lib/math_shepherd)."""
+    return {"prompt": question(number), "completions": ["Multiply.", "Add."], "labels": [True, False]}
+
+
+def wrong_answers(number: int) -> Row:
+    """GPQA: huggingface.co/datasets/Idavidrein/gpqa."""
+    return {"Question": question(number), "Correct Answer": "6", "Incorrect Answer 1": "7", "Incorrect Answer 2": "8"}
+
+
+def two_responses(number: int) -> Row:
+    """PKU-SafeRLHF: huggingface.co/datasets/PKU-Alignment/PKU-SafeRLHF."""
+    return {"prompt": question(number), "response_0": "a", "response_1": "b", "better_response_id": number % 2}
+
+
+def pytest_functions(number: int) -> Row:
+    """KodCode: huggingface.co/datasets/KodCode/KodCode-V1."""
+    test = f"from solution import plus\n\ndef test_plus():\n    assert plus(1) == {number}\n"
+    return {"question": question(number), "solution": "def plus(x): ...", "test": test}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (scored_responses, "scores or ranks"),
+        (attributes, "no objective learns scores"),
+        (tool_calls, "no built-in reward compares calls"),
+        (tree, "single messages"),
+        (issues, "repository's environment"),
+        (steps, "label the steps"),
+        (wrong_answers, "no order of the choices"),
+        (two_responses, "which is better"),
+        (pytest_functions, "tests something"),
+    ],
+)
+def test_what_no_run_learns_from_is_refused_by_name(
+    yatt: Yatt, tmp_path: Path, model: Callable[[str], Path], row: Callable[[int], Row], says: str
+) -> None:
+    data = write_jsonl(tmp_path / "data.jsonl", made(row))
+    answer = yatt("init", str(tmp_path / "run"), "--data", str(data), "--model", str(model("plain")))
+    assert (answer.code, says in answer.err, "expected" in answer.err or "use" in answer.err) == (2, True, True), (
+        answer.err
+    )
+    assert not (tmp_path / "run").exists()
