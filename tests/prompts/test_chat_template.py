@@ -172,3 +172,19 @@ def test_a_model_whose_calls_cannot_be_read_is_refused_with_tools(tmp_path: Path
         ConfigurationError, match=r"rollout.tools: .* writes calls of tools in a form that YATT does not read"
     ):
         PromptCodec(load_tokenizer(tmp_path), CodecSettings(), 4096, [0], tools=TOOLS)
+
+
+def test_a_reply_whose_calls_a_template_drops_is_refused(tmp_path: Path) -> None:
+    call = Message("assistant", "", calls=(ToolCall("calculator", {"expression": "3 * 4"}),))
+    reply = [call, Message("tool", "12"), Message("assistant", "It is 12.")]
+    with pytest.raises(DataError, match=r"prompt p .*does not write the calls of tools"):
+        codec(tmp_path, CHATML).encode_reply(Prompt(0, 0, "p", "Why?", None, {}), reply)
+
+
+def test_tags_that_are_special_tokens_survive_decoding(tmp_path: Path) -> None:
+    tags = ("<think>", "</think>", "<answer>", "</answer>", "<other>")
+    family = Family((*FAMILY.special, *tags), FAMILY.eos, FAMILY.stops)
+    made = codec(tmp_path, CHATML, CodecSettings(tags=("<answer>", "</answer>")), family)
+    text = "<think>a</think><answer>4</answer>"
+    assert made.decode(made.encode_answer(text)) == text
+    assert made.decode(made.encode_answer("a<other>b<|im_start|>c")) == "abc"

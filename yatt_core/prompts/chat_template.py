@@ -262,6 +262,8 @@ class ChatTemplate:
             given |= {"reasoning_content": thoughts, "reasoning": thoughts, "thinking": thoughts}
         if message.calls:
             taken = form or self.calls or CallForm()
+            if form is None and not taken.syntax:
+                raise TemplateError("it does not write the calls of tools in a message of the assistant")
             given["tool_calls"] = [self._given_call(call, taken.as_text) for call in message.calls]
             if taken.without_content and not message.content:
                 given["content"] = None
