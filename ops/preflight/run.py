@@ -25,7 +25,7 @@ from yatt_core.problems import Problems
 from yatt_core.regular_files import check_regular
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
-from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
+from yatt_core.spec.sections.data import CsvSource, JsonlSource, ReasoningGymSource
 from yatt_core.spec.sections.model import ModelFolder
 from yatt_core.tracing.settings import tracing_settings
 
@@ -118,7 +118,7 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
 def check_files(spec: RunSpec, problems: Problems) -> None:
     """Notes the data files that do not exist or that are not regular files."""
     for number, source in enumerate(spec.data.sources):
-        if isinstance(source, JsonlSource):
+        if isinstance(source, JsonlSource | CsvSource):
             with problems.noting():
                 check_regular(Path(source.path), f"data.sources.{number}.path")
             if source.held_out_path is not None:

@@ -64,7 +64,7 @@ def test_every_format_gives_the_same_conversations(tmp_path: Path, file_format: 
         (["hello"], "message 1 is str"),
         ([said("robot", "a")], r"message 1 has the role 'robot'.*system, user, assistant"),
         ([said("user", "a"), said("system", "b"), said("user", "c")], "message 2 has the role system"),
-        ([said("user", "a"), said("assistant", "b")], "ends with the role assistant"),
+        ([said("assistant", "a"), said("assistant", "b")], "begins with the assistant's message"),
         ([said("user", "")], "message 1: content"),
         ([said("user", None)], "message 1: content"),
         ([{**said("user", "a"), "tool_calls": [1]}], "message 1 has the key 'tool_calls'"),

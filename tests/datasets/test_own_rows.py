@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from yatt_core.datasets.rows import read_rows
 from yatt_core.datasets.sources import collect_prompts, look_over
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec import RunSpec, spec_of_tree
+from yatt_core.spec.sections.data import FileSource
 
 SOURCE = """
 def rows(split, count=30, broken=0):
@@ -27,6 +29,10 @@ def fails(split):
 def exits(split):
     yield {"prompt": "first"}
     raise SystemExit("no rows")
+
+def pictures(split):
+    for number in range(20):
+        yield {"prompt": f"What is on {number}?", "answer": number + 0.5, "more": {"image": b"bytes", "level": 1}}
 
 def lists(split):
     return [["not", "a", "mapping"]]
@@ -100,3 +106,11 @@ def test_an_unknown_function_is_refused_when_the_spec_is_read(module: str) -> No
         spec_of("nowhere:rows")
     with pytest.raises(ConfigurationError, match="did you mean 'rows'"):
         look_over(spec_of(f"{module}:row").data, 0)
+
+
+def test_images_below_a_key_are_bytes_too(module: str) -> None:
+    (plain,) = spec_of(f"{module}:pictures").data.sources
+    source = plain.model_copy(update={"image_field": "more.image"})
+    assert isinstance(source, FileSource)
+    row = next(read_rows(source, "train", lambda data, place: data.decode()))
+    assert (row.media, row.answer, row.entry["more"]) == (("bytes",), "0.5", {"level": 1})

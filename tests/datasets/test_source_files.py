@@ -144,12 +144,12 @@ def with_row(number: int, **values: Any) -> list[dict[str, Any]]:
         (with_row(9, prompt=None), r"a\.parquet:9: 'prompt' must be .*string"),
         (with_row(9, prompt=" "), r"a\.parquet:9: 'prompt' must be .*string"),
         ([{"promt": "a"}], r"a\.parquet:1: the row has no key 'prompt' for the prompt .*did you mean 'promt'"),
-        ([{"prompt": "a", "answer": 3}], r"a\.parquet:1: 'answer' is int; .*string"),
+        ([{"prompt": "a", "answer": {"x": 3}}], r"a\.parquet:1: 'answer' is an object; .*string.*answer\.x"),
         ([{"prompt": "a", "answer": b"3"}], r"a\.parquet:1: 'answer' is bytes; .*string"),
         ([{"prompt": []}], r"a\.parquet:1: 'prompt'.* no messages"),
         (
-            [{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}],
-            r"a\.parquet:1: 'prompt': .*ends with the role assistant",
+            [{"prompt": [{"role": "user", "content": "a"}, {"role": "robot", "content": "b"}]}],
+            r"a\.parquet:1: 'prompt': .*message 2 has the role 'robot'",
         ),
         (pa.table({"prompt": pa.array([], pa.string())}), r"a\.parquet: the file has no rows"),
     ],
@@ -194,7 +194,7 @@ def files(folder: Path, *names: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), r"no data files \(\.jsonl, \.json, \.parquet, \.arrow, \.csv\)"),
+        ((), r"no data files \(\.jsonl, \.json, \.parquet, \.arrow, \.csv, \.tsv, \.ndjson; .*\.gz or \.zst\)"),
         (("test.jsonl", "dev.jsonl"), "has no split 'train'; it has test, validation"),
         (("en/train.jsonl", "de/train.jsonl"), "split 'train' .*2 folders, de, en;"),
         (("train-1.jsonl", "train-2.csv"), r"split 'train' .*csv, jsonl"),

@@ -149,7 +149,7 @@ def test_repeated_training_questions_stay_and_rows_may_lack_an_answer(tmp_path):
         (b'{"text": "a", "id": 1}\n', r"a\.jsonl:1: the row has no key 'prompt' .*its keys: text, id"),
         (b'{"prompt": 3}\n', r"a\.jsonl:1: 'prompt' must be .*string"),
         (b'{"prompt": "  "}\n', r"a\.jsonl:1: 'prompt' must be .*string"),
-        (b'{"prompt": "a", "answer": 3}\n', r"a\.jsonl:1: 'answer' is int; .*string"),
+        (b'{"prompt": "a", "answer": {"x": 3}}\n', r"a\.jsonl:1: 'answer' is an object; .*string.*answer\.x"),
         (b'{"prompt": "a", "x": NaN}\n', r"a\.jsonl:1: .*NaN is not a JSON value"),
         (b'{"prompt": "\\ud800"}\n', r"a\.jsonl:1: .*surrogates not allowed"),
         (b'{"prompt": "a"}\n{"prompt": "caf\xe9"}\n', r"a\.jsonl:2: is not UTF-8 .*at byte 15"),

@@ -71,3 +71,17 @@ def test_a_key_that_cannot_divide_is_refused(tmp_path: Path, field: str, told: s
     with pytest.raises(ConfigurationError) as refused:
         materialise(spec, tmp_path / "run")
     assert f"data.curriculum.field '{field}'" in str(refused.value) and told in str(refused.value)
+
+
+def test_the_key_may_lead_into_json_texts_and_have_dots_in_its_name(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"a{n}", "info": f'{{"level": "{n % 2}"}}', "set.level": f"{n % 2}"}
+        if n < 30
+        else {"prompt": f"a{n}"}
+        for n in range(40)
+    ]
+    for field in ("info.level", "set.level"):
+        source = write_jsonl(tmp_path / "rows.jsonl", rows)
+        data = {"held_out": 8, "probe": 0, "curriculum": {"field": field, "min_share": 0.0}}
+        receipt = materialise(run_spec(source, data=data, **VIRTUAL), tmp_path / field)
+        assert [pool.name for pool in receipt.pools] == ["rows.0", "rows.1", "rows.none"]

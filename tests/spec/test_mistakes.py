@@ -85,12 +85,12 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
             ("algorithm.advantage.kind: ", "'sft'", "group_std, group_mean"),
         ),
         (
-            {"data__sources": [JSONL, {"kind": "csv"}]},
-            ("data.sources.1.kind: ", "'csv'", "reasoning_gym, jsonl, parquet, huggingface"),
+            {"data__sources": [JSONL, {"kind": "excel"}]},
+            ("data.sources.1.kind: ", "'excel'", "reasoning_gym, jsonl, csv, parquet, huggingface"),
         ),
         (
             {"data__sources": [JSONL, {"path": "b.jsonl"}]},
-            ("data.sources.1.kind: ", "reasoning_gym, jsonl, parquet, huggingface"),
+            ("data.sources.1.kind: ", "reasoning_gym, jsonl, csv, parquet, huggingface"),
         ),
     ],
 )
@@ -222,6 +222,7 @@ PLACES = st.sampled_from(
 TAGS = (
     "reasoning_gym.",
     "jsonl.",
+    "csv.",
     "parquet.",
     "huggingface.",
     "torch.",

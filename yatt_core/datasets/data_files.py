@@ -13,18 +13,28 @@ from __future__ import annotations
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from yatt_core.datasets.content import COMPRESSED
 from yatt_core.datasets.saved_datasets import SPLITS, STATE, saved_files, saved_splits
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import is_text
-from yatt_core.spec.sections.data import FileSource, FunctionSource, HuggingFaceSource, JsonlSource, ParquetSource
+from yatt_core.spec.sections.data import (
+    CsvSource,
+    FileSource,
+    FunctionSource,
+    HuggingFaceSource,
+    JsonlSource,
+    ParquetSource,
+)
 
-FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+FORMATS = {
+    ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv",
+    ".tsv": "csv", ".ndjson": "jsonl",
+}  # fmt: skip
 DESCRIPTIONS = frozenset({SPLITS, STATE, "dataset_info.json", "dataset_infos.json", "config.json"})
 SPLIT_WORDS = {
     "train": "train", "training": "train",
@@ -51,14 +61,14 @@ class DataFile:
 def training_files(source: FileSource) -> list[DataFile]:
     """Returns the files of the training rows."""
     match source:
-        case JsonlSource():
-            return [_jsonl(source.path)]
+        case JsonlSource() | CsvSource():
+            return [_single(source.path, source.kind)]
         case ParquetSource():
             with _looking(source.path):
                 return parquet_files(source.path)
         case HuggingFaceSource():
             with _looking(source.path):
-                return dataset_files(Path(source.path), source.split)
+                return dataset_files(_subset(source), source.split)
         case FunctionSource():
             return [DataFile(Path(source.function), source.function, "train")]
         case _:
@@ -68,14 +78,14 @@ def training_files(source: FileSource) -> list[DataFile]:
 def held_out_files(source: FileSource) -> list[DataFile]:
     """Returns the files of the held-out rows; empty if these are taken from the training rows."""
     match source:
-        case JsonlSource(held_out_path=str(path)):
-            return [_jsonl(path)]
+        case JsonlSource(held_out_path=str(path)) | CsvSource(held_out_path=str(path)):
+            return [_single(path, source.kind)]
         case ParquetSource(held_out_path=str(path)):
             with _looking(path):
                 return parquet_files(path)
         case HuggingFaceSource(held_out_split=str(split)):
             with _looking(source.path):
-                return dataset_files(Path(source.path), split)
+                return dataset_files(_subset(source), split)
         case FunctionSource(held_out_rows=True):
             return [DataFile(Path(source.function), source.function, "held_out")]
         case _:
@@ -91,8 +101,29 @@ def _looking(path: str) -> Iterator[None]:
         raise ConfigurationError(f"data.sources: {error.filename or path} cannot be read: {error.strerror}") from None
 
 
-def _jsonl(path: str) -> DataFile:
-    return _data_file(Path(path), Path(path).name, "jsonl")
+def format_of(path: Path) -> str | None:
+    """Returns the format that a file's name indicates, `jsonl`, `parquet`, `arrow` or `csv`; None if it indicates none."""
+    packed = path.suffix.lower() in COMPRESSED
+    found = FORMATS.get((path.with_suffix("") if packed else path).suffix.lower())
+    return None if packed and found not in ("jsonl", "csv") else found
+
+
+def _single(path: str, file_format: str) -> DataFile:
+    return _data_file(Path(path), Path(path).name, file_format)
+
+
+def _subset(source: HuggingFaceSource) -> Path:
+    """Returns the folder of the configuration that a source names, which is below its path or in `data` below it."""
+    folder = Path(source.path)
+    if source.subset is None or not folder.is_dir():
+        return folder
+    for base in (folder, folder / "data"):
+        if (base / source.subset).is_dir():
+            return base / source.subset
+    known = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+    raise ConfigurationError(
+        f"data.sources subset: {folder} has no folder {source.subset!r}; its folders: {', '.join(known) or 'none'}"
+    )
 
 
 def _data_file(path: Path, name: str, file_format: str) -> DataFile:
@@ -108,7 +139,7 @@ def parquet_files(path: str) -> list[DataFile]:
     if given.is_file():
         return [_data_file(given, given.name, "parquet")]
     if given.is_dir():
-        base, found = given, _visible_files(given, {".parquet"})
+        base, found = given, _visible_files(given, {"parquet"})
     else:
         base = given.parent
         while glob.has_magic(str(base)):
@@ -143,9 +174,11 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
     Raises `ConfigurationError` if such files are in several folders or formats, because it is then unclear which of
     them are meant.
     """
-    found = [path for path in _visible_files(folder, FORMATS) if path.name not in DESCRIPTIONS]
+    found = [path for path in _visible_files(folder, set(FORMATS.values())) if path.name not in DESCRIPTIONS]
     if not found:
-        raise ConfigurationError(f"data.sources: {folder} contains no data files ({', '.join(FORMATS)})")
+        raise ConfigurationError(
+            f"data.sources: {folder} contains no data files ({', '.join(FORMATS)}; texts also with {' or '.join(COMPRESSED)})"
+        )
     by_split: dict[str, list[Path]] = defaultdict(list)
     for path in found:
         if (named := _split_of(path.relative_to(folder))) is not None:
@@ -156,9 +189,9 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
     if len(folders := {path.parent.relative_to(folder).as_posix() for path in files}) > 1:
         raise ConfigurationError(
             f"data.sources: {folder}: the files of split {split!r} are in {len(folders)} folders, "
-            f"{', '.join(sorted(folders))}; set path to one of them, or make each a source of its own"
+            f"{', '.join(sorted(folders))}; name one of them with subset, or make each a source of its own"
         )
-    if len(formats := {FORMATS[path.suffix] for path in files}) > 1:
+    if len(formats := {named for path in files if (named := format_of(path)) is not None}) > 1:
         raise ConfigurationError(
             f"data.sources: {folder}: the files of split {split!r} have several formats "
             f"({', '.join(sorted(formats))}); expected a single one"
@@ -188,12 +221,12 @@ def _check_split(folder: Path, split: str, known: Sequence[str]) -> None:
         )
 
 
-def _visible_files(folder: Path, suffixes: Any) -> list[Path]:
-    """Returns the files with one of the suffixes at any depth; skips names that start with a dot or an underscore."""
+def _visible_files(folder: Path, formats: Set[str]) -> list[Path]:
+    """Returns the files with one of the formats at any depth; skips names that start with a dot or an underscore."""
     return [
         path
         for path in folder.rglob("*")
-        if path.suffix in suffixes
+        if format_of(path) in formats
         and path.is_file()
         and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
     ]

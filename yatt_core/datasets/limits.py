@@ -8,7 +8,7 @@ gigabytes; without these bounds, reading one would take hours or all memory befo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, AnyStr
 
@@ -40,10 +40,10 @@ VALUE_BYTES = 8
 _COMPRESSED_FIELD, _BUFFERS_FIELD, _HEADER_FIELD = 3, 2, 2
 
 
-def check_parquet(path: Path, metadata: pq.FileMetaData, prompt: str) -> None:
+def check_parquet(path: Path, metadata: pq.FileMetaData, prompt: Collection[str]) -> None:
     """Checks a Parquet file's number of rows, and how far its columns unpack.
 
-    prompt: the column of the prompts, which is checked as a whole, because one text repeated a million times is not
+    prompt: the columns of the prompts, which are checked as a whole, because one text repeated a million times is not
         data; other columns may well repeat a value, and only their row groups are checked.
     """
     check_rows(path, metadata.num_rows)
@@ -53,11 +53,11 @@ def check_parquet(path: Path, metadata: pq.FileMetaData, prompt: str) -> None:
             column = metadata.row_group(group).column(index)
             name, stored = column.path_in_schema, column.total_compressed_size
             unpacked = max(column.total_uncompressed_size, VALUE_BYTES * column.num_values)
-            if name.partition(".")[0] == prompt:
+            if any(name == own or name.startswith(f"{own}.") for own in prompt):
                 prompts, prompts_stored = prompts + unpacked, prompts_stored + stored
             else:
                 _check_ratio(path, name, unpacked, stored, MAX_BATCH_BYTES)
-    _check_ratio(path, prompt, prompts, prompts_stored, LEAST_UNPACKED)
+    _check_ratio(path, ", ".join(prompt), prompts, prompts_stored, LEAST_UNPACKED)
 
 
 def rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
@@ -215,9 +215,21 @@ def _number(form: str, data: memoryview, place: int) -> int:
         raise pa.ArrowInvalid(f"a message is damaged: {error}") from None
 
 
-def bounded_lines(path: Path, stream: IO[AnyStr]) -> Iterator[AnyStr]:
-    """Yields the lines of a file, none of which is read beyond the bound for a row."""
-    number = 0
+def check_unpacked(path: Path, unpacked: int, stored: int) -> None:
+    """Checks how far a compressed text has been unpacked."""
+    if unpacked > MAX_BATCH_BYTES and unpacked > MAX_RATIO * stored:
+        raise DataError(
+            f"{path}: unpacks from {stored:,} to {unpacked:,} bytes or more; at most {MAX_RATIO:,} times the stored size is "
+            "read; unpack it, or write it with fewer repetitions"
+        )
+
+
+def bounded_lines(path: Path, stream: IO[AnyStr], before: int = 0) -> Iterator[AnyStr]:
+    """Yields the lines of a file, none of which is read beyond the bound for a row.
+
+    before: number of lines that have been read.
+    """
+    number = before
     while line := stream.readline(MAX_ROW_BYTES + 1):
         number += 1
         check_rows(path, number)

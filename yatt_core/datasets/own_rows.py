@@ -14,6 +14,7 @@ from typing import Any
 from yatt_core.algorithms.own import SOURCES, verify_source
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.installed import error_place, failure_text, find_function
+from yatt_core.prompts.keys import without
 from yatt_core.spec.sections.data import FunctionSource
 
 PLACE = "data.sources function"
@@ -52,7 +53,7 @@ def _plain(row: Any, place: str, images: str | None) -> dict[str, Any] | DataErr
     if not isinstance(row, dict) or not all(isinstance(key, str) for key in row):
         return DataError(f"{place}: the row is {type(row).__name__}; expected {PLAIN}")
     try:
-        json.dumps({key: value for key, value in row.items() if key != images}, allow_nan=False)
+        json.dumps(row if images is None else without(row, images), allow_nan=False)
     except (TypeError, ValueError) as error:
         return DataError(f"{place}: {error}; expected {PLAIN}")
     return dict(row)

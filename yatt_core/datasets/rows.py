@@ -7,7 +7,6 @@ with file and row for a row that cannot be used.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,13 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from yatt_core.datasets import jsonl, tables
+from yatt_core.datasets.columns import Wanted
 from yatt_core.datasets.data_files import DataFile, held_out_files, training_files
 from yatt_core.datasets.local_files import read_within
 from yatt_core.datasets.own_rows import own_rows
+from yatt_core.datasets.questions import prompt_keys, read_question, read_tools
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.problems import LISTED
 from yatt_core.progress import log_progress
-from yatt_core.prompts.conversations import read_messages, transcript
+from yatt_core.prompts.keys import MISSING, hint, value_at, without
 from yatt_core.prompts.media import MAX_BYTES
 from yatt_core.prompts.prompt import Message
 from yatt_core.spec.sections.data import FileSource, FunctionSource
@@ -47,9 +48,15 @@ class Row:
     """A task that is not yet assigned to a part of the inputs (training, held-out or probe).
 
     origin: where the row comes from: its split, its file or task, and its number.
+    text: the question, or the transcript of a conversation; empty if the answer is learnt as a whole.
+    answer: the reference answer; None if the row has none.
     entry: the original row as plain JSON values.
     media: addresses of its images.
     messages: the conversation; empty for a single question.
+    other_answers: further right answers.
+    reply: the messages of a demonstration, from the assistant's first after the prompt to its last.
+    tools: descriptions of the tools that the conversation may call.
+    rendered: whether the text is what the model reads.
     """
 
     origin: str
@@ -58,6 +65,10 @@ class Row:
     entry: Mapping[str, Any]
     media: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
+    other_answers: tuple[str, ...] = ()
+    reply: tuple[Message, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    rendered: bool = False
 
 
 def splits_of(source: FileSource) -> tuple[Split, ...]:
@@ -70,25 +81,35 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
     files = training_files(source) if split == "train" else held_out_files(source)
     step = ROWS_PER_WORD if source.image_field is None else HEAVY_ROWS_PER_WORD
     count = 0
-    answer_known = source.answer_field == FileSource.model_fields["answer_field"].default
+    unseen = _keys_to_see(source)
     read = ((file, number, entry) for file in files for number, entry in read_entries(file, source))
     for file, number, entry in read:
         try:
             row = _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
         except DataError as error:
             raise _with_following(error, itertools.islice(read, ROWS_AFTER_ERROR), source, keep) from None
-        answer_known = answer_known or source.answer_field in row.entry
+        unseen = {key: field for key, field in unseen.items() if value_at(row.entry, key, MISSING) is MISSING}
         yield row
         count += 1
         if count % step == 0:
             log_progress(log, f"{file.path}: {count:,} {split} rows read")
     if not count:
         raise DataError(f"{files[0].path}: the file has no rows")
-    if not answer_known:  # a row may lack the key, but a key that is set explicitly must occur in some rows
+    for key, field in unseen.items():
         raise DataError(
-            f"{files[0].path}: none of the {count:,} {split} rows has the key {source.answer_field!r} for the answer "
-            f"(data.sources answer_field); {_hint(source.answer_field, row.entry)}"
+            f"{files[0].path}: none of the {count:,} {split} rows has the key {key!r} for the {field.removesuffix('_field')} "
+            f"(data.sources {field}); {hint(key, row.entry)}"
         )
+
+
+def _keys_to_see(source: FileSource) -> dict[str, str]:
+    """Returns the keys that a row may lack, but that must occur in some rows because they are set explicitly."""
+    fields = {
+        field: getattr(source, field)
+        for field in ("answer_field", "system_field", "tools_field")
+        if getattr(source, field) != FileSource.model_fields[field].default
+    }
+    return {key: field for field, key in fields.items()}
 
 
 def _with_following(
@@ -111,68 +132,74 @@ def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, Entr
     """Yields the number (from 1) and the values of each row of a file, or why a row has none; nothing is checked."""
     if isinstance(source, FunctionSource):
         return own_rows(source, file.format)
-    heavy = source.image_field is not None
-    prompt = source.prompt_field or source.answer_field
-    fields = {prompt, source.answer_field, source.image_field or prompt}
     match file.format:
         case "parquet":
-            return tables.read_parquet(file.path, prompt, fields, heavy)
+            return tables.read_parquet(file.path, _wanted(source))
         case "arrow":
-            return tables.read_arrow_stream(file.path, fields, heavy)
+            return tables.read_arrow_stream(file.path, _wanted(source))
         case "csv":
             return tables.read_csv(file.path)
         case _:
-            return jsonl.read_objects(file.path)
+            keys = (*prompt_keys(source), source.answer_field, source.chosen_field, source.rejected_field)
+            return jsonl.read_objects(file.path, keys)
+
+
+def _wanted(source: FileSource) -> Wanted:
+    """Returns the keys by which a table's columns are read."""
+    prompts = prompt_keys(source)
+    further = (key for key in (source.system_field, source.tools_field) if key is not None)
+    return Wanted(
+        prompts=prompts,
+        given_back=(*prompts, source.answer_field, source.chosen_field, source.rejected_field),
+        checked=(*prompts, source.answer_field, *further),
+        images=source.image_field,
+    )
 
 
 def _row(file: DataFile, number: int, entry: Entry, origin: str, source: FileSource, keep: Keep) -> Row:
     if isinstance(entry, DataError):
         raise entry
     place = f"{file.path}:{number}"
-    text, messages = _prompt(entry, place, source.prompt_field or source.answer_field)
-    answer = entry.get(source.answer_field)
-    if answer is not None and not isinstance(answer, str):
-        raise DataError(f"{place}: {source.answer_field!r} is {type(answer).__name__}; expected the answer as a string")
-    if source.image_field is None:
-        return Row(origin, text, answer, entry, messages=messages)
-    given = _value(entry, place, source.image_field, "image_field")
+    try:
+        asked = read_question(entry, source)
+        tools = read_tools(entry, source)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
+    media, entry = _images(file, place, entry, source, keep)
+    return Row(
+        origin=origin,
+        text=asked.text,
+        answer=asked.answers.first,
+        entry=entry,
+        media=media,
+        messages=asked.messages,
+        other_answers=asked.answers.others,
+        reply=asked.reply,
+        tools=tools,
+        rendered=source.rendered,
+    )
+
+
+def _images(
+    file: DataFile, place: str, entry: dict[str, Any], source: FileSource, keep: Keep
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Returns the addresses of a row's images, and the row without their bytes."""
+    key = source.image_field
+    if key is None:
+        return (), entry
+    given = value_at(entry, key, MISSING)
+    if given is MISSING:
+        raise DataError(
+            f"{place}: the row has no key {key!r} for the image (data.sources image_field); {hint(key, entry)}"
+        )
     images = given if isinstance(given, list) else [] if given is None else [given]
     media = []
     for count, image in enumerate(images, start=1):
-        what = f"{place}: image {count} of {source.image_field!r}"
+        what = f"{place}: image {count} of {key!r}"
         media.append(keep(_image_bytes(image, file.path.parent, what), what))
     if any(not isinstance(image, str) for image in images):
-        entry = {key: value for key, value in entry.items() if key != source.image_field}
-    return Row(origin, text, answer, entry, tuple(media), messages)
-
-
-def _prompt(entry: Mapping[str, Any], place: str, key: str) -> tuple[str, tuple[Message, ...]]:
-    """Returns the text of the prompt, and its messages if it is a conversation of several."""
-    value = _value(entry, place, key, "prompt_field")
-    if isinstance(value, list):
-        try:
-            messages = read_messages(value)
-        except DataError as error:
-            raise DataError(f"{place}: {key!r}: {error}") from None
-        return (messages[0].content, ()) if len(messages) == 1 else (transcript(messages), messages)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{place}: {key!r} must be a non-empty string or a list of messages")
-    return value, ()
-
-
-def _value(entry: Mapping[str, Any], place: str, key: str, field: str) -> Any:
-    if key not in entry:
-        what = field.removesuffix("_field")
-        raise DataError(
-            f"{place}: the row has no key {key!r} for the {what} (data.sources {field}); {_hint(key, entry)}"
-        )
-    return entry[key]
-
-
-def _hint(key: str, entry: Mapping[str, Any]) -> str:
-    """Returns a hint about the key that may have been meant instead of a missing one."""
-    near = difflib.get_close_matches(key, entry, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"its keys: {', '.join(entry) or 'none'}"
+        entry = without(entry, key)
+    return tuple(media), entry
 
 
 def _image_bytes(image: Any, folder: Path, what: str) -> bytes:

@@ -1,8 +1,8 @@
 """Reads a spec's sources and divides their prompts into held-out, probe and training prompts.
 
 Consumes `DataSpec` and the spec's seed. Produces a `Collection`. The parts never share a task, even across sources;
-two prompts are the same task if they have the same images, and the same question up to case and surrounding white
-space. Held-out and probe prompts are distinct; training prompts keep the repetitions of their source. Sources are
+two prompts are the same task if they have the same images and tools, and the same question up to case and surrounding
+white space. Held-out and probe prompts are distinct; training prompts keep the repetitions of their source. Sources are
 read row by row, several times; only the held-out and probe prompts are held in memory.
 
 reasoning-gym draws entry i from Random(seed + i), so nearby seeds yield the same data shifted by one: held-out
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from yatt_core.datasets.rows import Keep, Row, read_rows, splits_of
+from yatt_core.digests import canonical_json
 from yatt_core.errors import ConfigurationError
 from yatt_core.problems import Problems
 from yatt_core.prompts.media import verified_address
@@ -93,8 +94,12 @@ def normalise(text: str) -> str:
 
 
 def task_key(row: Row) -> bytes:
-    """Returns the 32 bytes that identify a task: a hash of its question and images."""
-    parts = (str(len(row.media)), *row.media, normalise(row.text))
+    """Returns the 32 bytes that identify a task: a hash of its question, images and tools.
+
+    The question of a conversation is its transcript, system message included; a text that is learnt as a whole is its own.
+    """
+    tools = (canonical_json([dict(tool) for tool in row.tools]),) if row.tools else ()
+    parts = (str(len(row.media)), *row.media, normalise(row.text or row.answer or ""), *tools)
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
@@ -209,7 +214,20 @@ def look_over(data: DataSpec, seed: int, with_probe: bool = True) -> bool:
 
 
 def _prompt(row: Row, source: int, index: int) -> Prompt:
-    return Prompt(source, index, f"{source}/{row.origin}", row.text, row.answer, row.entry, row.media, row.messages)
+    return Prompt(
+        source=source,
+        index=index,
+        prompt_id=f"{source}/{row.origin}",
+        text=row.text,
+        answer=row.answer,
+        entry=row.entry,
+        media=row.media,
+        messages=row.messages,
+        other_answers=row.other_answers,
+        reply=row.reply,
+        tools=row.tools,
+        rendered=row.rendered,
+    )
 
 
 def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:

@@ -1,18 +1,17 @@
-"""Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them) and CSV.
+"""Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them), CSV and TSV.
 
 Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may be of any size, and so
 that Ctrl-C ends the reading at once. What a file may unpack to is bounded (`limits`).
-Times and decimals become text, non-finite numbers become null, and columns that JSON cannot represent (bytes,
-maps, times within lists) are dropped unless the caller needs them. Raises `ConfigurationError` for a file that
-cannot be opened, and `DataError` for one that is damaged or has duplicate column names.
+Times and decimals become text, non-finite numbers become null, JSON texts of `datasets` become values, and columns that
+JSON cannot represent (bytes, maps, times within lists) are dropped unless the caller needs them. Raises
+`ConfigurationError` for a file that cannot be opened, and `DataError` for one that is damaged or has duplicate column names.
 """
 
 from __future__ import annotations
 
 import csv
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+import io
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from yatt_core.datasets.columns import Columns, Wanted, check_names, columns_of, plain_row, prompt_columns
+from yatt_core.datasets.content import check_table, opened
 from yatt_core.datasets.limits import (
+    MAX_ROW_BYTES,
     bounded_lines,
     bounded_parts,
-    check_depth,
     check_message,
     check_parquet,
     check_rows,
@@ -33,6 +34,8 @@ from yatt_core.datasets.limits import (
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.regular_files import check_regular
 
+TABS = ".tsv"
+"""Ending of the names of files whose values are separated by tabs."""
 ROWS_AT_ONCE = 64
 HEAVY_ROWS_AT_ONCE = 8
 """Used instead of `ROWS_AT_ONCE` for rows with images."""
@@ -44,43 +47,53 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 """Pairs of row number (from 1) and row."""
 
 
-def read_parquet(path: Path, prompt: str, needed: Set[str], heavy: bool) -> Rows:
-    """Yields the rows of a Parquet file.
-
-    prompt: the column of the prompts.
-    needed: columns that are read whatever their type.
-    heavy: True if rows contain images.
-    """
-    with _reading(path), pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-        check_parquet(path, file.metadata, prompt)
-        columns = _columns(path, file.schema_arrow, needed)
-        size = rows_at_once(file.metadata, HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
-        yield from _rows(path, file.iter_batches(batch_size=size, columns=columns, use_threads=False), size, heavy)
-
-
-def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
-    """Yields the rows of an Arrow IPC stream.
-
-    needed, heavy: as for `read_parquet`.
-    """
+def read_parquet(path: Path, wanted: Wanted) -> Rows:
+    """Yields the rows of a Parquet file."""
+    heavy = wanted.images is not None
     with _reading(path):
+        check_table(path)
+        with pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+            check_parquet(path, file.metadata, prompt_columns(file.schema_arrow, wanted.prompts))
+            columns = columns_of(path, file.schema_arrow, wanted)
+            size = rows_at_once(file.metadata, HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
+            batches = file.iter_batches(batch_size=size, columns=columns.names, use_threads=False)
+            yield from _rows(path, batches, size, columns)
+
+
+def read_arrow_stream(path: Path, wanted: Wanted) -> Rows:
+    """Yields the rows of an Arrow IPC stream."""
+    with _reading(path):
+        check_table(path)
         _check_messages(path)
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            columns = _columns(path, stream.schema, needed)
-            batches = (batch.select(columns) for batch in stream)
-            size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
-            yield from _rows(path, map(_validated, batches), size, heavy)
+            columns = columns_of(path, stream.schema, wanted)
+            batches = (batch.select(columns.names) for batch in stream)
+            size = ROWS_AT_ONCE if wanted.images is None else HEAVY_ROWS_AT_ONCE
+            yield from _rows(path, map(_validated, batches), size, columns)
 
 
 def read_csv(path: Path) -> Rows:
-    """Yields the rows of a UTF-8 CSV file with a header line; every value is text, and empty values are null."""
-    with _reading(path), path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(bounded_lines(path, stream), strict=True)
-        _check_names(path, reader.fieldnames or ())
+    """Yields the rows of a UTF-8 file with a header line, whose values are separated by commas, or by tabs in a .tsv file.
+
+    Every value is text, and empty values are null. A first column without a name, in which pandas writes the numbers of
+    rows, is left out.
+    """
+    csv.field_size_limit(MAX_ROW_BYTES)  # of the whole process, whose other readers of CSV have files of our own
+    with _reading(path), opened(path) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        tabs = TABS in path.suffixes
+        reader = csv.DictReader(bounded_lines(path, text), strict=True, delimiter="\t" if tabs else ",")
+        names = reader.fieldnames or ()
+        check_names(path, names)
+        if len(names) == 1 and (other := next((mark for mark in ";\t," if mark in names[0]), None)) is not None:
+            expected = "tabs" if tabs else "commas"
+            raise DataError(
+                f"{path}: the header line is {names[0]!r}; expected {expected} between values, not {other!r}"
+            )
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
                 raise DataError(f"{path}:{number}: the row and the header line have different numbers of values")
-            yield number, {key: value or None for key, value in row.items()}
+            yield number, {key: value or None for key, value in row.items() if key or key != names[0]}
 
 
 @contextmanager
@@ -95,31 +108,6 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
-def _columns(path: Path, schema: pa.Schema, needed: Set[str]) -> list[str]:
-    """Returns the columns to read, in the table's order."""
-    check_depth(path, schema)
-    _check_fields(path, schema)
-    return [field.name for field in schema if field.name in needed or _is_text(field.type) or _is_plain(field.type)]
-
-
-def _check_fields(path: Path, fields: Iterable[pa.Field]) -> None:
-    """Raises `DataError` if columns, or nested fields at any depth, share a name, because a row can hold only one."""
-    fields = list(fields)
-    _check_names(path, [field.name for field in fields])
-    for field in fields:
-        kind = field.type
-        while hasattr(kind, "value_type"):
-            kind = kind.value_type
-        if pa.types.is_struct(kind):
-            _check_fields(path, (kind.field(i) for i in range(kind.num_fields)))
-
-
-def _check_names(path: Path, names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
-
-
 def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the batch after checking all its offsets and strings.
 
@@ -129,29 +117,6 @@ def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    """Returns True for types that are converted to text."""
-    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Returns True for types that are JSON values at any depth."""
-    types = pa.types
-    if types.is_struct(kind):
-        return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_dictionary(kind):
-        return _is_plain(kind.value_type)
-    simple = (
-        types.is_null,
-        types.is_boolean,
-        types.is_integer,
-        types.is_floating,
-        types.is_string,
-        types.is_large_string,
-    )
-    return any(test(kind) for test in simple)
-
-
 def _check_messages(path: Path) -> None:
     """Checks the messages of an Arrow stream; reads their metadata only."""
     with pa.memory_map(str(path)) as file:
@@ -159,35 +124,24 @@ def _check_messages(path: Path) -> None:
             check_message(path, message)
 
 
-def _rows(path: Path, batches: Iterator[pa.RecordBatch], size: int, heavy: bool) -> Rows:
+def _rows(path: Path, batches: Iterator[pa.RecordBatch], size: int, columns: Columns) -> Rows:
     """Yields the rows of all batches.
 
     size: maximum number of rows that exist as Python objects at once.
-    heavy: True if rows contain images.
     """
+    images = 0 if columns.images is None else IMAGES_OF_A_ROW
     number = 0
     for batch in batches:
         check_rows(path, number + batch.num_rows)
         for start in range(0, batch.num_rows, size):
-            for part in bounded_parts(path, batch.slice(start, size), number + 1, IMAGES_OF_A_ROW if heavy else 0):
-                for row in _as_text(part).to_pylist():
+            for part in bounded_parts(path, batch.slice(start, size), number + 1, images):
+                for row in _as_text(part, columns.texts).to_pylist():
                     number += 1
-                    yield number, {key: _finite(value) for key, value in row.items()}
+                    yield number, plain_row(path, number, row, columns)
 
 
-def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _as_text(batch: pa.RecordBatch, texts: Collection[str]) -> pa.RecordBatch:
     for index, field in enumerate(batch.schema):
-        if _is_text(field.type):
+        if field.name in texts:
             batch = batch.set_column(index, field.name, pc.cast(batch.column(index), pa.string()))
     return batch
-
-
-def _finite(value: Any) -> Any:
-    """Returns the value with null in place of each non-finite number."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return value

@@ -17,6 +17,7 @@ import numpy as np
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.manifest import TRAIN, Facts
 from yatt_core.inputs.pools import POOL_FILE, POOLS
+from yatt_core.prompts.keys import value_at
 from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.protocols.receipts import PromptPool
 from yatt_core.spec.sections.data import UNFIT_IN_NAMES, DataSpec
@@ -54,11 +55,10 @@ def write_pools(data: DataSpec, folder: Path) -> Facts:
 
 def _value(entry: Any, field: str) -> str:
     """Returns the value of a key, as text."""
-    for key in field.split("."):
-        if not isinstance(entry, dict) or entry.get(key) is None:
-            return WITHOUT
-        entry = entry[key]
-    return entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True)
+    value = value_at(entry, field)
+    if value is None:
+        return WITHOUT
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def _natural(value: str) -> tuple[bool, float, str]:

@@ -1,36 +1,94 @@
-"""Conversations as prompts: several messages of a system, a user and an assistant, the last of them the user's.
+"""Conversations of rows: messages of a system, a user, an assistant and tools, in the forms in which files have them.
 
-Consumes the value of a row. Produces `Message`s and a transcript, which people, judges and reward functions read; the
-model receives the messages in its own chat template. Raises `DataError`.
+Consumes the value of a row. Produces `Message`s, the part of a conversation that is a demonstration, and a transcript, which
+people, judges and reward functions read; the model receives the messages in its own chat template. Raises `DataError`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from yatt_core.errors import DataError
-from yatt_core.models.tokenizer import IMAGE
+from yatt_core.json_text import parsed
+from yatt_core.prompts.message_forms import ASSISTANT, SYSTEM, TOOL, USER, read_message
 from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.thoughts import THINK
+from yatt_core.prompts.tool_calls import CALL, CALL_END, ToolCall
 
-SYSTEM, USER, ASSISTANT = ROLES = ("system", "user", "assistant")
+
+def is_conversation(value: Any) -> bool:
+    """Returns True for a list of messages, or the JSON text of one; a list of anything else is no conversation."""
+    found = parsed(value, "[") if isinstance(value, str) else value
+    return (
+        isinstance(found, list)
+        and bool(found)
+        and all(isinstance(item, Mapping) and ("role" in item or "from" in item) for item in found)
+    )
 
 
-def read_messages(value: Sequence[Any]) -> tuple[Message, ...]:
-    """Returns the messages in a row's value, a list of {role, content}.
+def read_conversation(value: Any) -> tuple[Message, ...]:
+    """Returns the messages in a row's value: a list of messages in one of the forms of `message_forms`, or its JSON text.
 
-    Content is text, or a list of parts, {type: text, text: TEXT} or {type: image}. An image part marks the place of the
-    next image of the row.
+    Only the first message may be the system's. The value may end with a message of any other role.
     """
-    messages = tuple(_message(item, f"message {number}") for number, item in enumerate(value, start=1))
+    found = parsed(value, "[") if isinstance(value, str) else value
+    if not isinstance(found, list):
+        raise DataError(f"is {type(value).__name__}; expected a list of messages")
+    messages = tuple(read_message(item, f"message {number}") for number, item in enumerate(found, start=1))
     for number, message in enumerate(messages, start=1):
         if message.role == SYSTEM and number > 1:
             raise DataError(f"message {number} has the role system; only the first message may have it")
-    if not messages or messages[-1].role != USER:
-        ends = f"ends with the role {messages[-1].role}" if messages else "has no messages"
+    if not messages:
+        raise DataError("the conversation has no messages; expected a last message of the user or the assistant")
+    return messages
+
+
+def split_demonstration(messages: Sequence[Message]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Returns the prompt's messages, and the reply if the conversation ends with the assistant's message.
+
+    The reply of such a demonstration begins with the assistant's first message.
+    """
+    last = messages[-1].role
+    if last not in (USER, TOOL, ASSISTANT):
         raise DataError(
-            f"the conversation {ends}; expected a last message of the user, and the answer in a key of its own"
+            f"the conversation ends with the role {last}; expected a last message of the user or the assistant"
         )
+    if last != ASSISTANT:
+        return tuple(messages), ()
+    first = next(place for place, message in enumerate(messages) if message.role == ASSISTANT)
+    if not any(message.role in (USER, TOOL) for message in messages[:first]):
+        raise DataError("the conversation begins with the assistant's message; expected one of the user before it")
+    check_learnt(messages[first:])
+    return tuple(messages[:first]), tuple(messages[first:])
+
+
+def check_learnt(reply: Sequence[Message]) -> None:
+    """Raises `DataError` if all of the assistant's messages have the weight 0."""
+    if not any(message.learnt for message in reply if message.role == ASSISTANT):
+        raise DataError("all of the assistant's messages have the weight 0; expected one to learn from")
+
+
+def read_reply(value: Any, before: Sequence[Message]) -> tuple[Message, ...]:
+    """Returns the messages of a response: a string, or a list of messages that ends with the assistant's.
+
+    before: the prompt's messages, which the list may repeat before the response, with or without its system message.
+    """
+    if isinstance(value, str) and not is_conversation(value):
+        return (Message(ASSISTANT, value),)
+    if not isinstance(value, str | list) or not value:
+        raise DataError(f"is {type(value).__name__}; expected a string, or messages that end with the assistant's")
+    messages = read_conversation(value)
+    if messages[-1].role != ASSISTANT:
+        raise DataError(f"ends with the role {messages[-1].role}; expected a last message of the assistant")
+    spoken = [message for message in before if message.role != SYSTEM]
+    for prompt in (list(before), spoken):
+        if prompt and _same(messages[: len(prompt)], prompt) and len(messages) > len(prompt):
+            messages = messages[len(prompt) :]
+            break
+    if messages[0].role != ASSISTANT:
+        raise DataError("begins with messages that are not the prompt's; expected these, or the response alone")
     return messages
 
 
@@ -39,11 +97,11 @@ def read_response(value: Any, before: Sequence[str]) -> str:
 
     before: contents of the prompt's messages, which the list may repeat before the response.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and not is_conversation(value):
         return value
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, str | list) or not value:
         raise DataError(f"is {type(value).__name__}; expected a string, or messages that end with the assistant's")
-    messages = [_message(item, f"message {number}") for number, item in enumerate(value, start=1)]
+    messages = read_conversation(value)
     if messages[-1].role != ASSISTANT:
         raise DataError(f"ends with the role {messages[-1].role}; expected a last message of the assistant")
     if len(messages) > 1 and [message.content for message in messages[:-1]] != list(before):
@@ -53,29 +111,22 @@ def read_response(value: Any, before: Sequence[str]) -> str:
 
 def transcript(messages: Sequence[Message]) -> str:
     """Returns the messages as text, each after its role."""
-    return "\n\n".join(f"{message.role}: {message.content}" for message in messages)
+    return "\n\n".join(_shown(message) for message in messages)
 
 
-def _message(item: Any, place: str) -> Message:
-    if not isinstance(item, Mapping):
-        raise DataError(f"{place} is {type(item).__name__}; expected {{role, content}}")
-    if item.get("role") not in ROLES:
-        raise DataError(f"{place} has the role {item.get('role')!r}; expected one of {', '.join(ROLES)}")
-    others = [key for key, value in item.items() if key not in ("role", "content") and value is not None]
-    if others:
-        raise DataError(f"{place} has the key {others[0]!r}; expected role and content only")
-    content = item.get("content")
-    if isinstance(content, list):
-        content = "".join(_part(part, f"{place}, part {number}") for number, part in enumerate(content, start=1))
-    if not isinstance(content, str) or not content.strip():
-        raise DataError(f"{place}: content must be a non-empty string, or a list of parts")
-    return Message(item["role"], content)
+def _shown(message: Message) -> str:
+    who = f"{message.role} ({message.name})" if message.name else message.role
+    thoughts = f"{THINK.begin}\n{message.thoughts}\n{THINK.end}\n" if message.thoughts else ""
+    said = [message.content] if message.content or not message.calls else []
+    return f"{who}: {thoughts}{chr(10).join([*said, *map(_shown_call, message.calls)])}"
 
 
-def _part(part: Any, place: str) -> str:
-    given = {key: value for key, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
-    if given.keys() == {"type", "text"} and given["type"] == "text" and isinstance(given["text"], str):
-        return str(given["text"])
-    if given == {"type": "image"}:
-        return IMAGE
-    raise DataError(f"{place}: expected {{type: text, text: TEXT}}, or {{type: image}} with the image in image_field")
+def _shown_call(call: ToolCall) -> str:
+    shown = {"name": call.name, "arguments": dict(call.arguments)}
+    return f"{CALL}{json.dumps(shown, ensure_ascii=False)}{CALL_END}"
+
+
+def _same(messages: Sequence[Message], others: Sequence[Message]) -> bool:
+    return [(each.role, each.content, each.calls) for each in messages] == [
+        (each.role, each.content, each.calls) for each in others
+    ]

@@ -1,4 +1,4 @@
-"""`python make.py`: writes `saved/`, a dataset as the `datasets` package itself saves it (made with 5.2.0).
+"""`python make.py`: writes `saved/` and `json/`, datasets as the `datasets` package itself saves them (made with 5.2.0).
 
 The package is needed only for this script; the tests read the copy that is committed next to it.
 """
@@ -6,10 +6,12 @@ The package is needed only for this script; the tests read the copy that is comm
 from __future__ import annotations
 
 import io
+import json
 import shutil
+import tempfile
 from pathlib import Path
 
-from datasets import Dataset, DatasetDict, Features, Image, List, Value
+from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
 from PIL import Image as Picture
 
 ROWS = 12
@@ -42,5 +44,38 @@ def main() -> None:
     splits.save_to_disk(folder, num_shards={"train": 2, "test": 1})
 
 
+def conversation(number: int) -> list[dict[str, object]]:
+    """Returns messages whose keys, and whose calls' arguments, differ."""
+    arguments = {"city": "Oslo"} if number % 2 else {"first": number, "unit": None}
+    call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
+    return [
+        {"role": "user", "content": f"Look at {number}."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "name": "look", "content": "seen"},
+        {"role": "assistant", "content": f"I saw {number}."},
+    ]
+
+
+def main_json() -> None:
+    """Rewrites the folder and the file of rows with different keys, which `datasets` stores as JSON texts."""
+    folder = Path(__file__).parent / "json"
+    shutil.rmtree(folder, ignore_errors=True)
+    rows = [
+        {
+            "messages": conversation(number),
+            "meta": {"level": number} if number % 2 else {"tags": ["a"]},
+            "answer": f"2024-05-0{number + 1}",
+        }
+        for number in range(6)
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = load_dataset("json", data_files=str(path), split="train", cache_dir=scratch)
+        data.save_to_disk(folder / "saved")
+        data.to_parquet(folder / "rows.parquet")
+
+
 if __name__ == "__main__":
     main()
+    main_json()

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
+from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.curriculum import CurriculumSpec
 
@@ -48,6 +49,15 @@ class DialogueMarks(SpecModel):
     """Before a turn of the user."""
     assistant: str = Field(default="\n\nAssistant:", min_length=1)
     """Before a turn of the assistant."""
+
+    @model_validator(mode="after")
+    def _marks_differ(self) -> Self:
+        if self.user.startswith(self.assistant) or self.assistant.startswith(self.user):
+            raise ValueError(
+                f"the marks {self.user!r} and {self.assistant!r} cannot be told apart; expected two of which neither begins "
+                "with the other"
+            )
+        return self
 
 
 class FileSource(SpecModel):
@@ -90,6 +100,43 @@ class FileSource(SpecModel):
     """Name of this source in metrics; `null`: the name of its file or folder."""
     weight: Weight = 1.0
     """Weight of this source in the mixture, relative to the other sources."""
+
+    @model_validator(mode="after")
+    def _template_is_sound(self) -> Self:
+        if self.prompt_template is None:
+            return self
+        if self.prompt_field != FileSource.model_fields["prompt_field"].default:
+            raise ValueError("prompt_template: it takes the place of prompt_field; leave one of them out")
+        try:
+            check_template(self.prompt_template)
+        except ValueError as error:
+            raise ValueError(f"prompt_template: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _rendered_texts_are_whole(self) -> Self:
+        given = [key for key in ("dialogue", "system_field", "tools_field") if getattr(self, key) is not None]
+        if self.rendered and given:
+            raise ValueError(
+                f"{given[0]}: the texts of the source are rendered, so that no chat template is applied; leave out "
+                f"{given[0]} or rendered"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_have_one_meaning(self) -> Self:
+        prompt = self.prompt_field if self.prompt_template is None else None
+        others = {
+            key: value
+            for key in ("system_field", "image_field", "tools_field")
+            if (value := getattr(self, key)) is not None
+        }
+        for key, value in others.items():
+            if value in (prompt, self.answer_field):
+                raise ValueError(
+                    f"{key}: {value!r} is also the key of the prompt or of the answer; expected a key of its own"
+                )
+        return self
 
 
 class JsonlSource(FileSource):
@@ -139,6 +186,14 @@ class HuggingFaceSource(FileSource):
     """The split that contains the training rows."""
     held_out_split: str | None = None
     """The split that contains the held-out rows; by default they are taken from the end of `split`."""
+
+    @model_validator(mode="after")
+    def _subset_is_below(self) -> Self:
+        if self.subset is not None and (
+            not self.subset or ".." in PurePath(self.subset).parts or self.subset[0] == "/"
+        ):
+            raise ValueError(f"subset: {self.subset!r} is not the name of a folder below path")
+        return self
 
 
 class FunctionSource(FileSource):
@@ -214,6 +269,18 @@ class DataSpec(SpecModel):
         given = [source.name for source in self.sources if source.name is not None]
         if len(set(given)) < len(given):
             raise ValueError(f"sources: each name can be given to one source only, not {given}")
+        return self
+
+    @model_validator(mode="after")
+    def _system_prompt_is_rendered(self) -> Self:
+        rendered = [
+            number for number, source in enumerate(self.sources) if isinstance(source, FileSource) and source.rendered
+        ]
+        if self.system_prompt is not None and rendered:
+            raise ValueError(
+                f"system_prompt: the texts of sources.{rendered[0]} are rendered, so that no system message is added to them; "
+                "leave one of both out"
+            )
         return self
 
     @model_validator(mode="after")
