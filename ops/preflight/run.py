@@ -64,7 +64,7 @@ def check_before_start(
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
     """
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
     from ops.integrations.apprise_notifier import AppriseNotifier
 
     problems, trials = Problems(), list[Trial]()
@@ -139,7 +139,7 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
     from yatt_core.input_building.codec_check import check_codec
     from yatt_core.input_building.engine_check import check_engines
     from yatt_core.input_building.given_models import check_before_start as check_given
@@ -151,7 +151,7 @@ def check_model(spec: RunSpec) -> None:
 
 def _check_surroundings(home: Path, spec: RunSpec) -> None:
     """Raises the errors of the object store, of devices without enough memory, and of a full disk."""
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
 
     if spec.storage.url is not None:
         from yatt_core.storage.objects import ObjectStore

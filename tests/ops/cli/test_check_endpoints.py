@@ -62,7 +62,7 @@ def test_the_answer_is_in_the_table_and_nothing_is_asked_offline(
     ("reply", "part", "code", "says"),
     [
         (Reply(status=404), {}, 2, "(not found); check url and model 'judge-7b'"),
-        (Reply(status=401), {"credential": {"env": "JUDGE_KEY"}}, 2, "(not authorised); check the key in the environment variable JUDGE_KEY"),
+        (Reply(status=401), {"credential": {"env": "JUDGE_KEY"}}, 2, "check the key in the environment variable JUDGE_KEY"),
         (Reply(status=403), {}, 2, "(not authorised); check whether it needs a key (credential)"),
         (Reply(status=302), {}, 2, "(moved); redirects are not followed"),
         (Reply(body="not a completion"), {}, None, "not a chat completion"),
