@@ -45,7 +45,8 @@ def check(
     """Check a spec before a run: all rows, prompts, reference answers, reward functions and the model's folder.
 
     Starts no cluster and leaves nothing behind. Each endpoint that judges is asked one question. If YATT_RAY_ADDRESS
-    names a cluster, its nodes are asked which of them share the home folder. `yatt train` makes the same checks, of all rows once its cluster is up.
+    names a cluster, its nodes are asked which of them share the home folder. `yatt train` makes the same checks, of all rows
+    once its cluster is up.
     """
     from flows.run.home import Home
     from ops.preflight.disks import check_disks
