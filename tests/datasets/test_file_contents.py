@@ -146,17 +146,21 @@ def test_pointers_in_a_folder_of_a_data_set_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
-def test_damaged_and_exploding_files_are_refused(tmp_path: Path, pack: Any) -> None:
-    path = tmp_path / "a.jsonl.gz"
-    source = {"kind": "jsonl", "path": str(path)}
-    path.write_bytes(pack(TEXT * 100)[:-20])
+def test_damaged_files_are_refused(tmp_path: Path, pack: Any) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(pack(TEXT * 100)[:-20])
     with pytest.raises(DataError, match=r"a\.jsonl\.gz: cannot be read"):
-        read(source)
-    line = b'{"prompt": "a", "note": "%s"}\n' % (b"x" * 8_000_000)
-    path.write_bytes(pack(line * 40) if pack is zstd else gzip.compress(line * 40, 9))
-    if pack is zstd:
-        with pytest.raises(DataError, match=r"unpacks from .* to 26\d,\d+,\d+ bytes or more; at most 1,000 times"):
-            read(source)
+        read({"kind": "jsonl", "path": str(tmp_path / "a.jsonl.gz")})
+
+
+@pytest.mark.parametrize("form", ["lines", "list"])
+def test_a_text_that_unpacks_a_thousandfold_is_refused(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "a.json.zst"
+    row = b'{"prompt": "a", "note": "%s"}' % (b"x" * 8_000_000)
+    path.write_bytes(zstd(b"[" + b",".join([row] * 40) + b"]" if form == "list" else b"\n".join([row] * 40)))
+    with pytest.raises(
+        DataError, match=r"a\.json\.zst: unpacks from .* to 2\d\d,\d+,\d+ bytes or more; at most 1,000 times"
+    ):
+        read({"kind": "jsonl", "path": str(path)})
 
 
 def test_a_header_with_other_marks_is_named(tmp_path: Path) -> None:

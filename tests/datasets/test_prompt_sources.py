@@ -150,7 +150,7 @@ def test_a_template_makes_the_prompt(tmp_path: Path, template: str, row: Any, te
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("{{ instruction }} {{ inptu }}", "'inptu' is undefined; the row's keys: instruction, input"),
+        ("{{ instruction }} {{ inptu }}", "'inptu' is undefined; the row's keys: instruction, input, long"),
         ("{% if missing %}x{% endif %}{{ input }}", "'missing' is undefined"),
         ("{{ input.none.deeper }}", "has no attribute 'none'"),
         ("{{ 'a' * 1000000000 }}{{ input }}", "numbers only"),
@@ -159,7 +159,7 @@ def test_a_template_makes_the_prompt(tmp_path: Path, template: str, row: Any, te
         ("{{ '%9999999d' % 3 }}{{ input }}", "numbers only"),
         ("{{ input.__class__.__mro__ }}", "unsafe|undefined"),
         (
-            "{% for i in range(99999) %}{% for j in range(999) %}{{ input }}{% endfor %}{% endfor %}",
+            "{% for i in range(99999) %}{{ long }}{% endfor %}",
             "more than 16,777,216 characters",
         ),
         ("{% for i in range(999999999) %}{{ input }}{% endfor %}", "Range too big"),
@@ -169,7 +169,9 @@ def test_a_template_makes_the_prompt(tmp_path: Path, template: str, row: Any, te
 )
 def test_what_a_template_cannot_make_names_the_row(tmp_path: Path, template: str, says: str) -> None:
     with pytest.raises(DataError, match=rf"(?s)a\.jsonl:1: '?prompt_template.*({says})"):
-        read_values(tmp_path / "a.jsonl", {"instruction": "Do.", "input": "x"}, prompt_template=template)
+        read_values(
+            tmp_path / "a.jsonl", {"instruction": "Do.", "input": "x", "long": "x" * 999}, prompt_template=template
+        )
 
 
 @pytest.mark.parametrize(

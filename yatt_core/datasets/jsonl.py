@@ -20,8 +20,6 @@ from yatt_core.errors import DataError
 from yatt_core.json_text import DECODER, check_text
 
 Line = tuple[int, bytes]
-ESCAPE = b"\\u"
-"""Begins every escape with which JSON can write a lone surrogate."""
 
 
 def read_objects(path: Path, keys: Collection[str] = ()) -> Iterator[tuple[int, Entry]]:
@@ -91,7 +89,7 @@ def _objects(path: Path, lines: Iterable[Line]) -> Iterator[tuple[int, Entry]]:
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
         row = DECODER.decode(line.decode("utf-8"))
-        if ESCAPE in line:  # elsewhere, UTF-8 itself has no lone surrogates
+        if b"\\u" in line:  # nothing else can make a lone surrogate, and the check takes as long as the parsing
             check_text(row)
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: is not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
