@@ -20,6 +20,7 @@ from ops.preflight.modules import check_modules
 from ops.preflight.remarks import remarks
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.presentation.words import size
+from yatt_core.datasets.own_rows import open_sources
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
 from yatt_core.regular_files import check_regular
@@ -59,7 +60,7 @@ def check_before_start(
 
     tell: receives the name of each step.
     further: checks the inputs in more depth; called if they can be built.
-    copies: folder of a run with copies of the reward files; by default they are read where the spec names them.
+    copies: folder of a run with copies of the files with code; by default they are read where the spec names them.
 
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
@@ -98,6 +99,9 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
     with problems.noting():
         wandb_key(spec.tracking)
     check_functions(spec, problems, copies)
+    if copies is not None:
+        with problems.noting():
+            open_sources(spec.data, copies)
     rows, model = Problems(), Problems()
     check_files(spec, rows)
     if not rows:
@@ -185,19 +189,19 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         with problems.noting():
             load_part(part, copies, spec.rewards.critique)
     with problems.noting():
-        verify_methods(spec)
+        verify_methods(spec, copies)
         try_methods(spec)
     with problems.noting():
         check_judges(spec, read_block)
     with problems.noting():
         find_policy(spec.placement, constants_known=False)
     with problems.noting():
-        find_callbacks(spec.callbacks)
+        find_callbacks(spec.callbacks, copies)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
         with problems.noting():
-            check_tools(spec.rollout.tools.functions)
+            check_tools(spec.rollout.tools.functions, copies)
 
 
 def check_rows(spec: RunSpec) -> None:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from yatt_core.datasets.own_rows import open_sources
 from yatt_core.datasets.sources import collect_prompts, normalise
 from yatt_core.digests import canonical_json, chain_digest, file_sha256
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
@@ -150,6 +151,7 @@ def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     """Writes everything to a temporary folder, the manifest last, syncs it and renames it into place."""
+    open_sources(spec.data, run_folder)
     make_folder(run_folder)
     temporary = run_folder / f".{INPUTS}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
