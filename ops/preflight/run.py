@@ -21,6 +21,7 @@ from ops.preflight.remarks import remarks, spelled_control_tokens
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.preflight.row_trial import try_first_rows
 from ops.presentation.words import size
+from yatt_core.datasets.own_rows import open_sources
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
 from yatt_core.regular_files import check_regular
@@ -62,12 +63,12 @@ def check_before_start(
 
     tell: receives the name of each step.
     further: checks the inputs in more depth; called if they can be built, instead of trying only their first rows.
-    copies: folder of a run with copies of the reward files; by default they are read where the spec names them.
+    copies: folder of a run with copies of the files with code; by default they are read where the spec names them.
 
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
     """
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
     from ops.integrations.apprise_notifier import AppriseNotifier
     from yatt_core.datasets.sources import first_prompts
 
@@ -109,6 +110,9 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
     with problems.noting():
         wandb_key(spec.tracking)
     check_functions(spec, problems, copies)
+    if copies is not None:
+        with problems.noting():
+            open_sources(spec.data, copies)
     rows, model = Problems(), Problems()
     check_files(spec, rows)
     if not rows:
@@ -150,7 +154,7 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
     from yatt_core.input_building.codec_check import check_codec
     from yatt_core.input_building.engine_check import check_engines
     from yatt_core.input_building.given_models import check_before_start as check_given
@@ -162,7 +166,7 @@ def check_model(spec: RunSpec) -> None:
 
 def _check_surroundings(home: Path, spec: RunSpec) -> None:
     """Raises the errors of the object store, of devices without enough memory, and of a full disk."""
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
 
     if spec.storage.url is not None:
         from yatt_core.storage.objects import ObjectStore
@@ -196,19 +200,19 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         with problems.noting():
             load_part(part, copies, spec.rewards.critique)
     with problems.noting():
-        verify_methods(spec)
+        verify_methods(spec, copies)
         try_methods(spec)
     with problems.noting():
         check_judges(spec, read_block)
     with problems.noting():
         find_policy(spec.placement, constants_known=False)
     with problems.noting():
-        find_callbacks(spec.callbacks)
+        find_callbacks(spec.callbacks, copies)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
         with problems.noting():
-            check_tools(spec.rollout.tools.functions)
+            check_tools(spec.rollout.tools.functions, copies)
 
 
 def check_rows(spec: RunSpec) -> None:

@@ -26,11 +26,16 @@ FIRST_PROMPTS = 200
 
 
 def check_prompts(
-    spec: RunSpec, codec: TextCodec, model_path: str, files: Iterable[PromptFile | Sequence[Prompt]]
+    spec: RunSpec,
+    codec: TextCodec,
+    model_path: str,
+    files: Iterable[PromptFile | Sequence[Prompt]],
+    known: Mapping[int, int | None] | None = None,
 ) -> dict[str, Any]:
     """Finds all prompts' lengths as for generation; returns id and tokens of the longest (the first, if several).
 
     model_path: as for `open_codec`.
+    known: as for `PromptLengths`, of the first file.
 
     Raises `DataError` for prompts that are too long or do not match their images. It names the first ones, and the
     values of the spec with which all would fit.
@@ -39,7 +44,7 @@ def check_prompts(
     with problems.noting():
         longest_prompt(spec, model_path)
     listed = 0 if problems else LISTED  # without any room, every prompt would be named
-    lengths = PromptLengths(spec, codec, model_path)
+    lengths = PromptLengths(spec, codec, model_path, known)
     for file in files:
         for _, _, found in lengths.encoded(file):
             if isinstance(found, DataError):
@@ -47,6 +52,7 @@ def check_prompts(
                 most = max(most, found.tokens if isinstance(found, TooLongError) else 0)
                 if refused <= listed:
                     problems.note(found)
+        lengths.forget_bounds()
     if refused > listed > 0:
         problems.note(DataError(f"data.sources: {refused - LISTED:,} more prompts do not fit either"))
     if most:

@@ -6,8 +6,9 @@ A prompt matters if it may be too long or the longest; which ones are, and how l
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yatt_core.errors import DataError
@@ -31,11 +32,14 @@ class PromptLengths:
     """The lengths of prompts, file after file.
 
     model_path: as for `open_codec`.
+    known: bounds of prompts of the only file, by their number, as `PromptBound` tells them.
     longest: the manifest's entry about the longest prompt so far; of equal ones, the first.
     """
 
-    def __init__(self, spec: RunSpec, codec: TextCodec, model_path: str) -> None:
-        self._spec, self._codec = spec, codec
+    def __init__(
+        self, spec: RunSpec, codec: TextCodec, model_path: str, known: Mapping[int, int | None] | None = None
+    ) -> None:
+        self._spec, self._codec, self._known = spec, codec, known or {}
         self._room = longest_prompt(spec, model_path, roomless=True)
         self._bound = bound_of(spec, codec)
         self.longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
@@ -43,12 +47,11 @@ class PromptLengths:
 
     def encoded(self, prompts: PromptFile | Sequence[Prompt]) -> Iterator[tuple[int, Prompt, int | DataError]]:
         """Yields each prompt that must be encoded, with its number from 0, and its tokens or why it cannot be used."""
-        shown = prompts.questions() if self._bound is not None and isinstance(prompts, PromptFile) else prompts
-        for number, seen in enumerate(shown):
+        for number, most in enumerate(self._bounds(prompts)):
             self._count += 1
             if self._count % PROMPTS_PER_WORD == 0:
                 log_progress(log, f"{self._count:,} prompts measured")
-            if self._bound is not None and self._is_short(self._bound, seen):
+            if most is not None and most <= self._room and most <= self.longest["tokens"]:
                 continue
             prompt = prompts[number]
             try:
@@ -59,9 +62,20 @@ class PromptLengths:
             self.longest = longer(self.longest, prompt, tokens)
             yield number, prompt, tokens
 
-    def _is_short(self, bound: PromptBound, prompt: Prompt) -> bool:
-        most = bound.most(prompt)
-        return most is not None and most <= self._room and most <= self.longest["tokens"]
+    def forget_bounds(self) -> None:
+        """Ends the first file, to which the known bounds belong."""
+        self._known = {}
+
+    def _bounds(self, prompts: PromptFile | Sequence[Prompt]) -> Iterator[int | None]:
+        """Yields the bound of each prompt; None where there is none."""
+        if self._bound is None:
+            yield from itertools.repeat(None, len(prompts))
+        elif len(self._known) == len(prompts):
+            yield from (self._known[number] for number in range(len(prompts)))
+        else:
+            shown = prompts.questions() if isinstance(prompts, PromptFile) else prompts
+            for number, prompt in enumerate(shown):
+                yield self._known[number] if number in self._known else self._bound.most(prompt)
 
 
 class PromptBound:
@@ -77,6 +91,7 @@ class PromptBound:
             return None
         if not all(map(_is_plain, prompt.messages)):
             return None
+        contents = [message.content for message in prompt.messages] or [prompt.text]
         try:
             whole = self._codec.whole_text(prompt.text, prompt.messages)
             if self._codec.tokenizer.chat_template is None:
@@ -86,10 +101,11 @@ class PromptBound:
         except DataError:  # told when the prompt is encoded
             return None
         most = self._bound.most(whole)
-        contents = [message.content for message in prompt.messages] or [prompt.text]
-        own = any(special in content for special in savings.texts for content in contents)
-        if most is None or own or savings.counts(whole) != counts:
+        if most is None or savings.counts(whole) != counts:
             return None
+        for content in contents:
+            if any(savings.counts(content)):  # it may be encoded as text, and not as the special token that it spells
+                return None
         return most - savings.tokens(counts) if any(counts) or self._bound.some else None
 
     def _frame(self, prompt: Prompt) -> tuple[FrameSavings, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,20 @@ class Fitted:
 
 
 def fit_prompts(
-    spec: RunSpec, codec: TextCodec, model_path: str, path: Path, held_out: frozenset[str] = frozenset()
+    spec: RunSpec,
+    codec: TextCodec,
+    model_path: str,
+    path: Path,
+    held_out: frozenset[str] = frozenset(),
+    known: Mapping[int, int | None] | None = None,
 ) -> Fitted:
     """Rewrites a file without prompts that are too long; does not touch a file that has none.
 
     model_path: as for `open_codec`.
+    known: as for `PromptLengths`.
     held_out: normalised texts of the held-out prompts. A prompt that is cut to one of them is left out.
     """
-    file, lengths = PromptFile(path), PromptLengths(spec, codec, model_path)
+    file, lengths = PromptFile(path), PromptLengths(spec, codec, model_path, known)
     too_long: dict[int, str] = {}
     measured: dict[int, tuple[Prompt, int]] = {}
     for number, prompt, found in lengths.encoded(file):

@@ -195,12 +195,14 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         folder = Path(scratch) / receipt.folder
         longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
         files = [PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE)]
-        answerless, first_answerless = 0, ""
-        for file in files:
-            for prompt_id, answer in zip(file.column("prompt_id"), file.column("answer"), strict=True):
-                if answer is None:
-                    answerless, first_answerless = answerless + 1, first_answerless or prompt_id
-        conversations = sum(bool(read_column(value)) for file in files for value in file.column("messages"))
+        answerless = conversations = 0
+        first_answerless = ""
+        for prompt_id, answer, messages in itertools.chain.from_iterable(
+            file.columns(("prompt_id", "answer", "messages")) for file in files
+        ):
+            conversations += bool(read_column(messages))
+            if answer is None:
+                answerless, first_answerless = answerless + 1, first_answerless or prompt_id
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}

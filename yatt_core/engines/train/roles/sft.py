@@ -112,7 +112,7 @@ class SftTraining:
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards, self._run_folder)
-        with closing(Toolbox(self._spec.rollout.tools)) as toolbox, closing(reward_process()):
+        with closing(Toolbox(self._spec.rollout.tools, self._run_folder)) as toolbox, closing(reward_process()):
             for step in range(1, self._sft.max_steps + 1):
                 loss = self._step(demonstrations, step)
                 if step % self._sft.probe_every == 0 or step == self._sft.max_steps:
