@@ -11,7 +11,7 @@ from tests.flows.tools import Driver, same_result
 REWARD = "def score(prompt, response):\n    return float(len(response) % 3)\n"
 TOOL = "def count(expression: str) -> str:\n    return str(len(expression))\n"
 SOURCE = """\
-def rows(split, count=40):
+def rows(split, count=200):
     for number in range(count):
         yield {"prompt": f"word {number}", "answer": f"{number}"}
 """
@@ -66,7 +66,7 @@ def create(driver: Driver, folder: Path, told: Path, spec: str) -> str:
 def test_a_run_from_files_that_are_gone_is_killed_and_gives_the_same(driver: Driver, tmp_path: Path, spec: str) -> None:
     undisturbed = create(driver, tmp_path, tmp_path / "undisturbed", spec)
     driver.drive(undisturbed)
-    assert (tmp_path / "undisturbed").read_text().split() == ["1", "2", "3"]
+    assert (tmp_path / "undisturbed").read_text().split() == ["0", "1", "2", "3"]
     struck = create(driver, tmp_path, tmp_path / "struck", spec)
     driver.drive_until_killed(struck, "collect:2")
     driver.end_actors(struck)
