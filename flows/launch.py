@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from db.ledger import Ledger
 from flows.billing.price_file import check_prices
@@ -18,7 +19,7 @@ from flows.driver.session_claims import ended_unless_claimed, offered
 from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
 from flows.driver.windows import Window
-from flows.files.storage import claim_store
+from flows.files.storage import claim_store, store_of
 from flows.run.callbacks import End, with_callbacks
 from flows.run.creation import first_entries, load_run
 from flows.run.home import Home
@@ -26,9 +27,9 @@ from flows.run.lease import DRIVER, take_lease
 from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from yatt_core.cluster.connect import disconnect_ray
+from yatt_core.code_files import fetch_code, settle_code
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import actor_logs
-from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec
 from yatt_core.tracing.settings import tracing_settings
 
@@ -65,7 +66,8 @@ def run_session(
     check_prices(home, spec)
     tracing_settings(os.environ)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
-    with with_callbacks(observer, run, spec.callbacks, home.ledger) as (observer, tell_end):
+    folder = _with_callbacks_files(home, run, spec)
+    with with_callbacks(observer, run, spec.callbacks, home.ledger, folder) as (observer, tell_end):
         session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
         services = SessionServices(session.context, find_server, in_flow_run=window is not None)
         try:
@@ -75,6 +77,15 @@ def run_session(
             services.stop()
         tell_end(End(run, outcome.state, outcome.reason))
     return outcome
+
+
+def _with_callbacks_files(home: Home, run: str, spec: RunSpec) -> Path:
+    """Returns the run's folder, into which the files of its callbacks are fetched if they are elsewhere only."""
+    folder = home.run_folder(run)
+    if any(callback.file is not None for callback in spec.callbacks):
+        with Ledger.open(home.ledger) as ledger:
+            fetch_code(spec, folder, store_of(ledger, run, folder))
+    return folder
 
 
 def _drive(session: DriverSession, services: SessionServices) -> Outcome:
@@ -139,7 +150,7 @@ def open_session(
     ledger = Ledger.open(home.ledger)
     try:
         store = claim_store(ledger, run, spec, home.run_folder(run))
-        settle_code(spec.rewards, home.run_folder(run), store)
+        settle_code(spec, home.run_folder(run), store)
         fence = take_lease(ledger, run, f"{DRIVER}{run}", spec.recovery.lease_seconds)
     except BaseException:
         ledger.close()

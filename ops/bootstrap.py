@@ -2,7 +2,8 @@
 
 Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by
 itself). Produces .venv with YATT installed in editable form and byte code of the largest packages, and a stamp that
-makes a second call return at once. `--engines` also installs the optional engines, which tests use if they are present.
+makes a second call return at once. `--engines` also installs the optional engines, which tests use if they are present;
+`--peers` also makes build/peers, the environment of the libraries that YATT is compared with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
 ENGINES_STAMP = VENV / ".yatt-engines"
 EXTRAS = "dev,math,otel,postgresql,s3,server,tensorboard,wandb"
+PEERS = ROOT / "build" / "peers"
+PEERS_STAMP = PEERS / ".yatt-peers"
+PEER_PACKAGES = ("trl", "torch", "transformers", "datasets", "accelerate")
+"""What the extra `peers` consists of, with what it runs on."""
 # vLLM's CPU build requires these but never uses them, and their PyPI builds do not work with torch's CPU build.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 
@@ -109,6 +114,20 @@ def install(extras: str) -> None:
     compile_packages()
 
 
+def install_peers() -> None:
+    """Makes the environment of the peers that tests and benchmarks compare with; YATT itself is not in it."""
+    if not (PEERS / "bin" / "python").exists():
+        venv.create(PEERS, symlinks=True)
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    names = tuple(f"{name}==" for name in PEER_PACKAGES)
+    command: list[str | Path] = [
+        VENV / "bin" / "uv", "pip", "install", "--python", PEERS / "bin" / "python",
+        "--constraint", ROOT / "constraints.txt", *package_sources(),
+        *(line for line in pins if line.startswith(names)),
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+
+
 def compile_packages() -> None:
     """Compiles the byte code of the largest packages on all cores."""
     site = VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
@@ -156,5 +175,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def main_of_peers() -> int:
+    """Creates or refreshes the environment of the peers, with the tools of the project's own; returns the exit code."""
+    if not is_current(PEERS_STAMP):
+        sys.stderr.write("setting up build/peers (once)\n")
+        install_peers()
+        PEERS_STAMP.write_text(fingerprint())
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]) or ("--peers" in sys.argv and main_of_peers()))

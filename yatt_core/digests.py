@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 READ_BYTES = 1 << 20
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical_json(value: Any) -> str:
     """Returns JSON with sorted keys and no spaces. Rejects NaN, which has no canonical form."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def json_digest(value: Any) -> str:

@@ -29,6 +29,8 @@ TRACKERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 """Matches an object's memory address in its repr: it is replaced in messages, since it differs in every process
 and messages are part of the experience."""
+FILE_MODULE = "yatt_file_"
+"""Begins the names of the modules of files; the digest of their bytes follows."""
 DOTTED_TOO = " (or write package.module:function)"
 
 
@@ -99,7 +101,7 @@ def find_in_file(path: Path, data: bytes, attribute: str, place: str) -> Callabl
 
     Raises `ConfigurationError` for a file that cannot be executed or lacks the function.
     """
-    name = f"yatt_file_{hashlib.sha256(data).hexdigest()}"
+    name = f"{FILE_MODULE}{hashlib.sha256(data).hexdigest()}"
     module = sys.modules.get(name)
     if module is None:
         module = ModuleType(name)
@@ -112,6 +114,17 @@ def find_in_file(path: Path, data: bytes, attribute: str, place: str) -> Callabl
             where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else error_place(error)
             raise ConfigurationError(f"{place}: {where or path}: cannot be executed: {failure_text(error)}") from error
     return _checked(_member(module, attribute, place, str(path)), place)
+
+
+def find_executed(sha256: str, attribute: str, place: str) -> Callable[..., Any] | None:
+    """Returns a function of a file that this process has executed with these bytes; None if it has not.
+
+    Raises `ConfigurationError` if the file lacks the function.
+    """
+    module = sys.modules.get(f"{FILE_MODULE}{sha256}")
+    if module is None:
+        return None
+    return _checked(_member(module, attribute, place, str(module.__file__)), place)
 
 
 def _checked(function: Any, place: str) -> Callable[..., Any]:

@@ -29,8 +29,8 @@ from yatt_core.errors import DataError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import iteration_folder
 from yatt_core.manifests import MANIFEST, entry_of_bytes
+from yatt_core.named_code import CODE
 from yatt_core.prompts.media import MEDIA, media_path, stored_addresses
-from yatt_core.rewards.code_files import CODE
 from yatt_core.storage.contents import entries_of
 
 SETTINGS = (PRICES, POOLS)
@@ -81,9 +81,19 @@ def needs_of(cut: Cut) -> Needs:
 
 def _code(specs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[SealedFolder]:
     for run, spec in specs:
-        for part in (spec.get("rewards") or {}).get("parts") or ():
+        for part in _naming_code(spec):
             if part.get("file") and part.get("sha256"):
                 yield SealedFolder(run, f"{CODE}/{part['sha256']}", None)
+
+
+def _naming_code(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields the parts of a spec that may name a file with code; specs of older versions lack some."""
+    yield from (spec.get("rewards") or {}).get("parts") or ()
+    algorithm, tools = spec.get("algorithm") or {}, (spec.get("rollout") or {}).get("tools") or {}
+    yield from filter(None, (algorithm.get("loss"), algorithm.get("advantage")))
+    yield from (spec.get("data") or {}).get("sources") or ()
+    yield from tools.get("functions") or ()
+    yield from spec.get("callbacks") or ()
 
 
 def _inputs(cut: Cut) -> Iterator[SealedFolder]:

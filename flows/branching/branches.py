@@ -32,12 +32,12 @@ from flows.run.home import Home
 from flows.run.lease import give_back, take_lease
 from flows.run.trackers import for_trackers
 from yatt_core import durable
+from yatt_core.code_files import fetch_code, settle_code
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.codec_check import check_codec
 from yatt_core.input_building.materialise import check_prompt_lengths
 from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.keys import iteration_folder
-from yatt_core.rewards.code_files import fetch_code, settle_code
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.tools.registry import check_tools
@@ -117,7 +117,7 @@ def fork(
         before = past.spec(parent.run, parent.branch, at)
         after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
         folder = home.run_folder(parent.run)
-        fetch_code(after.rewards, folder, store_of(ledger, parent.run, folder))
+        fetch_code(after, folder, store_of(ledger, parent.run, folder))
         _refuse_change(before, after, at, folder)
         source = RestorePoints(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
         base = source.base(at, after, past)
@@ -151,7 +151,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
             ledger.outbox.enqueue(fence, [*first_entries(run, spec), *for_trackers(spec, [told])])
         store = claim_store(ledger, run, spec, folder)
-        settle_code(spec.rewards, folder, store, home.run_folder(parent))
+        settle_code(spec, folder, store, home.run_folder(parent))
         fetch_inputs(home.run_folder(source.run), store_of(ledger, source.run, home.run_folder(source.run)))
         inherit(home, ledger, fence, source.run, source.branch, at, base, spec, store)
 
@@ -254,7 +254,7 @@ def revise(home: Home, run: str, overrides: Sequence[str], by: str = "") -> int:
         def tell(number: int) -> list[OutboxEntry]:
             return _revision_entries(run, branch, number, after)
 
-        settle_code(after.rewards, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
+        settle_code(after, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
         document = after.model_dump(mode="json")
         # Trackers must create a run that has never been driven before they hear of its revisions.
         ledger.outbox.enqueue(fence, first_entries(run, before))
@@ -391,7 +391,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
     for part in after.rewards.functions:
         load_part(part, folder, after.rewards.critique)
     if after.rollout.tools is not None:
-        check_tools(after.rollout.tools.functions)
+        check_tools(after.rollout.tools.functions, folder)
     check_codec(after)
     check_prompt_lengths(after, folder)
 

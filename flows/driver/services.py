@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from db.ledger import Ledger
+from flows.driver.attachment import RAY_VARIABLE, attached
 from flows.driver.context import RunContext
 from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
@@ -26,7 +27,6 @@ from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supe
 from yatt_core.supervisor.state import ServiceReport
 
 log = logging.getLogger("yatt_core.flow")
-RAY_VARIABLE = "YATT_RAY_ADDRESS"
 START_SECONDS = 330.0
 """Somewhat longer than a service may take until it is ready (`ServiceSpec.start_seconds`)."""
 STOP_SECONDS = 20.0
@@ -40,11 +40,6 @@ FindServer = Callable[[Callable[[str], None]], SharedServer | None]
 def server_of_environment(say: Callable[[str], None]) -> SharedServer | None:
     """Returns the Prefect server that the environment names; None if it names none."""
     return named_server()
-
-
-def attached() -> bool:
-    """Returns True if the environment names an external Ray cluster."""
-    return bool(os.environ.get(RAY_VARIABLE))
 
 
 def ray_namespace(ledger: Ledger, run: str) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 import ray
 
 from db.ledger import Ledger
-from flows.driver.services import RAY_VARIABLE, attached, ray_namespace
+from flows.driver.attachment import RAY_VARIABLE, attached
+from flows.driver.services import ray_namespace
 from flows.run.creation import current_spec
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.control_store import RayControlStore

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from db.core.errors import LedgerError
@@ -22,6 +23,7 @@ from flows.run.protocols import IterationSummary, Observer
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import error_place, failure_text, find_function
 from yatt_core.logs import redact
+from yatt_core.named_code import CodeFile, load_code
 from yatt_core.spec.sections.callbacks import CallbackSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -76,22 +78,28 @@ class Callback(Protocol):
         ...
 
 
-def find_callbacks(specs: Sequence[CallbackSpec]) -> list[tuple[str, Any]]:
+def find_callbacks(specs: Sequence[CallbackSpec], run_folder: Path | None = None) -> list[tuple[str, Any]]:
     """Returns the callbacks that a spec names, with their names.
+
+    run_folder: folder of the run, which has its own copies of files; None before there is a run.
 
     Raises `ConfigurationError` if one cannot be found or made, or has none of the methods.
     """
     found = []
     for number, spec in enumerate(specs):
-        place = f"callbacks.{number}.function: {spec.function!r}"
-        make = find_function(spec.function, GROUP, place)
+        if spec.file is None:
+            place = f"callbacks.{number}.function: {spec.function!r}"
+            make = find_function(spec.function or "", GROUP, place)
+        else:
+            place = f"callbacks.{number}.file"
+            make = load_code(CodeFile.named(place, spec.file, spec.sha256), run_folder)
         try:
             callback = make(**spec.options)
         except (Exception, SystemExit) as error:
             raise ConfigurationError(f"{place}: {error_place(error)}: cannot be made: {failure_text(error)}") from error
         if not any(callable(getattr(callback, method, None)) for method in METHODS):
             raise ConfigurationError(f"{place}: {type(callback).__name__} has neither {' nor '.join(METHODS)}")
-        found.append((spec.function, callback))
+        found.append((spec.name, callback))
     return found
 
 
@@ -164,10 +172,11 @@ class CallbackObserver:
 
 @contextmanager
 def with_callbacks(
-    observer: Observer, run: str, specs: Sequence[CallbackSpec], ledger: str
+    observer: Observer, run: str, specs: Sequence[CallbackSpec], ledger: str, run_folder: Path | None = None
 ) -> Iterator[tuple[Observer, Callable[[End], None]]]:
     """Yields an observer that tells the callbacks too, and a function that receives the session's end.
 
+    run_folder: as for `find_callbacks`.
     ledger: the database's address, to record the number of failed calls of each callback if there were any.
 
     An exception is the end of a session too. Raises what `find_callbacks` raises.
@@ -175,7 +184,7 @@ def with_callbacks(
     if not specs:
         yield observer, lambda end: None
         return
-    told = CallbackObserver(observer, run, find_callbacks(specs))
+    told = CallbackObserver(observer, run, find_callbacks(specs, run_folder))
     ends: list[End] = []
     try:
         yield told, ends.append

@@ -13,7 +13,7 @@ from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from flows.run.trackers import for_trackers
 from yatt_core import durable
-from yatt_core.rewards.code_files import settle_code
+from yatt_core.code_files import settle_code
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.storage.run_store import NoStore
@@ -41,7 +41,7 @@ def finish_run(home: Home, run: str, spec: RunSpec, copies: Path | None = None) 
     folder = home.run_folder(run)
     durable.make_folder(folder)
     write_spec(folder, spec)
-    settle_code(spec.rewards, folder, NoStore(), copies)
+    settle_code(spec, folder, NoStore(), copies)
 
 
 def write_spec(folder: Path, spec: RunSpec) -> None:

@@ -16,7 +16,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from db.core.engine import dsn_url
 from db.core.errors import LedgerAddressError
 from yatt_core.errors import ConfigurationError
 
@@ -64,6 +63,8 @@ class Home:
         if not given:
             return f"sqlite:///{self.folder / 'ledger.db'}"
         try:
+            from db.core.engine import dsn_url  # SQLAlchemy takes longer to import than a check of the home takes
+
             dsn_url(given)
         except LedgerAddressError as error:
             raise LedgerAddressError(f"{LEDGER_VARIABLE}: {error}") from None

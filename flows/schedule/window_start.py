@@ -53,9 +53,9 @@ from flows.schedule.window_record import (
     recorded_windows,
     window_of_holder,
 )
+from yatt_core.code_files import fetch_code
 from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.logs import redact
-from yatt_core.rewards.code_files import fetch_code
 from yatt_core.spec import RunSpec, override_spec
 
 log = logging.getLogger("yatt_core.flow")
@@ -158,7 +158,7 @@ class _Start:
         if (known := driven_run(self.ledger, self.run, self.key)) != self.run:
             return known
         copies = self.home.run_folder(self.run)
-        fetch_code(spec.rewards, copies, store_of(self.ledger, self.run, copies))
+        fetch_code(spec, copies, store_of(self.ledger, self.run, copies))
         self.check(spec, copies)
         made = create_run(self.home, spec, copies, f"deployment of {self.run}")
         process = this_process(f"window of {made}")

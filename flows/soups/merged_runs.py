@@ -30,13 +30,13 @@ from flows.soups.record import MERGED, SoupRecord
 from yatt_core import durable
 from yatt_core.checkpoints.contents import ADAPTERS, WEIGHTS, open_tensors
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
+from yatt_core.code_files import settle_code
 from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import checkpoint_folder
 from yatt_core.manifests import FileEntry
-from yatt_core.rewards.code_files import settle_code
 from yatt_core.soups.merging import MergedWeights
 from yatt_core.soups.mixing import Preference
 from yatt_core.spec import RunSpec, override_spec
@@ -131,7 +131,7 @@ def _make_folder(home: Home, ledger: Ledger, fence: Fence, spec: RunSpec, soup: 
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(fence.run, spec))
     store = claim_store(ledger, fence.run, spec, folder)
-    settle_code(spec.rewards, folder, store, source)
+    settle_code(spec, folder, store, source)
     fetch_inputs(source, store_of(ledger, soup, source))
     copy_folder(source / INPUTS, folder / INPUTS)
     store.publish(INPUTS)

@@ -22,10 +22,10 @@ from flows.soups.outcome import merge_terms
 from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey, Supervise
 from flows.soups.record import SOUP, SoupRecord
 from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
+from yatt_core.code_files import fetch_code
 from yatt_core.digests import ordered_weights_digest
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
-from yatt_core.rewards.code_files import fetch_code
 from yatt_core.soups.merging import MergedWeights
 from yatt_core.soups.mixing import mixing_matrix
 from yatt_core.spec import RunSpec
@@ -135,7 +135,7 @@ class SoupRunner:
         if self._meter is None:
             record = self._record
             folder = self._home.run_folder(record.name)
-            fetch_code(record.run_spec.rewards, folder, store_of(self._ledger, record.name, folder))
+            fetch_code(record.run_spec, folder, store_of(self._ledger, record.name, folder))
             self._meter = self._open_meter(record.run_spec, record.name, folder, record.spec.samples_per_prompt)
         return self._meter
 

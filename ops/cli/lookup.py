@@ -136,13 +136,13 @@ def _opened_spec(home: Home, ledger: Ledger, name: str, owner: str) -> RunSpec:
     owner: the run in whose folder the inputs are to be.
     """
     from flows.files.storage import store_of
+    from yatt_core.code_files import fetch_code
     from yatt_core.input_building.settling import fetch_inputs
-    from yatt_core.rewards.code_files import fetch_code
     from yatt_core.spec import parse_spec
 
     folder = home.run_folder(owner)
     store = store_of(ledger, owner, folder)
     fetch_inputs(folder, store)
     spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
-    fetch_code(spec.rewards, folder, store)
+    fetch_code(spec, folder, store)
     return spec

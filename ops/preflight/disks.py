@@ -20,7 +20,7 @@ def check_disks(home: Path, spec: RunSpec) -> dict[str, str] | None:
     Raises `ConfigurationError` if nodes do not share it and the spec has no object store, `InfrastructureError` if the
     cluster does not answer.
     """
-    from flows.driver.services import RAY_VARIABLE, attached
+    from flows.driver.attachment import RAY_VARIABLE, attached
 
     if not attached():
         return None

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from yatt_core.models.tokenizer import load_tokenizer
+from yatt_core.input_building.engine_check import folder_remarks
+from yatt_core.models.tokenizer import IMAGE, load_tokenizer
+from yatt_core.prompts.prompt import Prompt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
 
 
 def remarks(spec: RunSpec) -> list[str]:
     """Returns a line for each; raises `ConfigurationError` if the tokenizer of a given model cannot be loaded."""
-    return [*_uneven(spec), *_tokenizer(spec)]
+    return [*_uneven(spec), *_tokenizer(spec), *folder_remarks(spec)]
+
+
+def spelled_control_tokens(spec: RunSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
+    """Yields a line for each source whose first prompts spell control tokens of the model, as rendered ones do.
+
+    prompts: the first prompts of each source.
+    """
+    if spec.virtual or not isinstance(spec.model, ModelFolder):
+        return
+    tokenizer = load_tokenizer(Path(spec.model.path))
+    special = sorted(str(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    special = [text for text in special if len(text) > 1 and text != IMAGE]
+    for number in range(len(spec.data.sources)):
+        texts = [prompt.text for prompt in prompts if prompt.source == number and not prompt.rendered]
+        spelled = next((text for text in special if any(text in each for each in texts)), None)
+        if spelled is not None:
+            yield (
+                f"data.sources.{number}: prompts spell the model's control token {spelled!r}, which is encoded as text; if "
+                "they are what the model reads, with a chat template around them already, set rendered: true"
+            )
 
 
 def _uneven(spec: RunSpec) -> Iterator[str]:

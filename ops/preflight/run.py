@@ -16,10 +16,12 @@ from pathlib import Path
 from flows.billing.price_file import check_prices
 from flows.run.home import Home
 from ops.preflight.home_folder import check_folder
-from ops.preflight.remarks import remarks
+from ops.preflight.modules import check_modules
+from ops.preflight.remarks import remarks, spelled_control_tokens
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.preflight.row_trial import try_first_rows
 from ops.presentation.words import size
+from yatt_core.datasets.own_rows import open_sources
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
 from yatt_core.regular_files import check_regular
@@ -34,6 +36,8 @@ SPARE_BYTES = 256 << 20
 TOKENS_OF_OWN_TOKENIZER = 4096
 """A safe upper estimate: a tokenizer trained on the prompts has a few hundred tokens."""
 FLOAT32_BYTES = 4
+LOOKED_AT = 16
+"""Number of prompts of each source that are searched for control tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +63,32 @@ def check_before_start(
 
     tell: receives the name of each step.
     further: checks the inputs in more depth; called if they can be built, instead of trying only their first rows.
-    copies: folder of a run with copies of the reward files; by default they are read where the spec names them.
+    copies: folder of a run with copies of the files with code; by default they are read where the spec names them.
 
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
     """
+    from flows.driver.attachment import attached
     from ops.integrations.apprise_notifier import AppriseNotifier
+    from yatt_core.datasets.sources import first_prompts
 
-    problems, trials = Problems(), list[Trial]()
+    problems = Problems()
+    trials = list[Trial]()
     warnings = list[str]()
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
-    if _check_what_is_named(spec, problems, copies):
+    sound = _check_what_is_named(spec, problems, copies)
+    found_here = list[str]()
+    if not attached():  # the workers of a cluster that exists already have a path of their own
+        with problems.noting():
+            found_here = check_modules(spec)
+    if sound:
         tell("calling the reward functions")
         with problems.noting():
             trials = check_rewards(spec, copies)
+        with problems.noting():
+            warnings += spelled_control_tokens(spec, first_prompts(spec.data, spec.seed, LOOKED_AT))
         with problems.noting():
             if further is None:
                 warnings += try_first_rows(spec, home).warnings
@@ -84,7 +98,7 @@ def check_before_start(
     _check_surroundings(home, spec)
     check_prices(Home(home), spec)
     tracing_settings(os.environ)
-    return Checked(trials, [*remarks(spec), *warnings])
+    return Checked(trials, [*remarks(spec), *found_here, *warnings])
 
 
 def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:
@@ -96,6 +110,9 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
     with problems.noting():
         wandb_key(spec.tracking)
     check_functions(spec, problems, copies)
+    if copies is not None:
+        with problems.noting():
+            open_sources(spec.data, copies)
     rows, model = Problems(), Problems()
     check_files(spec, rows)
     if not rows:
@@ -137,16 +154,19 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
+    from flows.driver.attachment import attached
     from yatt_core.input_building.codec_check import check_codec
+    from yatt_core.input_building.engine_check import check_engines
     from yatt_core.input_building.given_models import check_before_start as check_given
 
     check_given(spec)
+    check_engines(spec, attached())
     check_codec(spec)
 
 
 def _check_surroundings(home: Path, spec: RunSpec) -> None:
     """Raises the errors of the object store, of devices without enough memory, and of a full disk."""
-    from flows.driver.services import attached
+    from flows.driver.attachment import attached
 
     if spec.storage.url is not None:
         from yatt_core.storage.objects import ObjectStore
@@ -180,19 +200,19 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         with problems.noting():
             load_part(part, copies, spec.rewards.critique)
     with problems.noting():
-        verify_methods(spec)
+        verify_methods(spec, copies)
         try_methods(spec)
     with problems.noting():
         check_judges(spec, read_block)
     with problems.noting():
         find_policy(spec.placement, constants_known=False)
     with problems.noting():
-        find_callbacks(spec.callbacks)
+        find_callbacks(spec.callbacks, copies)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
         with problems.noting():
-            check_tools(spec.rollout.tools.functions)
+            check_tools(spec.rollout.tools.functions, copies)
 
 
 def check_rows(spec: RunSpec) -> None:

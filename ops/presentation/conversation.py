@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from yatt_core.prompts.tool_calls import CALL, CALL_END, RESULT, RESULT_END
+from yatt_core.prompts.call_syntaxes import CALL, CALL_END
+from yatt_core.prompts.tool_calls import RESULT, RESULT_END
 
 USER, ASSISTANT, THINKING, TOOL_CALL, TOOL_RESULT = "user", "assistant", "thinking", "tool call", "tool result"
 TAGS = {

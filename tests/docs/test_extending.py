@@ -18,6 +18,7 @@ from tests.algorithms.ragged import Step, algorithm, assert_parity
 from tests.placement.test_records import run_campaign, small
 from tests.services import ROOT
 from yatt_core.algorithms import own
+from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.rewards.process import reward_process
@@ -109,7 +110,7 @@ def test_the_loss_and_the_advantage_are_their_formulas(folder: Path) -> None:
 
     assert_parity(algorithm(loss=SECTIONS["algorithm"]["loss"]), step, losses)
     batch = SimpleNamespace(rewards=np.array([1.0, 3.0, 5.0]), sizes=np.array([2, 1]))
-    found = own.call(SECTIONS["algorithm"]["advantage"]["function"], own.ADVANTAGES, batch, {})
+    found = own.call(CustomAdvantage(**SECTIONS["algorithm"]["advantage"]), own.ADVANTAGES, batch, {})
     assert found.tolist() == [-1.0, 1.0, 0.0]
 
 

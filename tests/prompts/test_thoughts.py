@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yatt_core.prompts.prompt import Completion
+from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.steps import Cut, TokenSteps, split_steps
 from yatt_core.prompts.thoughts import THINK, Marks, final_spans, split_thoughts
 from yatt_core.spec.rewards.steps import Lines
@@ -37,7 +38,7 @@ def test_the_spans_of_the_final_text_are_the_final_text(text):
     ],
 )
 def test_a_response_has_thoughts_and_a_final_text(text, marks, thoughts, final):
-    found = Completion.of_turns(f"call<tool_result>r</tool_result>{text}", ["call", text], 3, marks=marks)
+    found = Completion.of_turns(f"call<tool_result>r</tool_result>{text}", ["call", text], 3, reading=Reading(marks))
     assert (found.thoughts, found.final) == (thoughts, final)
     assert (found.read("final"), found.read("last_turn"), found.read("response")) == (final, text, found.text)
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from yatt_core.code_files import fetch_code, settle_code
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.named_code import CODE, COPY
 from yatt_core.prompts.prompt import Completion, Prompt
-from yatt_core.rewards.code_files import CODE, COPY, fetch_code, settle_code
 from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec import load_spec, override_spec, parse_spec
 from yatt_core.storage.run_store import NoStore
@@ -37,7 +38,7 @@ def test_the_path_is_relative_to_the_file_that_names_it_and_files_of_one_name_do
 
 def test_a_run_keeps_its_copy_when_the_file_changes(tmp_path):
     spec, run = load_spec(write(tmp_path, 1.0)), tmp_path / "run"
-    settle_code(spec.rewards, run, NoStore())
+    settle_code(spec, run, NoStore())
     write(tmp_path, 2.0)
     assert scored(spec, run) == 1.0
     (tmp_path / "reward.py").unlink()
@@ -59,7 +60,7 @@ def test_a_revision_takes_the_new_contents_only_if_it_names_the_file(tmp_path):
 
 def test_a_copy_with_other_contents_is_refused(tmp_path):
     spec, run = load_spec(write(tmp_path, 1.0)), tmp_path / "run"
-    settle_code(spec.rewards, run, NoStore())
+    settle_code(spec, run, NoStore())
     (copy,) = (run / CODE).glob(f"*/{COPY}")
     copy.write_text("def score(prompt, response):\n    return 1e9\n")
     with pytest.raises(DataError, match=r"reward\.py: sha256 is .* expected"):
@@ -68,9 +69,9 @@ def test_a_copy_with_other_contents_is_refused(tmp_path):
 
 def test_a_fork_takes_the_copy_of_its_parent(tmp_path):
     spec, parent, fork = load_spec(write(tmp_path, 1.0)), tmp_path / "parent", tmp_path / "fork"
-    settle_code(spec.rewards, parent, NoStore())
+    settle_code(spec, parent, NoStore())
     (tmp_path / "reward.py").unlink()
-    settle_code(spec.rewards, fork, NoStore(), parent)
+    settle_code(spec, fork, NoStore(), parent)
     assert scored(spec, fork) == 1.0
 
 
@@ -93,10 +94,10 @@ class Tier(NoStore):
 def test_another_machine_fetches_the_copy_from_the_durable_tier(tmp_path):
     spec, here, there = load_spec(write(tmp_path, 1.0)), tmp_path / "here", tmp_path / "there"
     store = Tier(here)
-    settle_code(spec.rewards, here, store)
+    settle_code(spec, here, store)
     (tmp_path / "reward.py").unlink()
     store.run_folder = there
-    fetch_code(spec.rewards, there, store)
+    fetch_code(spec, there, store)
     assert scored(spec, there) == 1.0
 
 
@@ -141,4 +142,4 @@ def test_a_digest_given_in_the_spec_is_enforced(tmp_path):
     part = '{name: own, file: "reward.py:score", sha256: ' + "a" * 64 + "}"
     spec = load_spec(write(tmp_path, 1.0, "name: own\n" + BASE.replace('{name: own, file: "reward.py:score"}', part)))
     with pytest.raises(ConfigurationError, match="has changed"):
-        settle_code(spec.rewards, tmp_path / "run", NoStore())
+        settle_code(spec, tmp_path / "run", NoStore())

@@ -49,7 +49,7 @@ class Controller:
         self._identity = actor_logs(self._folder, self._name, term)
         self._presence = Presence(self._name, term, self._spec.recovery.grace_seconds)
         self._scorer = RewardScorer(self._spec.rewards, self._folder)
-        self._toolbox = Toolbox(self._spec.rollout.tools)
+        self._toolbox = Toolbox(self._spec.rollout.tools, self._folder)
         self._store = open_store(self._spec, self._folder)
         self._inputs: Inputs | None = None
         self._codec: TextCodec | None = None

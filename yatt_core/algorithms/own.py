@@ -1,7 +1,8 @@
 """Losses, advantages and sources of your own: finds the function that a spec names, and the digest of its source.
 
-A function is named as `package.module:function`, or as an entry point of the group `yatt.losses`, `yatt.advantages` or
-`yatt.sources`. It is a pure function of what the built-in methods see and of its options. The digest vouches for the source.
+A function is named as `package.module:function`, as an entry point of the group `yatt.losses`, `yatt.advantages` or
+`yatt.sources`, or as a file, of which the run keeps a copy. It is a pure function of what the built-in methods see and of its
+options. The digest vouches for the source.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import error_place, failure_text, find_function
+from yatt_core.named_code import CodeFile, load_code
 
 LOSSES, ADVANTAGES, SOURCES = "yatt.losses", "yatt.advantages", "yatt.sources"
 PLACES: Mapping[str, str] = {
@@ -25,17 +27,46 @@ PLACES: Mapping[str, str] = {
 }
 
 
-def call(name: str, group: str, *given: Any) -> Any:
-    """Returns a function's result. Raises `ConfigurationError` if it cannot be found or raises an exception.
+class OwnCode(Protocol):
+    """What a spec says about a function: either `function` or `file` names it."""
 
-    name: as the spec names it.
+    @property
+    def function(self) -> str | None: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def sha256(self) -> str | None: ...
+
+
+def name_of(own: OwnCode) -> str:
+    """Returns the name of a function as its spec has it."""
+    return own.function or own.file or ""
+
+
+def own_file(own: OwnCode, group: str) -> CodeFile | None:
+    """Returns the file that names a function; None for installed code."""
+    if own.file is None:
+        return None
+    return CodeFile.named(PLACES[group].replace("function", "file"), own.file, own.sha256)
+
+
+def own_function(own: OwnCode, group: str, run_folder: Path | None = None) -> Callable[..., Any]:
+    """Returns a function. Raises `ConfigurationError` if it cannot be found, and as `load_code` does.
+
+    run_folder: folder of the run, which has its own copy of a file; needed once in a process.
     """
-    function = _found(name, group)
+    code = own_file(own, group)
+    return _found(own.function or "", group) if code is None else load_code(code, run_folder)
+
+
+def call(own: OwnCode, group: str, *given: Any) -> Any:
+    """Returns a function's result. Raises `ConfigurationError` if it cannot be found or raises an exception."""
+    function = own_function(own, group)
     try:
         return function(*given)
     except Exception as error:
         where = error_place(error)
-        raise ConfigurationError(f"{PLACES[group]}: {name} failed: {where}: {failure_text(error)}") from error
+        raise ConfigurationError(f"{PLACES[group]}: {name_of(own)} failed: {where}: {failure_text(error)}") from error
 
 
 def source_digest(name: str, group: str) -> str:
@@ -62,15 +93,20 @@ def source_digest(name: str, group: str) -> str:
     return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
-def verify_source(name: str, group: str, sha256: str | None) -> None:
-    """Raises `ConfigurationError` if a function's source is not the one that the spec stands for."""
-    found = source_digest(name, group)
-    _found(name, group)
-    if found != (sha256 or found):
-        raise ConfigurationError(
-            f"{PLACES[group]}: the source of {name} has changed: its sha256 is {found}, but the spec says {sha256}; restore "
-            "it, or start a new run with `yatt train`"
-        )
+def verify_source(own: OwnCode, group: str, exact: bool, run_folder: Path | None = None) -> None:
+    """Finds a function. Raises `ConfigurationError` if its source is not the one that the spec stands for.
+
+    exact: whether installed code has to be what it was; a file always has to.
+    run_folder: as for `own_function`.
+    """
+    if own.function is not None:
+        found = source_digest(own.function, group)
+        if exact and found != (own.sha256 or found):
+            raise ConfigurationError(
+                f"{PLACES[group]}: the source of {own.function} has changed: its sha256 is {found}, but the spec says "
+                f"{own.sha256}; restore it, or start a new run with `yatt train`"
+            )
+    own_function(own, group, run_folder)
 
 
 @cache

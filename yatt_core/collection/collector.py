@@ -313,7 +313,13 @@ class Collector:
         with timed(shard.timing, "log"):
             found, critique, tokens = batch.scores.in_order(), self.spec.rewards.critique, None
             if critique is not None:
-                tokens = token_reward_column(critique, batch.responses, found, self.codec.decode)
+                tokens = token_reward_column(
+                    critique=critique,
+                    responses=batch.responses,
+                    scores=found,
+                    decode=self.codec.decode,
+                    reading=self.codec.reading,
+                )
             scores = score_table([part.name for part in self.spec.rewards.parts], found, tokens)
             shard.log.append_scores(batch.number, scores)
         self._keep(batch, batch.responses, scores)

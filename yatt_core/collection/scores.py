@@ -13,6 +13,8 @@ from yatt_core.algorithms.critique import voted
 from yatt_core.collection.shard_rows import Member
 from yatt_core.experience.judge_log import JudgeLog
 from yatt_core.judges.critiques import wrong_steps_in
+from yatt_core.judges.items import judge_item
+from yatt_core.judges.parsing import parsed_text
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.prompt import Completion, Prompt
@@ -140,7 +142,16 @@ class BatchScores:
         critique = self._spec.rewards.critique
         named = critique if critique is not None and critique.part == part.name else None
         steps = () if named is None else split_steps(completion.read(named.reads), named.steps)
-        return JudgeItem(number, prompt.text, completion.read(part.reads), prompt.answer, seeds, steps)
+        return judge_item(
+            part=part,
+            number=number,
+            prompt=prompt.text,
+            completion=completion,
+            answer=prompt.answer,
+            seeds=seeds,
+            steps=steps,
+            messages=prompt.messages,
+        )
 
     def _score_if_known(self, number: int) -> None:
         heard, parts = self._heard[number], self._spec.rewards.judges
@@ -149,10 +160,12 @@ class BatchScores:
         judged = {part.name: aggregate(part, heard.verdicts[part.name]) for part in parts}
         score = self._scorer.total(heard.response, heard.outcomes, judged)
         critique = self._spec.rewards.critique
-        self.scores[number] = score if critique is None else replace(score, wrong_steps=_wrong(critique, heard, judged))
+        self.scores[number] = (
+            score if critique is None else replace(score, wrong_steps=_wrong(critique, parts, heard, judged))
+        )
 
 
-def _wrong(critique: CritiqueSpec, heard: _Heard, judged: Judged) -> tuple[float, ...]:
+def _wrong(critique: CritiqueSpec, parts: Sequence[JudgePart], heard: _Heard, judged: Judged) -> tuple[float, ...]:
     """Returns how wrong each step is. A critique that failed or cannot be read names none."""
     steps = len(split_steps(heard.response.completion.read(critique.reads), critique.steps))
     told: list[Collection[int]] = []
@@ -160,7 +173,8 @@ def _wrong(critique: CritiqueSpec, heard: _Heard, judged: Judged) -> tuple[float
         told = [heard.outcomes[critique.part].wrong_steps]
     elif not judged[critique.part][1]:
         judgements = heard.verdicts[critique.part].judgements
-        told = [wrong_steps_in(one.answer, steps) or () for one in judgements]
+        part = next(part for part in parts if part.name == critique.part)
+        told = [wrong_steps_in(parsed_text(part, one.answer), steps) or () for one in judgements]
     return tuple(voted(told or [()], steps, critique.vote).tolist())
 
 

@@ -245,14 +245,23 @@ def completions_of(responses: pa.Table, codec: TextCodec) -> list[Completion]:
         own = mask[start:stop]
         spoken = _turn_texts(tokens[start:stop], own, codec) if several else [text]
         ids: list[int] = tokens[start:stop][own].tolist()
-        completions.append(Completion.of_turns(text, spoken, len(ids), finish, ids))
+        completions.append(
+            Completion.of_turns(
+                text=text,
+                spoken=spoken,
+                tokens=len(ids),
+                stop_reason=finish,
+                token_ids=ids,
+                reading=codec.reading,
+            )
+        )
     return completions
 
 
 def _turn_texts(tokens: Int32, mask: npt.NDArray[np.bool_], codec: TextCodec) -> list[str]:
     """Returns the text of each of the policy's turns; between them are the tokens of tool results."""
     changes = np.flatnonzero(np.diff(mask)) + 1
-    return [codec.decode(part) for part in np.split(tokens, changes)[::2]]
+    return [codec.decode_turn(part) for part in np.split(tokens, changes)[::2]]
 
 
 def score_table(parts: Sequence[str], scores: Sequence[SampleScore], tokens: pa.Array | None = None) -> pa.Table:

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from yatt_core.algorithms.critique import token_rewards
+from yatt_core.prompts.reading import UNKNOWN, Reading
 from yatt_core.prompts.steps import Cut, Decode, TokenSteps, split_steps
-from yatt_core.prompts.thoughts import THINK, Marks, final_spans
+from yatt_core.prompts.thoughts import final_spans
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec.rewards.critique import CritiqueSpec
 from yatt_core.wire.columns import list_array, ragged_column
@@ -21,24 +22,22 @@ def token_reward_column(
     responses: pa.Table,
     scores: Sequence[SampleScore],
     decode: Decode,
-    marks: Marks = THINK,
-    prefill: str = "",
+    reading: Reading = UNKNOWN,
 ) -> pa.Array:
     """Returns the rewards of each response's tokens, a list of float32 per row.
 
     responses: as `response_table` returns them.
     decode: the policy's `TextCodec.decode`.
-    marks: what its thoughts begin and end with.
-    prefill: what the chat template wrote at the start of each response: the beginning of its text, but none of its tokens.
+    reading: how its turns are read; what the chat template wrote is the beginning of a text, but none of its tokens.
     """
     finder = TokenSteps(decode)
     texts: list[str] = responses.column("response").to_pylist()
     tokens, offsets = ragged_column(responses, "response_tokens")
     rows = []
     for text, score, (start, stop) in zip(texts, scores, itertools.pairwise(offsets.tolist()), strict=True):
-        spans = ((0, len(text)),) if critique.reads == "response" else final_spans(text, marks)
+        spans = ((0, len(text)),) if critique.reads == "response" else final_spans(text, reading.marks)
         steps = split_steps("".join(text[begin:end] for begin, end in spans), critique.steps)
-        places = finder.find(tokens[start:stop], steps, Cut(text, spans, len(prefill)))
+        places = finder.find(tokens[start:stop], steps, Cut(text, spans, len(reading.prefill or "")))
         wrong = np.array(score.wrong_steps)
         rows.append(token_rewards(score.total, wrong, places, critique.outcome_weight, critique.wrong_step_penalty))
     return list_array(np.concatenate(rows).astype(np.float32), offsets)

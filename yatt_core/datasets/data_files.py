@@ -70,7 +70,7 @@ def training_files(source: FileSource) -> list[DataFile]:
             with _looking(source.path):
                 return dataset_files(_subset(source), source.split)
         case FunctionSource():
-            return [DataFile(Path(source.function), source.function, "train")]
+            return [DataFile(Path(source.path), source.path, "train")]
         case _:
             raise AssertionError(f"no such source: {source}")
 
@@ -87,7 +87,7 @@ def held_out_files(source: FileSource) -> list[DataFile]:
             with _looking(source.path):
                 return dataset_files(_subset(source), split)
         case FunctionSource(held_out_rows=True):
-            return [DataFile(Path(source.function), source.function, "held_out")]
+            return [DataFile(Path(source.path), source.path, "held_out")]
         case _:
             return []
 

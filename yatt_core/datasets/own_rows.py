@@ -1,4 +1,4 @@
-"""Rows of a source that is a function of the user's: installed code, vouched for by the digest of its source file.
+"""Rows of a source that is a function of the user's: installed code or a file, vouched for by the digest of its source.
 
 Consumes a `FunctionSource`. Produces its rows as plain values, one at a time. The function is called anew for each pass over the
 rows, so it must yield the same rows each time.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from yatt_core.algorithms.own import SOURCES, verify_source
+from yatt_core.algorithms.own import SOURCES, own_function, verify_source
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.installed import error_place, failure_text, find_function
+from yatt_core.installed import error_place, failure_text
 from yatt_core.prompts.keys import without
-from yatt_core.spec.sections.data import FunctionSource
+from yatt_core.spec.sections.data import DataSpec, FunctionSource
 
 PLACE = "data.sources function"
 PLAIN = "a mapping of strings to values that JSON can represent; images are bytes"
@@ -28,8 +29,8 @@ def own_rows(source: FunctionSource, split: str) -> Iterator[tuple[int, dict[str
 
     Raises `ConfigurationError` if the function cannot be found, is not the one that the spec stands for, or fails.
     """
-    verify_source(source.function, SOURCES, source.sha256)
-    function = find_function(source.function, SOURCES, f"{PLACE}: {source.function!r}")
+    verify_source(source, SOURCES, exact=True)
+    function = own_function(source, SOURCES)
     try:
         rows = iter(function(split, **source.options))
     except (Exception, SystemExit) as error:
@@ -41,11 +42,21 @@ def own_rows(source: FunctionSource, split: str) -> Iterator[tuple[int, dict[str
             return
         except (Exception, SystemExit) as error:
             raise _failed(source, error) from error
-        yield number, _plain(row, f"{source.function}:{number}", source.image_field)
+        yield number, _plain(row, f"{source.path}:{number}", source.image_field)
+
+
+def open_sources(data: DataSpec, run_folder: Path) -> None:
+    """Executes the run's own copies of the files of its sources; this process then uses these and no others.
+
+    Raises as `verify_source` does.
+    """
+    for source in data.sources:
+        if isinstance(source, FunctionSource) and source.file is not None:
+            verify_source(source, SOURCES, exact=True, run_folder=run_folder)
 
 
 def _failed(source: FunctionSource, error: Exception | SystemExit) -> ConfigurationError:
-    return ConfigurationError(f"{PLACE}: {source.function} failed: {error_place(error)}: {failure_text(error)}")
+    return ConfigurationError(f"{PLACE}: {source.path} failed: {error_place(error)}: {failure_text(error)}")
 
 
 def _plain(row: Any, place: str, images: str | None) -> dict[str, Any] | DataError:

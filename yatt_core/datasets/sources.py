@@ -18,9 +18,11 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from yatt_core.datasets.kept_rows import KeptRows
 from yatt_core.datasets.rows import Keep, Row, read_rows, splits_of
 from yatt_core.digests import canonical_json
 from yatt_core.errors import ConfigurationError
@@ -55,18 +57,19 @@ class TrainingPrompts:
     """
 
     data: DataSpec
-    seed: int
     number: int
     held_out: Set[bytes]
     probe: Set[bytes]
-    keep: Keep
+    rows: KeptRows
 
     def __iter__(self) -> Iterator[Prompt]:
         source = self.data.sources[self.number]
         pool = index = 0
-        for row in _without(_train_rows(source, self.seed, self.keep), self.held_out):
+        for row in self.rows:
+            if (key := task_key(row)) in self.held_out:
+                continue
             pool += 1
-            if task_key(row) not in self.probe:
+            if key not in self.probe:
                 yield _prompt(row, self.number, index)
                 index += 1
         if not index:
@@ -124,13 +127,14 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
     `DataError` for a row that cannot be used.
     """
     weights = [source.weight for source in data.sources]
+    rows = [KeptRows(partial(_train_rows, source, seed, keep)) for source in data.sources]
     held_out_keys: set[bytes] = set()
     held_out: list[Prompt] = []
     for number, most in enumerate(apportion(data.most_held_out, weights)):
         source, share = data.sources[number], most
         if data.held_out is None and not _has_held_out_files(source):
-            share = _part_of(_train_rows(source, seed, keep), most)
-        taken = _held_out(source, share, held_out_keys, keep)
+            share = _part_of(rows[number], most)
+        taken = _held_out(source, share, held_out_keys, keep, rows[number])
         _check_enough("held_out", data, number, share if data.held_out else min(share, 1), len(taken))
         held_out += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
@@ -140,12 +144,12 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
     for number, most in enumerate(apportion(all_probe, weights)):
         source, share = data.sources[number], most
         if data.probe is None:
-            share = _part_of(_without(_train_rows(source, seed, keep), held_out_keys), most)
-        taken = _take_distinct(_without(_train_rows(source, seed, keep), held_out_keys), share, probe_keys)
+            share = _part_of(_without(rows[number], held_out_keys), most)
+        taken = _take_distinct(_without(rows[number], held_out_keys), share, probe_keys)
         _check_enough("probe", data, number, share if data.probe else min(share, 1), len(taken))
         probe += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
-    train = [TrainingPrompts(data, seed, number, held_out_keys, probe_keys, keep) for number in range(len(weights))]
+    train = [TrainingPrompts(data, number, held_out_keys, probe_keys, kept) for number, kept in enumerate(rows)]
     return Collection(tuple(train), tuple(held_out), tuple(probe))
 
 
@@ -230,7 +234,7 @@ def _prompt(row: Row, source: int, index: int) -> Prompt:
     )
 
 
-def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:
+def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep, train: Iterable[Row]) -> list[Row]:
     """Returns the rows to hold out, in order of preference, and adds their keys to `taken`.
 
     If the source has no held-out files, the rows come from the end of its training rows.
@@ -239,7 +243,7 @@ def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list
         return _take_distinct(_gym_rows(source, "held_out", HELD_OUT_SEED, share * DRAWS_PER_HELD_OUT), share, taken)
     if _has_held_out_files(source):
         return _take_distinct(read_rows(source, "held_out", keep), share, taken)
-    return _take_last_distinct(read_rows(source, "train", keep), share, taken)
+    return _take_last_distinct(train, share, taken)
 
 
 def _has_held_out_files(source: Source) -> bool:

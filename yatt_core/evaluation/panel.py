@@ -19,6 +19,7 @@ from yatt_core.digests import json_digest, path_digest
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.evaluation.answers import TaskBatch
 from yatt_core.evaluation.estimators import NORMAL_95, Estimate
+from yatt_core.judges.items import judge_item
 from yatt_core.judges.registry import build_judge
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.models.model_folder import check_model_folder
@@ -146,7 +147,14 @@ class Panel:
     def _item(self, part: GenerativePart, number: int) -> JudgeItem:
         each = self._answers[number]
         seeds = judgement_seeds(part.name, part.judgements, self._seed, 0, 0, each.task, each.sample)
-        return JudgeItem(number, each.prompt, each.completion.read(part.reads), each.answer, seeds)
+        return judge_item(
+            part=part,
+            number=number,
+            prompt=each.prompt,
+            completion=each.completion,
+            answer=each.answer,
+            seeds=seeds,
+        )
 
 
 def panel_estimates(tasks: Sequence[Judged]) -> dict[str, Estimate]:

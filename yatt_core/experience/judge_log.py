@@ -67,7 +67,8 @@ class JudgedResponse(Protocol):
 
 def judged_sha256(item: JudgeItem) -> str:
     """Returns the digest of the texts that the judge was shown, and of the seeds."""
-    told = "\0".join((item.prompt, item.response, item.answer or "", *map(str, item.seeds)))
+    shown = [text for text in (item.thoughts, item.final) if text]
+    told = "\0".join((item.prompt, item.response, item.answer or "", *map(str, item.seeds), *shown))
     return hashlib.sha256(told.encode()).hexdigest()
 
 

@@ -9,18 +9,18 @@ import hashlib
 import json
 from pathlib import Path
 
+from yatt_core.code_files import fetch_code
 from yatt_core.digests import file_sha256
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
-from yatt_core.rewards.code_files import fetch_code
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import RunStore, open_store
 
 
 def bring_code(spec_json: str, run_folder: str) -> None:
-    """Brings the files with reward functions; each is compared with its digest when it is read."""
+    """Brings the files with code that the spec names; each is compared with its digest when it is read."""
     spec, folder = RunSpec.model_validate_json(spec_json), Path(run_folder)
-    fetch_code(spec.rewards, folder, open_store(spec, folder))
+    fetch_code(spec, folder, open_store(spec, folder))
 
 
 def bring_inputs(spec_json: str, run_folder: str, manifest_sha256: str) -> None:

@@ -11,8 +11,10 @@ import string
 from pathlib import Path
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.known_tokens import ROWLESS
 from yatt_core.models.tokenizer import END_ID, train_tokenizer, wrapped_tokenizer
-from yatt_core.prompts.codec import PromptCodec, open_codec
+from yatt_core.prompts.codec import TextCodec, codec_settings, open_codec
+from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
 
@@ -34,6 +36,7 @@ def check_codec(spec: RunSpec) -> None:
 def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
     # Whether prompts fit is checked with the prompts, which tells by how much they do not.
     codec = open_codec(spec, str(Path(model.path).resolve()), roomless=spec.data.over_long == "refuse")
+    _check_frame(model, codec)
     if spec.data.has_images:
         try:
             codec.encode_prompt("?", "of one image", images=1)
@@ -43,6 +46,24 @@ def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
             ) from None
 
 
+def _check_frame(model: ModelFolder, codec: TextCodec) -> None:
+    """Raises `ConfigurationError` if the chat template itself makes a token that the model cannot read."""
+    try:
+        codec.encode_prompt("?", "?")
+    except DataError as error:  # what else is wrong with a prompt is told with the prompts
+        if ROWLESS in str(error):
+            said = str(error).removeprefix("prompt ? ")
+            raise ConfigurationError(
+                f"model.path: {model.path}: its chat template, for the prompt '?', {said}"
+            ) from None
+
+
 def _check_own(spec: RunSpec, model: ModelFromConfig) -> None:
     tokenizer = wrapped_tokenizer(train_tokenizer(model.tokenizer, (), [string.printable]), model.max_positions)
-    PromptCodec(tokenizer, spec.data.system_prompt, spec.data.max_prompt_tokens, [END_ID], tools=spec.rollout.tools)
+    PromptCodec(
+        tokenizer=tokenizer,
+        settings=codec_settings(spec),
+        longest=spec.data.max_prompt_tokens,
+        stop_tokens=[END_ID],
+        tools=spec.rollout.tools,
+    )

@@ -1,4 +1,4 @@
-"""Encodes every prompt once while the inputs are built, so that one that does not fit is reported before it is drawn.
+"""Measures every prompt while the inputs are built, so that one that does not fit is reported before it is drawn.
 
 Consumes the spec, the run's codec and the files of prompts. Produces the longest prompt for the manifest,
 against which later changes of the spec are checked. Raises `DataError`, which names source, file and row.
@@ -6,61 +6,36 @@ against which later changes of the spec are checked. Raises `DataError`, which n
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from yatt_core.datasets.sources import first_prompts, source_place
+from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, DataError, TooLongError
+from yatt_core.input_building.lengths import PromptLengths
 from yatt_core.inputs.manifest import LONGEST
 from yatt_core.problems import LISTED, Problems
-from yatt_core.progress import log_progress
-from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question, longest_prompt, open_codec, positions
-from yatt_core.prompts.rows import check_responses
+from yatt_core.prompts.codec import TextCodec, longest_prompt, open_codec, positions
+from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
-
-log = logging.getLogger(__name__)
-PROMPTS_PER_WORD = 100_000
-"""Number of prompts encoded between two progress log lines."""
-
 
 FIRST_PROMPTS = 200
 """Number of prompts of each source that are encoded before anything is started."""
 
 
-def prompt_tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int:
-    """Returns the number of tokens of a prompt as it is given to the model, or to its teacher if that sees more.
-
-    Raises what `encode_prompt` and `check_responses` raise, with the place of the prompt's source.
-    """
-    try:
-        tokens, distillation = len(encode_question(prompt, codec)), spec.algorithm.distillation
-        if distillation is not None and distillation.privileged is not None:
-            tokens = max(tokens, len(encode_privileged(prompt, distillation.privileged.template, codec)))
-        check_responses(spec, codec, prompt)
-    except DataError as error:
-        placed = type(error)(f"{source_place(spec.data, prompt.source)}: {error}")
-        if isinstance(placed, TooLongError) and isinstance(error, TooLongError):
-            placed.tokens = error.tokens
-        raise placed from None
-    return tokens
-
-
-def longer(longest: Mapping[str, Any], prompt: Prompt, tokens: int) -> dict[str, Any]:
-    """Returns the manifest's entry about the longest prompt after another prompt; of equal ones, the first."""
-    return {"prompt_id": prompt.prompt_id, "tokens": tokens} if tokens > longest["tokens"] else dict(longest)
-
-
 def check_prompts(
-    spec: RunSpec, codec: TextCodec, model_path: str, files: Iterable[Iterable[Prompt]]
+    spec: RunSpec,
+    codec: TextCodec,
+    model_path: str,
+    files: Iterable[PromptFile | Sequence[Prompt]],
+    known: Mapping[int, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Encodes all prompts as for generation; returns id and number of tokens of the longest (the first, if several).
+    """Finds all prompts' lengths as for generation; returns id and tokens of the longest (the first, if several).
 
     model_path: as for `open_codec`.
+    known: as for `PromptLengths`, of the first file.
 
     Raises `DataError` for prompts that are too long or do not match their images. It names the first ones, and the
     values of the spec with which all would fit.
@@ -69,23 +44,21 @@ def check_prompts(
     with problems.noting():
         longest_prompt(spec, model_path)
     listed = 0 if problems else LISTED  # without any room, every prompt would be named
-    longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
-    for count, prompt in enumerate(itertools.chain.from_iterable(files), start=1):
-        try:
-            longest = longer(longest, prompt, prompt_tokens(spec, codec, prompt))
-        except DataError as error:
-            refused += 1
-            most = max(most, error.tokens if isinstance(error, TooLongError) else 0)
-            if refused <= listed:
-                problems.note(error)
-        if count % PROMPTS_PER_WORD == 0:
-            log_progress(log, f"{count - refused:,} prompts fit")
+    lengths = PromptLengths(spec, codec, model_path, known)
+    for file in files:
+        for _, _, found in lengths.encoded(file):
+            if isinstance(found, DataError):
+                refused += 1
+                most = max(most, found.tokens if isinstance(found, TooLongError) else 0)
+                if refused <= listed:
+                    problems.note(found)
+        lengths.forget_bounds()
     if refused > listed > 0:
         problems.note(DataError(f"data.sources: {refused - LISTED:,} more prompts do not fit either"))
     if most:
         problems.note(DataError(f"the longest prompt has {most} tokens; {room_for(spec, model_path, most)}"))
     problems.raise_any()
-    return longest
+    return lengths.longest
 
 
 def check_first_prompts(spec: RunSpec) -> None:

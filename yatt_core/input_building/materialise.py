@@ -9,6 +9,7 @@ never held in memory.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import shutil
@@ -18,11 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from yatt_core.datasets.own_rows import open_sources
 from yatt_core.datasets.sources import collect_prompts, normalise
-from yatt_core.digests import chain_digest, file_sha256, json_digest
+from yatt_core.digests import canonical_json, chain_digest, file_sha256
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.answers import check_answers
+from yatt_core.input_building.bounds_ahead import BoundsAhead, bounds_ahead
+from yatt_core.input_building.engine_check import check_reach
 from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
@@ -56,17 +60,21 @@ from yatt_core.models.model_folder import (
 )
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.problems import Problems
+from yatt_core.prompts.call_syntaxes import CALL
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, plain_parts, read_column
-from yatt_core.prompts.rows import responses_of
-from yatt_core.prompts.stream import Prompt
-from yatt_core.prompts.tool_calls import CALL, split_turns
+from yatt_core.prompts.rows import encode_demonstration, responses_of
+from yatt_core.prompts.stream import Prompt, apportion
+from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec.availability import unavailable
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
 from yatt_core.spec.sections.rollout import VirtualRollout
+
+Bounds = Mapping[int, int | None]
+"""Bounds on the tokens of training prompts, by number; None for a prompt without a sure one."""
 
 
 def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
@@ -144,14 +152,15 @@ def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     """Writes everything to a temporary folder, the manifest last, syncs it and renames it into place."""
+    open_sources(spec.data, run_folder)
     make_folder(run_folder)
     temporary = run_folder / f".{INPUTS}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        facts = _write_prompts(spec, temporary)
+        facts, bounds = _write_prompts(spec, temporary)
         model = _initial_model(spec, temporary)
-        facts |= _check(spec, run_folder, temporary, str(temporary / model.model_path), facts["train_sizes"])
+        facts |= _check(spec, run_folder, temporary, str(temporary / model.model_path), facts["train_sizes"], bounds)
         facts |= write_pools(spec.data, temporary)
         if judges := describe_judges(spec):
             facts[JUDGES] = judges
@@ -176,8 +185,18 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
-    """Writes all prompts and their images; returns the manifest's entries about them."""
+def _write_prompts(spec: RunSpec, folder: Path) -> tuple[dict[str, Any], Bounds]:
+    """Writes all prompts and their images; returns the manifest's entries about them, and bounds of training prompts."""
+    ahead = bounds_ahead(spec)
+    try:
+        facts = _write_collection(spec, folder, ahead)
+        return facts, {} if ahead is None else dict(ahead.bounds)
+    finally:
+        if ahead is not None:
+            ahead.close()
+
+
+def _write_collection(spec: RunSpec, folder: Path, ahead: BoundsAhead | None) -> dict[str, Any]:
     collection = collect_prompts(spec.data, spec.seed, MediaFolder(folder).keep, with_probe=spec.sft is not None)
     train_sizes = [0] * len(collection.train)
 
@@ -186,7 +205,8 @@ def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
             train_sizes[prompt.source] += 1
             yield prompt
 
-    parts = ((TRAIN, counted()), (HELD_OUT, collection.held_out), (PROBE, collection.probe))
+    training = counted() if ahead is None else ahead.passing(counted())
+    parts = ((TRAIN, training), (HELD_OUT, collection.held_out), (PROBE, collection.probe))
     digests = (_written(folder / name, prompts, spec.data.has_images) for name, prompts in parts)
     return {
         "data_digest": chain_digest(itertools.chain.from_iterable(digests)),
@@ -197,7 +217,7 @@ def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
 
 
 def _check(
-    spec: RunSpec, run_folder: Path, folder: Path, model_path: str, train_sizes: Sequence[int]
+    spec: RunSpec, run_folder: Path, folder: Path, model_path: str, train_sizes: Sequence[int], bounds: Bounds
 ) -> dict[str, Any]:
     """Checks prompts, reference answers and demonstrations; returns the manifest's entries that follow from it.
 
@@ -207,26 +227,50 @@ def _check(
     facts: dict[str, Any] = {"train_sizes": list(train_sizes)}
     with problems.noting():
         if spec.data.over_long != "refuse":
-            facts |= _fit(spec, codec, folder)
+            facts |= _fit(spec, codec, model_path, folder, bounds)
         else:
             prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
-            facts[LONGEST] = check_prompts(spec, codec, model_path, prompts)
+            facts[LONGEST] = check_prompts(spec, codec, model_path, prompts, bounds)
+    if LONGEST in facts and not spec.virtual:
+        with problems.noting():
+            check_reach(spec, model_path, facts[LONGEST]["tokens"])
     if spec.samples_responses:
         with problems.noting():
             check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
     problems.raise_any()
+    if spec.sft is not None:
+        _check_demonstrations(spec, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
     if spec.sft is not None and spec.sft.demonstrations is None:
         weights = [source.weight for source in spec.data.sources]
         facts[DEMONSTRATIONS] = list(fitting_shares(weights, facts["train_sizes"]))
     return facts
 
 
-def _fit(spec: RunSpec, codec: TextCodec, folder: Path) -> dict[str, Any]:
+def _check_demonstrations(spec: RunSpec, codec: TextCodec, train: PromptFile, sizes: Sequence[int]) -> None:
+    """Raises `DataError` for a demonstration that the chat template does not render as it is generated."""
+    assert spec.sft is not None
+    weights = [source.weight for source in spec.data.sources]
+    count = spec.sft.demonstrations
+    shares = fitting_shares(weights, sizes) if count is None else apportion(count, weights)
+    start = 0
+    for size, share in zip(sizes, shares, strict=True):
+        for row in range(start, start + min(size, share)):
+            if train[row].answer is not None:  # the lack of an answer is told for all demonstrations together
+                encode_demonstration(train[row], codec, several_turns=spec.rollout.tools is not None)
+        start += size
+
+
+def _fit(spec: RunSpec, codec: TextCodec, model_path: str, folder: Path, bounds: Bounds) -> dict[str, Any]:
     """Leaves out or cuts prompts that are too long; returns the manifest's entries that follow from it."""
-    held_out = fit_prompts(spec, codec, folder / HELD_OUT)
+    held_out = fit_prompts(spec, codec, model_path, folder / HELD_OUT)
     texts = frozenset(normalise(prompt.text) for prompt in PromptFile(folder / HELD_OUT))
-    train, probe = (fit_prompts(spec, codec, folder / name, texts) for name in (TRAIN, PROBE))
-    digests = (_row_digest(name, prompt) for name in (TRAIN, HELD_OUT, PROBE) for prompt in PromptFile(folder / name))
+    train = fit_prompts(spec, codec, model_path, folder / TRAIN, held_out=texts, known=bounds)
+    probe = fit_prompts(spec, codec, model_path, folder / PROBE, held_out=texts)
+    digests = (
+        _row_digest(name, prompt, canonical_json(prompt.entry))
+        for name in (TRAIN, HELD_OUT, PROBE)
+        for prompt in PromptFile(folder / name)
+    )
     return {
         "data_digest": chain_digest(digests),
         "train_sizes": list(train.sizes),
@@ -241,8 +285,7 @@ def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterato
     """Writes a file of prompts; yields the digest of each prompt as it is written."""
     with PromptWriter(path, with_media) as writer:
         for prompt in prompts:
-            writer.add(prompt)
-            yield _row_digest(path.name, prompt)
+            yield _row_digest(path.name, prompt, writer.add(prompt))
 
 
 def _check_given_model(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
@@ -296,7 +339,8 @@ class _Texts:
     def __iter__(self) -> Iterator[str]:
         for file in self.files:
             for text, messages in zip(file.column("text"), file.column("messages"), strict=True):
-                yield from (message.content for message in read_column(messages)) if messages else (text,)
+                turns = read_column(messages)
+                yield from (turn.content for turn in turns) if turns else (text,)
         for answer in self._answers() if self.with_tools else ():
             if answer is not None and CALL in answer:
                 yield from split_turns(answer)[0]
@@ -305,10 +349,18 @@ class _Texts:
         return itertools.chain.from_iterable(file.column("answer") for file in self.files)
 
 
-def _row_digest(part: str, prompt: Prompt) -> str:
-    row = [part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, dict(prompt.entry)]
+def _row_digest(part: str, prompt: Prompt, entry: str) -> str:
+    """Returns the digest of a prompt: of a list of its parts as canonical JSON.
+
+    entry: the canonical JSON of the prompt's entry, which is the longest part and is written as well.
+    """
+    head = canonical_json([part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer])
+    tail: list[Any] = []
     if prompt.messages:
-        row.append({"messages": [message.plain() for message in prompt.messages]})
+        tail.append({"messages": [message.plain() for message in prompt.messages]})
     if parts := plain_parts(prompt):
-        row.append(parts)
-    return json_digest([*row, list(prompt.media)] if prompt.media else row)
+        tail.append(parts)
+    if prompt.media:
+        tail.append(list(prompt.media))
+    rest = "".join(f",{canonical_json(each)}" for each in tail)
+    return hashlib.sha256(f"{head[:-1]},{entry}{rest}]".encode()).hexdigest()

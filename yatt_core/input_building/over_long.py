@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from yatt_core.datasets.sources import normalise
 from yatt_core.errors import DataError, TooLongError
-from yatt_core.input_building.fitting import longer, prompt_tokens
+from yatt_core.input_building.lengths import PromptLengths
+from yatt_core.input_building.prompt_tokens import longer, prompt_tokens
 from yatt_core.inputs.manifest import HELD_OUT, TRAIN
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter
@@ -42,26 +43,50 @@ class Fitted:
     longest: dict[str, Any]
 
 
-def fit_prompts(spec: RunSpec, codec: TextCodec, path: Path, held_out: frozenset[str] = frozenset()) -> Fitted:
+def fit_prompts(
+    spec: RunSpec,
+    codec: TextCodec,
+    model_path: str,
+    path: Path,
+    held_out: frozenset[str] = frozenset(),
+    known: Mapping[int, int | None] | None = None,
+) -> Fitted:
     """Rewrites a file without prompts that are too long; does not touch a file that has none.
 
+    model_path: as for `open_codec`.
+    known: as for `PromptLengths`.
     held_out: normalised texts of the held-out prompts. A prompt that is cut to one of them is left out.
     """
-    shortened: list[str] = []
-    sizes: Counter[int] = Counter()
-    longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
-    fitting = path.with_suffix(".fitting")
-    with PromptWriter(fitting, spec.data.has_images) as writer:
-        for prompt, tokens in _fitting(spec, codec, PromptFile(path), shortened, held_out):
-            writer.add(prompt)
+    file, lengths = PromptFile(path), PromptLengths(spec, codec, model_path, known)
+    too_long: dict[int, str] = {}
+    measured: dict[int, tuple[Prompt, int]] = {}
+    for number, prompt, found in lengths.encoded(file):
+        if isinstance(found, TooLongError):
+            too_long[number] = prompt.prompt_id
+        elif isinstance(found, DataError):
+            raise found
+        elif prompt.prompt_id == lengths.longest["prompt_id"]:
+            measured = {number: (prompt, found)}
+    longest = lengths.longest
+    sizes = Counter(file.column("source"))
+    if too_long:
+        fitting, sizes = path.with_suffix(".fitting"), Counter[int]()
+        with PromptWriter(fitting, spec.data.has_images) as writer:
+            for number, prompt, tokens in _fitting(spec, codec, file, too_long, held_out):
+                writer.add(prompt)
+                sizes[prompt.source] += 1
+                if tokens:
+                    measured[number] = prompt, tokens
+        longest = {"prompt_id": "", "tokens": 0}
+        for _, (prompt, tokens) in sorted(measured.items(), key=lambda item: item[0]):
             longest = longer(longest, prompt, tokens)
-            sizes[prompt.source] += 1
     _require_some(spec, path.name, sizes)
-    fitting.replace(path) if shortened else fitting.unlink()
-    if shortened:
+    if too_long:
+        fitting.replace(path)
+        shortened = list(too_long.values())
         named = ", ".join(shortened[:NAMED]) + (", ..." if len(shortened) > NAMED else "")
         log.warning("%s: %d prompts were too long (%s): %s", path.name, len(shortened), spec.data.over_long, named)
-    return Fitted(tuple(sizes[source] for source in range(len(spec.data.sources))), len(shortened), longest)
+    return Fitted(tuple(sizes[source] for source in range(len(spec.data.sources))), len(too_long), longest)
 
 
 def _require_some(spec: RunSpec, name: str, sizes: Counter[int]) -> None:
@@ -77,19 +102,19 @@ def _require_some(spec: RunSpec, name: str, sizes: Counter[int]) -> None:
 
 
 def _fitting(
-    spec: RunSpec, codec: TextCodec, prompts: PromptFile, affected: list[str], held_out: frozenset[str]
-) -> Iterator[tuple[Prompt, int]]:
-    """Yields the prompts to keep and their tokens; appends the ids of those that were too long."""
-    for prompt in prompts:
-        if (tokens := _tokens(spec, codec, prompt)) is not None:
-            yield prompt, tokens
-            continue
-        affected.append(prompt.prompt_id)
-        if spec.data.over_long == "skip":
-            continue
-        cut = _shortened(spec, codec, prompt)
-        if normalise(cut.text) not in held_out:
-            yield cut, prompt_tokens(spec, codec, cut)
+    spec: RunSpec, codec: TextCodec, prompts: PromptFile, too_long: Container[int], held_out: frozenset[str]
+) -> Iterator[tuple[int, Prompt, int]]:
+    """Yields number and prompt of those to keep, and the tokens of those that were cut; 0 for others, measured already.
+
+    too_long: numbers of the prompts that are too long.
+    """
+    for number, prompt in enumerate(prompts):
+        if number not in too_long:
+            yield number, prompt, 0
+        elif spec.data.over_long != "skip":
+            cut = _shortened(spec, codec, prompt)
+            if normalise(cut.text) not in held_out:
+                yield number, cut, prompt_tokens(spec, codec, cut)
 
 
 def _tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int | None:

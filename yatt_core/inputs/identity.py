@@ -17,6 +17,7 @@ LEFT_OUT = {
     "dialogue": None,
     "rendered": False,
     "subset": None,
+    "file": None,
 }
 """Keys of a source with the values at which they do not change the digest: they are newer than runs that have one."""
 

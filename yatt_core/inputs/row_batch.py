@@ -15,7 +15,7 @@ from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.prompts.rows import EncodedResponse, encode_response, responses_of
+from yatt_core.prompts.rows import EncodedResponse, encode_response, mask_of, responses_of
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.spec.objective import KtoObjective
 from yatt_core.spec.run import RunSpec
@@ -51,7 +51,7 @@ def _batch(spec: RunSpec, codec: TextCodec, prompts: Sequence[Prompt], ordinals:
         response_tokens=np.concatenate(answers),
         response_offsets=offsets,
         log_probs_sampler=np.zeros(int(offsets[-1]), dtype=np.float32),
-        loss_mask=np.ones(int(offsets[-1]), dtype=np.bool_),
+        loss_mask=mask_of([encoded for encoded, _ in samples]),
         rewards=rewards,
         reward_parts={},
         correct=rewards > 0.0,
@@ -66,12 +66,12 @@ def _groups(spec: RunSpec, codec: TextCodec, prompts: Sequence[Prompt]) -> list[
         following = [*rows[1:], rows[0]]
         return [
             [
-                (encode_response(spec, codec, prompt, own.texts[0]), float(own.desirable)),
-                (encode_response(spec, codec, prompt, other.texts[0]), float(own.desirable)),
+                (encode_response(spec, codec, prompt, own.replies[0]), float(own.desirable)),
+                (encode_response(spec, codec, prompt, other.replies[0]), float(own.desirable)),
             ]
             for prompt, own, other in zip(prompts, rows, following, strict=True)
         ]
     return [
-        [(encode_response(spec, codec, prompt, text), float(place == 0)) for place, text in enumerate(row.texts)]
+        [(encode_response(spec, codec, prompt, reply), float(place == 0)) for place, reply in enumerate(row.replies)]
         for prompt, row in zip(prompts, rows, strict=True)
     ]

@@ -16,10 +16,15 @@ from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.judges.template import Piece, filled
+from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import positions_of, read_config
-from yatt_core.models.reward_text import TEMPLATE_DATE
 from yatt_core.models.tokenizer import load_tokenizer
+from yatt_core.prompts.chat_template import ChatTemplate
 from yatt_core.prompts.codec import generation_stops
+from yatt_core.prompts.control_text import MARK, control_text
+from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.thoughts import THINK, marks_of_template, split_thoughts
+from yatt_core.prompts.token_lists import decoded, dropped_tokens, without_stop
 from yatt_core.protocols.generation import Int32
 from yatt_core.protocols.judges import JudgeItem
 
@@ -36,9 +41,18 @@ class JudgeCodec:
     """
 
     def __init__(self, tokenizer: Any, template: str, longest: int, stop_tokens: Sequence[int]) -> None:
-        self._tokenizer, self._template, self.longest = tokenizer, template, longest
-        self.stop_tokens = tuple(sorted(set(stop_tokens)))
+        self._tokenizer = tokenizer
+        self._template = template
+        self.longest = longest
+        self._marks = marks_of_template(str(tokenizer.chat_template or ""))
+        self._control = control_text(tokenizer, self._marks)
+        self._chat: ChatTemplate | None = None
+        if tokenizer.chat_template is not None:
+            self._chat = ChatTemplate(tokenizer, self._control, self._marks, {})
         self._before, self._after = self._frame()
+        self._prefill = "" if self._chat is None else self._chat.prefill
+        self.stop_tokens = tuple(sorted({*stop_tokens, *self._ends()}))
+        self._dropped = dropped_tokens(tokenizer, self._marks.spellings)
         self._fixed: dict[str, list[int]] = {}
 
     def encode(self, items: Sequence[JudgeItem]) -> list[Int32 | str]:
@@ -49,28 +63,33 @@ class JudgeCodec:
         return [pieces if isinstance(pieces, str) else self._joined(pieces, encoded) for pieces in questions]
 
     def decode(self, tokens: Int32) -> str:
-        """Returns the text of an answer without its stop token and special tokens."""
-        ids = tokens[:-1] if len(tokens) and int(tokens[-1]) in self.stop_tokens else tokens
-        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        """Returns the text of an answer, with its thoughts between the usual marks, without its stop token."""
+        ids = without_stop(tokens, self.stop_tokens)
+        text = self._prefill + decoded(self._tokenizer, ids, self._dropped)
+        if self._marks == THINK:
+            return text
+        split = split_thoughts(text, self._marks)
+        return f"{THINK.begin}\n{split.thoughts}\n{THINK.end}\n\n{split.final}" if split.thoughts else split.final
 
     def _frame(self) -> tuple[str, str]:
         """Returns what the chat template puts before and after a user message."""
-        if self._tokenizer.chat_template is None:
+        if self._chat is None:
             return "", ""
         try:
-            rendered = self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": PLACE}],
-                tokenize=False,
-                add_generation_prompt=True,
-                date_string=TEMPLATE_DATE,
-                strftime_now=lambda _: TEMPLATE_DATE,
-            )
+            rendered = self._chat.render([Message("user", PLACE)])
         except TemplateError as error:
             raise ConfigurationError(f"the judge's chat template rejects user messages: {error}") from None
-        before, found, after = str(rendered).partition(PLACE)
+        before, found, after = rendered.partition(PLACE)
         if not found:
             raise ConfigurationError("the judge's chat template drops the user message")
         return before, after
+
+    def _ends(self) -> tuple[int, ...]:
+        """Returns the token with which the chat template ends the judge's turns."""
+        try:
+            return () if self._chat is None else self._chat.end[:1]
+        except TemplateError:
+            return ()  # a template without turns of an assistant
 
     def _pieces(self, item: JudgeItem) -> Sequence[Piece] | str:
         try:
@@ -97,17 +116,18 @@ class JudgeCodec:
         return self._fixed[text]
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
-        """Returns the tokens of untrusted texts, in which special tokens are encoded as ordinary text."""
-        if not texts:
-            return []
-        encoded = self._tokenizer(texts, add_special_tokens=False, split_special_tokens=True)
-        return [list(ids) for ids in encoded["input_ids"]]
+        """Returns the tokens of untrusted texts, in which control tokens are encoded as ordinary text."""
+        guarded = [self._control.guard(text) for text in texts]
+        plain = [text for text in guarded if MARK not in text]
+        encoded = iter(self._tokenizer(plain, add_special_tokens=False)["input_ids"]) if plain else iter(())
+        return [self._control.encode(text) if MARK in text else list(next(encoded)) for text in guarded]
 
 
 def open_judge_codec(model_path: str, template: str, max_new_tokens: int) -> JudgeCodec:
     """Returns the codec of a judge in a Hugging Face folder. Raises `ConfigurationError` if it cannot be used."""
     folder = Path(model_path)
-    config, tokenizer = read_config(folder), load_tokenizer(folder)
+    config = read_config(folder)
+    tokenizer = within_rows(load_tokenizer(folder), config, folder)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(f"the judge's tokenizer in {folder} has no end-of-sequence token")
     positions = positions_of(config)

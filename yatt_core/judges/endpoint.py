@@ -19,7 +19,7 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.judges.api_keys import key_of
 from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
 from yatt_core.judges.exchange import Exchange
-from yatt_core.judges.parsing import parser_of
+from yatt_core.judges.parsing import answer_parser
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.secret_references import BlockReader
@@ -35,7 +35,7 @@ class EndpointJudge:
     """
 
     def __init__(self, part: EndpointPart, read_block: BlockReader | None = None) -> None:
-        self._part, self._parse = part, parser_of(part.parse)
+        self._part, self._parse = part, answer_parser(part)
         self._place = f"rewards.parts {part.name!r}: {part.url}"
         self._exchange = Exchange(_client_of(part, read_block), part.timeout_seconds)
 
@@ -88,7 +88,8 @@ class EndpointJudge:
                 raise InfrastructureError(f"{self._place}: {reason}; it asks to wait for {asked:g} s")
             if attempt < self._part.retries and stop.wait(wait_before(self._part, attempt, asked)):
                 break
-        raise InfrastructureError(f"{self._place}: {reason}, {attempt + 1} times in a row")
+        often = f", {attempt + 1} times in a row" if attempt else ""
+        raise InfrastructureError(f"{self._place}: {reason}{often}")
 
     def _attempt(self, body: Mapping[str, object]) -> Completion | tuple[str, float | None]:
         """Returns a completion, or the reason why there is none yet and the wait that the endpoint asks for."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from yatt_core.judges.codec import JudgeCodec
-from yatt_core.judges.parsing import parser_of
+from yatt_core.judges.parsing import answer_parser
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Int32
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
@@ -27,7 +27,7 @@ class GenerativeJudge:
 
     def __init__(self, part: GenerativePart, engine: RolloutEngine, codec: JudgeCodec) -> None:
         self._part, self._engine, self._codec = part, engine, codec
-        self._parse = parser_of(part.parse)
+        self._parse = answer_parser(part)
 
     @property
     def engine(self) -> RolloutEngine:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from yatt_core.judges.critiques import wrong_steps_in
+from yatt_core.prompts.thoughts import split_thoughts
+from yatt_core.spec.rewards.judges import JudgePart, RewardModelPart, TemplatedPart
 from yatt_core.spec.rewards.parsing import Number, ParseSpec, Pattern, Take, WrongSteps, YesNo
 
 
@@ -25,6 +27,18 @@ class Parser(Protocol):
         steps: number of the response's steps, for a critique.
         """
         ...
+
+
+def parsed_text(part: JudgePart, answer: str) -> str:
+    """Returns what of a judge's answer its score is read from: the text behind its thoughts, unless the part says otherwise."""
+    reads_all = isinstance(part, RewardModelPart) or part.parse_thoughts
+    return answer if reads_all else split_thoughts(answer).final
+
+
+def answer_parser(part: TemplatedPart) -> Parser:
+    """Returns the function that reads a judge's whole answers. Raises as `parser_of` does."""
+    parse = parser_of(part.parse)
+    return lambda text, steps=0: parse(text if part.parse_thoughts else split_thoughts(text).final, steps)
 
 
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"

@@ -21,6 +21,8 @@ from yatt_core.errors import DataError, NumericError
 from yatt_core.models.loading import load_classifier
 from yatt_core.models.reward_folder import open_reward_tokenizer
 from yatt_core.models.reward_text import reward_tokens
+from yatt_core.prompts.control_text import control_text
+from yatt_core.prompts.thoughts import marks_of_template
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.spec.rewards.judges import RewardModelPart
 
@@ -39,6 +41,7 @@ class RewardModelJudge:
         self._model = placed(load_classifier(model_path, part.dtype), self._device, f"the reward model {part.name!r}")
         self._away: Offloaded | None = None
         self._tokenizer, self._longest = open_reward_tokenizer(part, model_path)
+        self._control = control_text(self._tokenizer, marks_of_template(str(self._tokenizer.chat_template or "")))
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -106,7 +109,14 @@ class RewardModelJudge:
     def _encode(self, item: JudgeItem) -> list[int] | str:
         """Returns the tokens of prompt and response, or the reason why there are none."""
         try:
-            tokens = reward_tokens(self._tokenizer, self._part.template, item.prompt, item.response)
+            tokens = reward_tokens(
+                tokenizer=self._tokenizer,
+                control=self._control,
+                template=self._part.template,
+                prompt=item.prompt,
+                messages=item.messages,
+                reply=[("assistant", item.response)],
+            )
         except DataError as error:
             return str(error)
         if len(tokens) > self._longest:

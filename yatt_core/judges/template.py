@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from yatt_core.errors import DataError
 from yatt_core.protocols.judges import JudgeItem
-from yatt_core.spec.template import ANSWER, PROMPT, STEPS, pieces_of
+from yatt_core.spec.template import ANSWER, FINAL, PROMPT, STEPS, THOUGHTS, pieces_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +52,8 @@ def _value(name: str, item: JudgeItem) -> str:
         return item.answer
     if name == STEPS:
         return "\n".join(f"[{number}] {step.strip()}" for number, step in enumerate(item.steps, start=1))
+    if name == THOUGHTS:
+        return item.thoughts
+    if name == FINAL:
+        return item.final
     return item.response

@@ -73,7 +73,7 @@ def read_config(path: str) -> Any:
         return quiet_transformers().AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # as transformers does for odd values
         raise ConfigurationError(f"{folder}: its config ({kind}) cannot be read: {error}") from error
 
 

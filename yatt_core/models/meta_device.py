@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.models.loading import causal_class, read_config
+from yatt_core.models.loading import causal_class, quiet_transformers, read_config
 from yatt_core.models.tensor_files import TensorFolder
 
 
@@ -23,13 +23,22 @@ def empty_causal_lm(path: str, dtype: str) -> nn.Module:
 
     Raises `ConfigurationError` if the folder's config describes no such model.
     """
-    config, kind = read_config(path), causal_class(path)
+    return _empty(path, dtype, causal_class(path), "a causal model")
+
+
+def empty_classifier(path: str, dtype: str) -> nn.Module:
+    """Returns the sequence classifier of a folder without weights, as `empty_causal_lm` does."""
+    return _empty(path, dtype, quiet_transformers().AutoModelForSequenceClassification, "a classifier")
+
+
+def _empty(path: str, dtype: str, kind: Any, called: str) -> nn.Module:
+    config = read_config(path)
     make = partial(kind.from_config, trust_remote_code=False) if hasattr(kind, "from_config") else kind._from_config
     try:
         with torch.device("meta"):
             model: Any = make(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     except (ValueError, RuntimeError, ImportError) as error:
-        raise ConfigurationError(f"{path}: cannot be loaded as a causal model: {error}") from error
+        raise ConfigurationError(f"{path}: cannot be loaded as {called}: {error}") from error
     for parameter in model.parameters():
         # Transformers' mark for tensors that its initialisation leaves as they are.
         parameter._is_hf_initialized = True

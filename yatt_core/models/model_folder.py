@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
+from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.loading import quiet_transformers
 from yatt_core.models.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
 from yatt_core.regular_files import read_object
@@ -134,14 +135,7 @@ def _image_processor(vision: VisionSpec) -> Any:
 def describe_model(folder: Path) -> ModelFacts:
     """Returns the facts of a given Hugging Face folder. Raises `ConfigurationError` if it cannot be used."""
     check_model_folder(folder)
-    vocabulary = len(load_tokenizer(folder))
-    config = read_config(folder)
-    rows = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    if rows is not None and vocabulary > rows:
-        raise ConfigurationError(
-            f"model.path: {folder}: the tokenizer has {vocabulary} tokens, but the model only {rows}; expected "
-            "tokenizer and model of one folder"
-        )
+    vocabulary = len(within_rows(load_tokenizer(folder), read_config(folder), folder))
     return ModelFacts(str(folder), _fingerprint(folder), vocabulary, count_parameters(folder))
 
 
@@ -236,7 +230,7 @@ def matrix_names(folder: Path) -> set[str]:
 
     Raises as `count_parameters` does.
     """
-    parts = [name.split(".") for name, shape in _shapes(folder) if name.endswith(".weight") and len(shape) == 2]
+    parts = [name.split(".") for name, shape in tensor_shapes(folder) if name.endswith(".weight") and len(shape) == 2]
     return {part[-2] for part in parts if any(word.isdecimal() for word in part)}
 
 
@@ -245,10 +239,11 @@ def count_parameters(folder: Path) -> int:
 
     Raises `ConfigurationError` for a damaged file.
     """
-    return sum(math.prod(shape) for _, shape in _shapes(folder))
+    return sum(math.prod(shape) for _, shape in tensor_shapes(folder))
 
 
-def _shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
+def tensor_shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yields the name and shape of each stored tensor. Raises as `count_parameters` does."""
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="numpy") as tensors:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import CONFIG, outputs_of, positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.rewards.judges import RewardModelPart
@@ -30,7 +31,7 @@ def open_reward_tokenizer(part: RewardModelPart, model_path: str) -> tuple[Any, 
             f"{folder}: the classifier has {found}, but a reward model has one output; expected one entry of "
             f"id2label in {CONFIG}"
         )
-    tokenizer = load_tokenizer(folder)
+    tokenizer = within_rows(load_tokenizer(folder), config, folder)
     if part.template is None and tokenizer.chat_template is None:
         raise ConfigurationError(f"the tokenizer in {folder} has no chat template; set template")
     positions = positions_of(config)

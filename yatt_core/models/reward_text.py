@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
@@ -13,20 +14,53 @@ TEMPLATE_DATE = "26 Jul 2024"
 """The date given to chat templates that use one; it is constant, so that prompts are the same every day."""
 
 
-def reward_tokens(tokenizer: Any, template: str | None, prompt: str, response: str) -> list[int]:
+class Guard(Protocol):
+    """Keeps control tokens out of the texts of others: `yatt_core.prompts.control_text.ControlText`."""
+
+    def guard(self, text: str) -> str:
+        """Returns a text in which no control token is spelled."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text in which others are guarded, [length]."""
+        ...
+
+    def encode_framed(self, text: str) -> list[int]:
+        """Returns the tokens of such a text with those that begin and end a text, [length]."""
+        ...
+
+
+Said = tuple[str, str]
+"""Role and text of a message."""
+
+
+def reward_tokens(
+    tokenizer: Any,
+    control: Guard,
+    template: str | None,
+    prompt: str,
+    messages: Sequence[Said],
+    reply: Sequence[Said],
+) -> list[int]:
     """Returns the tokens of prompt and response in the template, or, without one, in the tokenizer's chat template.
+
+    What prompt and response spell stays text.
+
+    messages: the conversation of which the prompt is the transcript; empty for a single question.
+    reply: the messages of the response; a template shows their texts.
 
     Raises `DataError` if the chat template rejects them.
     """
     if template is not None:
-        texts = {PROMPT: prompt, RESPONSE: response}
-        filled = "".join(text + ("" if name is None else texts[name]) for text, name in pieces_of(template))
-        return list(tokenizer(filled)["input_ids"])
-    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+        texts = {PROMPT: prompt, RESPONSE: "\n\n".join(text for _, text in reply)}
+        pieces = [(text, "" if name is None else control.guard(texts[name])) for text, name in pieces_of(template)]
+        return control.encode_framed("".join(text + value for text, value in pieces))
+    conversation = [*(messages or [("user", prompt)]), *reply]
+    given = [{"role": role, "content": control.guard(text)} for role, text in conversation]
     try:
         rendered = tokenizer.apply_chat_template(
-            messages, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
+            given, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
         )
     except TemplateError as error:
         raise DataError(f"the reward model's chat template rejects the conversation: {error}") from None
-    return list(tokenizer(str(rendered), add_special_tokens=False)["input_ids"])
+    return control.encode(str(rendered))

@@ -1,7 +1,7 @@
-"""Converts text to tokens and back, for engines and reward functions.
+"""Opens a run's codec, which converts text to tokens and back for engines and reward functions.
 
-Consumes a model folder's tokenizer, chat template and generation settings. Produces token ids of prompts and
-answers, the texts of responses, and the tokens that end a response. Virtual runs have a codec without a model.
+Consumes a spec, and a model folder's tokenizer, chat template and generation settings. Produces a `TextCodec`. Virtual
+runs have a codec without a model.
 
 Every controller loads a codec, so this module imports only the tokenizer class (in under a second); it loads
 the model registry of `transformers` (five seconds, with torch) only for folders without a tokenizer.json.
@@ -9,255 +9,51 @@ the model registry of `transformers` (five seconds, with torch) only for folders
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from jinja2 import TemplateError
+from typing import Any
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import positions_of, read_config
-from yatt_core.models.reward_text import TEMPLATE_DATE, reward_tokens
 from yatt_core.models.tokenizer import load_tokenizer
-from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
+from yatt_core.prompts.image_tokens import image_tokens
 from yatt_core.prompts.prompt import Message, Prompt
-from yatt_core.prompts.result_text import (
-    ChatMessage,
-    ResultEncoder,
-    TemplateFrame,
-    check_tools_are_shown,
-    frame_by_tags,
-)
-from yatt_core.prompts.token_lists import checked, without_stop
+from yatt_core.prompts.prompt_codec import CodecSettings, PromptCodec
+from yatt_core.prompts.text_codec import TextCodec
+from yatt_core.prompts.thoughts import Marks
 from yatt_core.prompts.virtual_codec import VirtualCodec
 from yatt_core.protocols.generation import Int32
 from yatt_core.regular_files import read_object
+from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout, no_room
-from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.spec.template import ANSWER, PROMPT, pieces_of
 
-
-class TextCodec(Protocol):
-    """Converts texts to tokens and back.
-
-    stop_tokens: ids that end a response, ascending.
-    vocabulary: number of tokens.
-    """
-
-    @property
-    def stop_tokens(self) -> tuple[int, ...]:
-        """Ids that end a response, ascending."""
-        ...
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens."""
-        ...
-
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
-        """Returns the tokens of a prompt, ready for generation: [length].
-
-        images: number of images in the prompt.
-        messages: the conversation of which the text is the transcript; empty for a single question.
-
-        Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
-        for its images.
-        """
-        ...
-
-    def encode_answer(self, text: str) -> Int32:
-        """Returns the tokens of a complete response, including the end-of-sequence token: [length]."""
-        ...
-
-    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
-        """Returns the tokens of a prompt with its response as a reward model reads them: [length].
-
-        template: as in a reward part of kind `reward_model`.
-
-        Raises as `reward_tokens` does.
-        """
-        ...
-
-    def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Returns the text of a response, or of one of its turns, without its stop token and special tokens."""
-        ...
-
-    def encode_result(self, text: str) -> tuple[Int32, str]:
-        """Returns the tokens between a turn that calls a tool and the next turn, [length], and the result's text.
-
-        The text is truncated if it is too long.
-        """
-        ...
-
-
-class PromptCodec:
-    """The codec of a Hugging Face folder; uses the chat template and system prompt if the tokenizer has a template."""
-
-    def __init__(
-        self,
-        tokenizer: Any,
-        system_prompt: str | None,
-        longest: int,
-        stop_tokens: Sequence[int],
-        images: ImageTokens | None = None,
-        tools: ToolsSpec | None = None,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._images = images
-        self._shown_tools = [tool.schema_for_templates for tool in tools.functions if tool.description] if tools else []
-        self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-        self._longest = longest
-        self._stop_tokens = tuple(sorted(set(stop_tokens)))
-        if system_prompt is not None:
-            self._check_system_prompt(system_prompt)
-        self._results = None if tools is None else self._result_encoder(tools)
-
-    @property
-    def stop_tokens(self) -> tuple[int, ...]:
-        """Ids that end a response, ascending."""
-        return self._stop_tokens
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens, including added ones."""
-        return len(self._tokenizer)
-
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
-        """Returns the tokens of a prompt, ready for generation: [length].
-
-        images: number of images in the prompt.
-        messages: the conversation of which the text is the transcript; empty for a single question.
-
-        Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
-        for its images.
-        """
-        if self._images is None and images:
-            raise DataError(
-                f"prompt {prompt_id or repr(text[:60])} contains {images} images, but the model supports text only"
-            )
-        try:
-            turns = self._turns(text, messages)
-            tokens = self._encode(turns) if self._images is None else self._encode_with_images(turns, images)
-        except DataError as error:
-            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
-        shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
-        return checked(tokens, self._longest, prompt_id, text, shown)
-
-    def _turns(self, text: str, messages: Sequence[Message]) -> list[ChatMessage]:
-        """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
-        if not messages:
-            return [*self._system, {"role": "user", "content": text}]
-        if self._tokenizer.chat_template is None:
-            raise DataError("is a conversation, which needs a chat template; the model's tokenizer has none")
-        system = [] if messages[0].role == "system" else self._system
-        return [*system, *({"role": message.role, "content": message.content} for message in messages)]
-
-    def _encode(self, turns: Sequence[ChatMessage]) -> list[int]:
-        if self._tokenizer.chat_template is None:
-            return list(self._tokenizer(turns[-1]["content"])["input_ids"])
-        return self._encode_bare(self._rendered(turns))
-
-    def _encode_with_images(self, turns: Sequence[ChatMessage], images: int) -> list[int]:
-        """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
-        assert self._images is not None
-        marked = self._images.marked(turns, images)
-        if self._tokenizer.chat_template is None:
-            plain = self._images.plain(marked[-1]["content"])
-            tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
-        else:
-            shown = self._images.plain if self._takes_text else self._images.parts
-            # A system message cannot contain images, and templates expect it as text.
-            contents = [turn["content"] if turn["role"] == "system" else shown(turn["content"]) for turn in marked]
-            given = [{**turn, "content": content} for turn, content in zip(marked, contents, strict=True)]
-            tokens = self._encode_bare(self._images.expanded(self._rendered(given)))
-        self._images.check(tokens, images)
-        return tokens
-
-    def _rendered(self, turns: Sequence[Mapping[str, Any]]) -> str:
-        """Returns the prompt in the chat template. Raises `DataError` for a conversation that it does not support."""
-        try:
-            rendered = self._render(turns)
-        except TemplateError as error:
-            raise DataError(f"is rejected by the model's chat template: {error}") from None
-        if turns[0]["role"] == "system" and turns[0]["content"].strip() not in rendered:
-            raise DataError("has a system message, which the model's chat template ignores")
-        return rendered
-
-    @cached_property
-    def _takes_text(self) -> bool:
-        """False if the chat template expects images and texts as separate parts and drops plain text."""
-        return "?" in self._render([{"role": "user", "content": "?"}])
-
-    def encode_answer(self, text: str) -> Int32:
-        """Returns the tokens of a complete response, including the end-of-sequence token: [length]."""
-        return np.array([*self._encode_bare(text), self._tokenizer.eos_token_id], dtype=np.int32)
-
-    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
-        """Returns the tokens of a prompt with its response as a reward model reads them: [length].
-
-        template: as in a reward part of kind `reward_model`.
-
-        Raises as `reward_tokens` does, and `ConfigurationError` if there is neither kind of template.
-        """
-        if template is None and self._tokenizer.chat_template is None:
-            raise ConfigurationError("objective.template: required, because the model's tokenizer has no chat template")
-        return np.array(reward_tokens(self._tokenizer, template, prompt, response), dtype=np.int32)
-
-    def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Returns the text of a response without its stop token and special tokens."""
-        ids = without_stop(tokens, self._stop_tokens)
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    def encode_result(self, text: str) -> tuple[Int32, str]:
-        """Encodes a tool result as the protocol requires, framed by the chat template, or by tags if there is none."""
-        if self._results is None:
-            raise ConfigurationError("rollout.tools: tool results cannot be encoded, because the spec has no tools")
-        return self._results(text)
-
-    def _encode_bare(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=True,
-                tools=self._shown_tools or None,
-                date_string=TEMPLATE_DATE,
-                strftime_now=lambda _: TEMPLATE_DATE,
-            )
-        )
-
-    def _result_encoder(self, tools: ToolsSpec) -> ResultEncoder:
-        has_template = self._tokenizer.chat_template is not None
-        frame = TemplateFrame(self._render, self._system) if has_template else frame_by_tags
-        if self._shown_tools:
-            check_tools_are_shown(self._tokenizer.chat_template, self._render, self._system, tools)
-        return ResultEncoder(self._encode_bare, frame, self._stop_tokens, tools.max_result_tokens)
-
-    def _check_system_prompt(self, system_prompt: str) -> None:
-        """Raises `ConfigurationError` if the system prompt would be dropped silently."""
-        if self._tokenizer.chat_template is None:
-            raise ConfigurationError(
-                "data.system_prompt: not supported, because the model's tokenizer has no chat template; leave it out"
-            )
-        try:
-            rendered = self._render([*self._system, {"role": "user", "content": "?"}])
-        except TemplateError as error:
-            raise ConfigurationError(f"data.system_prompt: the model's chat template rejects it: {error}") from None
-        if system_prompt.strip() not in rendered:
-            raise ConfigurationError(
-                "data.system_prompt: the model's chat template ignores system messages; leave it out"
-            )
+__all__ = [
+    "TextCodec",
+    "codec_settings",
+    "encode_privileged",
+    "encode_question",
+    "generation_stops",
+    "longest_prompt",
+    "open_codec",
+    "positions",
+]
 
 
 def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
     """Returns the tokens of a prompt, ready for generation: [length]. Raises as `TextCodec.encode_prompt` does."""
-    return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media), prompt.messages)
+    if prompt.is_text_alone:
+        return codec.encode_reply(prompt, [Message("assistant", prompt.answer or "")]).tokens[:1]
+    return codec.encode_prompt(
+        text=prompt.text,
+        prompt_id=prompt.prompt_id,
+        images=len(prompt.media),
+        messages=prompt.messages,
+        tools=prompt.tools,
+        rendered=prompt.rendered,
+    )
 
 
 def encode_privileged(prompt: Prompt, template: str, codec: TextCodec) -> Int32:
@@ -294,13 +90,41 @@ def open_codec(spec: RunSpec, model_path: str, roomless: bool = False) -> TextCo
         )
     folder = Path(model_path)
     config = read_config(folder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = within_rows(load_tokenizer(folder), config, folder)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
     stop = [tokenizer.eos_token_id, *generation_stops(folder, config)]
     stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
-    images, longest = image_tokens(config, tokenizer), longest_prompt(spec, model_path, roomless)
-    return PromptCodec(tokenizer, spec.data.system_prompt, longest, stop, images, spec.rollout.tools)
+    return PromptCodec(
+        tokenizer=tokenizer,
+        settings=codec_settings(spec),
+        longest=longest_prompt(spec, model_path, roomless),
+        stop_tokens=stop,
+        images=image_tokens(config, tokenizer),
+        tools=spec.rollout.tools,
+    )
+
+
+def codec_settings(spec: RunSpec) -> CodecSettings:
+    """Returns what a spec says about the texts of a run."""
+    given = spec.rollout.thoughts
+    return CodecSettings(
+        system_prompt=spec.data.system_prompt,
+        variables=spec.data.chat_template_kwargs,
+        thoughts=None if given is None else Marks(given.begin, given.end),
+        tags=tuple(_tags(spec.rewards)),
+    )
+
+
+def _tags(rewards: RewardSpec) -> Iterator[str]:
+    """Yields the tags that reward functions look for by their options."""
+    for part in rewards.functions:
+        named = part.options.get("tags")
+        names = [*named] if isinstance(named, list) else []
+        names.append(part.options.get("tag", "answer"))
+        for name in names:
+            yield f"<{name}>"
+            yield f"</{name}>"
 
 
 def longest_prompt(spec: RunSpec, model_path: str, roomless: bool = False) -> int:
@@ -339,7 +163,10 @@ def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
 
 def _single_token(tokenizer: Any, text: str) -> int:
     """Returns the id of a stop string."""
-    tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    try:
+        tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    except DataError as error:
+        raise ConfigurationError(f"rollout.stop: {text!r} {error}; leave it out") from None
     if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
         made = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
         raise ConfigurationError(

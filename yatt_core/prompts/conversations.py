@@ -12,10 +12,11 @@ from typing import Any
 
 from yatt_core.errors import DataError
 from yatt_core.json_text import parsed
+from yatt_core.prompts.call_syntaxes import CALL, CALL_END
 from yatt_core.prompts.message_forms import ASSISTANT, SYSTEM, TOOL, USER, read_message
 from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.thoughts import THINK
-from yatt_core.prompts.tool_calls import CALL, CALL_END, ToolCall
+from yatt_core.prompts.tool_calls import ToolCall
 
 
 def is_conversation(value: Any) -> bool:
@@ -90,23 +91,6 @@ def read_reply(value: Any, before: Sequence[Message]) -> tuple[Message, ...]:
     if messages[0].role != ASSISTANT:
         raise DataError("begins with messages that are not the prompt's; expected these, or the response alone")
     return messages
-
-
-def read_response(value: Any, before: Sequence[str]) -> str:
-    """Returns the text of a response: a string, or a list of messages that ends with the assistant's.
-
-    before: contents of the prompt's messages, which the list may repeat before the response.
-    """
-    if isinstance(value, str) and not is_conversation(value):
-        return value
-    if not isinstance(value, str | list) or not value:
-        raise DataError(f"is {type(value).__name__}; expected a string, or messages that end with the assistant's")
-    messages = read_conversation(value)
-    if messages[-1].role != ASSISTANT:
-        raise DataError(f"ends with the role {messages[-1].role}; expected a last message of the assistant")
-    if len(messages) > 1 and [message.content for message in messages[:-1]] != list(before):
-        raise DataError("begins with messages that are not the prompt's; expected these, or the response alone")
-    return messages[-1].content
 
 
 def transcript(messages: Sequence[Message]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from yatt_core.prompts.thoughts import THINK, Marks, Split, split_thoughts
+from yatt_core.prompts.reading import UNKNOWN, Reading
+from yatt_core.prompts.thoughts import Split, split_thoughts
 from yatt_core.prompts.tool_calls import RESULT, RESULT_END, ToolCall, read_call
 
 STOPPED = "stop"
@@ -90,6 +91,11 @@ class Prompt:
     tools: tuple[Mapping[str, Any], ...] = ()
     rendered: bool = False
 
+    @property
+    def is_text_alone(self) -> bool:
+        """Whether there is no prompt: the text of the answer is learnt as a whole."""
+        return not self.text and not self.messages
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -114,9 +120,8 @@ class Completion:
     tokens: number of tokens that the policy generated.
     token_ids: these tokens, without those of tool results; empty for a text that no model has generated.
     stop_reason: `stop`; `length` if the response was cut; `turns` if it had no turn left for a call.
-    marks: what the model's thoughts begin and end with.
-    prefill: what the chat template wrote at the start of the policy's turn; it is part of the texts. Empty if it writes
-        nothing; None for a text that no model has generated, of which this is unknown.
+    reading: how its turns are read: what thoughts are marked by, and what the chat template wrote at their beginning, which is
+        part of the texts.
     """
 
     text: str
@@ -125,8 +130,7 @@ class Completion:
     stop_reason: str = STOPPED
     turns: tuple[Turn, ...] = ()
     token_ids: tuple[int, ...] = ()
-    marks: Marks = THINK
-    prefill: str | None = None
+    reading: Reading = UNKNOWN
 
     @classmethod
     def of_turns(
@@ -136,8 +140,7 @@ class Completion:
         tokens: int,
         stop_reason: str = STOPPED,
         token_ids: Sequence[int] = (),
-        marks: Marks = THINK,
-        prefill: str | None = None,
+        reading: Reading = UNKNOWN,
     ) -> Completion:
         """Returns a response; the arguments are those of `turns_of`, and the fields of the class."""
         return cls(
@@ -145,11 +148,15 @@ class Completion:
             last_turn=spoken[-1],
             tokens=tokens,
             stop_reason=stop_reason,
-            turns=turns_of(text, spoken),
+            turns=turns_of(text, spoken, reading),
             token_ids=tuple(token_ids),
-            marks=marks,
-            prefill=prefill,
+            reading=reading,
         )
+
+    @property
+    def prefill(self) -> str | None:
+        """What the chat template wrote at the beginning of the policy's turns; None if that is not known."""
+        return self.reading.prefill
 
     @property
     def thoughts(self) -> str:
@@ -173,10 +180,10 @@ class Completion:
 
     def split(self, reads: Reads) -> Split:
         """Returns the thoughts and the final text of what `read` returns; those of the last turn for its final text."""
-        return split_thoughts(self.text if reads == "response" else self.last_turn, self.marks)
+        return split_thoughts(self.text if reads == "response" else self.last_turn, self.reading.marks)
 
 
-def turns_of(text: str, spoken: Sequence[str]) -> tuple[Turn, ...]:
+def turns_of(text: str, spoken: Sequence[str], reading: Reading = UNKNOWN) -> tuple[Turn, ...]:
     """Returns the turns of a response.
 
     text: text of the whole response.
@@ -184,7 +191,7 @@ def turns_of(text: str, spoken: Sequence[str]) -> tuple[Turn, ...]:
     """
     turns, rest = [], text
     for number, turn in enumerate(spoken):
-        call = read_call(turn)
+        call = read_call(turn, reading.marks, reading.syntax)
         known = call if isinstance(call, ToolCall) else None
         if number + 1 == len(spoken):
             turns.append(Turn(turn, known))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,24 +46,36 @@ class PromptWriter:
     def __init__(self, path: Path, with_media: bool) -> None:
         self._schema = SCHEMA.append(MEDIA_FIELD) if with_media else SCHEMA
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", write_statistics=False)
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._characters = 0
+        # Compression leaves the interpreter to the caller, who makes the next group meanwhile.
+        self._writing = ThreadPoolExecutor(1, "write-prompts")
+        self._written: Future[None] | None = None
 
-    def add(self, prompt: Prompt) -> None:
-        """Appends a prompt."""
+    def add(self, prompt: Prompt) -> str:
+        """Appends a prompt; returns the canonical JSON of its entry."""
         entry = canonical_json(prompt.entry)
         messages = write_column(prompt)
         texts = (prompt.prompt_id, prompt.text, prompt.answer, entry, messages)
-        row = (prompt.source, prompt.index, *texts, prompt.media)
-        # Files of prompts that cannot have images have no column for media.
-        self._rows.append(dict(zip(self._schema.names, row, strict=False)))
+        self._rows.append((prompt.source, prompt.index, *texts, prompt.media))
         self._characters += len(entry) + len(prompt.text) + len(messages or "")
         if len(self._rows) == GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
             self._end_group()
+        return entry
 
     def _end_group(self) -> None:
-        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        # Files of prompts that cannot have images have no column for media.
+        columns = zip(self._schema, zip(*self._rows, strict=True), strict=False)
+        arrays = [column_of(values, field.type) for field, values in columns]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        self._wait()
+        self._written = self._writing.submit(self._writer.write_table, table)
         self._rows, self._characters = [], 0
+
+    def _wait(self) -> None:
+        """Waits until the last group is written. Raises what writing it raised."""
+        if self._written is not None:
+            self._written.result()
 
     def __enter__(self) -> Self:
         return self
@@ -70,9 +83,14 @@ class PromptWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self._rows:
-            self._end_group()
-        self._writer.close()
+        try:
+            if error is None and self._rows:
+                self._end_group()
+            if error is None:
+                self._wait()
+        finally:
+            self._writing.shutdown()
+            self._writer.close()
 
 
 class PromptFile:
@@ -104,6 +122,23 @@ class PromptFile:
         for group in range(len(self._ends)):
             yield from _prompts(self._read_group(group))
 
+    def questions(self) -> Iterator[Prompt]:
+        """Yields the prompts without their answers and original rows, of which nothing is read or parsed."""
+        names = [name for name in self._file.schema_arrow.names if name not in ("answer", "entry")]
+        for group in range(len(self._ends)):
+            for row in self._read_group(group, names).to_pylist():
+                if row["messages"] is None:
+                    media = tuple(row.get("media", ()))
+                    yield Prompt(row["source"], row["index"], row["prompt_id"], row["text"], None, {}, media)
+                else:
+                    yield _prompt({**row, "answer": None, "entry": "{}"})
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Yields the values of some columns, in order: one tuple for each prompt."""
+        for group in range(len(self._ends)):
+            table = self._read_group(group, list(names))
+            yield from zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
     def column(self, name: str) -> Iterator[Any]:
         """Yields the values of a single column, in order."""
         for group in range(len(self._ends)):
@@ -114,6 +149,20 @@ class PromptFile:
             return self._file.read_row_group(group, columns, use_threads=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{self._path} cannot be read: {error}") from None
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Returns the array of some values, None for none; for texts without pyarrow's own conversion, which imports pandas."""
+    if pa.types.is_integer(kind):
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.array(values, kind.to_pandas_dtype()))])
+    if not pa.types.is_large_string(kind):
+        return pa.array(values, kind)
+    encoded = [b"" if value is None else value.encode() for value in values]
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    known = np.array([value is not None for value in values])
+    valid = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
 
 
 def write_column(prompt: Prompt) -> str | None:

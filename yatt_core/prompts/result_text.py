@@ -1,43 +1,62 @@
 """Encodes what separates a turn that calls a tool from the next turn: the result, framed by the model's chat template.
 
 Consumes the text of a result. Produces the tokens that follow those of the turn, up to a given number. For an
-assistant message followed by a tool message, the frame is what the template writes between the assistant's text and
-the point where the assistant continues, apart from the result itself.
+assistant's message followed by a tool's, the frame is what the template writes from the end of the assistant's turn to
+the point where the assistant continues, apart from the result itself, which stays text whatever it spells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.prompts.tool_calls import write_result
+from yatt_core.prompts.chat_template import CONTENT, PROBE, QUESTION, ChatTemplate, Tools
+from yatt_core.prompts.control_text import ControlText
+from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.tool_calls import RESULT, RESULT_END, ToolCall
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
-ChatMessage = dict[str, str]
-"""A message as chat templates expect it."""
-Render = Callable[[Sequence[ChatMessage]], str]
-
-TURN = "the-turn-before-the-result"
 SAMPLE = "a-result"
-QUESTION: ChatMessage = {"role": "user", "content": "?"}
+Frame = Callable[[str, str], list[int]]
+"""Returns the tokens between two turns for the text of a result and the name of its tool."""
 
 
-def frame_by_tags(text: str) -> str:
-    """Returns the result framed for a tokenizer without a chat template."""
-    return f"\n{write_result(text)}\n"
+class TagFrame:
+    """The frame of a tokenizer without a chat template: tags."""
+
+    def __init__(self, control: ControlText) -> None:
+        self._control = control
+
+    def __call__(self, text: str, tool: str) -> list[int]:
+        """Returns the tokens of a result between tags."""
+        return self._control.encode(f"\n{RESULT}{self._control.guard(text)}{RESULT_END}\n")
 
 
 class TemplateFrame:
-    """The frame of a chat template. Raises `ConfigurationError` if the template does not support tool messages."""
+    """The frame of a chat template. Raises `ConfigurationError` if the template does not support tool messages.
 
-    def __init__(self, render: Render, system: Sequence[ChatMessage]) -> None:
-        self._render, self._before = render, [*system, QUESTION, {"role": "assistant", "content": TURN}]
+    stop_tokens: tokens that end a turn; the policy has generated the one at the frame's beginning.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        control: ControlText,
+        stop_tokens: Collection[int],
+        system: Sequence[Message],
+        tools: Tools,
+    ) -> None:
+        self._template = template
+        self._control = control
+        self._stop_tokens = frozenset(stop_tokens)
+        self._before = [*system, QUESTION]
+        self._tools = tools
         try:
-            shown = SAMPLE in self(SAMPLE)
+            shown = SAMPLE in self._texts(SAMPLE, PROBE.name)[1]
         except TemplateError as error:
             raise ConfigurationError(
                 f"rollout.tools: the model's chat template rejects tool messages: {error}"
@@ -45,55 +64,70 @@ class TemplateFrame:
         if not shown:
             raise ConfigurationError("rollout.tools: the model's chat template drops tool messages")
 
-    def __call__(self, text: str) -> str:
-        """Returns what follows the text of the assistant message."""
-        return self._render([*self._before, {"role": "tool", "content": text}]).partition(TURN)[2]
+    def __call__(self, text: str, tool: str) -> list[int]:
+        """Returns the tokens between the turn that calls a tool and the next turn."""
+        alone, followed = self._texts(text, tool or PROBE.name)
+        if not followed.startswith(alone):
+            return self._behind_end(self._control.encode(followed))
+        after = self._control.encode(followed[len(alone) :])
+        ended = self._control.encode(alone)
+        ends = [place for place, token in enumerate(ended) if token in self._stop_tokens]
+        if ends:
+            return [*ended[ends[-1] + 1 :], *after]
+        return self._behind_end(after)
+
+    def _behind_end(self, tokens: list[int]) -> list[int]:
+        """Returns the tokens without the one that ends the turn before them, if they begin with it."""
+        return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
+
+    def _texts(self, text: str, tool: str) -> tuple[str, str]:
+        """Returns what the template writes for a message that calls the tool, without and with the result behind it."""
+        form = self._template.calls
+        calls = (ToolCall(tool, PROBE.arguments, PROBE.call_id),) if form is not None and form.syntax else ()
+        called = Message("assistant", "" if calls else CONTENT, calls=calls)
+        result = Message("tool", text, name=tool, call_id=PROBE.call_id)
+        return self._template.between(called, [result], self._tools, self._before)
 
 
 class ResultEncoder:
     """Encodes the tokens between two turns.
 
-    encode: returns the tokens of a text and recognises special tokens.
     limit: maximum number of tokens.
     """
 
-    def __init__(
-        self,
-        encode: Callable[[str], list[int]],
-        frame: Callable[[str], str],
-        stop_tokens: Sequence[int],
-        limit: int,
-    ) -> None:
-        self._encode, self._frame, self._stop_tokens, self._limit = encode, frame, stop_tokens, limit
-        if (bare := len(self._tokens(SAMPLE[:1]))) > limit:
+    def __init__(self, frame: Frame, limit: int) -> None:
+        self._frame = frame
+        self._limit = limit
+        if (bare := len(self._frame(SAMPLE[:1], ""))) > limit:
             raise ConfigurationError(
                 f"rollout.tools.max_result_tokens: {limit} is too small, because a result of one letter takes {bare} "
                 f"tokens in the chat template's frame; expected at least {bare}"
             )
 
-    def __call__(self, text: str) -> tuple[Int32, str]:
-        """Returns the tokens [length] and the text that they encode, truncated if it does not fit."""
+    def __call__(self, text: str, tool: str = "") -> tuple[Int32, str]:
+        """Returns the tokens [length] and the text that they encode, truncated if it does not fit.
+
+        tool: name of the tool that the result comes from; empty if it is not known.
+        """
         kept = text
-        if len(tokens := self._tokens(text)) > self._limit:
-            low, high = 0, len(text)
+        tokens = self._frame(text, tool)
+        if len(tokens) > self._limit:
+            low = 0
+            high = len(text)
             while low < high:
                 middle = (low + high + 1) // 2
-                low, high = (middle, high) if len(self._tokens(text[:middle])) <= self._limit else (low, middle - 1)
+                if len(self._frame(text[:middle], tool)) <= self._limit:
+                    low = middle
+                else:
+                    high = middle - 1
             kept = text[:low]
-            tokens = self._tokens(kept)
+            tokens = self._frame(kept, tool)
         return np.array(tokens, dtype=np.int32), kept
 
-    def _tokens(self, text: str) -> list[int]:
-        tokens = self._encode(self._frame(text))
-        # The template's text begins with the end of the assistant message, which the policy has already generated.
-        return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
 
-
-def check_tools_are_shown(
-    template: str | None, render: Render, system: Sequence[ChatMessage], tools: ToolsSpec
-) -> None:
+def check_tools_are_shown(template: ChatTemplate, shown: Tools, system: Sequence[Message], tools: ToolsSpec) -> None:
     """Raises `ConfigurationError` if the descriptions of tools would be dropped silently."""
-    rendered = "" if template is None else render([*system, QUESTION])
+    rendered = template.render([*system, QUESTION], shown)
     for tool in tools.functions:
         if tool.description and tool.name not in rendered:
             raise ConfigurationError(

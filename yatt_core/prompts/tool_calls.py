@@ -1,18 +1,18 @@
-"""The format of a policy's tool calls and of their results within a response: pure functions of text.
+"""A policy's tool calls and their results within a response: pure functions of text.
 
-A call is a JSON object between two tags, `<tool_call>{"name": "calculator", "arguments": {"expression": "3 *
-4"}}</tool_call>`, the format of many chat models. A turn contains at most one call. An invalid call raises no error:
-the policy receives an answer that states what is wrong.
+A call has the form of the model's family (`call_syntaxes`). A turn contains at most one call, behind its thoughts. An
+invalid call raises no error: the policy receives an answer that states what is wrong.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-CALL, CALL_END = "<tool_call>", "</tool_call>"
+from yatt_core.prompts.call_syntaxes import DEFAULT, SYNTAXES, MalformedCallError
+from yatt_core.prompts.thoughts import THINK, Marks, split_thoughts
+
 RESULT, RESULT_END = "<tool_result>", "</tool_result>"
 
 MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED = KINDS = (
@@ -24,9 +24,6 @@ MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED = KINDS = (
     "died",
 )
 """What can be wrong with a call."""
-DEEPEST = 100
-"""Maximum nesting of lists and objects in a call, far below the limit of Python's JSON parser at any depth of the call
-stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,41 +61,19 @@ class ToolAnswer:
         return cls(f"error: {said}", f"{kind}: {said}")
 
 
-def read_call(text: str) -> ToolCall | ToolAnswer | None:
-    """Returns the call in a turn's text; None if there is none.
+def read_call(text: str, marks: Marks = THINK, syntax: str = DEFAULT) -> ToolCall | ToolAnswer | None:
+    """Returns the call in a turn's text behind its thoughts; None if there is none.
+
+    marks: what thoughts begin and end with; a call that is drafted in thoughts is none.
+    syntax: the form in which the model writes calls, one of `SYNTAXES`.
 
     For an invalid call, returns an answer that explains what is wrong.
     """
-    count = text.count(CALL)
-    if not count:
-        return None
-    if count > 1:
-        return ToolAnswer.failed(MALFORMED, f"one call a turn, not {count}")
-    body, end, _ = text.partition(CALL)[2].partition(CALL_END)
-    if not end:
-        return ToolAnswer.failed(MALFORMED, f"a call ends with {CALL_END}")
     try:
-        call = json.loads(body)
-        _check_depth(call, DEEPEST)
-    except (ValueError, RecursionError):
-        return ToolAnswer.failed(MALFORMED, f"there is no JSON between {CALL} and {CALL_END}")
-    if (
-        not isinstance(call, dict)
-        or not isinstance(call.get("name"), str)
-        or not isinstance(call.get("arguments"), dict)
-    ):
-        return ToolAnswer.failed(MALFORMED, 'a call is {"name": "...", "arguments": {...}}')
-    return ToolCall(call["name"], call["arguments"])
-
-
-def _check_depth(value: Any, levels: int) -> None:
-    """Raises `ValueError` for a JSON value with more than this many levels of lists and objects."""
-    if not isinstance(value, list | dict):
-        return
-    if not levels:
-        raise ValueError("nested too deeply")
-    for part in value.values() if isinstance(value, dict) else value:
-        _check_depth(part, levels - 1)
+        written = SYNTAXES[syntax](split_thoughts(text, marks).final)
+    except MalformedCallError as error:
+        return ToolAnswer.failed(MALFORMED, str(error))
+    return None if written is None else ToolCall(written.name, written.arguments)
 
 
 def write_result(text: str) -> str:

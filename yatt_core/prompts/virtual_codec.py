@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.call_syntaxes import CALL, CALL_END
+from yatt_core.prompts.prompt import Message, Prompt
+from yatt_core.prompts.reading import Reading
+from yatt_core.prompts.replies import EncodedReply
 from yatt_core.prompts.token_lists import checked, without_stop
-from yatt_core.prompts.tool_calls import CALL, CALL_END
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -21,6 +24,7 @@ class VirtualCodec:
     """
 
     stop_tokens = (0,)
+    reading = Reading(prefill="")
 
     def __init__(
         self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_fraction: float = 0.0
@@ -31,7 +35,15 @@ class VirtualCodec:
         self._longest_result = tools.max_result_tokens if tools else 0
         self._calls_below = tool_call_fraction * vocabulary if tools else 0.0
 
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
+    def encode_prompt(
+        self,
+        text: str,
+        prompt_id: str = "",
+        images: int = 0,
+        messages: Sequence[Message] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        rendered: bool = False,
+    ) -> Int32:
         """Returns the bytes of a prompt or of its transcript: [length]; images take no tokens.
 
         Raises `DataError`, which names the prompt, if it is too long.
@@ -42,9 +54,14 @@ class VirtualCodec:
         """Returns the bytes of an answer and the stop token: [length]."""
         return np.array([*text.encode(), *self.stop_tokens], dtype=np.int32)
 
-    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
+    def encode_reply(self, prompt: Prompt, reply: Sequence[Message]) -> EncodedReply:
+        """Returns the bytes of a reply's transcript and the stop token."""
+        tokens = self.encode_answer("".join(message.content for message in reply))
+        return EncodedReply(tokens, np.ones(len(tokens), dtype=np.bool_))
+
+    def encode_judged(self, template: str | None, prompt: Prompt, reply: Sequence[Message]) -> Int32:
         """Returns the bytes of prompt and response: [length]."""
-        return np.array(list((prompt + response).encode()), dtype=np.int32)
+        return np.array(list((prompt.text + "".join(message.content for message in reply)).encode()), dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
         """Returns the token ids of a response without its stop token, or a tool call if the first id is low enough."""
@@ -55,7 +72,11 @@ class VirtualCodec:
             return f"{CALL}{json.dumps(call)}{CALL_END}"
         return " ".join(map(str, ids))
 
-    def encode_result(self, text: str) -> tuple[Int32, str]:
+    def decode_turn(self, tokens: Sequence[int] | Int32) -> str:
+        """Returns the text of a turn, which begins with its tokens."""
+        return self.decode(tokens)
+
+    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
         """Returns the bytes of a result, truncated if it is too long, and the text that remains."""
         data = text.encode()[: self._longest_result]
         return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")

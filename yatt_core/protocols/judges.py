@@ -25,6 +25,9 @@ class JudgeItem:
     answer: the reference answer, if there is one.
     seeds: one per judgement, in 0 .. 2^64 - 1.
     steps: the steps of the response; empty unless the judge names wrong ones.
+    thoughts, final: the thoughts of the response's last turn and the rest of it; empty unless the judge's template shows them.
+    messages: role and text of each message of the conversation of which the prompt is the transcript; empty for a single
+        question.
     """
 
     number: int
@@ -33,6 +36,9 @@ class JudgeItem:
     answer: str | None
     seeds: tuple[int, ...]
     steps: tuple[str, ...] = ()
+    thoughts: str = ""
+    final: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

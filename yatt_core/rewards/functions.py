@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.named_code import CodeFile, read_code
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.steps import split_steps
 from yatt_core.rewards.calls import Call, Limits, Outcome, made
-from yatt_core.rewards.code_files import read_code
 from yatt_core.rewards.conventions import Candidate, RewardFunction, Unit
 from yatt_core.rewards.process import Loaded, reward_process
 from yatt_core.rewards.registry import FunctionName, is_linear, resolve
@@ -59,6 +59,11 @@ class PartFunction:
         return reward_process().evaluate(self.function, calls, limits, self.part.on_error == "stop")
 
 
+def part_file(part: FunctionPart) -> CodeFile | None:
+    """Returns the file that defines a part's function; None for installed code."""
+    return None if part.file is None else CodeFile.named(f"rewards.parts {part.name!r}: file", part.file, part.sha256)
+
+
 def load_part(part: FunctionPart, run_folder: Path | None = None, critique: CritiqueSpec | None = None) -> PartFunction:
     """Looks up, imports and checks the function of a part.
 
@@ -69,11 +74,12 @@ def load_part(part: FunctionPart, run_folder: Path | None = None, critique: Crit
     the critique; raises as `read_code` does for a file.
     """
     place = f"rewards.parts {part.name!r}: {part.described}"
-    if part.function is not None:
-        name = FunctionName(place, part.function, part.options)
+    code = part_file(part)
+    if code is None:
+        name = FunctionName(place, part.function or "", part.options)
     else:
-        path, data = read_code(part, run_folder)
-        name = FunctionName(place, part.attribute, part.options, str(path), data.decode("latin-1"))
+        path, data = read_code(code, run_folder)
+        name = FunctionName(place, code.attribute, part.options, str(path), data.decode("latin-1"))
     function = resolve(name) if is_linear(name) else reward_process().load(name)
     named = critique if critique is not None and critique.part == part.name else None
     if function.takes_steps and named is None:

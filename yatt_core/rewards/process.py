@@ -270,8 +270,7 @@ def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:
                     "stop_reason": completion.stop_reason,
                     "token_ids": completion.token_ids if with_tokens else (),
                     "steps": candidate.steps,
-                    "marks": [completion.marks.begin, completion.marks.end],
-                    "prefill": completion.prefill,
+                    "reading": asdict(completion.reading),
                 }
             )
         packed_calls.append(packed)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
 from yatt_core.prompts.prompt import Completion, Message, Prompt
-from yatt_core.prompts.thoughts import Marks
+from yatt_core.prompts.reading import reading_of
 from yatt_core.rewards.calls import Call, Limits, Outcome, evaluate, evaluate_concurrently
 from yatt_core.rewards.conventions import Candidate, RewardFunction
 from yatt_core.rewards.idle_time import IdleTime
@@ -123,8 +123,7 @@ def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]])
             tokens=one["tokens"],
             stop_reason=one["stop_reason"],
             token_ids=one["token_ids"],
-            marks=Marks(*one["marks"]),
-            prefill=one["prefill"],
+            reading=reading_of(one["reading"]),
         )
         yield Candidate(prompts[one["prompt"]], completion, one["reads"], tuple(one["steps"]))
 

@@ -41,7 +41,7 @@ class RewardMeter:
         samples: responses to each prompt.
         """
         model = initial_model(spec, run_folder)
-        self._spec, self._key = spec, WorkKey(run, 0, 0, PHASE)
+        self._spec, self._run_folder, self._key = spec, run_folder, WorkKey(run, 0, 0, PHASE)
         self._codec, self._scorer = open_codec(spec, model), RewardScorer(spec.rewards, run_folder)
         self._engine = build_rollout_engine(spec, model, run_folder / INPUTS)
         held_out = Inputs.open(run_folder / INPUTS, spec).held_out
@@ -59,7 +59,7 @@ class RewardMeter:
         """Returns the mean value of each function of the reward. Raises what a reward function raises."""
         self._engine.update_weights(weights, self._models)
         values: dict[str, list[float]] = {name: [] for name in self._scorer.functions}
-        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
+        with closing(Toolbox(self._spec.rollout.tools, self._run_folder)) as toolbox:
             for scored in self._batches(toolbox):
                 for score in self._scorer.score(scored):
                     for name in values:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from string import Formatter
 
-PROMPT, RESPONSE, ANSWER, STEPS = "prompt", "response", "answer", "steps"
+PROMPT = "prompt"
+RESPONSE = "response"
+ANSWER = "answer"
+STEPS = "steps"
+THOUGHTS = "thoughts"
+FINAL = "final"
 
 
 def fields_of(template: str) -> frozenset[str]:

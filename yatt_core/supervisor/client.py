@@ -24,6 +24,7 @@ from yatt_core.code_revision import code_revision
 from yatt_core.durable import make_folder, write_json
 from yatt_core.errors import InfrastructureError
 from yatt_core.file_lock import file_lock
+from yatt_core.python_path import absolute_entries
 from yatt_core.supervisor.process import end_sessions, is_alive, is_local, send_signal
 from yatt_core.supervisor.services import ServiceSpec, ServiceState
 from yatt_core.supervisor.state import (
@@ -187,7 +188,9 @@ def _start(files: SupervisorFiles, request: SupervisorRequest, secrets: Mapping[
     files.stop.unlink(missing_ok=True)
     write_json(files.request, request.to_json())
     hidden = ("PYTHONDONTWRITEBYTECODE", MARK_VARIABLE)
-    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    shown = {key: value for key, value in os.environ.items() if key not in hidden}
+    # The supervisor and all services work in other folders.
+    environment = absolute_entries(shown, Path.cwd())
     with files.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "yatt_core.supervisor.supervisor", "--folder", str(files.root.parent)],

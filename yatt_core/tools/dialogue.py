@@ -17,6 +17,7 @@ import numpy.typing as npt
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt import Completion
+from yatt_core.prompts.reading import UNKNOWN, Reading
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call, write_result
 from yatt_core.protocols.generation import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
 from yatt_core.spec.sections.rollout import RolloutSpec
@@ -29,6 +30,7 @@ from yatt_core.wire.support import Support
 class Response:
     """Everything that follows a prompt: the policy's turns and the tool results between them.
 
+    reading: how the policy's turns are read.
     text: text of all turns, with results in tags.
     turn_texts: text of each turn of the policy.
     finish: why it ended; empty until then.
@@ -37,6 +39,7 @@ class Response:
     """
 
     prompt: Int32
+    reading: Reading = UNKNOWN
     text: str = ""
     turn_texts: list[str] = field(default_factory=list)
     spoken: int = 0
@@ -61,7 +64,14 @@ class Response:
     def completion(self) -> Completion:
         """The response as reward functions see it, once it has ended."""
         ids: list[int] = self.tokens[self.loss_mask].tolist()
-        return Completion.of_turns(self.text, self.turn_texts, self.spoken, self.finish, ids)
+        return Completion.of_turns(
+            text=self.text,
+            spoken=self.turn_texts,
+            tokens=self.spoken,
+            stop_reason=self.finish,
+            token_ids=ids,
+            reading=self.reading,
+        )
 
     @property
     def tokens(self) -> Int32:
@@ -124,7 +134,8 @@ class Dialogue:
 
     def __init__(self, rollout: RolloutSpec, codec: TextCodec, prompts: Sequence[Int32], media: Media = ()) -> None:
         self._rollout, self._codec, self._media = rollout, codec, media
-        self.responses = [Response(prompt) for prompt in prompts]
+        self.responses = [Response(prompt, codec.reading) for prompt in prompts]
+        self._called: dict[int, str] = {}
 
     @property
     def turn(self) -> int:
@@ -166,9 +177,9 @@ class Dialogue:
         for number, span, finish in turns:
             response, tokens = self.responses[number], result.tokens[span]
             left = None if support is None else support.at(span)
-            response.say(tokens, result.log_probs[span], self._codec.decode(tokens), left)
+            response.say(tokens, result.log_probs[span], self._codec.decode_turn(tokens), left)
             cut = finish == FINISHED_LENGTH
-            call = None if cut or self._rollout.tools is None else read_call(response.last_turn)
+            call = None if cut or self._rollout.tools is None else self._read_call(response.last_turn)
             if cut or (call is not None and response.spoken >= self._rollout.max_new_tokens):
                 response.finish = FINISH_LENGTH
             elif call is None:
@@ -177,14 +188,20 @@ class Dialogue:
                 response.finish = FINISH_TURNS
             else:
                 calls[number] = call
+                self._called[number] = call.name if isinstance(call, ToolCall) else ""
         return calls
+
+    def _read_call(self, turn: str) -> ToolCall | ToolAnswer | None:
+        reading = self._codec.reading
+        return read_call(turn, reading.marks, reading.syntax)
 
     def tell(self, answers: Mapping[int, ToolAnswer]) -> None:
         """Adds the answers to all calls of the latest turn."""
         for number, answer in answers.items():
             response = self.responses[number]
             response.tool_error = response.tool_error or answer.error
-            response.be_told(*self._codec.encode_result(answer.text))
+            tokens, text = self._codec.encode_result(answer.text, self._called.get(number, ""))
+            response.be_told(tokens, text)
 
 
 def greedy_request(dialogue: Dialogue, stop: tuple[int, ...], version: int) -> GenerateRequest:

@@ -1,4 +1,4 @@
-"""Looks up tools: entry points of the group `yatt.tools`, and dotted names of installed code.
+"""Looks up tools: entry points of the group `yatt.tools`, dotted names of installed code, and functions in files.
 
 Consumes a tool's function name and options. Produces the function. Imports nothing heavy, because the tool
 process loads this module.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import find_function
+from yatt_core.installed import find_function, find_in_file
+from yatt_core.named_code import CodeFile, read_code
 
 GROUP = "yatt.tools"
 
@@ -22,18 +25,47 @@ class NamedTool(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def function(self) -> str: ...
+    def function(self) -> str | None: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def sha256(self) -> str | None: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
 
 
-def find_tool(name: str, function: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+@dataclass(frozen=True, slots=True)
+class ToolFile:
+    """The file of a tool, as the tool process receives it.
+
+    path: where the bytes come from, for tracebacks.
+    code: the bytes, each as one character.
+    """
+
+    path: str
+    code: str
+
+
+def tool_file(tool: NamedTool) -> CodeFile | None:
+    """Returns the file that defines a tool's function; None for installed code."""
+    place = f"rollout.tools.functions {tool.name!r}: file"
+    return None if tool.file is None else CodeFile.named(place, tool.file, tool.sha256)
+
+
+def find_tool(name: str, function: str, options: Mapping[str, Any], file: ToolFile | None = None) -> Callable[..., Any]:
     """Returns a tool's function.
+
+    function: its name as the spec has it, or within the file.
+    file: the file that defines it; None for installed code.
 
     Raises `ConfigurationError` if it cannot be found or imported, or does not accept the options.
     """
-    place = f"rollout.tools.functions {name!r}: function {function!r}"
-    found = find_function(function, GROUP, place)
+    if file is None:
+        place = f"rollout.tools.functions {name!r}: function {function!r}"
+        found = find_function(function, GROUP, place)
+    else:
+        place = f"rollout.tools.functions {name!r}: file {file.path!r}"
+        found = find_in_file(Path(file.path), file.code.encode("latin-1"), function, place)
     try:
         inspect.signature(found).bind_partial(**options)
     except (TypeError, ValueError) as error:
@@ -41,7 +73,25 @@ def find_tool(name: str, function: str, options: Mapping[str, Any]) -> Callable[
     return found
 
 
-def check_tools(tools: Iterable[NamedTool]) -> None:
-    """Looks up every tool. Raises as `find_tool` does."""
+def read_tool(tool: NamedTool, run_folder: Path | None) -> tuple[str, ToolFile | None]:
+    """Returns the function's name and the file that defines it, as `find_tool` takes them.
+
+    run_folder: folder of the run, which has its own copy of a file; None before there is a run.
+
+    Raises as `read_code` does.
+    """
+    code = tool_file(tool)
+    if code is None:
+        return tool.function or "", None
+    path, data = read_code(code, run_folder)
+    return code.attribute, ToolFile(str(path), data.decode("latin-1"))
+
+
+def check_tools(tools: Iterable[NamedTool], run_folder: Path | None = None) -> None:
+    """Looks up every tool. Raises as `find_tool` and `read_tool` do.
+
+    run_folder: as for `read_tool`.
+    """
     for tool in tools:
-        find_tool(tool.name, tool.function, tool.options)
+        function, file = read_tool(tool, run_folder)
+        find_tool(tool.name, function, tool.options, file)

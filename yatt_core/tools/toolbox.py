@@ -15,11 +15,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.tool_calls import UNKNOWN, ToolAnswer, ToolCall
 from yatt_core.spec.sections.tools import ToolsSpec
+from yatt_core.tools.registry import read_tool
 
 START_SECONDS = 120.0
 """Time limit for importing the tools' modules."""
@@ -34,11 +37,13 @@ CHARACTERS_PER_TOKEN = 32
 class Toolbox:
     """The tools of a spec; empty for a run without tools.
 
+    run_folder: folder of the run, which has its own copies of files with tools; None before there is a run.
+
     The tool process starts with the first call and ends with this process.
     """
 
-    def __init__(self, spec: ToolsSpec | None) -> None:
-        self._spec = spec
+    def __init__(self, spec: ToolsSpec | None, run_folder: Path | None = None) -> None:
+        self._spec, self._run_folder = spec, run_folder
         self._tools = {tool.name: tool for tool in spec.functions} if spec else {}
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = bytearray()
@@ -104,6 +109,7 @@ class Toolbox:
 
     def _started(self, spec: ToolsSpec) -> subprocess.Popen[bytes]:
         if self._process is None:
+            setup = _setup(spec, self._run_folder)
             # Everything importable in this process must be importable in the tool process.
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._process = subprocess.Popen(
@@ -115,7 +121,7 @@ class Toolbox:
             )
             ready = False
             try:
-                self._send(self._process, _setup(spec))
+                self._send(self._process, setup)
                 told = self._receive(self._process, START_SECONDS)
                 ready = "ready" in told
             finally:
@@ -165,17 +171,19 @@ def _answer_of(tool: str, answer: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer.failed(answer["kind"], answer["reason"], tool)
 
 
-def _setup(spec: ToolsSpec) -> dict[str, Any]:
-    """Returns the first message to the tool process, which describes the tools."""
+def _setup(spec: ToolsSpec, run_folder: Path | None) -> dict[str, Any]:
+    """Returns the first message to the tool process, which describes the tools. Raises as `read_tool` does."""
+    read = [(tool, *read_tool(tool, run_folder)) for tool in spec.functions]
     tools = [
         {
             "name": tool.name,
-            "function": tool.function,
+            "function": function,
+            "file": None if file is None else asdict(file),
             "options": tool.options,
             "seconds": tool.timeout_seconds,
             "memory_bytes": tool.memory_mb << 20,
         }
-        for tool in spec.functions
+        for tool, function, file in read
     ]
     characters = CHARACTERS_PER_TOKEN * spec.max_result_tokens
     return {"tools": tools, "parallel": spec.parallel_calls, "characters": characters}

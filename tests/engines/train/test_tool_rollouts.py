@@ -21,7 +21,8 @@ from yatt_core.experience.batch import load_batch, load_table
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
-from yatt_core.prompts.codec import PromptCodec, open_codec
+from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.engines import RankContext, RolloutEngine
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest

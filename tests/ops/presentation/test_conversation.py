@@ -7,7 +7,8 @@ import json
 import pytest
 
 from ops.presentation.conversation import prompt_messages, response_messages
-from yatt_core.prompts.tool_calls import CALL, CALL_END, RESULT, RESULT_END
+from yatt_core.prompts.call_syntaxes import CALL, CALL_END
+from yatt_core.prompts.tool_calls import RESULT, RESULT_END
 
 
 def test_a_chat_is_shown_message_by_message() -> None:

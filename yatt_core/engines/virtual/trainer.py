@@ -81,7 +81,7 @@ class VirtualTrainEngine:
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Takes its rank; there is no group to join. Raises as `verify_methods` does."""
-        verify_methods(self._spec)
+        verify_methods(self._spec, self._context.run_folder)
         self._rank = rank
 
     def initialise(self) -> None:

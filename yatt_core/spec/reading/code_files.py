@@ -6,84 +6,70 @@ Consumes a validated spec, and the files. Raises `ConfigurationError`, which nam
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.losses.custom import CustomLoss
 from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, source_digest
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart
+from yatt_core.named_code import CodeFile, read_code_file
+from yatt_core.spec.base import SpecModel
+from yatt_core.spec.rewards.scheme import FunctionPart
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.algorithm import AlgorithmSpec
-from yatt_core.spec.sections.data import DataSpec, FunctionSource, Source
+from yatt_core.spec.sections.callbacks import CallbackSpec
+from yatt_core.spec.sections.data import FunctionSource
+from yatt_core.spec.sections.tools import ToolSpec
 
-LARGEST_BYTES = 4 << 20
-"""Maximum size of a file with reward functions."""
+Place = tuple[str | int, ...]
+Origin = Callable[[Sequence[str | int]], str]
+Part = TypeVar("Part", bound=SpecModel)
+NAMING = (FunctionPart, CustomLoss, CustomAdvantage, FunctionSource, ToolSpec, CallbackSpec)
+"""The parts of a spec that may name a file."""
+VOUCHED: dict[type[SpecModel], str] = {CustomLoss: LOSSES, CustomAdvantage: ADVANTAGES, FunctionSource: SOURCES}
+"""Those whose digest also stands for installed code, with their group of entry points."""
 
 
-def with_digests(spec: RunSpec, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:
+def with_digests(spec: RunSpec, origin: Origin) -> RunSpec:
     """Returns the spec with the digest of each file, and of the source of each method of its own, that has none yet.
 
     origin: returns the name of what set a key, for error messages.
     """
-
-    def fixed(number: int, part: RewardPart) -> RewardPart:
-        if not isinstance(part, FunctionPart) or part.path is None or part.sha256 is not None:
-            return part
-        place = ("rewards", "parts", number, "file")
-        data = read_code_file(part.path, f"{origin(place)}: {'.'.join(map(str, place))}")
-        return part.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
-
-    parts = tuple(fixed(number, part) for number, part in enumerate(spec.rewards.parts))
-    rewards = spec.rewards.model_copy(update={"parts": parts})
-    changes = {
-        "rewards": rewards,
-        "algorithm": _with_sources(spec.algorithm, origin),
-        "data": _own_data(spec.data, origin),
+    algorithm = {key: _fixed(getattr(spec.algorithm, key), ("algorithm", key), origin) for key in ("loss", "advantage")}
+    changes: dict[str, Any] = {
+        "rewards": spec.rewards.model_copy(update={"parts": _all(spec.rewards.parts, ("rewards", "parts"), origin)}),
+        "algorithm": spec.algorithm.model_copy(update=algorithm),
+        "data": spec.data.model_copy(update={"sources": _all(spec.data.sources, ("data", "sources"), origin)}),
+        "callbacks": _all(spec.callbacks, ("callbacks",), origin),
     }
+    if spec.rollout.tools is not None:
+        functions = _all(spec.rollout.tools.functions, ("rollout", "tools", "functions"), origin)
+        tools = spec.rollout.tools.model_copy(update={"functions": functions})
+        changes["rollout"] = spec.rollout.model_copy(update={"tools": tools})
     return spec.model_copy(update=changes)
 
 
-def _own_data(data: DataSpec, origin: Callable[[Sequence[str | int]], str]) -> DataSpec:
-    """Returns the section with the digests of the sources of functions that yield rows."""
-
-    def fixed(number: int, source: Source) -> Source:
-        if not isinstance(source, FunctionSource) or source.sha256 is not None:
-            return source
-        try:
-            return source.model_copy(update={"sha256": source_digest(source.function, SOURCES)})
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{origin(('data', 'sources', number, 'function'))}: {error}") from error
-
-    return data.model_copy(update={"sources": tuple(fixed(*numbered) for numbered in enumerate(data.sources))})
+def _all(parts: Iterable[Part], place: Place, origin: Origin) -> tuple[Part, ...]:
+    return tuple(_fixed(part, (*place, number), origin) for number, part in enumerate(parts))
 
 
-def _with_sources(algorithm: AlgorithmSpec, origin: Callable[[Sequence[str | int]], str]) -> AlgorithmSpec:
-    """Returns the section with the digests of the sources of a loss and an advantage that are functions."""
-    changes: dict[str, Any] = {}
-    for key, method, group in (("loss", algorithm.loss, LOSSES), ("advantage", algorithm.advantage, ADVANTAGES)):
-        if isinstance(method, CustomLoss | CustomAdvantage) and method.sha256 is None:
-            try:
-                digest = source_digest(method.function, group)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{origin(('algorithm', key, 'function'))}: {error}") from error
-            changes[key] = method.model_copy(update={"sha256": digest})
-    return algorithm.model_copy(update=changes)
+def _fixed(part: Part, place: Place, origin: Origin) -> Part:
+    """Returns a part with its digest, if it names code that has one."""
+    return part.model_copy(update={"sha256": digest}) if (digest := _digest(part, place, origin)) else part
 
 
-def read_code_file(path: Path, place: str) -> bytes:
-    """Returns the bytes of a Python file.
-
-    place: the place that names it, for messages.
-    """
-    if not path.is_file():
-        found = "is not a regular file" if path.exists() else "does not exist"
-        raise ConfigurationError(f"{place}: {path} {found}; expected path/of/file.py:function")
+def _digest(part: SpecModel, place: Place, origin: Origin) -> str | None:
+    """Returns the digest of the code that a part names; None if it has one, or names none that is vouched for."""
+    if not isinstance(part, NAMING) or part.sha256 is not None:
+        return None
+    if part.file is not None:
+        key = (*place, "file")
+        said = f"{origin(key)}: {'.'.join(map(str, key))}"
+        return hashlib.sha256(read_code_file(CodeFile.named(said, part.file, None).path, said)).hexdigest()
+    group = next((group for kind, group in VOUCHED.items() if isinstance(part, kind)), None)
+    if group is None or part.function is None:
+        return None
     try:
-        if (size := path.stat().st_size) > LARGEST_BYTES:
-            raise ConfigurationError(f"{place}: {path} has {size} bytes; at most {LARGEST_BYTES} are allowed")
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{place}: {path} cannot be read: {error.strerror}") from None
+        return source_digest(part.function, group)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{origin((*place, 'function'))}: {error}") from error

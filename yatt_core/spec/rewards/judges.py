@@ -21,7 +21,7 @@ from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
 from yatt_core.spec.rewards.parts import RewardPartBase
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSizes
-from yatt_core.spec.template import ANSWER, PROMPT, RESPONSE, STEPS, fields_of
+from yatt_core.spec.template import ANSWER, FINAL, PROMPT, RESPONSE, STEPS, THOUGHTS, fields_of
 
 Aggregate = Literal["mean", "vote", "median", "min", "max"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -73,9 +73,10 @@ class TemplatedPart(RewardPartBase):
     """Options shared by the judges that write an answer."""
 
     template: str = Field(min_length=1)
-    """The judge's prompt, with the placeholders `{prompt}`, `{response}`, `{answer}` (the reference answer) and, for a
-    critique, `{steps}` (the response's steps, each after its number: `[1] `); a literal brace is written `{{` or
-    `}}`. Put what all questions share first, so that a prefix cache can reuse it."""
+    """The judge's prompt, with the placeholders `{prompt}`, `{response}` (what `reads` says), `{thoughts}` and `{final}` (the
+    thoughts of the last turn, and the rest of it), `{answer}` (the reference answer) and, for a critique, `{steps}` (the
+    response's steps, each after its number: `[1] `); a literal brace is written `{{` or `}}`. Put what all questions share
+    first, so that a prefix cache can reuse it."""
     judgements: int = Field(default=1, ge=1, le=1024)
     """Number of judgements per response."""
     temperature: NonNegativeFloat = 1.0
@@ -84,6 +85,8 @@ class TemplatedPart(RewardPartBase):
     """Maximum number of tokens of a judgement."""
     parse: ParseSpec = YesNo()
     """How a score is extracted from a judgement."""
+    parse_thoughts: bool = False
+    """Whether the score may be in the judge's thoughts as well; otherwise only what follows them is read."""
     aggregate: Aggregate = "mean"
     """How several judgements are combined. `vote`: the most frequent score; of several equally frequent ones, the
     lowest."""
@@ -94,12 +97,12 @@ class TemplatedPart(RewardPartBase):
     @classmethod
     def _known_placeholders(cls, template: str) -> str:
         fields = fields_of(template)
-        if not fields & {RESPONSE, STEPS}:
+        if not fields & {RESPONSE, STEPS, FINAL, THOUGHTS}:
             raise ValueError("the template does not contain the response; add {response}")
-        if unknown := sorted(fields - {PROMPT, RESPONSE, ANSWER, STEPS}):
+        if unknown := sorted(fields - {PROMPT, RESPONSE, ANSWER, STEPS, FINAL, THOUGHTS}):
             raise ValueError(
-                f"unknown placeholder {{{unknown[0]}}}; expected {{prompt}}, {{response}}, {{answer}} or {{steps}}; a "
-                f"literal brace is written {{{{ or }}}}"
+                f"unknown placeholder {{{unknown[0]}}}; expected {{prompt}}, {{response}}, {{thoughts}}, {{final}}, {{answer}} "
+                f"or {{steps}}; a literal brace is written {{{{ or }}}}"
             )
         return template
 

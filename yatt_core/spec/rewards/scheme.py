@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, field_validator, model_validator
 
+from yatt_core.named_code import file_name, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.critique import CritiqueSpec, critique_mistakes
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
@@ -37,19 +38,11 @@ class FunctionPart(RewardPartBase):
     @field_validator("file")
     @classmethod
     def _names_a_function(cls, file: str | None) -> str | None:
-        if file is not None:
-            path, _, attribute = file.rpartition(":")
-            if not path.endswith(".py") or not attribute.isidentifier():
-                raise ValueError(f"expected path/of/file.py:function (given: {file!r})")
-        return file
+        return file_name(file)
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
-        if (self.function is None) == (self.file is None):
-            raise ValueError(
-                "expected exactly one of function (an entry point, or package.module:function) and file "
-                "(path/of/file.py:function)"
-            )
+        require_one_name(self.function, self.file)
         if self.file is None and self.sha256 is not None:
             raise ValueError("sha256: only allowed together with file")
         return self
@@ -58,11 +51,6 @@ class FunctionPart(RewardPartBase):
     def path(self) -> Path | None:
         """The file that defines the function; None for installed code."""
         return None if self.file is None else Path(self.file.rpartition(":")[0])
-
-    @property
-    def attribute(self) -> str:
-        """The name of the function in the file; empty for installed code."""
-        return "" if self.file is None else self.file.rpartition(":")[2]
 
     @property
     def described(self) -> str:

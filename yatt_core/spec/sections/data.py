@@ -6,8 +6,9 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from yatt_core.named_code import file_name, require_one_name
 from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.curriculum import CurriculumSpec
@@ -200,8 +201,10 @@ class FunctionSource(FileSource):
     """Rows of a function of yours: `(split, **options) -> iterable of rows`, the same rows at each call."""
 
     kind: Literal["function"] = "function"
-    function: str
+    function: str | None = None
     """`package.module:function`, or the name of an entry point of the group `yatt.sources`."""
+    file: str | None = None
+    """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Passed to it as keyword arguments."""
     held_out_rows: bool = False
@@ -210,10 +213,20 @@ class FunctionSource(FileSource):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. Another source is refused."""
 
+    @field_validator("file")
+    @classmethod
+    def _names_a_function(cls, file: str | None) -> str | None:
+        return file_name(file)
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        require_one_name(self.function, self.file)
+        return self
+
     @property
     def path(self) -> str:
         """Stands for it in messages."""
-        return self.function
+        return self.function or self.file or ""
 
 
 Source = Annotated[
@@ -228,7 +241,7 @@ def _plain_name(source: Source) -> str:
         case ReasoningGymSource():
             return source.task
         case FunctionSource():
-            return source.function.rpartition(":")[2]
+            return source.path.rpartition(":")[2]
         case _:
             return PurePath(source.path).stem
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from yatt_core.named_code import file_name, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 
 
 class ToolSpec(SpecModel):
-    """A tool: a function of installed code that runs in a process of its own, separate from the controller."""
+    """A tool: a function that runs in a process of its own, separate from the controller."""
 
     name: str = Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*$")
     """Name by which the policy calls the tool."""
-    function: str
+    function: str | None = None
     """An entry point of the group `yatt.tools`, such as `calculator`, or a dotted name `package.module:function`."""
+    file: str | None = None
+    """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments set by the run; a call cannot override them."""
     description: str = ""
@@ -29,6 +34,16 @@ class ToolSpec(SpecModel):
     """Maximum address space of a call in MiB, on top of that of the loaded function."""
     deterministic: bool = True
     """Whether the same arguments always give the same result, as an exact run requires."""
+
+    @field_validator("file")
+    @classmethod
+    def _names_a_function(cls, file: str | None) -> str | None:
+        return file_name(file)
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        require_one_name(self.function, self.file)
+        return self
 
     @property
     def schema_for_templates(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def evaluate_weights(
     found = list[Any]()
     if prompts is None:
         prompts = Inputs.open(folder, spec).held_out
-    with closing(Toolbox(spec.rollout.tools)) as toolbox:
+    with closing(Toolbox(spec.rollout.tools, weights.folder)) as toolbox:
         answers = TaskAnswers(spec, codec, scorer, toolbox)
         for batch in answers.batches(0, prompts):
             while answers.hear(batch, engine.generate(answers.request(batch, version))):

@@ -23,11 +23,16 @@ from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import duration, size
 
 if TYPE_CHECKING:
+    from ops.preflight.first_prompt import FirstPrompt
     from ops.preflight.needs import Needs
     from ops.preflight.reward_trial import Trial
     from ops.preflight.row_trial import RowsTried
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
+
+
+SHOWN_CHARACTERS = 1_200
+"""Maximum number of characters of a prompt that a terminal shows."""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +45,7 @@ def check(
     spec: SpecArgument,
     overrides: OverridesOption = None,
     home: HomeOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no judge's endpoint.")] = False,
     output: OutputOption = Output.TEXT,
     sample: Annotated[
         int | None,
@@ -51,27 +57,37 @@ def check(
     """Check a spec before a run: all rows, prompts, reference answers, reward functions and the model's folder.
 
     Starts no cluster. Leaves nothing behind but the verdicts on reference answers and tests that were tried (`checks` in the
-    home folder), so that a second check is quick. If YATT_RAY_ADDRESS names a cluster, its nodes are asked which of them share
-    the home folder. `yatt train` makes the same checks, of all rows once its cluster is up.
+    home folder), so that a second check is quick. Each endpoint that judges is asked one question. If YATT_RAY_ADDRESS names a
+    cluster, its nodes are asked which of them share the home folder. `yatt train` makes the same checks, of all rows once its
+    cluster is up.
     """
     from flows.run.home import Home
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
     from ops.preflight.run import check_before_start
+    from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
     checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
     inputs: list[Found] = []
+    asked: list[Trial] = []
+
+    def further() -> None:
+        problems = Problems()
+        with problems.noting():
+            inputs.append(_all_inputs(checked, place.folder, sample))
+        with problems.noting():
+            asked.extend([] if offline else _endpoints(checked))
+        problems.raise_any()
+
     with warnings_of("yatt_core.input_building") as logged:
-        sound = check_before_start(
-            place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder, sample))
-        )
-    (found,), trials = inputs, sound.trials
+        sound = check_before_start(place.folder, checked, message, further)
+    (found,) = inputs
+    trials = [*sound.trials, *asked]
     disks = check_disks(place.folder, checked)
-    needs, warnings = (
-        needs_of(checked),
-        [*sound.warnings, *logged, *found.rows.warnings, *_answers_missing(checked, found)],
-    )
+    needs = needs_of(checked)
+    unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
+    warnings = [*sound.warnings, *unread, *logged, *found.rows.warnings, *_answers_missing(checked, found)]
     if output is Output.JSON:
         receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
@@ -81,6 +97,7 @@ def check(
             "answerless": found.answerless,
             "conversations": found.conversations,
             "conversation": found.shown,
+            "first_prompt": None if found.first is None else asdict(found.first),
             "rows_tried": {"tried": found.rows.tried, "of": found.rows.of},
             "warnings": warnings,
         }
@@ -103,6 +120,16 @@ def check(
         write(_shared(disks, checked.storage.url))
     write(f"`yatt plan {spec}` explains these figures")
     write(f"the spec is sound; to start a run: yatt train {spec}")
+
+
+def _endpoints(spec: RunSpec) -> list[Trial]:
+    """Asks the endpoints that judge one question each."""
+    from ops.preflight.endpoint_trial import ask_endpoints
+    from yatt_core.spec.rewards.judges import EndpointPart
+
+    if any(isinstance(part, EndpointPart) for part in spec.rewards.judges):
+        message("asking the judges' endpoints one question each")
+    return ask_endpoints(spec)
 
 
 @contextmanager
@@ -132,6 +159,7 @@ class Found:
     conversations: number of prompts of several messages.
     shown: id and transcript of the first of these; None if there are none.
     rows: the rows whose reference answers and tests were tried.
+    first: the first training prompt as the model reads it; None in a virtual run.
     """
 
     receipt: InputsReceipt
@@ -141,6 +169,7 @@ class Found:
     conversations: int
     shown: dict[str, str] | None
     rows: RowsTried
+    first: FirstPrompt | None
 
 
 def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
@@ -154,10 +183,11 @@ def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
 
 
 def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+    from ops.preflight.first_prompt import first_prompt
     from ops.preflight.row_trial import try_rows
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
-    from yatt_core.prompts.prompt_files import PromptFile
+    from yatt_core.prompts.prompt_files import PromptFile, read_column
 
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".check-", dir=home) as scratch:
@@ -165,12 +195,14 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         folder = Path(scratch) / receipt.folder
         longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
         files = [PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE)]
-        answerless, first_answerless = 0, ""
-        for file in files:
-            for prompt_id, answer in zip(file.column("prompt_id"), file.column("answer"), strict=True):
-                if answer is None:
-                    answerless, first_answerless = answerless + 1, first_answerless or prompt_id
-        conversations = sum(messages is not None for file in files for messages in file.column("messages"))
+        answerless = conversations = 0
+        first_answerless = ""
+        for prompt_id, answer, messages in itertools.chain.from_iterable(
+            file.columns(("prompt_id", "answer", "messages")) for file in files
+        ):
+            conversations += bool(read_column(messages))
+            if answer is None:
+                answerless, first_answerless = answerless + 1, first_answerless or prompt_id
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
@@ -183,6 +215,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             conversations=conversations,
             shown=shown,
             rows=rows,
+            first=first_prompt(spec, receipt.model_path, files[0][0]),
         )
 
 
@@ -200,12 +233,27 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     if found.shown is not None:
         write(f"{found.conversations:,} prompts are conversations, such as {found.shown['prompt_id']}:")
         write(textwrap.indent(found.shown["text"], "    "))
+    if found.first is not None:
+        write(f"the model reads {found.first.prompt_id} as:")
+        write(textwrap.indent(shortened(found.first.text), "    "))
+        words = ("and learns to prefer:", "to:") if len(found.first.learnt) > 1 else ("and learns:",)
+        for word, pieces in zip(words, found.first.learnt, strict=False):
+            write(word)
+            for piece in pieces:
+                write(textwrap.indent(shortened(piece), "    "))
     if found.rows.tried < found.rows.of and found.rows.tried:
         write(f"sampled: the reference answers and tests of {found.rows.tried:,} of {found.rows.of:,} rows were tried")
     if not spec.virtual:
         write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
     rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]
-    write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+    if rows:
+        write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+
+
+def shortened(text: str) -> str:
+    """Returns a text for a terminal: the beginning and the end of a long one."""
+    half = SHOWN_CHARACTERS // 2
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"
 
 
 def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:

@@ -172,7 +172,7 @@ class PolicyTrainEngine(ABC):
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; a group of one needs no address. Raises as `verify_methods` does."""
-        verify_methods(self._spec)
+        verify_methods(self._spec, self._context.run_folder)
         if ranks != self._layout.ranks:
             raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {self._layout.ranks}")
         self._world.connect(rank, ranks, address, self._device, state_bytes(Path(self._context.model_path)))

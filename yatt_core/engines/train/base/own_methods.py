@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from yatt_core.algorithms.advantages.base import RewardBatch
@@ -14,13 +16,16 @@ TRIED_PROMPTS, TRIED_TOKENS = 2, 4
 """Prompts of a trial, and tokens of its longest response."""
 
 
-def verify_methods(spec: RunSpec) -> None:
-    """Raises `ConfigurationError` for a function that is missing, or, in an exact run, whose source has changed."""
+def verify_methods(spec: RunSpec, run_folder: Path | None = None) -> None:
+    """Raises `ConfigurationError` for a function that is missing, or, in an exact run, whose source has changed.
+
+    run_folder: folder of the run, which has its own copies of files: this process executes these from now on.
+    """
     loss, advantage = spec.algorithm.loss, spec.algorithm.advantage
     if isinstance(loss, CustomLoss):
-        verify_source(loss.function, LOSSES, loss.sha256 if spec.exact else None)
+        verify_source(loss, LOSSES, spec.exact, run_folder)
     if isinstance(advantage, CustomAdvantage):
-        verify_source(advantage.function, ADVANTAGES, advantage.sha256 if spec.exact else None)
+        verify_source(advantage, ADVANTAGES, spec.exact, run_folder)
 
 
 def try_methods(spec: RunSpec) -> None:

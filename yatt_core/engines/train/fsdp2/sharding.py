@@ -52,15 +52,7 @@ def shard_model(model: nn.Module, how: Sharding) -> None:
     if engine.dtype == "bfloat16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if engine.cpu_offload else OffloadPolicy()
-    names = _layers(model)
-    if not names:
-        raise ConfigurationError(
-            f"trainer.engine: {type(model).__name__} does not name any layers that fsdp2 could shard"
-        )
-    if odd := sorted(set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}):
-        raise ConfigurationError(
-            f"trainer.engine: fsdp2 shards only parameters, but {type(model).__name__} also has {odd[0]}"
-        )
+    names = shardable_layers(model)
     for name in names:
         layer: nn.Module = model.get_submodule(name)
         if engine.activation_checkpointing:
@@ -120,7 +112,19 @@ def own_rows(parameter: DTensor) -> slice:
     return slice(start, start + parameter.to_local().shape[0])
 
 
-def _layers(model: nn.Module) -> list[str]:
-    """Returns the names of the submodules that transformers marks as not to be split over devices."""
+def shardable_layers(model: nn.Module) -> list[str]:
+    """Returns the names of the submodules that transformers marks as not to be split over devices.
+
+    Raises `ConfigurationError` for a model without layers, or with more than parameters.
+    """
     kinds = set(getattr(model, "_no_split_modules", None) or ())
-    return [name for name, module in model.named_modules() if type(module).__name__ in kinds]
+    names = [name for name, module in model.named_modules() if type(module).__name__ in kinds]
+    if not names:
+        raise ConfigurationError(
+            f"trainer.engine: {type(model).__name__} does not name any layers that fsdp2 could shard"
+        )
+    if odd := sorted(set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}):
+        raise ConfigurationError(
+            f"trainer.engine: fsdp2 shards only parameters, but {type(model).__name__} also has {odd[0]}"
+        )
+    return names

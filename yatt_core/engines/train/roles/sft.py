@@ -30,8 +30,9 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import stable_seed
 from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
+from yatt_core.prompts.replies import EncodedReply
+from yatt_core.prompts.rows import encode_demonstration
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateResult
 from yatt_core.rewards.process import reward_process
@@ -46,22 +47,18 @@ Int32 = npt.NDArray[np.int32]
 def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_turns: bool = False) -> Demonstrations:
     """Encodes demonstrations, in their order.
 
-    several_turns: whether answers may contain tool results, which do not count.
+    several_turns: whether the texts of answers may contain tool results, which do not count.
     """
-    questions = [encode_question(prompt, codec) for prompt in prompts]
-    answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
-    tokens, masks = [tokens for tokens, _ in answers], [mask for _, mask in answers]
-    return demonstrations_of(questions, tokens, masks, media_of(prompts))
-
-
-def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int32, npt.NDArray[np.bool_]]:
-    """Returns the tokens of a reference answer and a mask of those that count, both [T]."""
-    turns, results = split_turns(text) if several_turns else ([text], [])
-    parts = [codec.encode_answer(turns[0])]
-    for result, turn in zip(results, turns[1:], strict=True):
-        parts += [codec.encode_result(result)[0], codec.encode_answer(turn)]
-    counts = np.repeat([part % 2 == 0 for part in range(len(parts))], [len(part) for part in parts])
-    return np.concatenate(parts), counts
+    questions = list[Int32]()
+    replies = list[EncodedReply]()
+    for prompt in prompts:
+        reply = encode_demonstration(prompt, codec, several_turns)
+        question = encode_question(prompt, codec)
+        questions.append(question[: len(question) - reply.missing])
+        replies.append(reply)
+    tokens = [reply.tokens for reply in replies]
+    learnt = [reply.learnt for reply in replies]
+    return demonstrations_of(questions, tokens, learnt, media_of(prompts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ class SftTraining:
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards, self._run_folder)
-        with closing(Toolbox(self._spec.rollout.tools)) as toolbox, closing(reward_process()):
+        with closing(Toolbox(self._spec.rollout.tools, self._run_folder)) as toolbox, closing(reward_process()):
             for step in range(1, self._sft.max_steps + 1):
                 loss = self._step(demonstrations, step)
                 if step % self._sft.probe_every == 0 or step == self._sft.max_steps:

@@ -1,0 +1,73 @@
+"""Rows that are read once and put aside are the same on every later pass; what cannot be put aside is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from yatt_core.datasets import kept_rows
+from yatt_core.datasets.kept_rows import KeptRows
+from yatt_core.datasets.rows import Row
+from yatt_core.json_text import WrittenFloat
+from yatt_core.prompts.prompt import Message
+
+
+class Source:
+    """Rows, and how often they were read."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows, self.passes = rows, 0
+
+    def __call__(self) -> Iterator[Row]:
+        self.passes += 1
+        return iter(self.rows)
+
+
+def plain(number: int, **entry: Any) -> Row:
+    return Row(f"train/rows:{number}", f"q {number} é🎈", None if number % 3 else "a", {"n": number, **entry}, ("m",) * (number % 2),
+               other_answers=("b",) * (number % 2), rendered=number % 2 == 1)  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 700])
+def test_later_passes_read_what_was_put_aside(count: int) -> None:
+    source = Source([plain(number, deep=[{"x": [1.5, None, True, 10**30]}]) for number in range(count)])
+    rows = KeptRows(source)
+    assert list(rows) == list(rows) == source.rows
+    assert source.passes == 1
+    assert list(zip(rows, rows, strict=True)) == list(zip(source.rows, source.rows, strict=True)), "passes side by side"
+
+
+def test_a_pass_that_ends_early_puts_nothing_aside() -> None:
+    source = Source([plain(number) for number in range(600)])
+    rows = KeptRows(source)
+    assert list(islice(rows, 300)) == source.rows[:300]
+    assert list(rows) == list(rows) == source.rows
+    assert source.passes == 2
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        plain(1, written=WrittenFloat("2.50")),
+        Row("o", "t", "a", {}, messages=(Message("user", "t"),)),
+        Row("o", "t", "a", {}, reply=(Message("assistant", "t"),)),
+        Row("o", "t", "a", {}, tools=({"name": "f"},)),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 300])
+def test_rows_of_other_values_are_read_again(odd: Row, place: int) -> None:
+    source = Source([plain(number) for number in range(place)] + [odd])
+    rows = KeptRows(source)
+    assert list(rows) == list(rows) == source.rows
+    assert source.passes == 2
+
+
+def test_too_many_rows_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_rows, "LARGEST_BYTES", 10_000)
+    source = Source([plain(number) for number in range(600)])
+    rows = KeptRows(source)
+    assert list(rows) == list(rows) == source.rows
+    assert source.passes == 2

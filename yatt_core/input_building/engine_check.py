@@ -1,0 +1,157 @@
+"""Checks before a start what engines and trainers would refuse once they open: models, exactness, and attention's reach.
+
+Consumes a spec and the small files of its models' folders. Raises `ConfigurationError`, which names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from yatt_core.engines.folder_check import Opener, check_folder, own_code
+from yatt_core.errors import ConfigurationError
+from yatt_core.inputs.identity import given_models, judge_models
+from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
+from yatt_core.models.dense_tensors import is_plain
+from yatt_core.models.model_folder import read_config
+from yatt_core.problems import Problems
+from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart, TorchJudge
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.rollout import TorchRollout
+from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
+
+SOFT_CAP = "attn_logit_softcapping"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A folder that the run opens.
+
+    place: what names it in the spec, for messages.
+    """
+
+    place: str
+    folder: Path
+    opener: Opener
+
+
+def check_engines(spec: RunSpec, attached: bool = False) -> None:
+    """Raises `ConfigurationError` with all that engines would refuse about the spec and its models' folders.
+
+    attached: whether the engines run on a cluster that exists already, whose devices are not known here.
+    """
+    problems = Problems()
+    for opened in opened_folders(spec):
+        with problems.noting():
+            try:
+                check_folder(opened.folder, opened.opener)
+            except ConfigurationError as error:
+                raise ConfigurationError(_placed(opened.place, str(error))) from error
+    if not attached:
+        with problems.noting():
+            check_invariance(spec, has_distribution(VLLM_FOR_CPUS))
+    with problems.noting():
+        _check_likeliest(spec)
+    problems.raise_any()
+
+
+def opened_folders(spec: RunSpec) -> Iterator[Opened]:
+    """Yields the folders that torch's engines, trainers and judges open, each with its opener.
+
+    Not those that only vLLM opens, which supports more than transformers' models.
+    """
+    trainer = None if isinstance(spec.trainer.engine, VirtualTrainer) else spec.trainer.engine
+    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+        generates = isinstance(spec.rollout.engine, TorchRollout) and spec.samples_responses
+        yield Opened("model.path", Path(spec.model.path), Opener(generates, trainer, images=spec.data.has_images))
+    for key, model in given_models(spec).items():
+        yield Opened(f"{key}.path", Path(model.path), Opener(trainer=trainer))
+    judges = judge_models(spec)
+    for part in spec.rewards.judges:
+        place = f"rewards.parts {part.name!r}: model.path"
+        if isinstance(part, RewardModelPart):
+            yield Opened(place, Path(part.model.path), Opener(classifies=True))
+        elif isinstance(part, GenerativePart) and isinstance(part.engine, TorchJudge) and part.name in judges:
+            yield Opened(place, Path(judges[part.name].path), Opener(generates=True))
+
+
+def check_invariance(spec: RunSpec, processors: bool) -> None:
+    """Raises `ConfigurationError` if an exact run has engines whose answers depend on what they batch by chance.
+
+    processors: whether vLLM runs on the cores of processors.
+    """
+    if not spec.exact or processors:
+        return
+    engines = {"rollout.engine": spec.rollout.engine} if spec.samples_responses else {}
+    found = [place for place, engine in engines.items() if isinstance(engine, VllmRollout)]
+    for part in spec.rewards.judges:
+        if isinstance(part, GenerativePart) and isinstance(part.engine, VllmRollout):
+            found.append(f"the judge of reward part {part.name!r}")
+    if found:
+        raise ConfigurationError(
+            f"exact: must be false, because vLLM on GPUs may answer differently in another batch ({' and '.join(found)}); or "
+            "choose kind: torch, which decodes planned batches"
+        )
+
+
+def check_reach(spec: RunSpec, model_path: str, longest: int) -> None:
+    """Raises `ConfigurationError` if the longest prompt and a response after it reach beyond a sliding window.
+
+    longest: tokens of the longest prompt.
+    """
+    generates = isinstance(spec.rollout.engine, TorchRollout) and spec.samples_responses
+    packs = isinstance(spec.trainer.engine, TorchTrainer) and spec.trainer.engine.packed
+    if not (generates or packs) or is_plain(read_config(Path(model_path))):
+        return
+    from yatt_core.models.loading import read_config as transformers_config
+
+    config = transformers_config(model_path).get_text_config()
+    kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
+    positions = longest + spec.rollout.max_response_tokens
+    if window is None or (kinds and "sliding_attention" not in kinds) or positions <= window:
+        return
+    who = "rollout.engine.kind 'torch'" if generates else "trainer.engine.packed"
+    instead = "rollout.engine.kind: vllm" if generates else "packed: false"
+    raise ConfigurationError(
+        f"{who} does not support sliding windows: the longest prompt and a response may have {positions} tokens, but the "
+        f"model's window is {window}; lower data.max_prompt_tokens or rollout.max_new_tokens, or use {instead}"
+    )
+
+
+def folder_remarks(spec: RunSpec) -> Iterator[str]:
+    """Yields what is accepted about the models' folders, but may not be what their authors meant."""
+    for opened in opened_folders(spec):
+        config = read_config(opened.folder)
+        if code := own_code(config):
+            yield (
+                f"{opened.place}: the folder brings code of its own ({code}), which is never executed; transformers' own "
+                f"{config.get('model_type')} is used instead"
+            )
+        if config.get(SOFT_CAP, config.get("text_config", {}).get(SOFT_CAP)) is not None:
+            yield (
+                f"{opened.place}: the model caps attention logits ({SOFT_CAP}), which fused attention ignores; it is refused "
+                "when its weights are loaded, if that changes its outputs"
+            )
+
+
+def _check_likeliest(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` if distillation reads more tokens than a model has."""
+    distillation = spec.algorithm.distillation
+    if distillation is None or distillation.top_k is None or not isinstance(spec.model, ModelFolder):
+        return
+    for path in (spec.model.path, *(teacher.model.path for teacher in distillation.teachers)):
+        config = read_config(Path(path))
+        rows = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+        if type(rows) is int and distillation.top_k > rows:
+            raise ConfigurationError(
+                f"algorithm.distillation.top_k: {distillation.top_k} is more than the {rows} tokens of {path}"
+            )
+
+
+def _placed(place: str, text: str) -> str:
+    """Returns the lines of a message with the key in front of those that have none."""
+    known = ("model.path", "trainer.", "rollout.")
+    return "\n".join(line if line.startswith(known) else f"{place}: {line}" for line in text.splitlines())

@@ -1,0 +1,320 @@
+"""What a model's chat template writes: prompts, replies to learn from, and what stands between two turns.
+
+Consumes messages. Produces rendered texts in which the texts of others are guarded (`control_text`), and what is known about
+the template, found out by rendering made-up conversations: what ends a turn of the assistant, what it begins with, how
+thoughts are marked and calls of tools are written. Raises jinja2's `TemplateError` for conversations that it rejects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError
+
+from yatt_core.models.reward_text import TEMPLATE_DATE
+from yatt_core.prompts.call_syntaxes import DEFAULT, MARKS, SYNTAXES, MalformedCallError
+from yatt_core.prompts.control_text import ControlText
+from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.thoughts import THINK, Marks, split_thoughts
+from yatt_core.prompts.tool_calls import ToolCall
+
+Tools = Sequence[Mapping[str, Any]]
+"""Descriptions of tools in the form of chat templates."""
+QUESTION = Message("user", "?")
+CONTENT = "the-text-of-the-assistant"
+"""Stands for an assistant's text where only what is around it matters."""
+PROBE = ToolCall("a_tool", {"place": "here", "count": 3}, "callid123")
+PROBED_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": PROBE.name,
+        "description": "A tool.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string"}, "count": {"type": "integer"}},
+            "required": ["place", "count"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a template takes calls, and how it writes them.
+
+    as_text: whether it takes the arguments as JSON text instead of an object.
+    without_content: whether it takes null as the text of a message that only calls a tool.
+    syntax: the form in which it writes calls, one of `SYNTAXES`; empty if it drops them.
+    """
+
+    as_text: bool = False
+    without_content: bool = False
+    syntax: str = DEFAULT
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer.
+
+    variables: variables of the template that a spec sets.
+    system: the system message that a spec sets; it is trusted, and may name tags of the model.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        control: ControlText,
+        marks: Marks,
+        variables: Mapping[str, Any],
+        system: str | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._control = control
+        self._variables = dict(variables)
+        self._system = system
+        self.marks = marks
+
+    def render(self, messages: Sequence[Message], tools: Tools = (), generates: bool = True) -> str:
+        """Returns a conversation as the model reads it, with guarded texts.
+
+        generates: whether the beginning of the assistant's next turn follows.
+        """
+        return self.render_plain([self._given(message) for message in messages], tools, generates)
+
+    def render_plain(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), generates: bool = True) -> str:
+        """Returns a conversation of messages as chat templates take them. Nothing is guarded."""
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=generates,
+                tools=list(tools) or None,
+                **{"date_string": TEMPLATE_DATE, "strftime_now": lambda _: TEMPLATE_DATE, **self._variables},
+            )
+        )
+
+    @cached_property
+    def prefill(self) -> str:
+        """What the template writes at the beginning of the assistant's turn and belongs to it; empty if nothing.
+
+        An opening mark of thoughts, or empty thoughts where the template's variables switch them off.
+        """
+        before = self.render([QUESTION], generates=False)
+        opening = self.render([QUESTION]).removeprefix(before)
+        place = opening.find(self.marks.begin)
+        return opening[place:] if place >= 0 else ""
+
+    @cached_property
+    def end(self) -> tuple[int, ...]:
+        """The tokens that the template writes behind an assistant's text: the end of its turn, and what follows it.
+
+        The first ends the turn. Empty if the template marks no end.
+        """
+        behind = self._control.encode(self.behind(Message("assistant", CONTENT)))
+        if place := self._first_added(behind):
+            return tuple(behind[place - 1 :])
+        followed = self.render([QUESTION, Message("assistant", CONTENT), QUESTION], generates=False)
+        behind = self._control.encode(followed.rpartition(CONTENT)[2])
+        # The turn ends with the mark of the next one, as in GLM 4.5.
+        return tuple(behind[:1]) if self._first_added(behind) == 1 else ()
+
+    @cached_property
+    def ends_by_next(self) -> bool:
+        """Whether the mark that ends a turn is written with the next turn only."""
+        behind = self._control.encode(self.behind(Message("assistant", CONTENT)))
+        return bool(self.end) and not self._first_added(behind)
+
+    def behind(self, message: Message, before: Sequence[Message] = (QUESTION,), tools: Tools = ()) -> str:
+        """Returns what the template writes behind the text of an assistant's message that ends the conversation."""
+        return self.render([*before, message], tools, generates=False).rpartition(CONTENT)[2]
+
+    @cached_property
+    def calls(self) -> CallForm | None:
+        """How the template takes and writes calls; None if it writes them in a form that cannot be read.
+
+        Rendered arguments that come back as they were show which form the template takes.
+        """
+        writes = False
+        for without_content in (False, True):
+            for as_text in (False, True):
+                form = CallForm(as_text, without_content, "")
+                try:
+                    text = self._written_call(form)
+                except (TemplateError, TypeError, ValueError, KeyError):
+                    continue  # a form that the template does not take
+                writes = writes or PROBE.name in text
+                for name in SYNTAXES:
+                    if _reads_back(name, text):
+                        return CallForm(as_text, without_content, name)
+        return None if writes else CallForm(syntax="")
+
+    def end_of_call(self, stop_tokens: Collection[int]) -> int | None:
+        """Returns the token that ends a turn that calls a tool, if no stop token does; None if one does, or if there is none.
+
+        It is what the template writes last, or the mark of the next turn if that is the mark of the call's own end.
+        """
+        message = Message("assistant", "", calls=(PROBE,))
+        result = Message("tool", "?", name=PROBE.name, call_id=PROBE.call_id)
+        alone, followed = self.between(message, [result], (PROBED_TOOL,))
+        behind = self._control.encode(alone)
+        following = self._control.encode(followed[len(alone) :]) if followed.startswith(alone) else []
+        if set(behind) & set(stop_tokens) or set(following[:1]) & set(stop_tokens):
+            return None
+        marks = MARKS[self.calls.syntax] if self.calls is not None and self.calls.syntax else ()
+        ends = [token for token in behind if self._first_added([token]) and self._text(token) not in marks]
+        return next((token for token in [*ends[-1:], *following[:1]] if self._first_added([token])), None)
+
+    def _text(self, token: int) -> str:
+        return str(self._tokenizer.convert_ids_to_tokens(token))
+
+    def _written_call(self, form: CallForm) -> str:
+        """Returns the text of a turn that calls a tool."""
+        message = Message("assistant", "", calls=(PROBE,))
+        given = [self._given(QUESTION), self._given(message, form)]
+        before = self.render([QUESTION], (PROBED_TOOL,))
+        text = self.render_plain(given, (PROBED_TOOL,), generates=False)
+        common = len(common_prefix(before, text))
+        return text[common:]
+
+    @cached_property
+    def takes_thoughts_by_key(self) -> bool:
+        """Whether the template writes thoughts that are in a key of their own."""
+        try:
+            text = self.render([QUESTION, Message("assistant", CONTENT, thoughts="a-thought")], generates=False)
+        except TemplateError:
+            return False
+        return "a-thought" in text
+
+    def rendered_turn(self, before: Sequence[Message], message: Message, tools: Tools = ()) -> str:
+        """Returns the conversation that ends with an assistant's message, with its thoughts.
+
+        Thoughts are given to the template in the form that it writes. Where it drops them in any form (DeepSeek R1), they
+        are put where it writes the text.
+        """
+        thoughts = message.thoughts
+        content = message.content
+        if not thoughts and self.marks.end in content:
+            split = split_thoughts(content, self.marks)
+            thoughts = split.thoughts
+            content = split.final.lstrip("\n")
+        elif not thoughts and self.marks != THINK and THINK.end in content:  # rows mark thoughts as most models do
+            split = split_thoughts(content)
+            thoughts = split.thoughts
+            content = split.final.lstrip("\n")
+        if not thoughts:
+            return self.render([*before, message], tools, generates=False)
+        if message.thoughts or self.marks != THINK:
+            keyed = _replaced(message, content, thoughts)
+            text = self.render([*before, keyed], tools, generates=False)
+            if _holds(text, thoughts):
+                return text
+        opening = f"{self.marks.begin}\n"
+        tagged = f"{opening}{thoughts}\n{self.marks.end}\n\n{content}"
+        given = message.content if not message.thoughts else tagged
+        text = self.render([*before, _replaced(message, given)], tools, generates=False)
+        if _holds(text, thoughts):
+            return text
+        framed = self.render([*before, _replaced(message, CONTENT)], tools, generates=False)
+        head, found, tail = framed.rpartition(CONTENT)
+        if not found:
+            raise TemplateError("it drops the text of an assistant's message")
+        if self.prefill.startswith(self.marks.begin) and not self.prefill.rstrip().endswith(self.marks.end):
+            tagged = tagged.replace(opening, self.prefill, 1)
+        return head + self._control.guard_special(tagged) + tail
+
+    def between(
+        self, message: Message, following: Sequence[Message], tools: Tools = (), before: Sequence[Message] = (QUESTION,)
+    ) -> tuple[str, str]:
+        """Returns what stands behind an assistant's text: at the end of a conversation, and where messages follow it.
+
+        The second ends with the beginning of the assistant's next turn. For a message that calls tools, both begin within
+        the last call.
+        """
+        if message.calls:  # some templates write them before the text, and empty thoughts only at the end
+            *others, last = message.calls
+            marked = Message(
+                "assistant", message.content, calls=(*others, ToolCall(last.name, {"text": CONTENT}, last.call_id))
+            )
+            alone = self.render([*before, marked], tools, generates=False).partition(CONTENT)[2]
+            return alone, self.render([*before, marked, *following], tools).partition(CONTENT)[2]
+        marked = Message("assistant", CONTENT)
+        alone = self.behind(marked, before, tools)
+        followed = self.render([*before, marked, *following], tools).rpartition(CONTENT)[2]
+        return alone, followed
+
+    def _first_added(self, tokens: Sequence[int]) -> int:
+        """Returns the number, from 1, of the first token that is no ordinary text; 0 if there is none."""
+        added = self._tokenizer.added_tokens_decoder
+        return next((number for number, token in enumerate(tokens, start=1) if token in added), 0)
+
+    def _given(self, message: Message, form: CallForm | None = None) -> dict[str, Any]:
+        """Returns a message as chat templates take it, with a guarded text."""
+        guard = self._control.guard_special if message.role == "assistant" else self._control.guard
+        is_trusted = message.role == "system" and message.content == self._system
+        content = message.content if is_trusted else guard(message.content)
+        given: dict[str, Any] = {"role": message.role, "content": content}
+        if message.thoughts:
+            thoughts = guard(message.thoughts)
+            # Families name the key differently; templates read one of these and ignore the others.
+            given |= {"reasoning_content": thoughts, "reasoning": thoughts, "thinking": thoughts}
+        if message.calls:
+            taken = form or self.calls or CallForm()
+            if form is None and not taken.syntax:
+                raise TemplateError("it does not write the calls of tools in a message of the assistant")
+            given["tool_calls"] = [self._given_call(call, taken.as_text) for call in message.calls]
+            if taken.without_content and not message.content:
+                given["content"] = None
+        if message.name:
+            given["name"] = guard(message.name)
+        if message.call_id:
+            given["tool_call_id"] = guard(message.call_id)
+        return given
+
+    def _given_call(self, call: ToolCall, as_text: bool) -> dict[str, Any]:
+        arguments = self._guarded(dict(call.arguments))
+        taken = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
+        given: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": taken}}
+        return {"id": call.call_id, **given} if call.call_id else given
+
+    def _guarded(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._control.guard_special(value)
+        if isinstance(value, dict):
+            return {key: self._guarded(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [self._guarded(part) for part in value]
+        return value
+
+
+def common_prefix(one: str, other: str) -> str:
+    """Returns the text with which both begin."""
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return one[:length]
+    return one[: next(place for place in range(length) if one[place] != other[place])]
+
+
+def _replaced(message: Message, content: str, thoughts: str = "") -> Message:
+    """Returns an assistant's message with another text."""
+    return Message("assistant", content, thoughts, message.calls, message.name)
+
+
+def _holds(text: str, thoughts: str) -> bool:
+    """Returns whether a rendered text contains thoughts, of which templates strip white space."""
+    return thoughts.strip() in text
+
+
+def _reads_back(name: str, text: str) -> bool:
+    """Returns whether a reader finds the probe call, as it was given, in what a template wrote."""
+    if name in ("bare_json", "marked_list"):
+        text = text[
+            : max(text.rfind("}"), text.rfind("]")) + 1
+        ]  # what ends the turn follows, and is no part of its text
+    try:
+        written = SYNTAXES[name](text)
+    except MalformedCallError:
+        return False
+    return written is not None and (written.name, dict(written.arguments)) == (PROBE.name, PROBE.arguments)

@@ -1,0 +1,345 @@
+"""The codec of a Hugging Face folder: implements `TextCodec` with the folder's tokenizer and chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jinja2 import TemplateError
+
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.reward_text import reward_tokens
+from yatt_core.prompts.call_syntaxes import DEFAULT, MARKS
+from yatt_core.prompts.chat_template import ChatTemplate, Tools
+from yatt_core.prompts.control_text import control_text
+from yatt_core.prompts.image_tokens import ImageTokens
+from yatt_core.prompts.prompt import Message, Prompt
+from yatt_core.prompts.reading import Reading
+from yatt_core.prompts.replies import EncodedReply, ReplyEncoder, rejected
+from yatt_core.prompts.result_text import ResultEncoder, TagFrame, TemplateFrame, check_tools_are_shown
+from yatt_core.prompts.thoughts import THINK, Marks, marks_of_template
+from yatt_core.prompts.token_lists import checked, decoded, dropped_tokens, without_stop
+from yatt_core.protocols.generation import Int32
+from yatt_core.spec.sections.tools import ToolsSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSettings:
+    """What a spec says about the texts of a run.
+
+    system_prompt: system message of prompts that have none of their own.
+    variables: variables of the chat template.
+    thoughts: what thoughts begin and end with; None: what the chat template writes.
+    tags: strings that responses are read by; they survive decoding although they may be special tokens.
+    """
+
+    system_prompt: str | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    thoughts: Marks | None = None
+    tags: tuple[str, ...] = ()
+
+
+class PromptCodec:
+    """The codec of a Hugging Face folder; uses the chat template and system prompt if the tokenizer has a template."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        settings: CodecSettings,
+        longest: int,
+        stop_tokens: Sequence[int],
+        images: ImageTokens | None = None,
+        tools: ToolsSpec | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._images = images
+        self._settings = settings
+        self._shown_tools = [tool.schema_for_templates for tool in tools.functions if tool.description] if tools else []
+        self._longest = longest
+        system = settings.system_prompt
+        self._system = [] if system is None else [Message("system", system)]
+        marks = settings.thoughts or marks_of_template(str(tokenizer.chat_template or ""))
+        self._control = control_text(tokenizer, marks, images)
+        self._template: ChatTemplate | None = None
+        if tokenizer.chat_template is not None:
+            self._template = ChatTemplate(
+                tokenizer=tokenizer,
+                control=self._control,
+                marks=marks,
+                variables=settings.variables,
+                system=system,
+            )
+        self._stop_tokens = tuple(sorted(set(stop_tokens)))
+        if system is not None:
+            self._check_system_prompt(system)
+        self._reading = self._how_turns_are_read(tools)
+        self._stop_tokens = tuple(sorted({*self._stop_tokens, *self._ends_of_turns(tools is not None)}))
+        self._dropped = dropped_tokens(tokenizer, self._kept(tools))
+        self._results = None if tools is None else self._result_encoder(tools)
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a response, ascending."""
+        return self._stop_tokens
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens, including added ones."""
+        return len(self._tokenizer)
+
+    @property
+    def reading(self) -> Reading:
+        """How the turns of the model are read."""
+        return self._reading
+
+    @property
+    def tokenizer(self) -> Any:
+        """The `transformers` tokenizer, for a bound on numbers of tokens."""
+        return self._tokenizer
+
+    def whole_text(self, text: str, messages: Sequence[Message] = ()) -> str:
+        """Returns the text that `encode_prompt` encodes for a prompt without images. Raises `DataError` as it does."""
+        turns = self._turns(text, messages)
+        if self._template is None:
+            return text
+        return self._control.without_marks(self._rendered(turns, ()))
+
+    def encode_prompt(
+        self,
+        text: str,
+        prompt_id: str = "",
+        images: int = 0,
+        messages: Sequence[Message] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        rendered: bool = False,
+    ) -> Int32:
+        """Encodes a prompt as the protocol requires."""
+        if self._images is None and images:
+            raise DataError(
+                f"prompt {prompt_id or repr(text[:60])} contains {images} images, but the model supports text only"
+            )
+        try:
+            if rendered:
+                tokens = self._control.encode(text)
+            elif self._images is None:
+                tokens = self._encode(text, messages, tools)
+            else:
+                tokens = self._encode_with_images(self._turns(text, messages), images)
+        except DataError as error:
+            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
+        shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
+        return checked(tokens, self._longest, prompt_id, text, shown)
+
+    def shown(self, prompt: Prompt) -> str:
+        """Returns a prompt as the model reads it. Raises as `encode_prompt` does."""
+        if prompt.rendered or self._template is None:
+            return prompt.text
+        turns = self._turns(prompt.text, prompt.messages)
+        return self._control.without_marks(self._rendered(turns, prompt.tools))
+
+    def encode_answer(self, text: str) -> Int32:
+        """Returns the tokens of a text as the policy may write it, including the end-of-sequence token: [length]."""
+        return np.array([*self._encode_bare(text), self._tokenizer.eos_token_id], dtype=np.int32)
+
+    def encode_reply(self, prompt: Prompt, reply: Sequence[Message]) -> EncodedReply:
+        """Encodes a reply as the protocol requires; without a chat template, the text of an answer and its end."""
+        try:
+            if self._template is None or prompt.rendered or prompt.is_text_alone:
+                return self._plain_reply(prompt, reply)
+            before = self._turns(prompt.text, prompt.messages)
+            return self._replies(before, reply, prompt.tools or self._shown_tools)
+        except DataError as error:
+            raise DataError(f"prompt {prompt.prompt_id} {error}") from None
+        except TemplateError as error:
+            raise DataError(f"prompt {prompt.prompt_id} {rejected(error)}") from None
+
+    def encode_judged(self, template: str | None, prompt: Prompt, reply: Sequence[Message]) -> Int32:
+        """Returns the tokens of a prompt with its response as a reward model reads them: [length].
+
+        template: as in a reward part of kind `reward_model`.
+
+        Raises as `reward_tokens` does, and `ConfigurationError` if there is neither kind of template.
+        """
+        if template is None and self._tokenizer.chat_template is None:
+            raise ConfigurationError("objective.template: required, because the model's tokenizer has no chat template")
+        tokens = reward_tokens(
+            tokenizer=self._tokenizer,
+            control=self._control,
+            template=template,
+            prompt=prompt.text,
+            messages=[(message.role, message.content) for message in prompt.messages],
+            reply=[(message.role, message.content) for message in reply],
+        )
+        return np.array(tokens, dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Returns the text of tokens that the policy generated, without its stop token and special tokens."""
+        return decoded(self._tokenizer, without_stop(tokens, self._stop_tokens), self._dropped)
+
+    def decode_turn(self, tokens: Sequence[int] | Int32) -> str:
+        """Returns the text of a turn: that of its tokens, behind what the chat template wrote at its beginning."""
+        return (self._reading.prefill or "") + self.decode(tokens)
+
+    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+        """Encodes a tool result as the protocol requires, framed by the chat template, or by tags if there is none."""
+        if self._results is None:
+            raise ConfigurationError("rollout.tools: tool results cannot be encoded, because the spec has no tools")
+        return self._results(text, tool)
+
+    def _turns(self, text: str, messages: Sequence[Message]) -> list[Message]:
+        """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
+        if not messages:
+            return [*self._system, Message("user", text)]
+        if self._template is None:
+            raise DataError("is a conversation, which needs a chat template; the model's tokenizer has none")
+        system = [] if messages[0].role == "system" else self._system
+        return [*system, *messages]
+
+    def _encode(self, text: str, messages: Sequence[Message], tools: Tools) -> list[int]:
+        turns = self._turns(text, messages)
+        if self._template is None:
+            return self._control.encode_alone(text)
+        return self._control.encode(self._rendered(turns, tools))
+
+    def _encode_with_images(self, turns: Sequence[Message], images: int) -> list[int]:
+        """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
+        assert self._images is not None
+        plain_turns = [{"role": turn.role, "content": turn.content} for turn in turns]
+        marked = self._images.marked(plain_turns, images)
+        if self._template is None:
+            plain = self._images.plain(marked[-1]["content"])
+            tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
+        else:
+            shown = self._images.plain if self._takes_text else self._images.parts
+            guarded = [self._control.guard(turn["content"]) for turn in marked]
+            # A system message cannot contain images, and templates expect it as text.
+            contents = [
+                text if turn["role"] == "system" else shown(text) for turn, text in zip(marked, guarded, strict=True)
+            ]
+            given = [{**turn, "content": content} for turn, content in zip(marked, contents, strict=True)]
+            rendered = self._checked_system(turns, self._rendered_plain(given))
+            tokens = self._control.encode(self._images.expanded(rendered))
+        self._images.check(tokens, images)
+        return tokens
+
+    def _rendered(self, turns: Sequence[Message], tools: Tools) -> str:
+        """Returns the prompt in the chat template. Raises `DataError` for a conversation that it does not support."""
+        assert self._template is not None
+        try:
+            rendered = self._template.render(turns, tools or self._shown_tools)
+        except TemplateError as error:
+            raise rejected(error) from None
+        return self._checked_system(turns, rendered)
+
+    def _rendered_plain(self, turns: Sequence[Mapping[str, Any]]) -> str:
+        assert self._template is not None
+        try:
+            return self._template.render_plain(turns, self._shown_tools)
+        except TemplateError as error:
+            raise rejected(error) from None
+
+    def _checked_system(self, turns: Sequence[Message], rendered: str) -> str:
+        shown = self._control.without_marks(rendered)
+        if turns[0].role == "system" and turns[0].content.strip() not in shown:
+            raise DataError("has a system message, which the model's chat template ignores")
+        return rendered
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        """False if the chat template expects images and texts as separate parts and drops plain text."""
+        return "?" in self._rendered_plain([{"role": "user", "content": "?"}])
+
+    @cached_property
+    def _replies(self) -> ReplyEncoder:
+        assert self._template is not None
+        return ReplyEncoder(self._template, self._control, self._stop_tokens, self._tokenizer.eos_token_id)
+
+    def _plain_reply(self, prompt: Prompt, reply: Sequence[Message]) -> EncodedReply:
+        """Returns the tokens of a text and of its end, without a chat template."""
+        if len(reply) != 1 or reply[0].calls:
+            raise DataError(
+                "has a reply of several messages, which needs a chat template; the model's tokenizer has none"
+            )
+        text = reply[0].content
+        if prompt.is_text_alone and not prompt.rendered:
+            tokens = self._control.encode_alone(text)
+        else:
+            tokens = self._control.encode(text if prompt.rendered else self._control.guard_special(text))
+        if not tokens or tokens[-1] not in self._stop_tokens:  # a rendered text may have the mark of its end
+            tokens.append(self._tokenizer.eos_token_id)
+        return EncodedReply(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))
+
+    def _encode_bare(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _how_turns_are_read(self, tools: ToolsSpec | None) -> Reading:
+        if self._template is None:
+            return Reading(self._settings.thoughts or THINK, "")
+        syntax = DEFAULT
+        if tools is not None:
+            form = self._template.calls
+            if form is None:
+                raise ConfigurationError(
+                    "rollout.tools: the model's chat template writes calls of tools in a form that YATT does not read; use "
+                    "another model, or a chat template that writes <tool_call>{...}</tool_call>"
+                )
+            syntax = form.syntax or DEFAULT
+        try:
+            prefill = self._template.prefill
+        except TemplateError:
+            prefill = ""  # a template that rejects the shortest conversation is reported with the first prompt
+        return Reading(self._template.marks, prefill, syntax)
+
+    def _ends_of_turns(self, with_tools: bool) -> Iterable[int]:
+        """Yields the token with which the chat template ends the assistant's turns, if none that ends responses does."""
+        if self._template is None:
+            return
+        try:
+            behind = self._template.end
+        except TemplateError:
+            return  # a template that rejects the shortest conversation is reported with the first prompt
+        if behind and not set(behind) & set(self._stop_tokens):
+            yield behind[0]
+        if with_tools and self._template.calls is not None and self._template.calls.syntax:
+            call_end = self._template.end_of_call(self._stop_tokens)
+            if call_end is not None:
+                yield call_end
+
+    def _kept(self, tools: ToolsSpec | None) -> set[str]:
+        """Returns the special tokens that are part of a response's text."""
+        kept = {*self._settings.tags, *self._reading.marks.spellings}
+        if tools is not None:
+            kept.update(MARKS[self._reading.syntax])
+        return kept
+
+    def _result_encoder(self, tools: ToolsSpec) -> ResultEncoder:
+        if self._template is None:
+            return ResultEncoder(TagFrame(self._control), tools.max_result_tokens)
+        if self._shown_tools:
+            check_tools_are_shown(self._template, self._shown_tools, self._system, tools)
+        frame = TemplateFrame(
+            template=self._template,
+            control=self._control,
+            stop_tokens=self._stop_tokens,
+            system=self._system,
+            tools=self._shown_tools,
+        )
+        return ResultEncoder(frame, tools.max_result_tokens)
+
+    def _check_system_prompt(self, system_prompt: str) -> None:
+        """Raises `ConfigurationError` if the system prompt would be dropped silently."""
+        if self._template is None:
+            raise ConfigurationError(
+                "data.system_prompt: not supported, because the model's tokenizer has no chat template; leave it out"
+            )
+        try:
+            rendered = self._template.render([*self._system, Message("user", "?")], self._shown_tools)
+        except TemplateError as error:
+            raise ConfigurationError(f"data.system_prompt: the model's chat template rejects it: {error}") from None
+        if system_prompt.strip() not in self._control.without_marks(rendered):
+            raise ConfigurationError(
+                "data.system_prompt: the model's chat template ignores system messages; leave it out"
+            )
