@@ -23,6 +23,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"name": {"type": "string", "description": "of it"}}},
     },
 }
+ARGUMENTS: tuple[Any, ...] = ({"name": WORD}, '{"name": "quokka"}')
 THOUGHT_MARKS = ("think", "tool", "reason", "thought")
 """Parts of the names of tokens that are no frame: prompts may ask for them."""
 
@@ -40,12 +41,19 @@ def abilities_of(tokenizer: Any, images: bool) -> Abilities:
     return Abilities(
         images=images,
         tools=TOOL_WORD in tools,
+        calls=any(TOOL_WORD in _rendered(tokenizer, [QUESTION, _calling(value)]) for value in ARGUMENTS),
         system=SYSTEM_WORD in system,
         frame=tuple(token for token in tokens if not any(mark in token.lower() for mark in THOUGHT_MARKS)),
     )
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], tools: Sequence[Any] | None = None) -> str:
+def _calling(arguments: Any) -> dict[str, Any]:
+    """Returns a message of the assistant that calls a tool; templates take its arguments as an object or as JSON text."""
+    call = {"id": "call00000", "type": "function", "function": {"name": TOOL_WORD, "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
     """Returns messages as the template renders them; the empty text if it does not."""
     if tokenizer.chat_template is None:
         return ""

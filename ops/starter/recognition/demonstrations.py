@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ops.starter.recognition.prompt_parts import IMAGE_KEYS, PROMPT_KEYS, given_key, prompt_parts, system_key
 from ops.starter.recognition.recognised import Abilities, Asked, Recognised
-from ops.starter.recognition.table import Table, ends_with, is_text, messages_in
+from ops.starter.recognition.table import Table, ends_with, has_calls, is_text, messages_in
 from yatt_core.errors import ConfigurationError
 
 CONVERSATIONS = ("messages", "conversations", "conversation", "dialog", "dialogue", "chat", "turns", "prompt")
@@ -36,6 +36,12 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
                 "cut them behind the "
                 "assistant's last message"
             )
+    if not model.calls and any(map(has_calls, table.values(key))):
+        raise ConfigurationError(
+            f"the conversations under {key!r} have calls of tools, and the model's chat template does not write "
+            "them; use a model "
+            "whose template has tools"
+        )
     source = {"prompt_field": key}
     used = [key]
     if (tools := _tools(table, key, model)) is not None:

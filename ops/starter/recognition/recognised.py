@@ -37,12 +37,14 @@ class Abilities:
 
     images: whether it has a vision tower.
     tools: whether its chat template shows descriptions of tools.
+    calls: whether its chat template writes the calls in a message of the assistant.
     system: whether its chat template shows a system message.
     frame: control tokens that its chat template writes around a message.
     """
 
     images: bool = False
     tools: bool = False
+    calls: bool = False
     system: bool = False
     frame: tuple[str, ...] = ()
 

@@ -118,6 +118,15 @@ def ends_with(role: str) -> Callable[[Any], bool]:
     return test
 
 
+def has_calls(value: Any) -> bool:
+    """Returns whether a conversation has a message that calls a tool."""
+    messages = parsed(value)
+    return isinstance(messages, list) and any(
+        isinstance(message, Mapping) and (message.get("tool_calls") or message.get("from") == "function_call")
+        for message in messages
+    )
+
+
 def is_prompt(value: Any) -> bool:
     """Returns whether a value is a text, or a conversation that waits for the assistant."""
     messages = messages_in(value)

@@ -14,7 +14,7 @@ from ops.starter.recognition.shapes import recognise
 from tests.ops.starter.sample_files import answered, user
 from yatt_core.errors import ConfigurationError
 
-MODEL = Abilities(images=True, tools=True, system=True, frame=("<|im_start|>", "<|im_end|>"))
+MODEL = Abilities(images=True, tools=True, calls=True, system=True, frame=("<|im_start|>", "<|im_end|>"))
 NOTHING = Asked()
 Rows = list[dict[str, Any]]
 
@@ -302,6 +302,10 @@ def test_images_and_tools_need_a_model_that_has_them() -> None:
     assert "vision tower" in refusal(images, model=Abilities())
     tools = many(messages=answered("x", "y"), tools=[{"name": "f"}])
     assert "template shows none" in refusal(tools, model=Abilities())
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    calling = many(messages=[*user("x"), call, {"role": "tool", "content": "1"}, *answered("x", "y")[1:]])
+    assert meaning(calling).objective == "sft"
+    assert "does not write them" in refusal(calling, model=Abilities(tools=True))
 
 
 @pytest.mark.parametrize(

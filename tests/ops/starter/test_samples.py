@@ -303,7 +303,7 @@ def test_system_messages_that_are_empty_are_left_out(yatt: Yatt, tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("write", "says"),
-    [(files.geometry, "vision tower"), (files.openai_tools, "chat template shows none")],
+    [(files.geometry, "vision tower"), (files.openai_tools, "does not write them")],
 )
 def test_what_the_model_cannot_do_is_refused_by_name(
     yatt: Yatt, tmp_path: Path, model: Callable[[str], Path], write: Callable[[Path], Path], says: str
