@@ -6,7 +6,7 @@
 # make soak   5,000 iterations in 20 sessions: growth     make hosts   42 faults of hosts against one run (75 minutes)
 # make docs   the documentation as a site in build/site
 # ARGS passes options: make run ARGS="--set seed=1"
-.PHONY: run proof test quick lint types imports tests verify chaos hosts soak sabotage check docs setup engines clean
+.PHONY: run proof test quick lint types imports tests verify chaos hosts soak sabotage check docs setup engines peers clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -33,7 +33,7 @@ quick: setup
 
 # Ray's actors get as much of a core as vLLM's processes beside them.
 verify: export RAY_worker_niceness := 0
-verify: engines check
+verify: engines check peers
 	@$(PY) -m tests.browser.install
 	$(PYTEST) --timeout 900 $(ARGS)
 
@@ -72,6 +72,10 @@ setup:
 # The optional engines, which tests use if they are installed.
 engines:
 	@python3 ops/bootstrap.py --engines
+
+# The libraries that tests and benchmarks compare YATT with, in an environment of their own.
+peers: engines
+	@python3 ops/bootstrap.py --peers
 
 clean:
 	rm -rf .venv dist build *.egg-info .tmp .mypy_cache .ruff_cache

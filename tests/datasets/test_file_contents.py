@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import pickle
 import zipfile
@@ -107,7 +108,7 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize(("data", "says"), STRANGE)
+@pytest.mark.parametrize(("data", "says"), STRANGE, ids=itertools.count())
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_what_is_no_data_is_named(tmp_path: Path, data: bytes, says: str, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
@@ -128,6 +129,7 @@ def test_what_is_no_data_is_named(tmp_path: Path, data: bytes, says: str, kind: 
         (gzip.compress(b"a.jsonl".ljust(257, b"\0") + b"ustar"), "a tar archive; unpack it"),
         (gzip.compress(POINTER), "a pointer of Git LFS"),
     ],
+    ids=itertools.count(),  # bytes that hold a time would be names that differ between processes
 )
 def test_other_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(data)

@@ -27,8 +27,10 @@ class Source:
 
 
 def plain(number: int, **entry: Any) -> Row:
-    return Row(f"train/rows:{number}", f"q {number} é🎈", None if number % 3 else "a", {"n": number, **entry}, ("m",) * (number % 2),
-               other_answers=("b",) * (number % 2), rendered=number % 2 == 1)  # fmt: skip
+    odd = number % 2
+    answer = None if number % 3 else "a"
+    more: dict[str, Any] = {"other_answers": ("b",) * odd, "rendered": odd == 1}
+    return Row(f"train/rows:{number}", f"q {number} é🎈", answer, {"n": number, **entry}, ("m",) * odd, **more)
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 700])

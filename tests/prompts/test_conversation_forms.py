@@ -12,7 +12,6 @@ from yatt_core.prompts.conversations import (
     is_conversation,
     read_conversation,
     read_reply,
-    read_response,
     split_demonstration,
     transcript,
 )
@@ -138,7 +137,6 @@ def test_replies_may_repeat_the_prompt() -> None:
     for value in ("a", [one], [*plain, one], [plain[1], one], json.dumps([*plain, one])):
         assert read_reply(value, before) == (Message("assistant", "a"),)
     assert len(read_reply([*plain, one, {"role": "user", "content": "x"}, one], before)) == 3
-    assert read_response([*plain, one], ["s", "q"]) == "a"
     for value, says in (
         ([plain[0], one], "not the prompt's"),
         ([*plain], "ends with the role user"),

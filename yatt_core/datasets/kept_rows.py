@@ -17,7 +17,8 @@ from yatt_core.datasets.rows import Row
 
 LARGEST_BYTES = 1 << 30
 """Maximum size of what is put aside of a source."""
-BATCH_ROWS = 256
+BLOCK_BYTES = 1 << 18
+"""Size from which on rows are written together."""
 _SIZE = struct.Struct("<Q")
 
 
@@ -40,32 +41,42 @@ class KeptRows:
     def _keeping(self) -> Iterator[Row]:
         """Yields the rows, and puts them aside if all of them are read."""
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when nothing refers to it
-        batch: list[Row] = []
+        block: list[bytes] = []
+        size = 0
         for row in self._read():
             if self._fits:
-                batch.append(row)
-                if len(batch) == BATCH_ROWS:
-                    self._fits = _put(file, batch)
-                    batch = []
+                packed = _packed(row)
+                self._fits = packed is not None
+                block.append(packed or b"")
+                size += len(packed or b"")
+                if size >= BLOCK_BYTES:
+                    self._fits = self._fits and _put(file, block)
+                    block = []
+                    size = 0
             yield row
-        self._fits = self._fits and _put(file, batch)
+        self._fits = self._fits and _put(file, block)
         if self._fits:
             self._kept = file
 
 
-def _put(file: IO[bytes], batch: Sequence[Row]) -> bool:
-    """Appends rows to a file. Returns False if they cannot be put aside, or are too many."""
-    if any(row.messages or row.reply or row.tools for row in batch):
-        return False
+def _packed(row: Row) -> bytes | None:
+    """Returns a row as bytes; None for one that is not of plain values."""
+    if row.messages or row.reply or row.tools:
+        return None
+    values = row.origin, row.text, row.answer, dict(row.entry), row.media, row.other_answers, row.rendered
     try:
-        values = [
-            (row.origin, row.text, row.answer, dict(row.entry), row.media, row.other_answers, row.rendered)
-            for row in batch
-        ]
-        data = marshal.dumps(values)
+        return marshal.dumps(values)
+    except ValueError:  # a number that remembers how it was written
+        return None
+
+
+def _put(file: IO[bytes], block: Sequence[bytes]) -> bool:
+    """Appends rows to a file. Returns False if the disk is full, or if they are too many."""
+    data = marshal.dumps(list(block))
+    try:
         file.write(_SIZE.pack(len(data)))
         file.write(data)
-    except (ValueError, OSError):  # a number that remembers how it was written; a full disk
+    except OSError:
         return False
     return file.tell() <= LARGEST_BYTES
 
@@ -78,7 +89,8 @@ def _rows(file: IO[bytes]) -> Iterator[Row]:
         if not header:
             return
         (size,) = _SIZE.unpack(header)
-        values = marshal.loads(file.read(size))
+        block = marshal.loads(file.read(size))
         place = file.tell()
-        for origin, text, answer, entry, media, others, rendered in values:
+        for packed in block:
+            origin, text, answer, entry, media, others, rendered = marshal.loads(packed)
             yield Row(origin, text, answer, entry, media, other_answers=others, rendered=rendered)

@@ -17,7 +17,7 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -49,7 +49,7 @@ LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
-    """The training prompts of a source, in its order; they are reread on every pass and never held in memory.
+    """The training prompts of a source, in its order; they come anew on every pass and are never held in memory.
 
     held_out, probe: keys of the excluded tasks.
 
@@ -57,10 +57,11 @@ class TrainingPrompts:
     """
 
     data: DataSpec
+    seed: int
     number: int
     held_out: Set[bytes]
     probe: Set[bytes]
-    rows: KeptRows
+    rows: KeptRows = field(compare=False)
 
     def __iter__(self) -> Iterator[Prompt]:
         source = self.data.sources[self.number]
@@ -149,7 +150,7 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
         _check_enough("probe", data, number, share if data.probe else min(share, 1), len(taken))
         probe += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
-    train = [TrainingPrompts(data, number, held_out_keys, probe_keys, kept) for number, kept in enumerate(rows)]
+    train = [TrainingPrompts(data, seed, number, held_out_keys, probe_keys, kept) for number, kept in enumerate(rows)]
     return Collection(tuple(train), tuple(held_out), tuple(probe))
 
 

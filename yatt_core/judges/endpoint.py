@@ -88,8 +88,7 @@ class EndpointJudge:
                 raise InfrastructureError(f"{self._place}: {reason}; it asks to wait for {asked:g} s")
             if attempt < self._part.retries and stop.wait(wait_before(self._part, attempt, asked)):
                 break
-        often = f", {attempt + 1} times in a row" if attempt else ""
-        raise InfrastructureError(f"{self._place}: {reason}{often}")
+        raise InfrastructureError(f"{self._place}: {reason}, {attempt + 1} times in a row")
 
     def _attempt(self, body: Mapping[str, object]) -> Completion | tuple[str, float | None]:
         """Returns a completion, or the reason why there is none yet and the wait that the endpoint asks for."""

@@ -162,7 +162,7 @@ def test_a_split_and_a_subset_are_chosen_or_asked_for(yatt: Yatt, folder: Path) 
     words = ("--data", "gsm", "--model", "model")
     refused = yatt("init", *words)
     assert refused.code == 2 and "--subset: main, socratic" in refused.err
-    assert "no such configuration" in yatt("init", *words, "--subset", "mian").err
+    assert "no such configuration" in yatt("init", *words, "--subset", "mainly").err
     assert yatt("init", *words, "--subset", "main").code == 0
     spec = load_spec(folder / "gsm.yaml")
     assert spec.data.sources[0].model_dump()["subset"] == "main"
