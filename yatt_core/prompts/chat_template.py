@@ -179,44 +179,27 @@ class ChatTemplate:
         common = len(common_prefix(before, text))
         return text[common:]
 
-    @cached_property
-    def takes_thoughts_by_key(self) -> bool:
-        """Whether the template writes thoughts that are in a key of their own."""
-        try:
-            text = self.render([QUESTION, Message("assistant", CONTENT, thoughts="a-thought")], generates=False)
-        except TemplateError:
-            return False
-        return "a-thought" in text
-
     def rendered_turn(self, before: Sequence[Message], message: Message, tools: Tools = ()) -> str:
         """Returns the conversation that ends with an assistant's message, with its thoughts.
 
         Thoughts are given to the template in the form that it writes. Where it drops them in any form (DeepSeek R1), they
         are put where it writes the text.
         """
-        thoughts = message.thoughts
-        content = message.content
-        if not thoughts and self.marks.end in content:
-            split = split_thoughts(content, self.marks)
-            thoughts = split.thoughts
-            content = split.final.lstrip("\n")
-        elif not thoughts and self.marks != THINK and THINK.end in content:  # rows mark thoughts as most models do
-            split = split_thoughts(content)
-            thoughts = split.thoughts
-            content = split.final.lstrip("\n")
+        thoughts, content = self._apart(message)
         if not thoughts:
             return self.render([*before, message], tools, generates=False)
-        if message.thoughts or self.marks != THINK:
-            keyed = _replaced(message, content, thoughts)
-            text = self.render([*before, keyed], tools, generates=False)
-            if _holds(text, thoughts):
-                return text
         opening = f"{self.marks.begin}\n"
         tagged = f"{opening}{thoughts}\n{self.marks.end}\n\n{content}"
-        given = message.content if not message.thoughts else tagged
-        text = self.render([*before, _replaced(message, given)], tools, generates=False)
-        if _holds(text, thoughts):
-            return text
+        forms = list[Message]()
+        if message.thoughts or self.marks != THINK:
+            forms.append(_replaced(message, content, thoughts))
+        forms.append(_replaced(message, tagged if message.thoughts else message.content))
+        prompt = self.render(before, tools)
+        for form in forms:
+            text = self.render([*before, form], tools, generates=False)
+            turn = self._control.without_marks(text[len(common_prefix(prompt, text)) :])
+            if thoughts in turn:
+                return text
         framed = self.render([*before, _replaced(message, CONTENT)], tools, generates=False)
         head, found, tail = framed.rpartition(CONTENT)
         if not found:
@@ -224,6 +207,19 @@ class ChatTemplate:
         if self.prefill.startswith(self.marks.begin) and not self.prefill.rstrip().endswith(self.marks.end):
             tagged = tagged.replace(opening, self.prefill, 1)
         return head + self._control.guard_special(tagged) + tail
+
+    def _apart(self, message: Message) -> tuple[str, str]:
+        """Returns the thoughts of an assistant's message, empty if there are none, and its text without them.
+
+        Rows have thoughts in a key of their own, between the model's marks, or between those of most models.
+        """
+        if message.thoughts:
+            return message.thoughts.strip(), message.content
+        for marks in (self.marks, THINK):
+            if marks.end in message.content:
+                split = split_thoughts(message.content, marks)
+                return split.thoughts, split.final.lstrip("\n")
+        return "", message.content
 
     def between(
         self, message: Message, following: Sequence[Message], tools: Tools = (), before: Sequence[Message] = (QUESTION,)
@@ -302,17 +298,11 @@ def _replaced(message: Message, content: str, thoughts: str = "") -> Message:
     return Message("assistant", content, thoughts, message.calls, message.name)
 
 
-def _holds(text: str, thoughts: str) -> bool:
-    """Returns whether a rendered text contains thoughts, of which templates strip white space."""
-    return thoughts.strip() in text
-
-
 def _reads_back(name: str, text: str) -> bool:
     """Returns whether a reader finds the probe call, as it was given, in what a template wrote."""
     if name in ("bare_json", "marked_list"):
-        text = text[
-            : max(text.rfind("}"), text.rfind("]")) + 1
-        ]  # what ends the turn follows, and is no part of its text
+        # What ends the turn follows, and is no part of its text.
+        text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
     try:
         written = SYNTAXES[name](text)
     except MalformedCallError:

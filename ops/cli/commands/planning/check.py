@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from yatt_core.spec import RunSpec
 
 
+ROWS_FOR_KEYS = 100
+"""Number of rows of each source whose keys are compared with those that the spec names."""
 SHOWN_CHARACTERS = 1_200
 """Maximum number of characters of a prompt that a terminal shows."""
 
@@ -65,6 +67,8 @@ def check(
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
     from ops.preflight.run import check_before_start
+    from ops.preflight.unused_keys import unused_keys
+    from yatt_core.datasets.sources import first_prompts, source_place
     from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
@@ -86,6 +90,7 @@ def check(
     trials = [*sound.trials, *asked]
     disks = check_disks(place.folder, checked)
     needs = needs_of(checked)
+    unused = unused_keys(checked, first_prompts(checked.data, checked.seed, ROWS_FOR_KEYS))
     unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
     warnings = [*sound.warnings, *unread, *logged, *found.rows.warnings, *_answers_missing(checked, found)]
     if output is Output.JSON:
@@ -99,6 +104,7 @@ def check(
             "conversation": found.shown,
             "first_prompt": None if found.first is None else asdict(found.first),
             "rows_tried": {"tried": found.rows.tried, "of": found.rows.of},
+            "unused_keys": {source_place(checked.data, number): keys for number, keys in unused.items()},
             "warnings": warnings,
         }
         write_json(
@@ -112,6 +118,8 @@ def check(
         )
         return
     _print(checked, found, trials)
+    for number, keys in unused.items():
+        write(f"{source_place(checked.data, number)}: keys that the spec does not use: {', '.join(keys)}")
     for warning in warnings:
         message(f"warning: {warning}")
     for line in _needed(checked, needs):
