@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from yatt_core.collection.token_credit import token_reward_column
+from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.thoughts import THINK, Marks
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec.rewards.critique import CritiqueSpec
@@ -26,7 +27,7 @@ def rewards(words, wrong, prefill="", marks=THINK, **critique):
     table = pa.table({"response": [text], "response_tokens": list_array(tokens, offsets)})
     spec = CritiqueSpec.model_validate({"part": "p", "steps": {"kind": "lines"}, **critique})
     score = SampleScore({}, 1.0, True, wrong_steps=tuple(wrong))
-    return token_reward_column(spec, table, [score], decode, marks, prefill)[0].as_py()
+    return token_reward_column(spec, table, [score], decode, Reading(marks, prefill))[0].as_py()
 
 
 @pytest.mark.parametrize(

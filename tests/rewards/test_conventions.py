@@ -6,6 +6,7 @@ from tests.rewards.own_rewards import spoken
 from tests.rewards.scored import PROMPT, completion, errors, part, scores, totals
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Completion, Turn
+from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.thoughts import Marks
 from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.rewards.conventions import Candidate
@@ -150,7 +151,7 @@ MARKS = Marks("<|channel>thought\n", "<channel|>")
 def test_a_function_receives_thoughts_and_final_text_of_what_it_reads(prefill, reads, received, thoughts, final):
     turns = [f"{MARKS.begin}one{MARKS.end}call", f"{MARKS.begin}two{MARKS.end}4"]
     text = "<tool_result>r</tool_result>".join(turns)
-    found = Completion.of_turns(text, turns, 9, marks=MARKS, prefill=prefill)
+    found = Completion.of_turns(text, turns, 9, reading=Reading(MARKS, prefill))
     function = load_part(part(f"{OWN}spoken", reads=reads))
     candidate = function.candidate(PROMPT, found)
     assert candidate.text == received

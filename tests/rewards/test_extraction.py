@@ -13,6 +13,7 @@ from tests.rewards import scored
 from tests.rewards.scored import part, totals
 from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.thoughts import Marks
 from yatt_core.rewards.builtin import ExactMatch, Format, exact_match, format_match
 from yatt_core.rewards.conventions import Candidate
@@ -236,7 +237,7 @@ def test_thoughts_have_the_marks_of_the_run(monkeypatch, name):
     text = rf"{marks.begin}\boxed{{2}}{marks.end}\boxed{{3}}"
     outcomes = []
     for said in (text, text.replace("3", "2"), text.removesuffix(r"<channel|>\boxed{3}")):
-        completion = Completion.of_turns(said, [said], 3, marks=marks, prefill="")
+        completion = Completion.of_turns(said, [said], 3, reading=Reading(marks, ""))
         ((one,),) = load_part(part(name, options={"extract": "boxed"})).evaluate(
             [[Candidate(scored.PROMPT, completion)]]
         )
@@ -265,7 +266,7 @@ def test_json_is_read_after_the_thoughts():
 )
 def test_a_tag_that_the_template_may_have_written_counts(said, prefill, score):
     assert format_match(prompt("b"), said, Format(tags=("think", "answer")), prefill) == score
-    completion = Completion.of_turns(said, [said], 3, prefill=prefill)
+    completion = Completion.of_turns(said, [said], 3, reading=Reading(prefill=prefill))
     options = {"tags": ["think", "answer"]}
     ((one,),) = load_part(part("format", options=options)).evaluate([[Candidate(prompt("b"), completion)]])
     assert one.value == score
