@@ -33,7 +33,9 @@ def test_modules_are_found_on_the_path_and_not_in_the_current_folder(
     (package / "__init__.py").write_text("print('noise')")
     (package / "inner.py").write_text("")
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("PYTHONPATH", f"../shared{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    # An empty entry would name the current folder.
+    path = ["../shared", os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     names = ["shared_methods", "local_methods", "pack.inner", "pack.absent", "no_such_module"]
     found = modules_in_actors(names, ())
     assert Path(found["shared_methods"] or "").resolve() == tmp_path / "shared" / "shared_methods.py"

@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import LiteralScalarString
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import UNBROKEN, parse_yaml, yaml_text
@@ -74,15 +74,20 @@ def _block(key: str, text: str) -> str:
 
     Blank lines at its end would have to stay at the end of the block, where nobody sees them.
     """
-    if text.endswith("\n\n"):
-        return yaml_text({key: text})
-    writer = YAML()
-    writer.width = UNBROKEN
-    stream = StringIO()
-    writer.dump({key: LiteralScalarString(text)}, stream)
-    block = stream.getvalue()
+    if text.endswith("\n\n") or not text.strip():
+        return _dumped({key: DoubleQuotedScalarString(text)})
+    block = _dumped({key: LiteralScalarString(text)})
     try:
         same = parse_yaml(block, key) == {key: text} and printable(text.replace("\n", "")) == text.replace("\n", "")
     except ConfigurationError:
         same = False
-    return block if same else yaml_text({key: text})
+    return block if same else _dumped({key: DoubleQuotedScalarString(text)})
+
+
+def _dumped(values: Mapping[str, str]) -> str:
+    """Returns the YAML of texts whose types say how they are written."""
+    writer = YAML()
+    writer.width = UNBROKEN
+    stream = StringIO()
+    writer.dump(values, stream)
+    return stream.getvalue()

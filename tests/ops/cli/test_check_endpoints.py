@@ -71,7 +71,7 @@ def test_the_answer_is_in_the_table_and_nothing_is_asked_offline(
         (Reply(status=403), {}, 2, "(not authorised); check whether it needs a key (credential)"),
         (Reply(status=302), {}, 2, "(moved); redirects are not followed"),
         (Reply(body="not a completion"), {}, None, "not a chat completion"),
-        (Reply(status=503), {}, None, "status 503; `yatt check --offline` asks no endpoint"),
+        (Reply(status=503), {}, None, "status 503, 1 times in a row; `yatt check --offline` asks no endpoint"),
         (Reply(body=completion("no idea, honestly")), {"on_unparsed": "error", "parse": {"kind": "number"}}, 2,
          "parse (number) finds no score in the answer 'no idea, honestly'"),
         (Reply(body=completion("no idea, honestly")), {"parse": {"kind": "number"}}, 0,
