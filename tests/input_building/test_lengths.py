@@ -16,8 +16,8 @@ from yatt_core.digests import json_digest
 from yatt_core.errors import DataError
 from yatt_core.input_building import bounds_ahead, lengths, materialise
 from yatt_core.input_building.materialise import _row_digest
-from yatt_core.prompts.codec import PromptCodec
 from yatt_core.prompts.prompt import Message, Prompt
+from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.prompts.prompt_files import SCHEMA, PromptFile, PromptWriter, column_of
 from yatt_core.spec import RunSpec
 
@@ -62,7 +62,9 @@ def test_results_are_those_of_a_full_count(
     spec = spec_of(folder, tmp_path, seed, over_long)
     encoded: list[str] = []
     whole = PromptCodec.encode_prompt
-    monkeypatch.setattr(PromptCodec, "encode_prompt", lambda self, *given: encoded.append("") or whole(self, *given))
+    monkeypatch.setattr(
+        PromptCodec, "encode_prompt", lambda self, **given: encoded.append(given["prompt_id"]) or whole(self, **given)
+    )
     found = outcome(spec, tmp_path / "quick")
     few = len(encoded)
     monkeypatch.setattr(lengths, "bound_of", lambda spec, codec: None)
