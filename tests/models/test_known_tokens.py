@@ -46,7 +46,7 @@ def test_texts_without_such_tokens_are_encoded_as_before(folder: Path, text: str
 def test_a_text_that_makes_one_is_refused_by_its_name(folder: Path, text: str, token: int) -> None:
     codec = open_codec(spec_of(folder), str(folder))
     with pytest.raises(DataError, match=rf"prompt p/1 contains '<._soft>', token {token}, .* 258 rows"):
-        codec.encode_prompt(text, "p/1")
+        codec.encode_prompt(text, "p/1", rendered=True)
     with pytest.raises(DataError, match=rf"token {token}"):
         codec.encode_answer(text)
 
