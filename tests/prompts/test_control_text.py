@@ -108,6 +108,6 @@ def test_no_guarded_text_makes_a_control_token_and_every_one_reads_as_written(
 ) -> None:
     text = "".join(pieces)
     control = control_text(made.tokenizer, THINK)
-    tokens = control.encode_plain(text)
+    tokens = control.encode(control.guard(text))
     assert counts(made, tokens) == [0] * len(CONTROL)
     assert made.tokenizer.decode(tokens) == text.replace("\ufdd0", "\ufdd1")

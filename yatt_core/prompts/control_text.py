@@ -70,10 +70,6 @@ class ControlText:
             return self._bare(text)
         return [token for piece in text.split(MARK) if piece for token in self._bare(piece)]
 
-    def encode_plain(self, text: str) -> list[int]:
-        """Returns the tokens of a text that others wrote, without any control token: [length]."""
-        return self.encode(self.guard(text))
-
     def encode_alone(self, text: str) -> list[int]:
         """Returns the tokens of a text that others wrote, without a template but with the tokens that begin a text: [length]."""
         return self.encode_framed(self.guard(text))

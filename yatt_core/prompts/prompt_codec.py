@@ -100,12 +100,12 @@ class PromptCodec:
         """The `transformers` tokenizer, for a bound on numbers of tokens."""
         return self._tokenizer
 
-    def whole_text(self, text: str, messages: Sequence[Message] = ()) -> str:
+    def whole_text(self, text: str, messages: Sequence[Message] = (), tools: Tools = ()) -> str:
         """Returns the text that `encode_prompt` encodes for a prompt without images. Raises `DataError` as it does."""
         turns = self._turns(text, messages)
         if self._template is None:
             return text
-        return self._control.without_marks(self._rendered(turns, ()))
+        return self._control.without_marks(self._rendered(turns, tools))
 
     def encode_prompt(
         self,
@@ -135,10 +135,7 @@ class PromptCodec:
 
     def shown(self, prompt: Prompt) -> str:
         """Returns a prompt as the model reads it. Raises as `encode_prompt` does."""
-        if prompt.rendered or self._template is None:
-            return prompt.text
-        turns = self._turns(prompt.text, prompt.messages)
-        return self._control.without_marks(self._rendered(turns, prompt.tools))
+        return prompt.text if prompt.rendered else self.whole_text(prompt.text, prompt.messages, prompt.tools)
 
     def encode_answer(self, text: str) -> Int32:
         """Returns the tokens of a text as the policy may write it, including the end-of-sequence token: [length]."""
