@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, create_engine, event, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, create_engine, event, literal, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, StatementError
 from sqlalchemy.ext.compiler import compiles
@@ -138,9 +138,15 @@ class Database:
             yield connection
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """Opens a consistent view that never waits for a writer, on SQLite (WAL) or PostgreSQL."""
+    def read(self, patience_ms: int = IDLE_IN_TRANSACTION_MS) -> Iterator[Connection]:
+        """Opens a consistent view that never waits for a writer, on SQLite (WAL) or PostgreSQL.
+
+        patience_ms: time between two statements after which PostgreSQL ends the transaction; it holds no row locks.
+        """
         with _translated(self.engine), self._reader.begin() as connection:
+            if patience_ms != IDLE_IN_TRANSACTION_MS and connection.dialect.name == "postgresql":
+                setting = text("SELECT set_config('idle_in_transaction_session_timeout', :time, true)")
+                connection.execute(setting, {"time": str(patience_ms)})
             yield connection
 
     @contextmanager

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, text
+from sqlalchemy import Connection, Select, select
 
 from db.core.engine import Database
 from db.core.migrate import HEAD
@@ -21,7 +21,7 @@ from db.portable.values import kinds_of, to_json
 
 ROWS_AT_ONCE = 1000
 PATIENCE_MS = 600_000
-"""Time for which PostgreSQL keeps the transaction while rows are written to a slow disk; it holds no row locks."""
+"""Time for which PostgreSQL keeps the transaction while rows are written to a slow disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,7 @@ class Exports:
     @contextmanager
     def cut(self) -> Iterator[Cut]:
         """Opens a transaction that sees the ledger as of now, however long it takes."""
-        with self._database.read() as connection:
-            if connection.dialect.name == "postgresql":
-                setting = text("SELECT set_config('idle_in_transaction_session_timeout', :time, true)")
-                connection.execute(setting, {"time": str(PATIENCE_MS)})
+        with self._database.read(patience_ms=PATIENCE_MS) as connection:
             at = self._database.time(connection)
             # SQLite takes its snapshot with the first read of a table, PostgreSQL with the first statement.
             connection.execute(select(Run.id).limit(1)).all()

@@ -53,8 +53,8 @@ def commit_through(ledger: Ledger, fence: Fence, iterations: Sequence[int], bran
 
 
 def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
-    """Returns every row of every table."""
-    with ledger._database.read() as connection:
+    """Returns every row of every table, however long a loaded machine takes to ask for them."""
+    with ledger._database.read(patience_ms=600_000) as connection:
         return {
             name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
             for name, table in Base.metadata.tables.items()
