@@ -1,15 +1,14 @@
-"""How long does `yatt check` take on a large file, and how much memory?
+"""How long does `yatt check` take on large files, and how much memory?
 
-Consumes nothing, or the number of rows, or the path of a model folder. Writes rows of about 1 KB of text with short answers, and
-by default a small model folder with a byte-level tokenizer without merges, the slowest to encode with. Runs `yatt check` in a
-process of its own.
+Consumes nothing, or numbers of rows, or the path of a model folder. Writes rows of about 1 KB of text with short answers, rows of
+programs with tests over standard input, and by default a small model folder with a byte-level tokenizer without merges, the
+slowest to encode with. Runs `yatt check` in processes of its own: once on the first file, twice on the second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
 import subprocess
@@ -17,10 +16,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 
-ROWS, SEED = 100_000, 0
+ROWS, PROGRAMS, SEED = 100_000, 20_000, 0
 LEAST_CHARACTERS, MOST_CHARACTERS = 600, 950
 POSITIONS = 1024
 TEMPLATE = (
@@ -34,8 +34,20 @@ data:
   sources: [{{kind: jsonl, path: rows.jsonl, prompt_field: question, answer_field: answer}}]
   max_prompt_tokens: 1000
 rollout: {{max_new_tokens: 24}}
-rewards: {{parts: [{{name: exact, function: exact_match}}]}}
+rewards: {{parts: [{{name: correct, function: {function}}}]}}
 """
+
+
+class Checked(NamedTuple):
+    """A run of `yatt check`.
+
+    found: what it says, as with `-o json`.
+    silent: seconds until its first line on standard error, where its progress is; `seconds` if it wrote none.
+    """
+
+    found: dict[str, Any]
+    seconds: float
+    silent: float
 
 
 def write_rows(path: Path, count: int) -> None:
@@ -80,10 +92,41 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
+def write_programs(path: Path, count: int) -> None:
+    """Writes the rows of programs: each has two tests, which an empty program fails."""
+    with path.open("w", encoding="utf-8") as stream:
+        for number in range(count):
+            tests = {"inputs": [f"{number}\n", "4\n"], "outputs": [f"{2 * number}\n", f"{number + 4}\n"]}
+            question = f"Read a number and print its sum with {number}."
+            stream.write(json.dumps({"question": question, "answer": tests}) + "\n")
+
+
+def check(folder: Path) -> Checked:
+    """Runs `yatt check` on the spec of the folder."""
+    command = [sys.executable, "-m", "ops.cli.main", "--home", "runs", "check", "spec.yaml", "-o", "json"]
+    started = time.perf_counter()
+    silent = None
+    with (
+        (folder / "answer.json").open("w+", encoding="utf-8") as answer,
+        subprocess.Popen(command, cwd=folder, stdout=answer, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        for line in process.stderr or ():
+            silent = silent or time.perf_counter() - started
+            sys.stderr.write(line)
+        code = process.wait()
+        seconds = time.perf_counter() - started
+        answer.seek(0)
+        text = answer.read()
+    if code:
+        raise RuntimeError(f"yatt check ended with exit code {code}: {text}")
+    return Checked(json.loads(text.splitlines()[-1]), seconds, silent or seconds)
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's options."""
     made = argument_parser(__doc__)
-    made.add_argument("--rows", type=int, default=ROWS, help=f"number of rows; default: {ROWS}")
+    made.add_argument("--rows", type=int, default=ROWS, help=f"number of rows of text; default: {ROWS}")
+    made.add_argument("--programs", type=int, default=PROGRAMS, help=f"number of rows of programs; default: {PROGRAMS}")
     made.add_argument("--model", type=Path, help="a model folder; default: a small one made here")
     return made
 
@@ -93,34 +136,36 @@ def main() -> None:
     arguments = parser().parse_args()
     load = load_average()
     with tempfile.TemporaryDirectory(prefix="check-") as place:
-        folder = Path(place)
-        progress(f"writing {arguments.rows:,} rows")
-        write_rows(folder / "rows.jsonl", arguments.rows)
-        model = write_model(folder / "model") if arguments.model is None else arguments.model.resolve()
-        (folder / "spec.yaml").write_text(SPEC.format(model=model), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "ops.cli.main",
-            "--home",
-            str(folder / "runs"),
-            "check",
-            str(folder / "spec.yaml"),
-        ]
-        progress("checking them")
-        started = time.perf_counter()
-        answer = subprocess.run([*command, "-o", "json"], env=os.environ, stdout=subprocess.PIPE, text=True, check=True)
-        seconds = time.perf_counter() - started
-        size = (folder / "rows.jsonl").stat().st_size
-    found = json.loads(answer.stdout.splitlines()[-1])
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        texts = Path(place, "texts")
+        programs = Path(place, "programs")
+        texts.mkdir()
+        programs.mkdir()
+        progress("writing the rows")
+        write_rows(texts / "rows.jsonl", arguments.rows)
+        write_programs(programs / "rows.jsonl", arguments.programs)
+        model = write_model(Path(place, "model")) if arguments.model is None else arguments.model.resolve()
+        for folder, function in ((texts, "exact_match"), (programs, "code_tests")):
+            spec = SPEC.format(model=model, function=function)
+            (folder / "spec.yaml").write_text(spec, encoding="utf-8")
+        progress(f"checking {arguments.rows:,} rows of text")
+        text = check(texts)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        progress(f"checking {arguments.programs:,} rows of programs")
+        first = check(programs)
+        progress("and again")
+        again = check(programs)
+        size = (texts / "rows.jsonl").stat().st_size
     figures = {
-        "seconds": seconds,
+        "seconds": text.seconds,
         "processor_seconds": used.ru_utime + used.ru_stime,
         "largest_process_mb": used.ru_maxrss / 1024,
-        "rows": float(sum(found["prompts"].values())),
+        "rows": float(sum(text.found["prompts"].values())),
         "file_mb": size / 1e6,
-        "longest_prompt_tokens": float(found["longest_prompt"]["tokens"]),
+        "longest_prompt_tokens": float(text.found["longest_prompt"]["tokens"]),
+        "programs": float(sum(first.found["prompts"].values())),
+        "seconds_programs": first.seconds,
+        "seconds_to_progress": first.silent,
+        "seconds_programs_again": again.seconds,
     }
     print_report(Report("check", figures, [SEED], [load, load_average()]), arguments.json)
 
