@@ -65,6 +65,7 @@ def found(spec: AlgorithmSpec, step: Step, with_old: bool = True) -> tuple[float
         inputs = TokenInputs(
             advantages=flat(step.advantages),
             weights=torch.tensor(step.weights[rows]),
+            mean_weights=torch.zeros(len(rows)),
             sampler=flat(step.sampler),
             old=flat(step.old) if with_old else None,
             reference=flat(step.reference),

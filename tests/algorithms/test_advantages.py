@@ -79,7 +79,10 @@ def leave_one_out(batch: RewardBatch) -> np.ndarray:
 
 def max_rl(batch: RewardBatch) -> np.ndarray:
     groups = by_group(batch.rewards, batch.sizes)
-    return np.concatenate([(g - g.mean()) / g.mean() if g.mean() > 0 else np.zeros(len(g)) for g in groups])
+    positive = [g.mean() > 1e-12 * np.abs(g).mean() for g in groups]
+    return np.concatenate(
+        [(g - g.mean()) / g.mean() if ok else np.zeros(len(g)) for g, ok in zip(groups, positive, strict=True)]
+    )
 
 
 def gdpo(batch: RewardBatch) -> np.ndarray:
@@ -173,6 +176,21 @@ def test_equal_rewards_and_single_samples_have_no_advantage(name: str) -> None:
     rewards, sizes = np.array([0.1, 0.1, 0.1, 7.0]), np.array([3, 1])
     batch = RewardBatch(rewards, sizes, np.ones(4, np.int64), 1e-4, parts={"only": (1.0, rewards)})
     assert not advantage(kind=name).advantages(batch).any(), "exactly 0, although their mean is off by round-off"
+
+
+@pytest.mark.parametrize("name", ["group_std", "group_mean", "batch_std", "leave_one_out", "max_rl", "gdpo"])
+def test_rewards_that_are_equal_up_to_rounding_have_no_advantage(name: str) -> None:
+    rewards, sizes = np.array([0.1 + 0.2, 0.3, 0.1 * 3, 0.7 - 0.4]), np.array([4])
+    assert len(set(rewards.tolist())) > 1
+    batch = RewardBatch(rewards, sizes, np.ones(4, np.int64), 0.0, parts={"only": (1.0, rewards)})
+    with np.errstate(invalid="ignore"):
+        assert not np.nan_to_num(advantage(kind=name).advantages(batch)).any()
+
+
+@pytest.mark.parametrize("rewards", [[0.1, 0.2, -0.3], [1.0, 1.1, -2.1], [3.3, -1.1, -2.2], [1e9, 0.1, -1e9 - 0.1]])
+def test_a_mean_that_only_rounding_left_divides_no_advantage(rewards: list[float]) -> None:
+    batch = RewardBatch(np.array(rewards), np.array([3]), np.ones(3, np.int64), 1e-4)
+    assert not advantage(kind="max_rl").advantages(batch).any()
 
 
 @given(batches(), st.integers(1, 4))

@@ -15,6 +15,8 @@ from yatt_core.algorithms.entropy.adaptive import AdaptiveEntropy
 from yatt_core.algorithms.entropy.clip_cov import CovarianceClip
 from yatt_core.algorithms.kl.adaptive import AdaptiveKl
 from yatt_core.engines.train.steps.coefficients import adapted, coefficient_metrics, entropy_bonus, kl_coefficient
+from yatt_core.engines.train.steps.learner import update_metrics
+from yatt_core.engines.train.steps.objective import SUM_NAMES, LossSums
 
 
 @given(st.floats(1e-4, 1.0), st.floats(0.0, 2.0), st.integers(1, 500))
@@ -62,3 +64,14 @@ def test_coefficients_of_a_run() -> None:
     assert adapted(plain, {}, {"kl": 1.0, "entropy": 0.3}) == {}
     assert (kl_coefficient(plain.algorithm, {}), entropy_bonus(plain.algorithm, {})) == (0.5, 0.2)
     assert coefficient_metrics(plain.algorithm, {}) == {}
+
+
+def test_an_update_without_tokens_measures_nothing_that_coefficients_follow() -> None:
+    kl = {"coefficient": 0.5, "adaptive": {"target": 0.1, "horizon": 240}}
+    spec = make_spec(algorithm={"kl": kl, "entropy": {"kind": "adaptive", "target": 1.0, "step": 0.01}})
+    sums = LossSums(dict.fromkeys(SUM_NAMES, 0.0))
+    metrics = update_metrics(spec, [sums], [0.0])
+    assert (metrics["tokens"], metrics["update/empty_steps"]) == (0.0, 1.0)
+    assert not {"entropy", "kl", "clip_fraction", "train_rollout_logprob_diff_mean", "ratio_max"} & set(metrics)
+    state = {"kl": 0.3, "entropy": 0.02, "entropy_bonus": 0.02}
+    assert adapted(spec, state, metrics) == state

@@ -60,7 +60,7 @@ def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool)
         kl=KlSpec(coefficient=0.2),
     )
     inputs = TokenInputs(
-        *(torch.tensor(values) for values in (advantages, weights, sampler)),
+        *(torch.tensor(values) for values in (advantages, weights, np.full(30, 1 / 30), sampler)),
         old=torch.tensor(old) if with_old else None,
         reference=torch.tensor(reference) if with_reference else None,
     )
@@ -75,7 +75,7 @@ def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool)
         clipped += bounded * advantages[t] < ratio * advantages[t]
         divergence = math.exp(reference[t] - new[t]) - (reference[t] - new[t]) - 1 if with_reference else 0.0
         policy_total += weights[t] * policy
-        total += weights[t] * (policy + 0.2 * divergence - 0.01 * entropies[t])
+        total += weights[t] * (policy + 0.2 * divergence) - 0.01 * entropies[t] / 30
     assert loss.item() == pytest.approx(total, rel=1e-9)
     assert sums.sums["loss"] == pytest.approx(total, rel=1e-9)
     assert sums.sums["policy_loss"] == pytest.approx(policy_total, rel=1e-9)
@@ -90,7 +90,8 @@ def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool)
 
 def test_the_first_step_has_the_policy_gradient() -> None:
     log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
-    inputs = TokenInputs(torch.tensor([1.5, -0.5]), torch.tensor([0.25, 0.75]), torch.zeros(2), None, None)
+    weights = torch.tensor([0.25, 0.75])
+    inputs = TokenInputs(torch.tensor([1.5, -0.5]), weights, weights, torch.zeros(2), None, None)
     loss, _ = objective(AlgorithmSpec(), log_probs, torch.zeros(2), inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     assert log_probs.grad is not None
@@ -106,7 +107,7 @@ def test_sums_add_up_and_maxima_stay_the_largest() -> None:
 
 def test_a_micro_batch_without_counted_tokens_adds_nothing() -> None:
     nothing = torch.zeros(0)
-    inputs = TokenInputs(nothing, nothing, nothing, None, None)
+    inputs = TokenInputs(nothing, nothing, nothing, nothing, None, None)
     loss, sums = objective(AlgorithmSpec(), torch.zeros(0, requires_grad=True), nothing, inputs)
     assert loss.item() == 0.0
     assert sums.sums["tokens"] == 0.0
@@ -119,7 +120,8 @@ def test_a_log_ratio_far_out_of_bounds_leaves_a_finite_gradient_and_is_counted(b
     spec = AlgorithmSpec.model_validate({"kl": {"coefficient": 0.1}})
     log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
     old, nothing = torch.tensor([-1.1, -1.0 - by]), torch.zeros(2)
-    inputs = TokenInputs(torch.ones(2), torch.ones(2) / 2, nothing, old, torch.tensor([-1.0, -1.0 + by]))
+    half = torch.ones(2) / 2
+    inputs = TokenInputs(torch.ones(2), half, half, nothing, old, torch.tensor([-1.0, -1.0 + by]))
     loss, sums = objective(spec, log_probs, nothing, inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     assert log_probs.grad is not None and log_probs.grad.isfinite().all() and log_probs.grad[0] != 0

@@ -61,7 +61,9 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "kl-reward-gae": {**_kl(where="reward"), "advantage": ADVANTAGES["gae"][0], "critic": {"clip": None}},
     "entropy-bonus": {"entropy": {"kind": "bonus", "coefficient": 0.1}},
+    "entropy-bonus-sequence-mean": {"entropy": {"kind": "bonus", "coefficient": 0.1}, "aggregation": "sequence_mean"},
     "entropy-adaptive": {"entropy": {"kind": "adaptive"}},
+    "entropy-adaptive-fixed-length": {"entropy": {"kind": "adaptive"}, "aggregation": "fixed_length"},
     "entropy-clip-cov": {"entropy": {"kind": "clip_cov", "fraction": 0.2, "low": 0.05, "high": 50.0}},
     "length-overlong": {"length_penalty": {"kind": "overlong", "buffer": 4, "penalty": 2.0}},
     "length-linear": {"length_penalty": {"kind": "linear", "penalty": 0.5}, "advantage": {"kind": "gdpo"}},
@@ -96,7 +98,8 @@ def check(name: str, case: Case, shape: PlanShape) -> list[Trained]:
     losses = formulas.losses(step)
     wanted, slopes, smooth = expected(step, losses)
     bonus, entropies = formulas.entropy_bonus(), formulas.rows("entropies")
-    wanted -= bonus * sum(w * row.sum() for w, row in zip(step.weights, entropies, strict=True))
+    tokens = max(sum(map(len, formulas.places)), 1)
+    wanted -= bonus * sum(row.sum() for row in entropies) / tokens
     sizes = [
         w * np.abs(losses(row, row, i)).sum() for i, (w, row) in enumerate(zip(step.weights, step.new, strict=True))
     ]
@@ -109,8 +112,8 @@ def check(name: str, case: Case, shape: PlanShape) -> list[Trained]:
         assert first.sums.sums["tokens"] == sum(map(len, formulas.places))
         by_log_prob, by_entropy = np.zeros(len(case.new)), np.zeros(len(case.new))
         certain = np.ones(len(case.new), dtype=bool)
-        for place, row, ok, weight in zip(formulas.places, slopes, smooth, step.weights, strict=True):
-            by_log_prob[place], certain[place], by_entropy[place] = row, ok, -bonus * weight
+        for place, row, ok in zip(formulas.places, slopes, smooth, strict=True):
+            by_log_prob[place], certain[place], by_entropy[place] = row, ok, -bonus / tokens
         for each in results:
             np.testing.assert_allclose(each.by_log_prob[certain], by_log_prob[certain], rtol=2e-4, atol=2e-6 * scale)
             np.testing.assert_allclose(each.by_entropy, by_entropy, rtol=1e-6)

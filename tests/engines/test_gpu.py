@@ -179,7 +179,8 @@ def test_a_reward_model_moves_to_the_host_while_others_work(tmp_path: Path) -> N
 
 
 def test_the_sums_of_a_loss_leave_the_gpu_in_one_transfer() -> None:
-    columns = {name: torch.linspace(-1.0, 1.0, 5) for name in ("advantages", "weights", "sampler", "old", "reference")}
+    names = ("advantages", "weights", "mean_weights", "sampler", "old", "reference")
+    columns = {name: torch.linspace(-1.0, 1.0, 5) for name in names}
     spec = SPECS["fast, reference"].algorithm
     expected = objective(spec, torch.zeros(5), torch.ones(5), TokenInputs(**columns))
     with pretended() as gpu:

@@ -107,11 +107,11 @@ def test_overdispatch_draws_more_and_the_rest_counts_as_cut() -> None:
 # -- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_valid_if_its_rewards_differ_at_all() -> None:
-    facts = GroupFacts((0.1, 0.3, -1.0), (0.1, math.nextafter(0.3, 1), 1.0), (4, 5, 6))
-    groups = WaveGroups.gather([((7, 8, 9), facts)])
-    assert groups.valid.tolist() == [False, True, True]
-    with pytest.raises(DataError, match=r"\b2 prompts\b.*\b3 groups\b"):
+def test_a_group_is_valid_if_its_rewards_differ_by_more_than_rounding() -> None:
+    facts = GroupFacts((0.1, 0.3, 0.3, 0.0, -1.0), (0.1, 0.1 + 0.2, 0.3 + 1e-9, 1e-12, 1.0), (4, 5, 6, 7, 8))
+    groups = WaveGroups.gather([((7, 8, 9, 10, 11), facts)])
+    assert groups.valid.tolist() == [False, False, True, True, True]
+    with pytest.raises(DataError, match=r"\b2 prompts\b.*\b5 groups\b"):
         WaveGroups.gather([((7, 8), facts)])
 
 

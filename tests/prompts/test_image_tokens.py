@@ -106,6 +106,26 @@ def test_a_template_that_expects_separate_images_and_texts_gets_them(published):
     assert codec.encode_prompt("How many?").tolist() == [3, 4, 5, 6, 7]
 
 
+SYSTEM_AND_TOOLS = "{% if messages[0].role == 'system' %}{{ messages[0].content }} {% endif %}" + (
+    "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+    + PARTS.replace("{% for m in messages %}", "{% for m in messages if m.role == 'user' %}")
+)
+
+
+def test_a_prompt_with_images_has_the_system_message_and_the_tools_that_one_without_has(published):
+    (published / "chat_template.jinja").write_text(SYSTEM_AND_TOOLS)
+    spec = run_spec(
+        SOURCE, model={"kind": "folder", "path": "policy"}, data={"system_prompt": "How <eos>", "max_prompt_tokens": 64}
+    )
+    codec = open_codec(spec, str(published))
+    tools = [{"type": "function", "function": {"name": "many", "parameters": {}}}]
+    pictured = codec.encode_prompt("?", images=1, tools=tools)
+    # The spec's own system message may name special tokens, the text of a row may not.
+    assert pictured.tolist() == [5, 1, 6, 3, 4, *[2] * PATCHES, 7]
+    assert codec.encode_prompt("?", tools=tools).tolist() == [5, 1, 6, 3, 4, 7]
+    assert 1 not in codec.encode_prompt("<eos> ?", images=1).tolist()[2:]
+
+
 @pytest.mark.parametrize(
     ("tower", "strategy", "expected"),
     [

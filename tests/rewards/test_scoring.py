@@ -76,6 +76,11 @@ def test_parts_are_weighted_and_one_decides_correctness():
     )
 
 
+def test_parts_that_cancel_out_have_a_total_of_0():
+    rewards = scorer(*(part(f"p{number}", "verdict", weight=weight) for number, weight in enumerate((0.1, 0.2, -0.3))))
+    assert rewards.one(PROMPT, "yes", 0).total == 0.0
+
+
 def test_a_boolean_is_a_number():
     assert scorer(part("v", "verdict")).one(PROMPT, "yes", 0).total == 1.0
 
@@ -175,6 +180,22 @@ def test_a_tasks_own_score_over_a_mixture():
     near = graded.one(prompts[0], prompts[0].answer[:-1], 0)
     assert 0.0 < near.total < 1.0 and not near.correct
     assert exact.one(prompts[0], prompts[0].answer.lower(), 0).correct
+
+
+@pytest.mark.parametrize("length", range(3, 11))
+def test_an_exact_answer_is_stripped_and_nothing_follows_it(length):
+    options = {"min_word_len": length, "max_word_len": length}
+    (entry,) = entries("spell_backward", options, 0, 1)
+    prompt = Prompt(0, 0, "p", entry["question"], entry["answer"], entry)
+    exact = scorer(part("exact", "reasoning_gym", options={"exact": True}))
+    tagged = scorer(part("exact", "reasoning_gym", options={"exact": True, "extract": "tag"}))
+    assert len(prompt.answer) == length
+    assert exact.one(prompt, f" {prompt.answer}\n", 0).total == 1.0
+    for behind in ("s", " and so on", f" {prompt.answer}"):
+        assert exact.one(prompt, prompt.answer + behind, 0).total == 0.0
+    assert tagged.one(prompt, f"So: <answer> {prompt.answer} </answer>.", 0).total == 1.0
+    assert tagged.one(prompt, prompt.answer, 0).total == 0.0
+    assert exact.one(prompt, f"<think>Easy.</think>{prompt.answer}", 0).total == 1.0
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.round_off import ROUND_OFF
+
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Scaling = Literal["none", "running"]
-ROUND_OFF = 2.0**-40
-"""Deviations below this fraction of the mean count as zero. Equal rewards stay below it: their means are off by a
-few units in the last place, 2**-53 of the value, and by a few tens of units for groups of thousands.
-"""
 
 
 @dataclass(frozen=True, slots=True)

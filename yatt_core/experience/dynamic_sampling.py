@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from yatt_core.errors import DataError
 from yatt_core.protocols.receipts import Admission, GroupFacts
+from yatt_core.round_off import are_distinct
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst
 
@@ -100,7 +101,7 @@ class WavePlan:
 class WaveGroups:
     """Metadata of a wave's G groups in prompt order, each [G].
 
-    valid: whether a group's largest reward is greater than its smallest.
+    valid: whether a group's largest reward is greater than its smallest, by more than rounding.
     """
 
     ordinals: Int64
@@ -122,7 +123,7 @@ class WaveGroups:
         highest = np.fromiter(chain.from_iterable(facts.reward_max for _, facts in parts), np.float64)
         tokens = np.fromiter(chain.from_iterable(facts.tokens for _, facts in parts), np.int64)
         order = np.argsort(ordinals, kind="stable")
-        return cls(ordinals[order], (highest > lowest)[order], tokens[order])
+        return cls(ordinals[order], are_distinct(lowest, highest)[order], tokens[order])
 
 
 @dataclass(frozen=True, slots=True)

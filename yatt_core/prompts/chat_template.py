@@ -8,7 +8,7 @@ thoughts are marked and calls of tools are written. Raises jinja2's `TemplateErr
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -77,12 +77,25 @@ class ChatTemplate:
         self._system = system
         self.marks = marks
 
-    def render(self, messages: Sequence[Message], tools: Tools = (), generates: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Tools = (),
+        generates: bool = True,
+        shown: Callable[[str], Any] | None = None,
+    ) -> str:
         """Returns a conversation as the model reads it, with guarded texts.
 
         generates: whether the beginning of the assistant's next turn follows.
+        shown: what the template gets in place of a guarded text that may contain images.
         """
-        return self.render_plain([self._given(message) for message in messages], tools, generates)
+        given = [self._given(message) for message in messages]
+        if shown is not None:
+            # A system message cannot contain images, and templates expect it as text.
+            for message in given:
+                if message["role"] != "system":
+                    message["content"] = shown(message["content"])
+        return self.render_plain(given, tools, generates)
 
     def render_plain(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), generates: bool = True) -> str:
         """Returns a conversation of messages as chat templates take them. Nothing is guarded."""
@@ -113,9 +126,8 @@ class ChatTemplate:
 
         The first ends the turn. Empty if the template marks no end.
         """
-        behind = self._control.encode(self.behind(Message("assistant", CONTENT)))
-        if place := self._first_added(behind):
-            return tuple(behind[place - 1 :])
+        if place := self._first_added(self._alone):
+            return tuple(self._alone[place - 1 :])
         followed = self.render([QUESTION, Message("assistant", CONTENT), QUESTION], generates=False)
         behind = self._control.encode(followed.rpartition(CONTENT)[2])
         # The turn ends with the mark of the next one, as in GLM 4.5.
@@ -124,8 +136,12 @@ class ChatTemplate:
     @cached_property
     def ends_by_next(self) -> bool:
         """Whether the mark that ends a turn is written with the next turn only."""
-        behind = self._control.encode(self.behind(Message("assistant", CONTENT)))
-        return bool(self.end) and not self._first_added(behind)
+        return bool(self.end) and not self._first_added(self._alone)
+
+    @cached_property
+    def _alone(self) -> list[int]:
+        """The tokens that the template writes behind an assistant's text that ends the conversation."""
+        return self._control.encode(self.behind(Message("assistant", CONTENT)))
 
     def behind(self, message: Message, before: Sequence[Message] = (QUESTION,), tools: Tools = ()) -> str:
         """Returns what the template writes behind the text of an assistant's message that ends the conversation."""

@@ -8,11 +8,12 @@ sampler and trainer, which receive the same tokens, see the same prompt.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.tokenizer import IMAGE
+from yatt_core.prompts.prompt import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +45,20 @@ class ImageTokens:
     token: int
     count: int
 
-    def marked(self, turns: Sequence[Mapping[str, str]], images: int) -> list[dict[str, str]]:
+    def marked(self, turns: Sequence[Message], images: int) -> list[Message]:
         """Returns the messages with one mark per image, all before the first of the user if there are none.
 
         Raises `DataError` if the messages contain marks, but not one per image.
         """
-        marks = sum(turn["content"].count(IMAGE) for turn in turns if turn["role"] != "system")
+        marks = sum(turn.content.count(IMAGE) for turn in turns if turn.role != "system")
         if marks not in (0, images):
             raise DataError(
                 f"has {images} images, but contains {IMAGE} {marks} times; write it once per image, or not at all"
             )
-        first = next(number for number, turn in enumerate(turns) if turn["role"] == "user")
-        before = {first: "" if marks else IMAGE * images}
-        return [{**turn, "content": before.get(number, "") + turn["content"]} for number, turn in enumerate(turns)]
+        first = next(number for number, turn in enumerate(turns) if turn.role == "user")
+        before = "" if marks else IMAGE * images
+        turn = replace(turns[first], content=before + turns[first].content)
+        return [*turns[:first], turn, *turns[first + 1 :]]
 
     def plain(self, text: str) -> str:
         """Returns a marked text in which the model's own token replaces each mark."""

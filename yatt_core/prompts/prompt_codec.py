@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -127,7 +127,7 @@ class PromptCodec:
             elif self._images is None:
                 tokens = self._encode(text, messages, tools)
             else:
-                tokens = self._encode_with_images(self._turns(text, messages), images)
+                tokens = self._encode_with_images(self._turns(text, messages), images, tools)
         except DataError as error:
             raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
@@ -201,42 +201,27 @@ class PromptCodec:
             return self._control.encode_alone(text)
         return self._control.encode(self._rendered(turns, tools))
 
-    def _encode_with_images(self, turns: Sequence[Message], images: int) -> list[int]:
+    def _encode_with_images(self, turns: Sequence[Message], images: int, tools: Tools) -> list[int]:
         """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
         assert self._images is not None
-        plain_turns = [{"role": turn.role, "content": turn.content} for turn in turns]
-        marked = self._images.marked(plain_turns, images)
+        marked = self._images.marked(turns, images)
         if self._template is None:
-            plain = self._images.plain(marked[-1]["content"])
+            plain = self._images.plain(marked[-1].content)
             tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
         else:
             shown = self._images.plain if self._takes_text else self._images.parts
-            guarded = [self._control.guard(turn["content"]) for turn in marked]
-            # A system message cannot contain images, and templates expect it as text.
-            contents = [
-                text if turn["role"] == "system" else shown(text) for turn, text in zip(marked, guarded, strict=True)
-            ]
-            given = [{**turn, "content": content} for turn, content in zip(marked, contents, strict=True)]
-            rendered = self._checked_system(turns, self._rendered_plain(given))
-            tokens = self._control.encode(self._images.expanded(rendered))
+            tokens = self._control.encode(self._images.expanded(self._rendered(marked, tools, shown)))
         self._images.check(tokens, images)
         return tokens
 
-    def _rendered(self, turns: Sequence[Message], tools: Tools) -> str:
+    def _rendered(self, turns: Sequence[Message], tools: Tools, shown: Callable[[str], Any] | None = None) -> str:
         """Returns the prompt in the chat template. Raises `DataError` for a conversation that it does not support."""
         assert self._template is not None
         try:
-            rendered = self._template.render(turns, tools or self._shown_tools)
+            rendered = self._template.render(turns, tools or self._shown_tools, shown=shown)
         except TemplateError as error:
             raise rejected(error) from None
         return self._checked_system(turns, rendered)
-
-    def _rendered_plain(self, turns: Sequence[Mapping[str, Any]]) -> str:
-        assert self._template is not None
-        try:
-            return self._template.render_plain(turns, self._shown_tools)
-        except TemplateError as error:
-            raise rejected(error) from None
 
     def _checked_system(self, turns: Sequence[Message], rendered: str) -> str:
         shown = self._control.without_marks(rendered)
@@ -247,7 +232,7 @@ class PromptCodec:
     @cached_property
     def _takes_text(self) -> bool:
         """False if the chat template expects images and texts as separate parts and drops plain text."""
-        return "?" in self._rendered_plain([{"role": "user", "content": "?"}])
+        return "?" in self._rendered([Message("user", "?")], ())
 
     @cached_property
     def _replies(self) -> ReplyEncoder:

@@ -1,6 +1,6 @@
 """Extracts the answer from a text: in time linear in its length, whatever a policy wrote.
 
-Consumes a text and `Extraction` options. Produces the answer without surrounding white space, or None. Of a response, the
+Consumes a text and options. Produces the answer without surrounding white space, or None. Of a response, the
 final text is read, which is what follows the thoughts.
 """
 
@@ -28,14 +28,13 @@ _BOX = re.compile(
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
-class Extraction(Options):
-    """Where the answer is in a response, and in the reference answer.
+class ResponseExtraction(Options):
+    """Where the answer is in a response.
 
     with_thoughts: whether it may be in the thoughts; otherwise only the final text is read.
     """
 
     extract: How = "whole"
-    extract_reference: How = "whole"
     with_thoughts: bool = False
     tag: str = Field(default="answer", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
     pattern: str | None = None
@@ -51,9 +50,13 @@ class Extraction(Options):
 
     @model_validator(mode="after")
     def _pattern_if_used(self) -> Self:
-        if ("pattern" in (self.extract, self.extract_reference)) != (self.pattern is not None):
+        if ("pattern" in self._ways) != (self.pattern is not None):
             raise ValueError("pattern is required with extract: pattern, and only allowed there")
         return self
+
+    @property
+    def _ways(self) -> tuple[How, ...]:
+        return (self.extract,)
 
     def of_response(self, text: str, final: str | None = None) -> str | None:
         """Returns the answer in a response; None if there is none.
@@ -63,6 +66,30 @@ class Extraction(Options):
         if not self.with_thoughts:
             text = split_thoughts(text).final if final is None else final
         return self._extracted(self.extract, text)
+
+    def _extracted(self, how: How, text: str) -> str | None:
+        match how:
+            case "whole":
+                found: str | None = text
+            case "tag":
+                found = tagged(text, self.tag)
+            case "boxed":
+                found = boxed(text)
+            case "last_number":
+                found = last_number(text)
+            case "pattern":
+                found = _matched(self.pattern or "", text)
+        return None if found is None else found.strip()
+
+
+class Extraction(ResponseExtraction):
+    """Where the answer is in a response, and in the reference answer."""
+
+    extract_reference: How = "whole"
+
+    @property
+    def _ways(self) -> tuple[How, ...]:
+        return (self.extract, self.extract_reference)
 
     def of_references(self, prompt: Prompt) -> tuple[str, ...]:
         """Returns the answer in each of the reference answers, of which only the last turn counts.
@@ -79,20 +106,6 @@ class Extraction(Options):
         if found is None:
             raise DataError(f"the reference answer has no {self.extract_reference}: {answer!r:.100}")
         return found
-
-    def _extracted(self, how: How, text: str) -> str | None:
-        match how:
-            case "whole":
-                found: str | None = text
-            case "tag":
-                found = tagged(text, self.tag)
-            case "boxed":
-                found = boxed(text)
-            case "last_number":
-                found = last_number(text)
-            case "pattern":
-                found = _matched(self.pattern or "", text)
-        return None if found is None else found.strip()
 
 
 def tagged(text: str, tag: str) -> str | None:

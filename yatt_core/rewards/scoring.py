@@ -16,6 +16,7 @@ from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.rewards.calls import Outcome, as_outcome
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.functions import load_part
+from yatt_core.round_off import total_of
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 
 Judged = Mapping[str, tuple[float, str]]
@@ -32,7 +33,7 @@ class SampleScore:
     """The score of a response.
 
     parts: value by name of the part.
-    total: weighted sum of the values.
+    total: weighted sum of the values; 0 if they cancel out up to rounding.
     correct: True if the accuracy part reaches its threshold.
     error: the parts that failed or could not read the response and were scored 0, with reasons; empty if there are
         none.
@@ -131,15 +132,15 @@ class RewardScorer:
     def _sum(self, parts: Sequence[RewardPart], outcomes: Outcomes, response: Scored) -> SampleScore:
         values: dict[str, float] = {}
         errors: list[str] = []
-        total = 0.0
+        terms: list[float] = []
         for part in parts:
             outcome = outcomes[part.name]
             _refuse(part, outcome, response)
             if outcome.reason:
                 errors.append(f"{part.name}: {outcome.reason}")
             values[part.name] = outcome.value
-            total += part.weight * outcome.value
-        return SampleScore(values, total, values[self._accuracy_part] >= self._correct_at, "; ".join(errors))
+            terms.append(part.weight * outcome.value)
+        return SampleScore(values, total_of(terms), values[self._accuracy_part] >= self._correct_at, "; ".join(errors))
 
 
 def _calls(unit: Unit, responses: Sequence[Scored]) -> list[list[int]]:

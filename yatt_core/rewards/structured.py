@@ -17,11 +17,11 @@ from referencing.exceptions import Unresolvable
 from yatt_core.errors import UnreadableResponseError
 from yatt_core.installed import failure_text
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.extraction import Extraction
+from yatt_core.rewards.extraction import ResponseExtraction
 from yatt_core.rewards.options import built_in
 
 
-class JsonSchema(Extraction):
+class JsonSchema(ResponseExtraction):
     """Options of `json_schema`."""
 
     json_schema: dict[str, Any] = Field(alias="schema")

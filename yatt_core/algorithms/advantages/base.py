@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from yatt_core.algorithms.moments import GroupMoments, RewardMoments, group_moments, merged
+from yatt_core.round_off import are_distinct
 from yatt_core.section import SpecModel
 
 Float64 = npt.NDArray[np.float64]
@@ -70,11 +71,11 @@ class Advantage(SpecModel):
 
 
 def centred(rewards: Float64, sizes: Int64) -> Float64:
-    """Returns deviations from the group's mean; 0 for equal rewards, whose computed mean may be off by round-off."""
+    """Returns deviations from the group's mean; 0 for rewards that are equal up to rounding."""
     moments = group_moments(rewards, sizes)
     begins = np.cumsum(sizes) - sizes
-    equal = np.minimum.reduceat(rewards, begins) == np.maximum.reduceat(rewards, begins)
-    return np.where(np.repeat(equal, sizes), 0.0, rewards - np.repeat(moments.means, sizes))
+    distinct = are_distinct(np.minimum.reduceat(rewards, begins), np.maximum.reduceat(rewards, begins))
+    return np.where(np.repeat(distinct, sizes), rewards - np.repeat(moments.means, sizes), 0.0)
 
 
 def group_normalised(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:

@@ -238,7 +238,8 @@ class Preparer:
             else:
                 divergences = self._of_samples(batch, share, divergences)
                 rewards = rewards - coefficient * divergences
-            metrics["kl"] = float(divergences.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+            if tokens := np.count_nonzero(batch.loss_mask):
+                metrics["kl"] = float(divergences.sum() / tokens)
         if self._critic is not None:
             values = self._everywhere(self._scored(self._critic, batch, share).astype(np.float64)).astype(np.float32)
         branch, iteration = task.key.branch, task.key.iteration

@@ -19,6 +19,7 @@ from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.steps.plan import seeded_permutation
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.round_off import differences
 from yatt_core.spec.run import RunSpec
 
 Float32 = npt.NDArray[np.float32]
@@ -63,7 +64,7 @@ def shaped_batch(spec: RunSpec, batch: ExperienceBatch) -> ExperienceBatch:
     if (shaping := algorithm.length_penalty) is not None:
         penalty = shaping.penalties(counted_lengths(batch), spec.rollout.max_new_tokens)
         parts = {**batch.reward_parts, LENGTH_PART: -penalty}
-        batch = replace(batch, rewards=batch.rewards - penalty, reward_parts=parts)
+        batch = replace(batch, rewards=differences(batch.rewards, penalty), reward_parts=parts)
     if algorithm.mask_truncated:
         kept = batch.loss_mask & ~np.repeat(batch.truncated, batch.response_lengths)
         batch = replace(batch, loss_mask=kept)

@@ -62,16 +62,18 @@ class PolicyLearner:
 
         seeds: of the step's random choices.
         """
-        weights = np.zeros(len(batch))
         learned = step.samples[batch.learned[step.samples]]
-        weights[learned] = token_weights(
-            counted_lengths(batch)[learned], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
-        )
+        lengths = counted_lengths(batch)[learned]
+        longest = self._spec.rollout.max_new_tokens
+        weights = np.zeros(len(batch))
+        weights[learned] = token_weights(lengths, self._spec.algorithm.aggregation, longest)
+        mean_weights = np.zeros(len(batch))
+        mean_weights[learned] = token_weights(lengths, "token_mean", longest)
         self._optimizer.zero()
         sums, frozen = LossSums(), self._frozen(batch, columns, learned, *seeds)
 
         def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
-            inputs = self._inputs(micro_batch, batch, columns, weights, frozen, log_probs.device)
+            inputs = self._inputs(micro_batch, batch, columns, weights, mean_weights, frozen, log_probs.device)
             value, found = objective(self._spec.algorithm, log_probs, entropies, inputs, self._state)
             sums.merge(found)
             return value
@@ -116,6 +118,7 @@ class PolicyLearner:
         batch: ExperienceBatch,
         columns: PreparedColumns,
         weights: Float64,
+        mean_weights: Float64,
         frozen: Bool | None,
         device: torch.device,
     ) -> TokenInputs:
@@ -125,6 +128,7 @@ class PolicyLearner:
         return TokenInputs(
             advantages=_tensor(advantages, device),
             weights=_tensor(weights[micro_batch.rows], device),
+            mean_weights=_tensor(mean_weights[micro_batch.rows], device),
             sampler=_tensor(batch.log_probs_sampler[micro_batch.positions], device),
             old=None if old is None else _tensor(old[micro_batch.positions], device),
             reference=None if reference is None else _tensor(reference[micro_batch.positions], device),
@@ -163,25 +167,29 @@ def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
 def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[float]) -> dict[str, float]:
     """Returns metrics of class result: means over steps (losses, gradient norm), means over tokens, and extremes.
 
-    A step without a gradient, which is not taken, counts in `update/empty_steps`.
+    A step without a gradient, which is not taken, counts in `update/empty_steps`. An update without tokens has neither
+    means over tokens nor extremes: it measured none.
     """
     total = LossSums()
     for sums in steps:
         total.merge(sums)
-    tokens = max(total.sums["tokens"], 1.0)
+    tokens = total.sums["tokens"]
     metrics = {
         "loss": total.sums["loss"] / len(steps),
         "policy_loss": total.sums["policy_loss"] / len(steps),
         "grad_norm": sum(norms) / len(norms),
         "update/empty_steps": float(norms.count(0.0)),
+        "log_ratios_clamped": total.sums["clamped"],
+        "tokens": tokens,
+    }
+    if not tokens:
+        return metrics
+    metrics |= {
         "entropy": total.sums["entropy"] / tokens,
         "clip_fraction": total.sums["clipped"] / tokens,
-        "log_ratios_clamped": total.sums["clamped"],
         "train_rollout_logprob_diff_mean": total.sums["gap"] / tokens,
-        "tokens": total.sums["tokens"],
+        **_extremes(total.maxima),
     }
-    if total.sums["tokens"]:
-        metrics |= _extremes(total.maxima)
     if spec.algorithm.kl is not None and spec.algorithm.kl.where == "loss":
         metrics["kl"] = total.sums["kl"] / tokens
     if spec.algorithm.distillation is not None:

@@ -25,6 +25,7 @@ class TokenInputs:
     """What is known about a micro-batch's T counted response tokens, each [T] in float32.
 
     weights: `token_weights` of the token's response.
+    mean_weights: those that make a sum over the step's tokens their mean.
     old: old log-probabilities; None if this is the only step on the experience, as the current ones are then the
         old ones.
     reference: None unless the loss has a KL term.
@@ -35,6 +36,7 @@ class TokenInputs:
 
     advantages: torch.Tensor
     weights: torch.Tensor
+    mean_weights: torch.Tensor
     sampler: torch.Tensor
     old: torch.Tensor | None
     reference: torch.Tensor | None
@@ -73,7 +75,9 @@ def objective(
     inputs: TokenInputs,
     state: Mapping[str, float] = NO_STATE,
 ) -> tuple[torch.Tensor, LossSums]:
-    """Computes a micro-batch's loss: sum over tokens of weight * (importance * policy loss + kl - bonus * entropy).
+    """Computes a micro-batch's loss: sum over tokens of weight * (importance * policy loss + kl).
+
+    The bonus times the mean token entropy of the step is subtracted, whatever the weights are.
 
     Returns a scalar, and the maxima and the sums of `SUM_NAMES` (loss and policy_loss weighted as in the loss,
     all others plain sums over tokens).
@@ -106,7 +110,7 @@ def objective(
         loss = loss + kl_coefficient(spec, state) * (pull * inputs.weights).sum()
         sums["kl"] = pull.detach().sum(dtype=torch.float64)
     if spec.entropy_in_loss:
-        loss = loss - entropy_bonus(spec, state) * (entropies * inputs.weights).sum()
+        loss = loss - entropy_bonus(spec, state) * (entropies * inputs.mean_weights).sum()
     gap = (old - inputs.sampler).abs()
     sums["loss"] = loss.detach()
     sums["policy_loss"] = policy_sum.detach()
