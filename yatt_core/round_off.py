@@ -36,6 +36,8 @@ def differences(values: Float64, subtracted: Float64) -> Float64:
     return np.where(np.abs(found) > ROUND_OFF * (np.abs(values) + np.abs(subtracted)), found, 0.0)
 
 
-def are_distinct(lowest: Float64, highest: Float64) -> Bool:
+def are_distinct(lowest: npt.ArrayLike, highest: npt.ArrayLike) -> Bool:
     """Returns where the highest of some values is above the lowest, [N]."""
-    return highest - lowest > ROUND_OFF * np.maximum(np.abs(lowest), np.abs(highest))
+    lowest, highest = np.asarray(lowest), np.asarray(highest)
+    distinct: Bool = highest - lowest > ROUND_OFF * np.maximum(np.abs(lowest), np.abs(highest))
+    return distinct

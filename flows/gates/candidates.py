@@ -21,7 +21,7 @@ from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries
 from flows.gates.asking import ask
 from flows.run.evaluations import evaluated_scores
-from yatt_core.evaluation.paired import PairedComparison, compare
+from yatt_core.evaluation.paired import PairedComparison, compare, scored_by_both
 from yatt_core.gates.due import PROMOTION, DueGate
 from yatt_core.spec import RunSpec
 
@@ -59,9 +59,11 @@ def judge_checkpoints(ledger: Ledger, fence: Fence, spec: RunSpec, at_ms: int) -
         commit = ledger.commits.at(run, row.iteration)
         if key in judged or rival is None or (rival.run, rival.key) == (run, key) or commit is None:
             continue
-        own = evaluated_scores(ledger, run, key.branch, key.iteration, spec)
-        others = evaluated_scores(ledger, rival.run, rival.key.branch, rival.key.iteration, spec)
-        if own and own.keys() == others.keys():
+        own, others = scored_by_both(
+            evaluated_scores(ledger, run, key.branch, key.iteration, spec),
+            evaluated_scores(ledger, rival.run, rival.key.branch, rival.key.iteration, spec),
+        )
+        if own:
             comparison = compare(own, others, rule.test, rule.resamples, spec.seed)
             told.append(_record(ledger, fence, spec, row, rival, comparison, at_ms))
     return told

@@ -111,11 +111,16 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
         sampling = sampling.after(wave.outcome or settle_wave(session.context, iteration, wave, sampling, groups))
         shards += sealed
-    samples = spec.rollout.samples_per_prompt
     results = (
-        (drawn[ordinal], correct / samples)
+        (drawn[ordinal], correct / scored)
         for shard in shards
-        for ordinal, correct in zip(shard.ordinals, shard.facts.correct, strict=bool(cursor.curriculum))
+        for ordinal, correct, scored in zip(
+            shard.ordinals,
+            shard.facts.correct,
+            shard.facts.scored or itertools.repeat(spec.rollout.samples_per_prompt),
+            strict=False,
+        )
+        if scored
     )
     cursor = cursor.learned(spec.data, spec.seed, iteration, results)
     peak = max((shard.peak_bytes for shard in shards), default=0.0)

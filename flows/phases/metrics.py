@@ -11,9 +11,11 @@ from typing import Any
 
 from db.write.metrics import RESULT, TIMING, Metric
 from yatt_core.evaluation.summary import Summary, by_source, summarise
+from yatt_core.experience.table import PART_PREFIX, UNREAD, UNSCORED
 from yatt_core.experience.telemetry import telemetry_figure
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
+from yatt_core.protocols.judges import CUT, UNPARSED
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,
@@ -29,25 +31,23 @@ Telemetry = Mapping[str, Mapping[str, Any]]
 
 def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns exact sums of the shards' additive statistics, whatever the order of the shards."""
-    return {key: math.fsum(part[key] for part in parts) for key in sorted(parts[0])}
+    keys = sorted({key for part in parts for key in part})
+    return {key: math.fsum(part.get(key, 0.0) for part in parts) for key in keys}
 
 
 def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
-    """Returns reward by part, accuracy, lengths and truncation of an iteration's samples."""
+    """Returns reward by part, accuracy, lengths and truncation of an iteration's samples.
+
+    Rewards and accuracy are those of the samples that have a score; without any there are none.
+    """
     samples = sums["samples"]
-    mean = sums["reward"] / samples
-    variance = max(0.0, sums["reward_squared"] / samples - mean * mean)
-    values = {
-        "reward/mean": mean,
-        "reward/std": math.sqrt(variance),
-        "accuracy": sums["correct"] / samples,
+    values = _score_metrics(sums)
+    values |= {
         "truncated_fraction": sums["truncated"] / samples,
         "length/response_mean": sums["response_tokens"] / samples,
         "length/prompt_mean": sums["prompt_tokens"] / samples,
         "reward_errors": sums["reward_errors"],
-        "zero_spread_fraction": sums["zero_spread_groups"] / sums["prompts"],
     }
-    values |= {key: value / samples for key, value in sums.items() if key.startswith("reward/")}
     if "support_tokens" in sums:
         values["support_size_mean"] = sums["support_tokens"] / max(sums["loss_tokens"], 1.0)
     if "turns" in sums:
@@ -57,6 +57,33 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
             key.replace("tool_", "tools/", 1): value for key, value in sums.items() if key.startswith("tool_errors/")
         }
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def _score_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+    """Returns rewards and accuracy, and what has no score: samples by part and cause, and judgements."""
+    samples = sums["samples"]
+    scored = sums.get("scored", samples)  # shards of older versions do not say
+    values: dict[str, float] = {}
+    if scored:
+        mean = sums["reward"] / scored
+        variance = max(0.0, sums["reward_squared"] / scored - mean * mean)
+        values = {
+            "reward/mean": mean,
+            "reward/std": math.sqrt(variance),
+            "accuracy": sums["correct"] / scored,
+            **{key: value / scored for key, value in sums.items() if key.startswith(PART_PREFIX)},
+        }
+    if compared := sums.get("compared_groups", sums["prompts"]):
+        values["zero_spread_fraction"] = sums["zero_spread_groups"] / compared
+    values |= {key: value for key, value in sums.items() if key.startswith((f"{UNSCORED}/", f"{UNREAD}/"))}
+    if UNSCORED in sums:
+        values["unscored_fraction"] = sums[UNSCORED] / samples
+    if UNREAD in sums:
+        values["judge/unread"] = sums[UNREAD] / samples
+        for cause in (UNPARSED, CUT):
+            found = [value for key, value in sums.items() if key.startswith(f"{UNREAD}/") and key.endswith(f"/{cause}")]
+            values[f"judge/{cause}"] = math.fsum(found) / samples
+    return values
 
 
 def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Metric]:
@@ -111,7 +138,10 @@ def _collected(telemetry: Telemetry, key: str) -> float:
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt], spec: RunSpec) -> list[Metric]:
     """Returns held-out reward, accuracy and the other estimates with their intervals, over all tasks and by source."""
     tasks = [task for receipt in receipts for task in receipt.tasks]
-    values = _summary_values("evaluation", summarise(tasks, spec.evaluation))
+    whole = summarise(tasks, spec.evaluation)
+    values = {} if whole is None else _summary_values("evaluation", whole)
+    if any(part.on_failure == "mask" for part in spec.rewards.functions):
+        values["evaluation/unscored"] = float(sum(task.unscored for task in tasks))
     for name, part in by_source(tasks, spec.data, spec.evaluation).items():
         values |= _summary_values(f"evaluation/{name}", part)
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]

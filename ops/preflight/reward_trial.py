@@ -18,6 +18,7 @@ from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.functions import PartFunction, load_part
 from yatt_core.rewards.written_answers import ways_to_write
 from yatt_core.spec import RunSpec
+from yatt_core.spec.rewards.scheme import PROGRAMS, FunctionPart
 
 ROWS_PER_SOURCE = 2
 ANSWER = "the reference answer"
@@ -47,6 +48,14 @@ class Trial:
     failed: bool
 
 
+def refuses_faults(part: FunctionPart) -> bool:
+    """Returns whether rows on which a part fails are refused before a run.
+
+    `code_tests` masks what its sandbox fails on during a run; a row that fails here would never have a score.
+    """
+    return part.on_failure == "stop" or (part.function == PROGRAMS and part.on_failure == "mask")
+
+
 def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
     """Calls each function on each response, and returns the trials.
 
@@ -59,14 +68,14 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
     prompts += [prompt for prompt in first_answerless(spec.data, spec.seed) if prompt.prompt_id not in known]
     functions = [load_part(part, copies, spec.rewards.critique) for part in spec.rewards.functions]
     trials = [trial for function in functions for prompt in prompts for trial in _try(function, prompt)]
-    stops = {part.name for part in spec.rewards.functions if part.on_error == "stop"}
+    stops = {part.name for part in spec.rewards.functions if refuses_faults(part)}
     for trial in trials:
         if trial.failed and trial.part in stops:
             where = f" at {trial.place}" if trial.place else ""
             raise ConfigurationError(
                 f"rewards.parts {trial.part!r}: its function failed: {trial.error}{where}, for prompt {trial.prompt_id}"
                 f"{'' if trial.has_answer else ', which has no reference answer,'} and "
-                f"the response {trial.response!r} ({trial.given}); correct it, or set on_error: zero"
+                f"the response {trial.response!r} ({trial.given}); correct it, or set on_failure: mask"
             )
     return trials
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ops.preflight.reward_trial import refuses_faults
 from ops.preflight.row_pool import Job, try_jobs
 from ops.preflight.tried_rows import TriedRows
 from ops.presentation.words import duration
@@ -29,7 +30,7 @@ from yatt_core.rewards.options import Options
 from yatt_core.rewards.registry import FunctionName
 from yatt_core.rewards.written_numbers import number_alone, with_plain_numbers
 from yatt_core.spec import RunSpec
-from yatt_core.spec.rewards.scheme import FunctionPart
+from yatt_core.spec.rewards.scheme import PROGRAMS, FunctionPart
 
 CHECKS = "checks"
 """Folder of the verdicts in the home folder."""
@@ -42,7 +43,7 @@ KEPT_AT_ONCE = 256
 PAUSE_SECONDS = 1.0
 """Between two messages about the progress."""
 EMPTY_PASSES = "its tests pass without any code, so they test nothing"
-PARSED, PROGRAMS = "math_equal", "code_tests"
+PARSED = "math_equal"
 SLOW = {PARSED: "yatt_core.rewards.mathematics:check_row", PROGRAMS: "yatt_core.rewards.code_tests:check_rows"}
 """The functions that try a row, by the reward function."""
 COMPARED = ("exact_match", PARSED)
@@ -235,7 +236,7 @@ def _warnings(parts: Sequence[FunctionPart], faults: Sequence[Faults], tried: in
     """Yields warnings. Raises `ConfigurationError` for parts whose failures stop a run."""
     lines = [
         (
-            part.on_error == "stop",
+            refuses_faults(part),
             f"rewards.parts {part.name!r}: {found.count:,} of {tried:,} rows cannot be used: {rows}",
         )
         for part, found in zip(parts, faults, strict=True)

@@ -8,13 +8,13 @@ digests before it is first parsed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,8 +30,9 @@ from yatt_core.experience.admission import best_and_worst
 from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.experience.dynamic_sampling import WaveOutcome
 from yatt_core.experience.prepared import PREPARED_KIND
-from yatt_core.experience.table import PART_PREFIX, group_offsets
+from yatt_core.experience.table import PART_PREFIX, UNSCORED, group_offsets, is_scored
 from yatt_core.manifests import load_manifest
+from yatt_core.round_off import are_distinct
 
 SAMPLES = 100_000
 """Maximum number of samples of an iteration that are examined."""
@@ -48,7 +49,8 @@ class Validity(StrEnum):
     """Whether the update learned from a sample, and if not, why.
 
     SURPLUS: the iteration had more valid groups than the update needs. MIDDLE: only the best and the worst samples of a
-    group are kept. UNDECIDED: the wave that drew the prompt is still open.
+    group are kept. UNDECIDED: the wave that drew the prompt is still open. UNSCORED: a reward part failed on the sample, or
+    its judge gave no score.
     """
 
     USED = "used"
@@ -57,6 +59,7 @@ class Validity(StrEnum):
     SURPLUS = "surplus"
     MIDDLE = "middle"
     UNDECIDED = "undecided"
+    UNSCORED = "no score"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
 def _columns(file: pq.ParquetFile) -> pa.Table:
     """Returns the columns with one value per sample, reading those of varying length a few rows at a time."""
     names = file.schema_arrow.names
-    small = [name for name in names if name in (*COLUMNS, "turns") or name.startswith(PART_PREFIX)]
+    small = [name for name in names if name in (*COLUMNS, "turns", UNSCORED) or name.startswith(PART_PREFIX)]
     errors = [name for name in ("reward_error", "tool_error") if name in names]
     tokens, failed = [], []
     for batch in file.iter_batches(batch_size=BATCH, columns=["loss_mask", *errors], use_threads=False):
@@ -217,24 +220,31 @@ def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
     ends = [dict(wave.plan["cursor"])["ordinal"] + wave.plan["prompts"] for wave in waves if wave.outcome is not None]
     settled_before = max(ends, default=-1)
     keep = outcomes[-1].keep if outcomes else None
+    scored = is_scored(rows)
     found = np.full(len(ordinals), str(Validity.UNDECIDED), dtype=object)
     for start, stop in itertools.pairwise(group_offsets(ordinals).tolist()):
         ordinal, group = int(ordinals[start]), rewards[start:stop]
         if ordinal >= settled_before:
             continue
-        found[start:stop] = str(_of_group(ordinal in admitted, ordinal in padding, group))
+        known = np.flatnonzero(scored[start:stop])
+        found[start:stop] = str(_of_group(ordinal in admitted, ordinal in padding, group[known]))
         if ordinal in admitted and keep is not None:
-            middle = np.setdiff1d(np.arange(stop - start), best_and_worst(group, keep))
-            found[start + middle] = str(Validity.MIDDLE)
+            kept = known[best_and_worst(group[known], keep)]
+            found[start + np.setdiff1d(known, kept)] = str(Validity.MIDDLE)
+        if ordinal not in padding:
+            found[start:stop][~scored[start:stop]] = str(Validity.UNSCORED)
     return pa.array(found, pa.string())
 
 
-def _of_group(admitted: bool, padding: bool, rewards: Sequence[float]) -> Validity:
+def _of_group(admitted: bool, padding: bool, rewards: npt.NDArray[np.float64]) -> Validity:
+    """Returns what became of a group. rewards: of its samples that have a score."""
     if admitted:
         return Validity.USED
     if padding:
         return Validity.PADDING
-    return Validity.EQUAL_REWARDS if max(rewards) == min(rewards) else Validity.SURPLUS
+    if not len(rewards):
+        return Validity.UNSCORED
+    return Validity.SURPLUS if are_distinct(rewards.min(), rewards.max()) else Validity.EQUAL_REWARDS
 
 
 def _verified(file: Path, sha256: str) -> pq.ParquetFile:

@@ -183,7 +183,8 @@ def _order(found: GroupedRows, wanted: Selection) -> Int64:
 
 def _view(samples: Sequence[SampleView], matching: int) -> GroupView:
     first = samples[0]
-    rewards = np.array([each.reward for each in samples])
+    scored = [each for each in samples if each.validity != Validity.UNSCORED] or samples
+    rewards = np.array([each.reward for each in scored])
     known = [each.advantage for each in samples if each.advantage is not None]
     present = {each.validity for each in samples}
     return GroupView(
@@ -197,9 +198,9 @@ def _view(samples: Sequence[SampleView], matching: int) -> GroupView:
         spread=float(rewards.std()),
         lowest=float(rewards.min()),
         highest=float(rewards.max()),
-        rewards={name: float(np.mean([each.rewards[name] for each in samples])) for name in first.rewards},
+        rewards={name: float(np.mean([each.rewards[name] for each in scored])) for name in first.rewards},
         advantage=max(known, default=None),
-        correct_fraction=float(np.mean([each.correct for each in samples])),
+        correct_fraction=float(np.mean([each.correct for each in scored])),
         tokens=float(np.mean([each.tokens for each in samples])),
         validity=tuple(each.value for each in Validity if each.value in present),
         samples=tuple(samples),

@@ -12,6 +12,7 @@ from typing import Any
 from db.ledger import Ledger
 from db.write.suites import SuiteRow
 from yatt_core.evaluation.history import Point, Regression, regressions
+from yatt_core.evaluation.paired import TaskKey, accuracy_of
 from yatt_core.evaluation.suites import SuiteSpec, parse_suite, set_names
 
 
@@ -78,9 +79,9 @@ def _point(row: SuiteRow, worse: Sequence[Regression]) -> SuitePoint:
     )
 
 
-def _scores(row: SuiteRow) -> dict[tuple[str, str], float]:
+def _scores(row: SuiteRow) -> dict[TaskKey, float | None]:
     names = set_names(_spec(row))
-    return {(names[task["source"]], task["prompt_id"]): task["correct"] / task["samples"] for task in row.results}
+    return {(names[task["source"]], task["prompt_id"]): accuracy_of(task) for task in row.results}
 
 
 def _spec(row: SuiteRow) -> SuiteSpec:

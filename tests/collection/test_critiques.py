@@ -138,14 +138,18 @@ class Unreadable(LocalStream):
             yield Judged(judged.tag, judged.part, (muddled, *others))
 
 
-def test_an_unreadable_critique_names_no_step_or_stops_the_run(tmp_path: Path) -> None:
-    made = critique_spec(vote="union")
+def test_an_unreadable_critique_masks_the_sample_names_no_step_or_stops_the_run(tmp_path: Path) -> None:
+    plain = critique_spec(vote="union")
+    receipts, _ = collect(tmp_path / "absent", plain, stream=Unreadable(plain))
+    rows = load_table(tmp_path / "absent", sealed(tmp_path, receipts)).to_pylist()
+    assert len([row for row in rows if row["unscored"] == "wrong/unparsed"]) >= 4
+    made = critique_spec({**JUDGE, "on_unparsed": "zero"}, vote="union")
     receipts, _ = collect(tmp_path / "zero", made, stream=Unreadable(made))
     rows = load_table(tmp_path / "zero", sealed(tmp_path, receipts)).to_pylist()
     clean = [row for row in rows if row["reward/wrong"] == 0.0]
     assert len(clean) >= 4
     for row in clean:
         assert row["token_rewards"] == pytest.approx([2 * row["reward"]] * len(row["response_tokens"]))
-    strict = critique_spec({**JUDGE, "on_unparsed": "error"})
+    strict = critique_spec({**JUDGE, "on_unparsed": "error", "on_failure": "stop"})
     with pytest.raises(DataError, match=r"reward part 'wrong'.*could not be parsed"):
         collect(tmp_path / "stop", strict, stream=Unreadable(strict))

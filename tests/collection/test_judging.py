@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.phases.metrics import add_sums, experience_metrics
 from tests.collection.local import LocalStream, collect, digests, spec_with
 from yatt_core.dispatch.stream import Judged
 from yatt_core.errors import DataError
@@ -155,11 +156,44 @@ class Mute(LocalStream):
             yield Judged(judged.tag, judged.part, (Verdict(first.number, (), "data: too long"), *others))
 
 
-def test_a_failing_judge_stops_the_run_or_scores_zero_as_configured(tmp_path: Path) -> None:
-    made = judged_spec()
+def test_a_failing_judge_stops_the_run_scores_zero_or_masks_as_configured(tmp_path: Path) -> None:
+    made = judged_spec(rewards__parts=[{"name": "rule", "function": "virtual_score"}, {**JUDGE, "on_failure": "stop"}])
     with pytest.raises(DataError, match=r"reward part 'helpful'.*too long"):
         collect(tmp_path / "stop", made, stream=Mute(made))
-    lenient = judged_spec(rewards__parts=[{"name": "rule", "function": "virtual_score"}, {**JUDGE, "on_error": "zero"}])
+    lenient = judged_spec(
+        rewards__parts=[{"name": "rule", "function": "virtual_score"}, {**JUDGE, "on_failure": "zero"}]
+    )
     receipts, _ = collect(tmp_path / "zero", lenient, stream=Mute(lenient))
     flagged = [row for row in table_of(tmp_path / "zero", receipts).to_pylist() if row["reward_error"]]
     assert flagged and all(row["reward/helpful"] == 0.0 for row in flagged)
+    masking = judged_spec()
+    receipts, _ = collect(tmp_path / "mask", masking, stream=Mute(masking))
+    rows = table_of(tmp_path / "mask", receipts).to_pylist()
+    masked = [row for row in rows if row["unscored"]]
+    assert {row["unscored"] for row in masked} == {"helpful/data"}
+    assert len(masked) == len(flagged) < len(rows)
+    assert all((row["reward"], row["correct"]) == (0.0, False) for row in masked)
+    groups: dict[int, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row["prompt_ordinal"], []).extend([] if row["unscored"] else [row["reward"]])
+    told = {
+        ordinal: facts
+        for receipt in receipts
+        for ordinal, *facts in zip(
+            sorted({row["prompt_ordinal"] for row in table_of(tmp_path / "mask", [receipt]).to_pylist()}),
+            receipt.groups.scored,
+            receipt.groups.reward_min,
+            receipt.groups.reward_max,
+            strict=True,
+        )
+    }
+    assert told == {
+        ordinal: [len(rewards), min(rewards, default=0.0), max(rewards, default=0.0)]
+        for ordinal, rewards in groups.items()
+    }
+    sums = add_sums([receipt.sums for receipt in receipts])
+    metrics = {metric.key: metric.value for metric in experience_metrics(sums)}
+    known = [row["reward"] for row in rows if not row["unscored"]]
+    assert metrics["reward/mean"] == pytest.approx(sum(known) / len(known))
+    assert metrics["unscored/helpful/data"] == len(masked)
+    assert metrics["unscored_fraction"] == pytest.approx(len(masked) / len(rows))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.evaluation.paired import accuracies, bootstrap, compare, sign_test
-from yatt_core.protocols.receipts import TaskResult
+from yatt_core.evaluation.paired import accuracy_of, bootstrap, compare, scored_by_both, sign_test
 
 SCORES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=30
@@ -71,6 +70,10 @@ def test_different_tasks_cannot_be_compared() -> None:
             compare(scored([1.0]), other)
 
 
-def test_accuracies_are_by_source_and_task() -> None:
-    tasks = [TaskResult("7", 0, 4, 1, 0.0), TaskResult("7", 1, 4, 4, 0.0)]
-    assert accuracies(tasks, ["sums", "words"]) == {("sums", "7"): 0.25, ("words", "7"): 1.0}
+def test_a_task_is_compared_only_where_both_have_a_score() -> None:
+    own = {("sums", "7"): 0.25, ("sums", "8"): None, ("words", "7"): 1.0}
+    other = {("sums", "7"): 1.0, ("sums", "8"): 0.5, ("words", "7"): None}
+    assert scored_by_both(own, other) == ({("sums", "7"): 0.25}, {("sums", "7"): 1.0})
+    assert scored_by_both(own, {("sums", "7"): 1.0}) == ({}, {}), "another set of tasks"
+    assert accuracy_of({"correct": 1, "samples": 4}) == 0.25
+    assert accuracy_of({"correct": 0, "samples": 0}) is None

@@ -18,7 +18,7 @@ from yatt_core.evaluation.suites import load_suite
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.judges.virtual import VirtualJudgeEngine
 from yatt_core.prompts.prompt import Completion, Prompt
-from yatt_core.protocols.judges import JudgeItem, aggregate
+from yatt_core.protocols.judges import JudgeItem, PartValue, aggregate
 from yatt_core.spec.rewards.judges import VirtualJudge
 
 FAST = {"kind": "virtual", "clock_factor": 1e9}
@@ -53,7 +53,7 @@ def value(spec: PanelSpec, name: str, task: int, sample: int, text: str) -> floa
     verdict = VirtualJudgeEngine(part, VirtualJudge(clock_factor=1e9)).verdict(
         JudgeItem(0, f"say {task}", text, str(task), seeds)
     )
-    return aggregate(part, verdict)[0]
+    return aggregate(part, verdict).value
 
 
 @pytest.mark.parametrize("combine", ["mean", "majority"])
@@ -79,25 +79,30 @@ def test_each_judge_and_the_panel_have_their_values_for_each_task(combine: str) 
 def test_half_of_the_judges_are_no_majority() -> None:
     panel = Panel(panel_of("one", "two", combine="majority", at_least=0.5), 0)
     assert [panel._combined(values) for values in ([0.5, 0.4], [0.5, 0.5], [0.0, 0.0])] == [0.0, 1.0, 0.0]
+    assert panel._combined([None, 0.5]) == 1.0 and panel._combined([None, None]) is None
 
 
 def test_figures_are_means_over_tasks_with_their_intervals() -> None:
     found = panel_estimates([Judged(1.0, {"one": 3.0}), Judged(0.0, {"one": 5.0})])
     assert (found["panel"].value, found["judge_one"].value) == (0.5, 4.0)
+    assert panel_estimates([Judged(1.0, {"one": 3.0}), Judged(None, {"one": None})])["panel"].value == 1.0
     assert found["judge_one"].low == pytest.approx(4 - 1.96, abs=1e-3) and found["judge_one"].high > 5.9
 
 
-def test_a_judge_that_fails_stops_or_counts_as_zero() -> None:
-    def judged(on_error: str) -> list[Judged]:
-        part = judge("one", on_error=on_error)
+def test_a_judge_that_fails_stops_counts_as_zero_or_is_left_out() -> None:
+    def judged(on_failure: str) -> list[Judged]:
+        part = judge("one", on_failure=on_failure)
         panel = Panel(PanelSpec.model_validate({"parts": [part]}), 0)
         lacking = batch(0, ("a",))
         panel.take(lacking)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("yatt_core.evaluation.panel.aggregate", lambda part, verdict: (0.0, "data: unreadable"))
+            patch.setattr(
+                "yatt_core.evaluation.panel.aggregate", lambda part, verdict: PartValue(0.0, "data: unreadable", "data")
+            )
             return panel.judge()
 
     assert judged("zero") == [Judged(0.0, {"one": 0.0})]
+    assert judged("mask") == [Judged(None, {"one": None})]
     with pytest.raises(DataError, match="judge 'one' failed on task 0, answer 0: data: unreadable"):
         judged("stop")
 

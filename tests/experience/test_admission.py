@@ -5,16 +5,23 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.experience.tables import experience
 from yatt_core.errors import DataError
-from yatt_core.experience.admission import admitted_rows, admitted_table, best_and_worst, load_admitted_batch
-from yatt_core.experience.batch import load_table
+from yatt_core.experience.admission import (
+    admitted_batch,
+    admitted_rows,
+    admitted_table,
+    best_and_worst,
+    load_admitted_batch,
+)
+from yatt_core.experience.batch import batch_of_table, load_table
 from yatt_core.experience.shard_log import ShardLog, adopt, read_group_facts
-from yatt_core.experience.table import group_facts
+from yatt_core.experience.table import group_facts, sums_of
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import Admission, BatchTask, GroupFacts, ShardRef
 
@@ -55,7 +62,46 @@ def test_the_best_and_worst_are_kept_and_the_earlier_of_equals():
     assert best_and_worst(np.array([0.5, 1.0, 0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 2, 3, 4]
     assert best_and_worst(np.zeros(6), 1).tolist() == [0, 1]
     ordinals, rewards = np.array([4, 4, 4, 6, 6, 6]), np.array([0.0, 0.5, 1.0, 1.0, 0.5, 0.0])
-    assert admitted_rows(ordinals, rewards, Admission((4, 6), keep=1)).tolist() == [0, 2, 3, 5]
+    scored = np.ones(6, dtype=bool)
+    assert admitted_rows(ordinals, rewards, scored, Admission((4, 6), keep=1)).tolist() == [0, 2, 3, 5]
+    scored[2] = False
+    assert admitted_rows(ordinals, rewards, scored, Admission((4, 6), keep=1)).tolist() == [0, 1, 3, 5]
+
+
+def unscored(table, rows):
+    """Returns the table with the column of missing scores, in which these rows lack one."""
+    causes = ["judge/cut" if row in rows else None for row in range(table.num_rows)]
+    return table.append_column("unscored", pa.array(causes, pa.string()))
+
+
+@given(st.sets(st.integers(0, 11)))
+def test_a_sample_without_a_score_is_as_if_it_had_never_been(rows):
+    whole = experience(prompts=4)
+    learned = [row for row in range(whole.num_rows) if row not in rows]
+    masked = unscored(whole, rows)
+    groups = tuple(sorted({row // 3 for row in learned}))
+    batch = admitted_batch(batch_of_table(masked), Admission(groups) if groups else None)
+    bare = batch_of_table(whole.take(pa.array(learned, pa.int64())))
+    assert (batch.ordinals.tolist(), batch.samples.tolist()) == (bare.ordinals.tolist(), bare.samples.tolist())
+    assert batch.rewards.tolist() == bare.rewards.tolist()
+    assert batch.response_tokens.tolist() == bare.response_tokens.tolist()
+    found = admitted_table(masked, Admission(groups) if groups else None)
+    assert found["sample"].to_pylist() == bare.samples.tolist()
+    facts = group_facts(masked)
+    for group, least, most, count in zip(range(4), facts.reward_min, facts.reward_max, facts.scored, strict=True):
+        rewards = [whole["reward"][row].as_py() for row in learned if row // 3 == group]
+        assert (least, most, count) == (min(rewards, default=0.0), max(rewards, default=0.0), len(rewards))
+    sums = sums_of(masked)
+    assert sums["scored"] == len(learned) and sums["unscored"] == len(rows)
+    assert sums["reward"] == pytest.approx(sum(whole["reward"][row].as_py() for row in learned))
+    assert sums.get("unscored/judge/cut", 0.0) == len(rows)
+
+
+def test_padding_keeps_its_samples_without_a_score():
+    masked = unscored(experience(prompts=2), {0, 1, 4})
+    batch = admitted_batch(batch_of_table(masked), Admission((1,), (0,)))
+    assert (batch.ordinals.tolist(), batch.samples.tolist()) == ([0, 0, 0, 1, 1], [0, 1, 2, 0, 2])
+    assert batch.learned.tolist() == [False] * 3 + [True] * 2
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=12), st.data())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_a_shortfall_is_padded_from_the_earliest_prompts_and_reported() -> None:
     assert (outcome.admitted, outcome.padding) == ((4,), (0,))
     sampling = sampling.after(outcome)
     assert admission_of(sampling.outcomes) == Admission((1, 4), (0,))
-    assert "only 2 of 3 groups are valid after 2 waves of 7 prompts" in shortfall(sampling)
+    assert "only 2 of 3 groups can be learnt from after 2 waves of 7 prompts" in shortfall(sampling)
     assert sampling_metrics(sampling)["sampling/padded_groups"] == 1
 
 
@@ -113,6 +114,37 @@ def test_a_group_is_valid_if_its_rewards_differ_by_more_than_rounding() -> None:
     assert groups.valid.tolist() == [False, False, True, True, True]
     with pytest.raises(DataError, match=r"\b2 prompts\b.*\b5 groups\b"):
         WaveGroups.gather([((7, 8), facts)])
+
+
+@pytest.mark.parametrize("filters", [False, True])
+def test_a_group_with_too_few_scores_is_dropped_and_replaced_or_padded(filters: bool) -> None:
+    facts = GroupFacts((0.0,) * 4, (1.0,) * 4, (5,) * 4, (1,) * 4, (4, 1, 2, 0))
+    groups = WaveGroups.gather([(range(4), facts)])
+    rule = SamplingRule(target=4, shards=2, filters=filters, max_waves=3 if filters else 1, least_scored=2)
+    plan = Sampling(rule).plan()
+    outcome = Sampling(rule).settle(plan, groups, 2)
+    assert outcome.admitted == (0, 2)
+    assert outcome.wasted_tokens == 10
+    if filters:
+        assert outcome.padding is None and Sampling(rule).after(outcome).plan().gap == 2
+    else:
+        assert outcome.padding == (1, 3)
+
+
+def test_what_a_group_needs_follows_from_the_algorithm() -> None:
+    def least(samples: int, **algorithm: Any) -> int:
+        return SamplingRule.of(spec(rollout__samples_per_prompt=samples, algorithm=algorithm)).least_scored
+
+    assert least(8) == 2
+    assert least(8, advantage={"kind": "reinforce_plus_plus"}) == 1
+    assert least(1, advantage={"kind": "reinforce_plus_plus"}) == 1
+
+
+def test_facts_about_other_numbers_of_scores_are_refused() -> None:
+    whole = GroupFacts((0.0,), (1.0,), (5,))
+    told = GroupFacts((0.0,), (1.0,), (5,), (1,), (2,))
+    with pytest.raises(DataError, match="2 groups have facts about the scores of 1"):
+        WaveGroups.gather([((0,), whole), ((1,), told)])
 
 
 @given(st.permutations(range(6)))

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tests.judges.parts import generative
-from yatt_core.protocols.judges import Judgement, Verdict, aggregate
+from yatt_core.protocols.judges import CUT, UNPARSED, Judgement, PartValue, Verdict, aggregate
 
 
 def verdict(*scores, error=""):
@@ -30,18 +30,27 @@ def verdict(*scores, error=""):
 )
 def test_several_judgements_come_to_one_value(how, scores, value):
     part = generative(judgements=2, aggregate=how)
-    assert aggregate(part, verdict(*scores)) == (value, "")
+    assert aggregate(part, verdict(*scores)) == PartValue(value)
 
 
-def test_one_that_cannot_be_parsed_counts_as_zero_or_as_an_error():
-    assert aggregate(generative(), verdict(1.0, None)) == (0.5, "")
-    value, reason = aggregate(generative(on_unparsed="error"), verdict(1.0, None))
-    assert (value, reason) == (0.0, "data: judgement 2 of 2 could not be parsed: 'text'")
+def test_one_that_cannot_be_parsed_does_not_count_or_is_zero_or_an_error():
+    assert aggregate(generative(), verdict(1.0, None)) == PartValue(1.0)
+    assert aggregate(generative(on_unparsed="zero"), verdict(1.0, None)) == PartValue(0.5)
+    failed = aggregate(generative(on_unparsed="error"), verdict(1.0, None))
+    assert failed == PartValue(0.0, "data: judgement 2 of 2 could not be parsed: 'text'", UNPARSED)
+
+
+@pytest.mark.parametrize(("cut", "cause"), [(False, UNPARSED), (True, CUT)])
+def test_without_any_score_there_is_no_value(cut, cause):
+    said = Verdict(3, tuple(Judgement("Score: 1", None, 2, 9, cut) for _ in range(2)))
+    found = aggregate(generative(judgements=2), said)
+    assert (found.absent, found.cause, found.value) == (True, cause, 0.0)
+    assert "'Score: 1'" in found.reason
 
 
 def test_a_judge_that_failed_says_why():
-    assert aggregate(generative(), verdict(error="data: too long")) == (0.0, "data: too long")
-    assert aggregate(generative(), verdict())[1]
+    assert aggregate(generative(), verdict(error="data: too long")) == PartValue(0.0, "data: too long", "data")
+    assert aggregate(generative(), verdict()).reason
 
 
 def test_a_verdict_travels():

@@ -38,7 +38,7 @@ def test_every_judgement_is_asked_for_and_answers_are_parsed():
         items = [item(4, "right one", judgements=3), item(7, "{answer} {prompt}", judgements=3)]
         said = verdicts(judge, *items)
     assert [judgement.score for judgement in said[4].judgements] == [1.0] * 3
-    assert aggregate(part, said[7]) == (0.0, "")
+    assert aggregate(part, said[7]).value == 0.0
     assert {(j.answer, j.tokens, j.prompt_tokens) for j in said[4].judgements} == {("Yes.", 3, 11)}
     assert len(server.bodies) == 6
     assert {body["seed"] for body in server.bodies} == {4000, 4001, 4002, 7000, 7001, 7002}
@@ -242,7 +242,7 @@ def test_an_item_that_cannot_be_judged_fails_alone():
     assert said[1].error == ""
     assert said[2].error.startswith("data: ") and "(finish_reason 'content_filter')" in said[2].error
     assert said[3].error.startswith("data: ") and "{answer}" in said[3].error
-    assert aggregate(part, said[2]) == (0.0, said[2].error)
+    assert aggregate(part, said[2]).reason == said[2].error
 
 
 def test_of_several_failures_of_an_item_the_first_judgements_is_told_whichever_comes_first():

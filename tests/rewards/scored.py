@@ -9,7 +9,7 @@ PROMPT = Prompt(0, 4, "0/train/a.jsonl:5", "text", "answer", {"topic": "sums"})
 
 def part(function, **rest):
     """Returns a part; a failure marks the sample."""
-    return FunctionPart.model_validate({"name": "own", "function": function, "on_error": "zero", **rest})
+    return FunctionPart.model_validate({"name": "own", "function": function, "on_failure": "zero", **rest})
 
 
 def completion(text, tokens=7, stop_reason="stop"):

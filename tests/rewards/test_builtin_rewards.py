@@ -134,7 +134,7 @@ def test_an_answer_that_takes_forever_scores_0_and_the_run_goes_on(monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
     given(monkeypatch, "3")
     texts = [r"\boxed{3}", r"\boxed{2^{10^{10}}}", r"\boxed{" + "1+" * 20_000 + "1}", r"\boxed{3}"]
-    rest = {"options": {"extract": "boxed"}, "timeout_seconds": 2.0, "on_error": "stop"}
+    rest = {"options": {"extract": "boxed"}, "timeout_seconds": 2.0, "on_failure": "stop"}
     found = scores("math_equal", *texts, **rest)
     assert [score.total for score in found] == [1, 0, 0, 1]
     slow, long = (score.error for score in found[1:3])
@@ -144,7 +144,7 @@ def test_an_answer_that_takes_forever_scores_0_and_the_run_goes_on(monkeypatch):
 
 def test_a_call_that_blames_the_response_never_stops_the_run(monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
-    slow = errors("tests.rewards.rude_rewards:stubborn_reader", "rude", timeout_seconds=0.1, on_error="stop")
+    slow = errors("tests.rewards.rude_rewards:stubborn_reader", "rude", timeout_seconds=0.1, on_failure="stop")
     assert slow == ["own: cannot read the response: took longer than 0.1 s"]
 
 

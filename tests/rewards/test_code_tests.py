@@ -199,7 +199,7 @@ def test_a_missing_column_is_an_error_that_names_the_others():
 def test_the_reward_runs_in_the_process_of_rewards(monkeypatch):
     monkeypatch.setattr(scored, "PROMPT", row(PAIRS))
     texts = [f"```python\n{code}\n```" for code in (SUM, "1 / 0", "print(7)")]
-    rest = {"options": {"partial": True, "isolation": ISOLATION}, "on_error": "stop"}
+    rest = {"options": {"partial": True, "isolation": ISOLATION}, "on_failure": "stop"}
     assert totals("code_tests", *texts, timeout_seconds=60.0, **rest) == [1.0, 0.0, 0.5]
     late = errors("code_tests", "```python\nimport time\ntime.sleep(60)\n```", timeout_seconds=0.4, **rest)
     assert late == ["own: cannot read the response: took longer than 0.4 s"]

@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import textwrap
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
@@ -13,6 +16,8 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.rewards import process
 from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import load_part
+from yatt_core.rewards.scoring import RewardScorer, Scored
+from yatt_core.spec.rewards.scheme import RewardSpec
 
 RUDE = "tests.rewards.rude_rewards:"
 SLOW = "own: took longer than 1 s"
@@ -61,7 +66,7 @@ def test_a_coroutine_function_that_blocks_its_process_fails_on_that_call_alone(m
 
 @pytest.mark.parametrize("function", ["dying_once", "dying_once_among_others"])
 def test_a_process_that_is_killed_once_changes_no_score(tmp_path, function):
-    given = {"options": {"file": str(tmp_path / "died")}, "on_error": "stop"}
+    given = {"options": {"file": str(tmp_path / "died")}, "on_failure": "stop"}
     assert totals(RUDE + function, "polite", "rude", "polite", **given) == [0.5] * 3
     assert (tmp_path / "died").exists()
 
@@ -72,7 +77,7 @@ def test_a_process_that_ends_in_the_middle_of_an_answer_is_noticed():
 
 def test_a_process_that_is_lost_after_its_last_answer_changes_no_score(monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
-    given = {"on_error": "stop", "timeout_seconds": 1.0}
+    given = {"on_failure": "stop", "timeout_seconds": 1.0}
     assert totals(f"{RUDE}hanging_at_the_end", "a", "b", **given) == [0.5, 0.5]
     found = errors(f"{RUDE}hanging_at_the_end", "a", "dying", timeout_seconds=1.0)
     assert found == ["", "own: its process ended with exit code 9"]
@@ -170,3 +175,68 @@ def test_nothing_outlives_a_killed_scoring_process():
     while not all(map(gone, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert all(map(gone, processes))
+
+
+MADE_ONCE = {
+    "semaphore": """
+        import asyncio
+        free = asyncio.Semaphore(2)
+        async def score(prompt, response):
+            async with free:
+                await asyncio.sleep(0.001)
+            return 0.5
+    """,
+    "lock": """
+        import asyncio
+        one = asyncio.Lock()
+        async def score(prompt, responses):
+            async with one:
+                await asyncio.sleep(0.001)
+            return [0.5] * len(responses)
+    """,
+    "loop": """
+        import asyncio
+        loop = asyncio.get_event_loop()
+        async def score(prompt, response):
+            return await loop.run_in_executor(None, lambda: 0.5)
+    """,
+    "client": """
+        import httpx
+        client = httpx.AsyncClient()
+        async def score(prompt, response):
+            return float((await client.get("http://127.0.0.1:PORT/")).text)
+    """,
+}
+
+
+@pytest.fixture
+def half_server():
+    """Serves the text 0.5 on loopback, keeps connections open, and yields its port."""
+
+    class Half(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "3")
+            self.end_headers()
+            self.wfile.write(b"0.5")
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Half) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.mark.parametrize("thing", MADE_ONCE)
+def test_what_a_module_makes_once_works_in_every_batch(tmp_path, half_server, thing):
+    file = tmp_path / "own.py"
+    file.write_text(textwrap.dedent(MADE_ONCE[thing]).replace("PORT", str(half_server)))
+    scorer = RewardScorer(RewardSpec.model_validate({"parts": [{"name": "own", "file": f"{file}:score"}]}))
+    responses = [Scored(PROMPT, completion(str(number)), 0, number) for number in range(8)]
+    for _ in range(3):
+        assert [one.total for one in scorer.score(responses)] == [0.5] * 8

@@ -12,10 +12,11 @@ from yatt_core.datasets.gym import entries
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.protocols.judges import PartValue
 from yatt_core.rewards.builtin import virtual_score
 from yatt_core.rewards.scoring import NOT_JUDGED, RewardScorer, Scored
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
-from yatt_core.spec.rewards.scheme import RewardSpec
+from yatt_core.spec.rewards.scheme import FunctionPart, RewardSpec
 
 PROMPT = Prompt(0, 4, "0/train/a.jsonl:5", "text", "answer", {"prompt": "text"})
 
@@ -91,14 +92,14 @@ def test_a_failure_stops_the_run_and_names_everything(function, reason):
     with pytest.raises(DataError) as caught:
         rewards.one(PROMPT, "abc", 3)
     place = f"reward part 'quality' (function 'tests.rewards.broken_rewards:{function}') "
-    assert tells(str(caught.value), place, "prompt 0/train/a.jsonl:5, sample 3: ", reason, "on_error: zero")
+    assert tells(str(caught.value), place, "prompt 0/train/a.jsonl:5, sample 3: ", reason, "on_failure: mask")
 
 
 @pytest.mark.parametrize(("function", "reason"), FAILURES.items())
 def test_a_failure_may_flag_the_sample(function, reason):
     rewards = scorer(
         part("fine", "length"),
-        part("quality", function, timeout_seconds=limit(function), on_error="zero", weight=5.0),
+        part("quality", function, timeout_seconds=limit(function), on_failure="zero", weight=5.0),
     )
     score = rewards.one(PROMPT, "abc", 3)
     assert (dict(score.parts), score.total, score.error) == ({"fine": 3.0, "quality": 0.0}, 3.0, f"quality: {reason}")
@@ -106,7 +107,7 @@ def test_a_failure_may_flag_the_sample(function, reason):
 
 @pytest.mark.parametrize(("function", "weight"), [("enormous", 1.0), ("enormous", 1e-280), ("nearly_enormous", 100.0)])
 def test_a_reward_too_large_for_sums_is_a_failure(function, weight):
-    rewards = scorer(part("fine", "length"), part("quality", function, weight=weight, on_error="zero"))
+    rewards = scorer(part("fine", "length"), part("quality", function, weight=weight, on_failure="zero"))
     score = rewards.one(PROMPT, "abc", 0)
     value = "1e+300" if function == "enormous" else "1e+29"
     assert tells(score.error, f"quality: returned {value} ", f"weight {weight:g};", "1e+30")
@@ -115,18 +116,18 @@ def test_a_reward_too_large_for_sums_is_a_failure(function, weight):
 
 def test_a_failure_has_the_same_message_in_every_process():
     """The message enters the experience digest, so it must not contain memory addresses."""
-    score = scorer(part("quality", "addressed", on_error="zero")).one(PROMPT, "abc", 0)
+    score = scorer(part("quality", "addressed", on_failure="zero")).one(PROMPT, "abc", 0)
     assert score.error == "quality: raised TypeError: cannot judge <object object at 0x...>"
 
 
 def test_an_unreachable_service_is_not_a_verdict():
     with pytest.raises(InfrastructureError, match="the judge is away"):
-        scorer(part("judge", "unavailable", on_error="zero")).one(PROMPT, "abc", 0)
+        scorer(part("judge", "unavailable", on_failure="zero")).one(PROMPT, "abc", 0)
 
 
 def test_the_time_limit_holds_in_any_thread():
     scores = []
-    rewards = scorer(part("slow", "sleeping", on_error="zero", timeout_seconds=0.2))
+    rewards = scorer(part("slow", "sleeping", on_failure="zero", timeout_seconds=0.2))
     thread = threading.Thread(target=lambda: scores.append(rewards.one(PROMPT, "abc")))
     thread.start()
     thread.join()
@@ -203,7 +204,7 @@ def test_an_exact_answer_is_stripped_and_nothing_follows_it(length):
     [("prime_factorization", "abc"), ("boxnet", "[1]"), ("game_of_life", "{}"), ("coin_flip", "1e999")],
 )
 def test_a_response_that_a_tasks_scoring_cannot_parse_scores_0_and_is_marked(task, response):
-    """The default `on_error: stop` concerns failures of the function, and a wrong answer is not such a failure."""
+    """The default `on_failure: stop` concerns failures of the function, and a wrong answer is not such a failure."""
     (entry,) = entries(task, {}, 0, 1)
     prompt = Prompt(0, 0, "p", entry["question"], entry["answer"], entry)
     score = scorer(part("graded", "reasoning_gym")).one(prompt, response, 0)
@@ -231,7 +232,7 @@ JUDGE = {"kind": "generative", "name": "judge", "engine": {"kind": "virtual"}, "
 
 def test_judgements_are_passed_in_and_weighted_like_other_parts():
     rewards = scorer(JUDGE, part("right", "exact_match", weight=2.0))
-    score = rewards.one(PROMPT, "answer", 0, judged={"judge": (0.8, "")})
+    score = rewards.one(PROMPT, "answer", 0, judged={"judge": PartValue(0.8)})
     assert (dict(score.parts), score.total, score.correct, score.error) == (
         {"judge": 0.8, "right": 1.0},
         2.4,
@@ -243,7 +244,7 @@ def test_judgements_are_passed_in_and_weighted_like_other_parts():
 
 def test_a_judge_may_decide_alone_while_the_rule_only_measures():
     rewards = scorer(part("right", "exact_match", weight=0.0), JUDGE)
-    fooled = rewards.one(PROMPT, "wrong", 0, judged={"judge": (1.0, "")})
+    fooled = rewards.one(PROMPT, "wrong", 0, judged={"judge": PartValue(1.0)})
     assert (fooled.total, fooled.correct) == (0.5, False)
 
 
@@ -261,16 +262,52 @@ def test_a_judge_that_was_not_asked_is_never_a_zero():
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ((0.0, "data: too long"), "data: too long"),
-        ((float("nan"), ""), "returned nan, not a finite number"),
-        ((1e31, ""), "returned 1e+31 with weight 0.5; a reward may be at most ±1e+30, before and after weighting"),
+        (PartValue(0.0, "data: too long", "data"), "data: too long"),
+        (PartValue(float("nan")), "returned nan, not a finite number"),
+        (PartValue(1e31), "returned 1e+31 with weight 0.5; a reward may be at most ±1e+30, before and after weighting"),
     ],
 )
-def test_a_judge_that_failed_stops_or_flags_the_sample(said, reason):
+def test_a_judge_that_failed_stops_zeroes_or_masks_the_sample(said, reason):
     with pytest.raises(DataError) as caught:
-        scorer(JUDGE, part("right", "exact_match")).one(PROMPT, "answer", 3, judged={"judge": said})
+        stopping = scorer({**JUDGE, "on_failure": "stop"}, part("right", "exact_match"))
+        stopping.one(PROMPT, "answer", 3, judged={"judge": said})
     place = "reward part 'judge' (judge of kind generative) "
-    assert tells(str(caught.value), place, "prompt 0/train/a.jsonl:5, sample 3: ", reason, "on_error: zero")
-    flagged = scorer({**JUDGE, "on_error": "zero"}, part("right", "exact_match"))
+    assert tells(str(caught.value), place, "prompt 0/train/a.jsonl:5, sample 3: ", reason, "on_failure: mask")
+    flagged = scorer({**JUDGE, "on_failure": "zero"}, part("right", "exact_match"))
     score = flagged.one(PROMPT, "answer", 3, judged={"judge": said})
     assert (score.parts["judge"], score.total, score.error) == (0.0, 1.0, f"judge: {reason}")
+    masked = scorer(JUDGE, part("right", "exact_match")).one(PROMPT, "answer", 3, judged={"judge": said})
+    assert masked.missing == (f"judge/{said.cause or 'value'}",)
+    assert (masked.total, masked.correct, masked.error) == (0.0, False, f"judge: {reason}")
+
+
+def test_a_judge_that_gave_no_score_masks_the_sample_whatever_a_failure_does():
+    silent = PartValue(0.0, "no score: the judgement was cut at its limit: 'Score: 1'", "cut", absent=True)
+    for on_failure in ("stop", "mask", "zero"):
+        rewards = scorer({**JUDGE, "on_failure": on_failure}, part("right", "exact_match"))
+        score = rewards.one(PROMPT, "answer", 0, judged={"judge": silent})
+        assert (score.total, score.correct, score.missing) == (0.0, False, ("judge/cut",))
+
+
+def test_a_function_that_fails_may_mask_the_sample():
+    rewards = scorer(part("fine", "length"), part("quality", "raising", on_failure="mask"))
+    score = rewards.one(PROMPT, "abc", 0)
+    assert (score.total, score.missing, score.parts["fine"]) == (0.0, ("quality/raised",), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [({}, "stop"), ({"on_error": "stop"}, "stop"), ({"on_error": "zero"}, "zero"), ({"on_failure": "mask"}, "mask")],
+)
+def test_specs_of_earlier_versions_mean_what_they_meant(given, meant):
+    assert FunctionPart.model_validate({"name": "own", "function": "exact_match", **given}).on_failure == meant
+    programs = FunctionPart.model_validate({"name": "own", "function": "code_tests", **given})
+    assert programs.on_failure == (meant if given else "mask")
+    judge = RewardSpec.model_validate({"parts": [{**JUDGE, **given}]}).judges[0]
+    assert judge.on_failure == (meant if given else "mask")
+
+
+@pytest.mark.parametrize("given", [{"on_error": "mask"}, {"on_error": "stop", "on_failure": "stop"}])
+def test_the_former_name_has_its_former_values_and_stands_alone(given):
+    with pytest.raises(ValueError, match="on_error"):
+        FunctionPart.model_validate({"name": "own", "function": "exact_match", **given})

@@ -14,14 +14,15 @@ from yatt_core.spec.sections.metric_names import RESULT_METRICS, TIMING_METRICS,
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 BUILT_IN = {
     "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length",
-    "non_finite",
+    "non_finite", "unscored", "mostly_unscored", "unread_judgements",
 }  # fmt: skip
 
 
-def test_every_guard_is_on_and_only_alerts() -> None:
+def test_every_guard_is_on_and_only_one_pauses() -> None:
     guards = spec().guards
     assert {rule.name for rule in rules_of(guards)} == BUILT_IN
-    assert {rule.action for rule in rules_of(guards)} == {"alert"}
+    assert {rule.name for rule in rules_of(guards) if rule.action != "alert"} == {"mostly_unscored"}
+    assert guards.mostly_unscored is not None and guards.mostly_unscored.action == "pause"
     assert guards.stalled_phase is not None and guards.stalled_phase.action == "alert"
     assert not guards.budget.is_limited and guards.notify is None
 
@@ -95,6 +96,8 @@ def test_the_known_metrics_are_those_of_the_documentation() -> None:
         "evaluation/SOURCE/METRIC",
         "reward/NAME",
         "tools/errors/KIND",
+        "unscored/PART/CAUSE",
+        "unread_judgements/PART/CAUSE",
         "seconds/PHASE",
         "seconds/iteration",
     }

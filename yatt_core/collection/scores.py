@@ -19,13 +19,13 @@ from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.steps import split_steps
-from yatt_core.protocols.judges import JudgeItem, Verdict, aggregate
+from yatt_core.protocols.judges import JudgeItem, Verdict, aggregate, cause_of
 from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.scoring import Judged, RewardScorer, SampleScore, Scored
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.critique import CritiqueSpec
-from yatt_core.spec.rewards.judges import JudgePart
+from yatt_core.spec.rewards.judges import JudgePart, TemplatedPart
 
 Questions = Mapping[str, Sequence[JudgeItem]]
 """The items to be judged, by reward part."""
@@ -158,11 +158,18 @@ class BatchScores:
         if len(heard.verdicts) < len(parts) or len(heard.outcomes) < len(self._scorer.functions):
             return
         judged = {part.name: aggregate(part, heard.verdicts[part.name]) for part in parts}
-        score = self._scorer.total(heard.response, heard.outcomes, judged)
-        critique = self._spec.rewards.critique
-        self.scores[number] = (
-            score if critique is None else replace(score, wrong_steps=_wrong(critique, parts, heard, judged))
+        score = replace(
+            self._scorer.total(heard.response, heard.outcomes, judged),
+            unread=tuple(
+                f"{part.name}/{cause_of(judgement)}"
+                for part in parts
+                for judgement in heard.verdicts[part.name].judgements
+                if judgement.score is None
+            ),
         )
+        if (critique := self._spec.rewards.critique) is not None:
+            score = replace(score, wrong_steps=_wrong(critique, parts, heard, judged))
+        self.scores[number] = score
 
 
 def _wrong(critique: CritiqueSpec, parts: Sequence[JudgePart], heard: _Heard, judged: Judged) -> tuple[float, ...]:
@@ -171,9 +178,11 @@ def _wrong(critique: CritiqueSpec, parts: Sequence[JudgePart], heard: _Heard, ju
     told: list[Collection[int]] = []
     if critique.part not in judged:
         told = [heard.outcomes[critique.part].wrong_steps]
-    elif not judged[critique.part][1]:
-        judgements = heard.verdicts[critique.part].judgements
+    elif not judged[critique.part].reason:
         part = next(part for part in parts if part.name == critique.part)
+        judgements = heard.verdicts[critique.part].judgements
+        if isinstance(part, TemplatedPart) and part.on_unparsed == "absent":
+            judgements = tuple(one for one in judgements if one.score is not None)
         told = [wrong_steps_in(parsed_text(part, one.answer), steps) or () for one in judgements]
     return tuple(voted(told or [()], steps, critique.vote).tolist())
 

@@ -18,6 +18,8 @@ from yatt_core.experience.table import (
     SUPPORT_TOKENS,
     TEACHER_PROMPT,
     TOKEN_REWARDS,
+    UNREAD,
+    UNSCORED,
     experience_schema,
     support_column,
 )
@@ -29,11 +31,13 @@ from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int3
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
+from yatt_core.spec.rewards.judges import TemplatedPart
+from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.tools.dialogue import Dialogue, Media, Response
 from yatt_core.wire.columns import fixed_column, list_array, offsets_of, ragged_column
 from yatt_core.wire.support import Support
 
-SCORE_COLUMNS = ("reward", "correct", "reward_error", TOKEN_REWARDS)
+SCORE_COLUMNS = ("reward", "correct", "reward_error", UNSCORED, UNREAD, TOKEN_REWARDS)
 TURN_SCHEMA = pa.schema(
     [
         pa.field("tokens", pa.list_(pa.int32()), nullable=False),
@@ -264,17 +268,22 @@ def _turn_texts(tokens: Int32, mask: npt.NDArray[np.bool_], codec: TextCodec) ->
     return [codec.decode_turn(part) for part in np.split(tokens, changes)[::2]]
 
 
-def score_table(parts: Sequence[str], scores: Sequence[SampleScore], tokens: pa.Array | None = None) -> pa.Table:
+def score_table(rewards: RewardSpec, scores: Sequence[SampleScore], tokens: pa.Array | None = None) -> pa.Table:
     """Returns the scores of some responses as a table, in the order of the responses.
 
     tokens: the rewards of each response's tokens; None without a critique.
     """
+    parts = [part.name for part in rewards.parts]
     columns: dict[str, object] = {
         "reward": [score.total for score in scores],
         **{PART_PREFIX + part: [score.parts[part] for score in scores] for part in parts},
         "correct": [score.correct for score in scores],
         "reward_error": [score.error or None for score in scores],
     }
+    if rewards.may_mask:
+        columns[UNSCORED] = [" ".join(score.missing) or None for score in scores]
+    if any(isinstance(part, TemplatedPart) for part in rewards.judges):
+        columns[UNREAD] = [" ".join(score.unread) or None for score in scores]
     if tokens is not None:
         columns[TOKEN_REWARDS] = tokens
     return pa.table(columns, schema=score_schema(parts, columns))

@@ -112,14 +112,18 @@ class TaskAnswers:
         return found
 
     def _result(self, prompt: Prompt, scores: Sequence[SampleScore], answers: Sequence[Completion]) -> TaskResult:
+        known = [(score, answer) for score, answer in zip(scores, answers, strict=True) if not score.missing]
         extraction = self._vote
-        votes = [] if extraction is None else [extraction.of_response(one.last_turn, one.final) for one in answers]
-        right = [score.correct for score in scores]
+        elected = None
+        if extraction is not None and known:
+            votes = [(extraction.of_response(one.last_turn, one.final), score.correct) for score, one in known]
+            elected = majority(votes)
         return TaskResult(
-            prompt.prompt_id,
-            prompt.source,
-            len(scores),
-            sum(right),
-            math.fsum(score.total for score in scores) / len(scores),
-            None if extraction is None else majority(list(zip(votes, right, strict=True))),
+            prompt_id=prompt.prompt_id,
+            source=prompt.source,
+            samples=len(known),
+            correct=sum(score.correct for score, _ in known),
+            reward=math.fsum(score.total for score, _ in known) / max(len(known), 1),
+            majority=elected,
+            unscored=len(scores) - len(known),
         )

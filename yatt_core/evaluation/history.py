@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from yatt_core.evaluation.paired import PairedComparison, TaskKey, TestKind, compare
+from yatt_core.evaluation.paired import PairedComparison, TaskKey, TestKind, compare, scored_by_both
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,18 @@ class Point:
     """An evaluation.
 
     iteration: that of the weights.
-    scores: the fraction of correct answers to each task.
+    scores: the fraction of correct answers to each task; None where no answer has a score.
     """
 
     iteration: int
     digest: str
-    scores: Mapping[TaskKey, float]
+    scores: Mapping[TaskKey, float | None]
 
     @property
     def accuracy(self) -> float:
-        """The mean score."""
-        return math.fsum(self.scores.values()) / len(self.scores)
+        """The mean score; 0 without any."""
+        known = [score for score in self.scores.values() if score is not None]
+        return math.fsum(known) / len(known) if known else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,10 @@ def regressions(
         if earlier:
             best = max(earlier, key=lambda each: each.accuracy)
             rivals = {id(earlier[-1]): ("last", earlier[-1]), id(best): ("best", best)}
-        tested = [
-            Regression(name, rival.iteration, compare(rival.scores, point.scores, test, resamples, seed))
-            for name, rival in rivals.values()
-        ]
+        tested = []
+        for name, rival in rivals.values():
+            before, now = scored_by_both(rival.scores, point.scores)
+            if before:
+                tested.append(Regression(name, rival.iteration, compare(before, now, test, resamples, seed)))
         found.append(sorted((each for each in tested if each.found.is_better(level)), key=lambda each: each.against))
     return found

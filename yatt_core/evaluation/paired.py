@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from yatt_core.keys import stable_seed
-from yatt_core.protocols.receipts import TaskResult
 
 TestKind = Literal["mcnemar", "bootstrap"]
 TaskKey = tuple[str, str]
@@ -45,12 +44,19 @@ class PairedComparison:
         return self.p_value <= level and self.difference > 0
 
 
-def accuracies(tasks: Sequence[TaskResult], names: Sequence[str]) -> dict[TaskKey, float]:
-    """Returns the fraction of correct answers to each task.
+def accuracy_of(task: Mapping[str, Any]) -> float | None:
+    """Returns the fraction of correct answers to a task, of which the ledger has the fields; None if none has a score."""
+    return task["correct"] / task["samples"] if task["samples"] else None
 
-    names: names of the sources.
-    """
-    return {(names[task.source], task.prompt_id): task.correct / task.samples for task in tasks}
+
+def scored_by_both(
+    first: Mapping[TaskKey, float | None], second: Mapping[TaskKey, float | None]
+) -> tuple[dict[TaskKey, float], dict[TaskKey, float]]:
+    """Returns the scores of the tasks that have one in both; both are empty if they are not of the same tasks."""
+    if first.keys() != second.keys():
+        return {}, {}
+    kept = [key for key in first if first[key] is not None and second[key] is not None]
+    return {key: float(first[key] or 0.0) for key in kept}, {key: float(second[key] or 0.0) for key in kept}
 
 
 def compare(

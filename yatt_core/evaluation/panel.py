@@ -68,13 +68,13 @@ class PanelSpec(SpecModel):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a panel says about the answers to a task, as means over the answers.
+    """What a panel says about the answers to a task, as means over the answers that have a value; None without any.
 
     judges: by name of the judge.
     """
 
-    panel: float
-    judges: Mapping[str, float]
+    panel: float | None
+    judges: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Panel:
     def judge(self) -> list[Judged]:
         """Returns what the panel says about each task, in the order of the tasks.
 
-        Raises `ConfigurationError` for a judge that cannot be loaded, and `DataError` if one fails whose `on_error` is `stop`.
+        Raises `ConfigurationError` for a judge that cannot be loaded, and `DataError` if one fails whose `on_failure` is `stop`.
         """
         values = {part.name: self._values(part) for part in self._spec.parts}
         rows: dict[int, list[int]] = {}
@@ -119,29 +119,33 @@ class Panel:
             rows.setdefault(each.task, []).append(number)
         return [self._judged(numbers, values) for _, numbers in sorted(rows.items())]
 
-    def _judged(self, numbers: Sequence[int], values: Mapping[str, Sequence[float]]) -> Judged:
+    def _judged(self, numbers: Sequence[int], values: Mapping[str, Sequence[float | None]]) -> Judged:
         judges = {name: _mean([found[number] for number in numbers]) for name, found in values.items()}
         return Judged(_mean([self._combined([found[n] for found in values.values()]) for n in numbers]), judges)
 
-    def _combined(self, values: Sequence[float]) -> float:
-        if self._spec.combine == "mean":
-            return _mean(values)
-        return float(2 * sum(value >= self._spec.at_least for value in values) > len(values))
+    def _combined(self, values: Sequence[float | None]) -> float | None:
+        """Returns the panel's value for an answer, from those of the judges that have one."""
+        known = [value for value in values if value is not None]
+        if self._spec.combine == "mean" or not known:
+            return _mean(known)
+        return float(2 * sum(value >= self._spec.at_least for value in known) > len(known))
 
-    def _values(self, part: GenerativePart) -> list[float]:
-        """Returns a judge's value for each answer, in the order in which they were taken."""
+    def _values(self, part: GenerativePart) -> list[float | None]:
+        """Returns a judge's value for each answer, in the order in which they were taken; None where it has none."""
         items = tuple(self._item(part, number) for number in range(len(self._answers)))
-        found: dict[int, float] = {}
+        found: dict[int, float | None] = {}
         with _loaded(part) as judge:
             for verdict in (verdict for piece in judge.judge(JudgeRequest(items)) for verdict in piece):
-                value, reason = aggregate(part, verdict)
-                if reason and part.on_error == "stop":
+                value = aggregate(part, verdict)
+                failed = value.reason and not value.absent
+                if failed and part.on_failure == "stop":
                     each = self._answers[verdict.number]
                     raise DataError(
-                        f"judge {part.name!r} failed on task {each.task}, answer {each.sample}: {reason}; "
-                        f"set `on_error: zero` to give such answers a value of 0"
+                        f"judge {part.name!r} failed on task {each.task}, answer {each.sample}: {value.reason}; "
+                        "set `on_failure: mask` to leave such answers out"
                     )
-                found[verdict.number] = value
+                masked = value.absent or (failed and part.on_failure == "mask")
+                found[verdict.number] = None if masked else value.value
         return [found[number] for number in range(len(items))]
 
     def _item(self, part: GenerativePart, number: int) -> JudgeItem:
@@ -158,10 +162,15 @@ class Panel:
 
 
 def panel_estimates(tasks: Sequence[Judged]) -> dict[str, Estimate]:
-    """Returns the figures of the panel and of each judge over one task or more, with normal 95 % intervals over the tasks."""
-    names = tasks[0].judges
-    judges = {f"{JUDGE}{name}": _estimate([task.judges[name] for task in tasks]) for name in names}
-    return {PANEL: _estimate([task.panel for task in tasks]), **judges}
+    """Returns the figures of the panel and of each judge over one task or more, with normal 95 % intervals over the tasks.
+
+    A judge without any value has no figure.
+    """
+    values = {PANEL: [task.panel for task in tasks]}
+    for name in tasks[0].judges:
+        values[f"{JUDGE}{name}"] = [task.judges[name] for task in tasks]
+    known = {name: [value for value in found if value is not None] for name, found in values.items()}
+    return {name: _estimate(found) for name, found in known.items() if found}
 
 
 def as_plain(judged: Judged) -> dict[str, Any]:
@@ -170,14 +179,16 @@ def as_plain(judged: Judged) -> dict[str, Any]:
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
-    mean = _mean(values)
+    mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
     half = NORMAL_95 * math.sqrt(variance / len(values))
     return Estimate(mean, mean - half, mean + half)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Returns the mean of those values that there are; None without any."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _model(part: GenerativePart) -> Path | None:

@@ -18,6 +18,8 @@ ACCURACY, MAJORITY = "accuracy", "majority"
 class Summary:
     """Figures of some tasks.
 
+    tasks: those with an answer that has a score.
+    unscored: number of answers without a score.
     estimates: by name: `accuracy`, the fraction of correct answers; `pass_at_K`; `majority`.
     reward: mean reward of the answers.
     """
@@ -25,10 +27,15 @@ class Summary:
     tasks: int
     estimates: Mapping[str, Estimate]
     reward: float
+    unscored: int = 0
 
 
-def summarise(tasks: Sequence[TaskResult], evaluation: EvaluationSpec) -> Summary:
-    """Returns the figures of one task or more, whatever their order."""
+def summarise(tasks: Sequence[TaskResult], evaluation: EvaluationSpec) -> Summary | None:
+    """Returns the figures of tasks, whatever their order; None if none has an answer with a score."""
+    unscored = sum(task.unscored for task in tasks)
+    tasks = [task for task in tasks if task.samples]
+    if not tasks:
+        return None
     measures: dict[str, Callable[[TaskResult], float]] = {ACCURACY: lambda task: task.correct / task.samples}
     if evaluation.sampling is not None:
         for k in sorted(evaluation.sampling.pass_at):
@@ -38,16 +45,22 @@ def summarise(tasks: Sequence[TaskResult], evaluation: EvaluationSpec) -> Summar
     estimates = {
         name: estimate([measure(task) for task in tasks], evaluation.samples) for name, measure in measures.items()
     }
-    return Summary(len(tasks), estimates, math.fsum(task.reward for task in tasks) / len(tasks))
+    reward = math.fsum(task.reward for task in tasks) / len(tasks)
+    return Summary(len(tasks), estimates, reward, unscored)
 
 
 def by_source(tasks: Sequence[TaskResult], data: DataSpec, evaluation: EvaluationSpec) -> dict[str, Summary]:
-    """Returns the figures of each source's tasks by the source's name; empty for a run with a single source."""
+    """Returns the figures of each source's tasks by the source's name; empty for a run with a single source.
+
+    A source without any score has no figures.
+    """
     if len(data.sources) == 1:
         return {}
     parts = {name: [task for task in tasks if task.source == i] for i, name in enumerate(data.source_names)}
-    return {name: summarise(part, evaluation) for name, part in parts.items() if part}
+    found = {name: summarise(part, evaluation) for name, part in parts.items()}
+    return {name: summary for name, summary in found.items() if summary is not None}
 
 
 def _passing(k: int) -> Callable[[TaskResult], float]:
-    return lambda task: pass_at_k(task.samples, task.correct, k)
+    """Returns the estimate of pass@k; of all answers of a task that has fewer than k with a score."""
+    return lambda task: pass_at_k(task.samples, task.correct, min(k, task.samples))

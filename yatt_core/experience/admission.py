@@ -1,8 +1,8 @@
 """The part of an iteration's experience that an update learns from, as admitted by dynamic sampling.
 
 Consumes sealed shards and the recorded admission. Produces a batch, or a table, of exactly the admitted groups
-and the padding, in canonical order, no matter what else the shards contain. Padding is masked: none of its
-tokens counts.
+and the padding, in canonical order, no matter what else the shards contain. Samples of admitted groups that have no score
+are left out: no baseline, denominator or loss knows them. Padding is masked: none of its tokens counts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import pyarrow as pa
 
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import ExperienceBatch, load_batch
-from yatt_core.experience.table import group_offsets
+from yatt_core.experience.table import group_offsets, is_scored
 from yatt_core.protocols.receipts import Admission, BatchTask
 from yatt_core.wire.columns import fixed_column
 
+Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> Int64:
-    """Returns the indices of the admitted samples and the padding, ascending.
+def admitted_rows(ordinals: Int64, rewards: Float64, scored: Bool, admission: Admission) -> Int64:
+    """Returns the indices of the admitted samples that have a score, and of the padding, ascending.
 
     ordinals, rewards: [N] in canonical order.
+    scored: [N], which samples have a score.
 
     Raises `DataError` for a missing group.
     """
@@ -35,7 +37,8 @@ def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> In
     missing = wanted[~np.isin(wanted, ordinals)]
     if missing.size:
         raise DataError(f"prompt ordinals {missing[:5].tolist()} were admitted but are missing from the experience")
-    rows = np.flatnonzero(np.isin(ordinals, wanted))
+    learned = np.isin(ordinals, np.array(admission.groups, dtype=np.int64)) & scored
+    rows = np.flatnonzero(learned | np.isin(ordinals, np.array(admission.padding, dtype=np.int64)))
     if admission.keep is None:
         return rows
     bounds = group_offsets(ordinals[rows])
@@ -61,9 +64,10 @@ def load_admitted_batch(run_folder: Path, task: BatchTask) -> ExperienceBatch:
 
 def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> ExperienceBatch:
     """Returns a batch's admitted samples and the padding, masked. Raises the same errors as `admitted_rows`."""
+    scored = np.ones(len(batch), dtype=np.bool_) if batch.scored is None else batch.scored
     if admission is None:
-        return batch
-    admitted = batch.take(admitted_rows(batch.ordinals, batch.rewards, admission))
+        return batch if scored.all() else batch.take(np.flatnonzero(scored))
+    admitted = batch.take(admitted_rows(batch.ordinals, batch.rewards, scored, admission))
     if not admission.padding:
         return admitted
     padding = np.isin(admitted.ordinals, np.array(admission.padding, dtype=np.int64))
@@ -73,7 +77,8 @@ def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> Exper
 
 def admitted_table(table: pa.Table, admission: Admission | None) -> pa.Table:
     """Returns a table's admitted samples and the padding, all columns unchanged. Raises as `admitted_rows` does."""
+    scored = is_scored(table)
     if admission is None:
-        return table
-    rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), admission)
+        return table if scored.all() else table.filter(pa.array(scored))
+    rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), scored, admission)
     return table.take(pa.array(rows))

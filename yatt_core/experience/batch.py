@@ -21,8 +21,11 @@ from yatt_core.experience.table import (
     PART_PREFIX,
     TEACHER_PROMPT,
     TOKEN_REWARDS,
+    UNREAD,
+    UNSCORED,
     experience_schema,
     group_offsets,
+    is_scored,
     parts_of,
     sort_samples,
     support_column,
@@ -41,7 +44,9 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_TEXTS = frozenset({"prompt_id", "source", "prompt", "response", "finish", "reward_error", "turns", "tool_error"})
+_TEXTS = frozenset(
+    {"prompt_id", "source", "prompt", "response", "finish", "reward_error", "turns", "tool_error", UNREAD}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +58,7 @@ class ExperienceBatch:
     response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1].
     rewards (total), correct, truncated: [N].
     reward_parts: name of the part -> [N].
+    scored: which samples have a score, [N]; None if all have one.
     token_rewards: [T]; None without a critique.
     teacher_prompt_tokens: [sum of lengths] with teacher_prompt_offsets [N + 1], what the policy sees as its own teacher;
         None without self-distillation.
@@ -75,6 +81,7 @@ class ExperienceBatch:
     correct: Bool
     truncated: Bool
     weight_versions: Int32
+    scored: Bool | None = None
     token_rewards: Float32 | None = None
     teacher_prompt_tokens: Int32 | None = None
     teacher_prompt_offsets: Int64 | None = None
@@ -145,6 +152,7 @@ class ExperienceBatch:
             correct=self.correct[indices],
             truncated=self.truncated[indices],
             weight_versions=self.weight_versions[indices],
+            scored=None if self.scored is None else self.scored[indices],
             token_rewards=None if self.token_rewards is None else self.token_rewards[responses],
             teacher_prompt_tokens=shown,
             teacher_prompt_offsets=shown_offsets,
@@ -184,6 +192,7 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
         correct=fixed_column(table, "correct").copy(),
         truncated=fixed_column(table, "truncated").copy(),
         weight_versions=fixed_column(table, "weight_version").copy(),
+        scored=is_scored(table) if UNSCORED in table.column_names else None,
         token_rewards=ragged_column(table, TOKEN_REWARDS)[0].copy() if TOKEN_REWARDS in table.column_names else None,
         teacher_prompt_tokens=None if shown is None else shown[0].copy(),
         teacher_prompt_offsets=None if shown is None else shown[1],

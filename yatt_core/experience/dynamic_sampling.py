@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from yatt_core.errors import DataError
-from yatt_core.protocols.receipts import Admission, GroupFacts
+from yatt_core.protocols.receipts import LEAST_COMPARED, Admission, GroupFacts
 from yatt_core.round_off import are_distinct
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst
@@ -39,10 +39,12 @@ class SamplingRule:
     target: the number of groups in an update.
     filters: whether only valid groups are admitted.
     keep: as in `Admission`.
+    least_scored: the number of responses with a score that a group needs to be learnt from.
     """
 
     target: int
     shards: int
+    least_scored: int = 1
     filters: bool = False
     max_waves: int = 1
     ratio_cap: float = 1.0
@@ -55,9 +57,12 @@ class SamplingRule:
     def of(cls, spec: RunSpec) -> Self:
         """Returns the rule of a run's spec."""
         wanted = spec.dynamic_sampling
+        compared = LEAST_COMPARED if spec.algorithm.advantage.compares else 1
+        kept = 2 * wanted.keep if isinstance(wanted, BestAndWorst) else 0
         rule = cls(
             target=spec.data.prompts_per_iteration,
             shards=spec.data.logical_shards,
+            least_scored=max(min(compared, spec.rollout.samples_per_prompt), kept),
             overdispatch=1.0 if wanted.overdispatch is None else wanted.overdispatch.factor,
         )
         if isinstance(wanted, AllGroups):
@@ -102,11 +107,13 @@ class WaveGroups:
     """Metadata of a wave's G groups in prompt order, each [G].
 
     valid: whether a group's largest reward is greater than its smallest, by more than rounding.
+    scored: the number of its responses that have a score; None if all have one.
     """
 
     ordinals: Int64
     valid: Bool
     tokens: Int64
+    scored: Int64 | None = None
 
     @classmethod
     def gather(cls, shards: Iterable[tuple[Sequence[int], GroupFacts]]) -> Self:
@@ -122,8 +129,21 @@ class WaveGroups:
         lowest = np.fromiter(chain.from_iterable(facts.reward_min for _, facts in parts), np.float64)
         highest = np.fromiter(chain.from_iterable(facts.reward_max for _, facts in parts), np.float64)
         tokens = np.fromiter(chain.from_iterable(facts.tokens for _, facts in parts), np.int64)
+        scored = np.fromiter(chain.from_iterable(facts.scored for _, facts in parts), np.int64)
+        if len(scored) not in (0, len(ordinals)):
+            raise DataError(f"{len(ordinals)} groups have facts about the scores of {len(scored)}")
         order = np.argsort(ordinals, kind="stable")
-        return cls(ordinals[order], are_distinct(lowest, highest)[order], tokens[order])
+        return cls(
+            ordinals=ordinals[order],
+            valid=are_distinct(lowest, highest)[order],
+            tokens=tokens[order],
+            scored=scored[order] if len(scored) else None,
+        )
+
+    def usable(self, rule: SamplingRule) -> Bool:
+        """Returns which groups may be learnt from, [G]."""
+        wanted = self.valid if rule.filters else np.ones(len(self.ordinals), dtype=np.bool_)
+        return wanted if self.scored is None else wanted & (self.scored >= rule.least_scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +221,14 @@ class Sampling:
         return WavePlan(len(self.outcomes), wanted, prompts, shards, self.gap, self.average_now)
 
     def settle(self, plan: WavePlan, groups: WaveGroups, shards: int) -> WaveOutcome:
-        """Admits valid groups in prompt order up to the gap.
+        """Admits usable groups in prompt order up to the gap.
 
         After the last wave, groups that were not admitted fill the gap as padding, in prompt order over all
         waves.
 
         shards: the number of finished shards.
         """
-        valid = groups.valid if self.rule.filters else np.ones(len(groups.ordinals), dtype=np.bool_)
+        valid = groups.usable(self.rule)
         chosen = np.flatnonzero(valid)[: self.gap]
         left = np.ones(len(valid), dtype=np.bool_)
         left[chosen] = False
@@ -253,7 +273,7 @@ def shortfall(sampling: Sampling) -> str:
         return ""
     groups, waves = sum(outcome.groups for outcome in sampling.outcomes), len(sampling.outcomes)
     return (
-        f"only {sampling.rule.target - missing} of {sampling.rule.target} groups are valid after {waves} waves of "
+        f"only {sampling.rule.target - missing} of {sampling.rule.target} groups can be learnt from after {waves} waves of "
         f"{groups} prompts in total; {missing} masked groups fill the batch"
     )
 

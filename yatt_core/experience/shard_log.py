@@ -284,7 +284,7 @@ def _facts(key: WorkKey, term: int, plan: str, table: pa.Table) -> dict[str, Any
         "prompt_ordinals": np.unique(fixed_column(table, "prompt_ordinal")).tolist(),
         "group_digests": [digests[start : start + 32].hex() for start in range(0, len(digests), 32)],
         "weight_versions": np.unique(fixed_column(table, "weight_version")).tolist(),
-        "groups": {name: list(values) for name, values in asdict(group_facts(table)).items()},
+        "groups": {name: list(values) for name, values in asdict(group_facts(table)).items() if values},
     }
 
 

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -20,14 +21,17 @@ import pyarrow as pa
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.tool_calls import KINDS
-from yatt_core.protocols.receipts import GroupFacts
+from yatt_core.protocols.receipts import LEAST_COMPARED, GroupFacts
+from yatt_core.round_off import are_distinct
 from yatt_core.wire.columns import Array, Int64, fixed_column, ragged_column, text_column
 from yatt_core.wire.support import Support
 
+Bool = npt.NDArray[np.bool_]
 PART_PREFIX = "reward/"
 TOKEN_REWARDS = "token_rewards"
 TEACHER_PROMPT = "teacher_prompt_tokens"
 SUPPORT_TOKENS, SUPPORT_SIZES = "support_tokens", "support_sizes"
+UNSCORED, UNREAD = "unscored", "unread_judgements"
 FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
@@ -53,6 +57,8 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
     ("media", pa.string()),
     ("turns", pa.int32()),
     ("tool_error", pa.string()),
+    (UNSCORED, pa.string()),
+    (UNREAD, pa.string()),
     (TOKEN_REWARDS, pa.list_(pa.float32())),
     (TEACHER_PROMPT, pa.list_(pa.int32())),
     (SUPPORT_TOKENS, pa.list_(pa.int32())),
@@ -60,12 +66,16 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
 )
 """media: content addresses of the prompt's images, separated by spaces. turns: the policy's answers in the response.
 tool_error: why a tool's result is missing, else null.
+unscored: the reward parts that leave the sample without a score, each as part/cause, separated by spaces; null if it has a
+score. Its reward and correct are then 0 and false, and count nowhere. In runs whose rewards may be missing.
+unread_judgements: the judgements without a score, each as part/cause, separated by spaces; null if there are none. In runs with
+judges that write an answer.
 token_rewards: the reward of each response token, with a critique.
 teacher_prompt_tokens: what the policy sees as its own teacher, with self-distillation.
 support_tokens: the tokens that the sampler had left at each position, one position after another; support_sizes: their number
 at each position, 0 where nothing was sampled. Both if the update replays the support.
 """
-_NULLABLE = frozenset({"reward_error", "tool_error"})
+_NULLABLE = frozenset({"reward_error", "tool_error", UNSCORED, UNREAD})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
 
 
@@ -147,15 +157,25 @@ def group_digests(table: pa.Table) -> bytes:
     return b"".join(digests)
 
 
+def is_scored(table: pa.Table) -> Bool:
+    """Returns which samples of a table have a score, [N]."""
+    if UNSCORED not in table.column_names:
+        return np.ones(table.num_rows, dtype=np.bool_)
+    return np.asarray(table.column(UNSCORED).is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
 def group_facts(table: pa.Table) -> GroupFacts:
     """Returns the facts about a canonical table's groups on which dynamic sampling and curricula base their decisions."""
-    rewards, bounds = fixed_column(table, "reward"), group_offsets(fixed_column(table, "prompt_ordinal"))
+    rewards, scored = fixed_column(table, "reward"), is_scored(table)
+    bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
     tokens = np.diff(ragged_column(table, "response_tokens")[1][bounds])
+    groups = [rewards[start:stop][scored[start:stop]].tolist() for start, stop in itertools.pairwise(bounds)]
     return GroupFacts(
-        reward_min=tuple(np.minimum.reduceat(rewards, bounds[:-1]).tolist()),
-        reward_max=tuple(np.maximum.reduceat(rewards, bounds[:-1]).tolist()),
+        reward_min=tuple(min(group, default=0.0) for group in groups),
+        reward_max=tuple(max(group, default=0.0) for group in groups),
         tokens=tuple(tokens.tolist()),
         correct=tuple(np.add.reduceat(fixed_column(table, "correct").astype(np.int64), bounds[:-1]).tolist()),
+        scored=tuple(map(len, groups)) if UNSCORED in table.column_names else (),
     )
 
 
@@ -163,17 +183,23 @@ def sums_of(table: pa.Table) -> dict[str, float]:
     """Returns additive statistics of a canonical table; summed over all shards, they are the iteration's statistics.
 
     Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
-    `zero_spread_groups` counts prompts whose samples all got the same reward. If responses have turns,
-    there are also `turns`, the number of answered calls (`tool_calls`), and the number of samples with a failed
-    call by the kind of the first failure (`tool_errors/KIND`).
+    Sums of rewards are over the samples that have a score, whose number is `scored`. `zero_spread_groups` counts prompts
+    whose scored samples all got the same reward, out of the `compared_groups`, which lack no score or have at least two.
+    `unscored` counts the other samples, `unread_judgements` the judgements without a score; `unscored/` and
+    `unread_judgements/` also by part and cause. If responses have turns, there are
+    also `turns`, the number of answered calls (`tool_calls`), and the number of samples with a failed call by the kind of
+    the first failure (`tool_errors/KIND`).
     """
     rewards = fixed_column(table, "reward")
     bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
     mask, _ = ragged_column(table, "loss_mask")
     log_probs, offsets = ragged_column(table, "log_probs_sampler")
-    spreads = [rewards[start:stop] for start, stop in itertools.pairwise(bounds)]
+    scored = is_scored(table)
+    groups = [rewards[start:stop][scored[start:stop]] for start, stop in itertools.pairwise(bounds)]
+    sizes = np.diff(bounds).tolist()
+    compared = [group for group, size in zip(groups, sizes, strict=True) if len(group) >= min(size, LEAST_COMPARED)]
     sums = {
-        "prompts": float(len(spreads)),
+        "prompts": float(len(groups)),
         "samples": float(table.num_rows),
         "prompt_tokens": float(ragged_column(table, "prompt_tokens")[1][-1]),
         "response_tokens": float(offsets[-1]),
@@ -181,9 +207,11 @@ def sums_of(table: pa.Table) -> dict[str, float]:
         "truncated": float(np.count_nonzero(fixed_column(table, "truncated"))),
         "correct": float(np.count_nonzero(fixed_column(table, "correct"))),
         "reward_errors": float(table.num_rows - table.column("reward_error").null_count),
-        "zero_spread_groups": float(sum(group.min() == group.max() for group in spreads)),
-        "reward": math.fsum(rewards),
-        "reward_squared": math.fsum(rewards * rewards),
+        "scored": float(np.count_nonzero(scored)),
+        "compared_groups": float(len(compared)),
+        "zero_spread_groups": float(sum(not are_distinct(group.min(), group.max()) for group in compared)),
+        "reward": math.fsum(rewards[scored]),
+        "reward_squared": math.fsum(rewards[scored] ** 2),
         "log_prob_sampler": _sum_by_group(log_probs, mask, offsets[bounds]),
     }
     if "turns" in table.column_names:
@@ -191,7 +219,12 @@ def sums_of(table: pa.Table) -> dict[str, float]:
     if SUPPORT_SIZES in table.column_names:
         sums["support_tokens"] = float(ragged_column(table, SUPPORT_TOKENS)[1][-1])
     for part in parts_of(table):
-        sums[PART_PREFIX + part] = math.fsum(fixed_column(table, PART_PREFIX + part))
+        sums[PART_PREFIX + part] = math.fsum(fixed_column(table, PART_PREFIX + part)[scored])
+    for name in (UNSCORED, UNREAD):
+        if name in table.column_names:
+            causes = Counter(cause for text in table.column(name).to_pylist() if text for cause in text.split())
+            sums[name] = float(causes.total() if name == UNREAD else np.count_nonzero(~scored))
+            sums |= {f"{name}/{cause}": float(count) for cause, count in causes.items()}
     return sums
 
 

@@ -264,6 +264,9 @@ def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = Fa
         ("train_rollout_logprob_diff", "train_rollout_logprob_diff_mean"): gap,
         ("gradient_norm", "grad_norm"): spec.gradient_norm,
         ("truncation", "truncated_fraction"): spec.truncation,
+        ("unscored", "unscored_fraction"): spec.unscored,
+        ("mostly_unscored", "unscored_fraction"): spec.mostly_unscored,
+        ("unread_judgements", "judge/unread"): spec.unread_judgements,
         ("throughput", "tokens_per_second"): spec.throughput,
     }
     rules: list[Rule] = [MetricRule(name, metric, guard) for (name, metric), guard in metric_guards.items() if guard]

@@ -29,12 +29,14 @@ class Completion:
     """A chat completion.
 
     text: text of the first choice.
+    cut: whether it ended at its token limit.
     tokens, prompt_tokens: numbers of tokens as counted by the endpoint; 0 if it reports no plausible count.
     """
 
     text: str
     tokens: int
     prompt_tokens: int
+    cut: bool = False
 
 
 def question(part: EndpointPart, item: JudgeItem, seed: int) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def completion_of(body: bytes) -> Completion:
     if not isinstance(text, str):
         raise DataError(f"the endpoint returned no text (finish_reason {reason!r:.40})")
     # JSON can contain lone surrogates, which UTF-8 files cannot.
-    return Completion(text.encode("utf-8", "replace").decode(), tokens, prompt_tokens)
+    return Completion(text.encode("utf-8", "replace").decode(), tokens, prompt_tokens, cut=reason == "length")
 
 
 def _count(value: Any) -> int:

@@ -81,7 +81,11 @@ class EndpointJudge:
             answer = self._attempt(body)
             if isinstance(answer, Completion):
                 return Judgement(
-                    answer.text, self._parse(answer.text, len(item.steps)), answer.tokens, answer.prompt_tokens
+                    answer=answer.text,
+                    score=self._parse(answer.text, len(item.steps), answer.cut),
+                    tokens=answer.tokens,
+                    prompt_tokens=answer.prompt_tokens,
+                    cut=answer.cut,
                 )
             reason, asked = answer
             if asked is not None and asked > self._part.longest_wait_seconds:

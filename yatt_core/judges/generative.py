@@ -13,7 +13,7 @@ import numpy as np
 from yatt_core.judges.codec import JudgeCodec
 from yatt_core.judges.parsing import answer_parser
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Int32
+from yatt_core.protocols.generation import FINISHED_LENGTH, GeneratePiece, GenerateRequest, Int32
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.wire.columns import offsets_of
@@ -95,8 +95,13 @@ class GenerativeJudge:
             item, question = batch[place]
             tokens = piece.result.tokens[offsets[number] : offsets[number + 1]]
             answer = self._codec.decode(tokens)
+            cut = bool(piece.result.finish[number] == FINISHED_LENGTH)
             judgements[place][judgement] = Judgement(
-                answer, self._parse(answer, len(item.steps)), len(tokens), len(question)
+                answer=answer,
+                score=self._parse(answer, len(item.steps), cut),
+                tokens=len(tokens),
+                prompt_tokens=len(question),
+                cut=cut,
             )
             if len(judgements[place]) == len(item.seeds):
                 yield Verdict(item.number, tuple(judgements[place][n] for n in range(len(item.seeds))))

@@ -19,12 +19,24 @@ from yatt_core.spec.rewards.parsing import Number, ParseSpec, Pattern, Take, Wro
 
 
 class Parser(Protocol):
-    """Reads a judge's answer."""
+    """Reads the text in which a judge's score is."""
 
     def __call__(self, text: str, steps: int = 0) -> float | None:
-        """Returns the score; None if the answer contains none.
+        """Returns the score; None if the text contains none.
 
         steps: number of the response's steps, for a critique.
+        """
+        ...
+
+
+class AnswerParser(Protocol):
+    """Reads a judge's whole answer."""
+
+    def __call__(self, text: str, steps: int = 0, cut: bool = False) -> float | None:
+        """Returns the score; None if the answer contains none.
+
+        steps: as for `Parser`.
+        cut: whether the answer ended at its token limit; then the rest of it could have changed the score.
         """
         ...
 
@@ -35,12 +47,27 @@ def parsed_text(part: JudgePart, answer: str) -> str:
     return answer if reads_all else split_thoughts(answer).final
 
 
-def answer_parser(part: TemplatedPart) -> Parser:
-    """Returns the function that reads a judge's whole answers. Raises as `parser_of` does."""
+def answer_parser(part: TemplatedPart) -> AnswerParser:
+    """Returns the function that reads a judge's whole answers. Raises as `parser_of` does.
+
+    An answer that was cut has a score only where the first match counts, and where it is still the same without the last
+    word, which may have gone on: `Score: 1` may be the beginning of `Score: 10`.
+    """
     parse = parser_of(part.parse)
-    return lambda text, steps=0: parse(text if part.parse_thoughts else split_thoughts(text).final, steps)
+    takes_last = isinstance(part.parse, WrongSteps) or getattr(part.parse, "take", "first") == "last"
+
+    def parsed(text: str, steps: int = 0, cut: bool = False) -> float | None:
+        read = text if part.parse_thoughts else split_thoughts(text).final
+        score = parse(read, steps)
+        if not cut or score is None:
+            return score
+        whole_words = _LAST_WORD.sub("", read)
+        return None if takes_last or parse(whole_words, steps) != score else score
+
+    return parsed
 
 
+_LAST_WORD = re.compile(r"\S{1,100}\s{0,100}\Z")
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _OF_A_TOTAL = r"of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?"
 _LONE_NUMBER = re.compile(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 NO_ERROR = ""
+UNPARSED, CUT = "unparsed", "cut"
+"""Why a judgement has no score: it cannot be read, or it was cut at its token limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Judgement:
     score: finite number parsed from the answer; None if it could not be parsed.
     tokens: number of tokens generated; 0 for a classifier.
     prompt_tokens: number of tokens read, including the template.
+    cut: whether the answer ended at its token limit instead of at its own end.
     """
 
     answer: str
     score: float | None
     tokens: int
     prompt_tokens: int
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +122,57 @@ class Aggregated(Protocol):
 
     @property
     def on_unparsed(self) -> str:
-        """`zero`: a judgement that cannot be parsed counts as 0. `error`: the whole verdict fails."""
+        """What a judgement without a score does: `absent`: it does not count; without any, the part has no value.
+
+        `zero`: it counts as 0. `error`: the whole verdict fails.
+        """
         ...
 
 
-def aggregate(part: Aggregated, verdict: Verdict) -> tuple[float, str]:
-    """Returns the part's unweighted value for the judged response and an empty string; on failure, 0 and the reason.
+@dataclass(frozen=True, slots=True)
+class PartValue:
+    """What a part makes of a verdict.
 
-    The part's `on_error` determines what happens on failure. The result depends only on part and verdict.
+    value: unweighted; 0 if there is none.
+    reason: why there is no value; empty if there is one.
+    cause: of a missing value: a failure class such as `infrastructure`, or `UNPARSED` or `CUT`.
+    absent: whether the judge answered, but gave no score, which is no failure.
+    """
+
+    value: float
+    reason: str = NO_ERROR
+    cause: str = NO_ERROR
+    absent: bool = False
+
+
+def aggregate(part: Aggregated, verdict: Verdict) -> PartValue:
+    """Returns the part's value for the judged response, which depends only on part and verdict.
+
+    The part's `on_failure` determines what happens without a value, unless that is absent.
     """
     if verdict.error:
-        return 0.0, verdict.error
+        return PartValue(0.0, verdict.error, verdict.error.partition(":")[0])
     if not verdict.judgements:
-        return 0.0, "data: the judge returned no judgement"
+        return PartValue(0.0, "data: the judge returned no judgement", "data")
     scores = []
+    unread = [judgement for judgement in verdict.judgements if judgement.score is None]
     for place, judgement in enumerate(verdict.judgements):
         if judgement.score is None and part.on_unparsed == "error":
             total = len(verdict.judgements)
-            return 0.0, f"data: judgement {place + 1} of {total} could not be parsed: {_shown(judgement.answer)}"
-        scores.append(0.0 if judgement.score is None else judgement.score)
-    return _combined(part.aggregate, scores), NO_ERROR
+            reason = f"data: judgement {place + 1} of {total} {_unread(judgement)}"
+            return PartValue(0.0, reason, cause_of(judgement))
+        if judgement.score is not None:
+            scores.append(judgement.score)
+        elif part.on_unparsed == "zero":
+            scores.append(0.0)
+    if not scores:
+        return PartValue(0.0, f"no score: the judgement {_unread(unread[0])}", cause_of(unread[0]), absent=True)
+    return PartValue(_combined(part.aggregate, scores))
+
+
+def cause_of(judgement: Judgement) -> str:
+    """Returns why a judgement has no score."""
+    return CUT if judgement.cut else UNPARSED
 
 
 def _combined(how: str, scores: list[float]) -> float:
@@ -158,6 +193,11 @@ def _combined(how: str, scores: list[float]) -> float:
             return min(statistics.multimode(scores))
         case _:
             raise ValueError(f"aggregate: unknown method {how!r}; expected one of mean, median, min, max, vote")
+
+
+def _unread(judgement: Judgement) -> str:
+    what = "was cut at its limit" if judgement.cut else "could not be parsed"
+    return f"{what}: {_shown(judgement.answer)}"
 
 
 def _shown(answer: str) -> str:

@@ -81,18 +81,25 @@ PEAK_BYTES = "peak_bytes_in_flight"
 """Key in a shard's timing: its controller's peak of bytes in flight since the controller was asked for its shards."""
 
 
+LEAST_COMPARED = 2
+"""Responses with a score that a group needs, if others have none, for them to be compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
     """The facts on which dynamic sampling and curricula base their decisions: one entry per prompt, in order of ordinal.
 
     tokens: the tokens of all responses to the prompt.
+    reward_min, reward_max: over the responses that have a score; 0 without any.
     correct: number of correct responses; empty in shards of older versions.
+    scored: number of responses that have a score; empty if all have one.
     """
 
     reward_min: tuple[float, ...] = ()
     reward_max: tuple[float, ...] = ()
     tokens: tuple[int, ...] = ()
     correct: tuple[int, ...] = ()
+    scored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +157,10 @@ class EvaluateTask:
 class TaskResult:
     """The answers to a held-out task.
 
-    samples, correct: numbers of answers, and of correct ones.
-    reward: their mean reward.
+    samples, correct: numbers of answers that have a score, and of correct ones.
+    reward: the mean reward of the answers that have a score; 0 without any.
     majority: accuracy of the most frequent answer; None without a vote.
+    unscored: number of answers without a score, which count nowhere else.
     """
 
     prompt_id: str
@@ -161,6 +169,7 @@ class TaskResult:
     correct: int
     reward: float
     majority: float | None = None
+    unscored: int = 0
 
 
 @dataclass(frozen=True, slots=True)

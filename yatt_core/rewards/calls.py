@@ -28,6 +28,9 @@ LARGEST = 1e30
 """Maximum absolute value that a part may add to the total: squares and sums of such rewards stay finite in float64,
 and their advantages stay finite in float32."""
 
+RAISED, TIME_LIMIT, PROCESS, VALUE = "raised", "time_limit", "process", "value"
+"""Causes of failures: the function raised, took too long, ended its process, or returned no usable value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -35,6 +38,8 @@ class Outcome:
 
     reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
     failed: whether the part is at fault, rather than the response.
+    cause: of a failure, or of an absent value: one of a few words by which they are counted.
+    absent: whether the part has no value without having failed, as a judge that gave no score.
     place: `file:line` of the exception; empty if there was none.
     wrong_steps: the numbers of the wrong steps, from 1, of a function that takes steps.
     """
@@ -43,6 +48,8 @@ class Outcome:
     reason: str = ""
     failed: bool = False
     place: str = ""
+    cause: str = ""
+    absent: bool = False
     wrong_steps: tuple[int, ...] = ()
 
 
@@ -77,7 +84,8 @@ def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outco
     try:
         return call_within(limits.seconds, functools.partial(made, function, call, limits.weight))
     except TimeLimitReached as reached:
-        return [broken(too_long(limits.seconds), function.blames_response, error_place(reached))] * len(call)
+        place = error_place(reached)
+        return [broken(too_long(limits.seconds), TIME_LIMIT, function.blames_response, place)] * len(call)
 
 
 async def evaluate_concurrently(
@@ -119,11 +127,11 @@ def too_long(seconds: float) -> str:
     return f"took longer than {seconds:g} s"
 
 
-def broken(reason: str, blames_response: bool, place: str = "") -> Outcome:
-    """Returns the outcome of a call that took too long or ended its process."""
+def broken(reason: str, cause: str, blames_response: bool, place: str = "") -> Outcome:
+    """Returns the outcome of a call that took too long or ended its process. cause: `TIME_LIMIT` or `PROCESS`."""
     if blames_response:
         return Outcome(0.0, f"cannot read the response: {reason}")
-    return Outcome(0.0, reason, failed=True, place=place)
+    return _failed(reason, cause, place)
 
 
 def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
@@ -153,7 +161,7 @@ async def _awaited(
         outcomes, place = _failure(error, call), error_place(error)
     late = time.monotonic() - began > limits.seconds
     if late or limit.expired():  # also if the call has caught the cancellation
-        outcomes = [broken(too_long(limits.seconds), function.blames_response, place)] * len(call)
+        outcomes = [broken(too_long(limits.seconds), TIME_LIMIT, function.blames_response, place)] * len(call)
     return outcomes, late and idle is not None and not limit.expired()
 
 
@@ -183,7 +191,11 @@ def _failure(error: BaseException, call: Call) -> list[Outcome]:
         raise error
     if isinstance(error, UnreadableResponseError):
         return [Outcome(0.0, f"cannot read the response: {error}")] * len(call)
-    return [Outcome(0.0, f"raised {failure_text(error)}", failed=True, place=error_place(error))] * len(call)
+    return [_failed(f"raised {failure_text(error)}", RAISED, error_place(error))] * len(call)
+
+
+def _failed(reason: str, cause: str, place: str = "") -> Outcome:
+    return Outcome(0.0, reason, failed=True, cause=cause, place=place)
 
 
 def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -> list[Outcome]:
@@ -195,7 +207,7 @@ def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -
         value = list(value)
     if not isinstance(value, list | tuple) or len(value) != len(call):
         found = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
-        return [Outcome(0.0, f"returned {found}, not a list of {len(call)} numbers", failed=True)] * len(call)
+        return [_failed(f"returned {found}, not a list of {len(call)} numbers", VALUE)] * len(call)
     return [as_outcome(one, weight) for one in value]
 
 
@@ -204,9 +216,9 @@ def as_critique(value: Any, steps: int) -> Outcome:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, list | tuple) or not all(isinstance(one, bool | np.bool_) for one in value):
-        return Outcome(0.0, f"returned {type(value).__name__}, not a list of booleans", failed=True)
+        return _failed(f"returned {type(value).__name__}, not a list of booleans", VALUE)
     if len(value) != steps:
-        return Outcome(0.0, f"returned {len(value)} booleans for {steps} steps", failed=True)
+        return _failed(f"returned {len(value)} booleans for {steps} steps", VALUE)
     wrong = tuple(number for number, is_wrong in enumerate(value, start=1) if is_wrong)
     return Outcome(float(len(wrong)), wrong_steps=wrong)
 
@@ -214,15 +226,15 @@ def as_critique(value: Any, steps: int) -> Outcome:
 def as_outcome(value: Any, weight: float) -> Outcome:
     """Returns the outcome of a function that returned a value; a failure unless that is a usable number."""
     if not isinstance(value, numbers.Real | np.bool_):
-        return Outcome(0.0, f"returned {type(value).__name__}, not a number", failed=True)
+        return _failed(f"returned {type(value).__name__}, not a number", VALUE)
     try:
         number = float(value)
     except OverflowError:  # raised for integers and fractions
         reason = f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
-        return Outcome(0.0, reason, failed=True)
+        return _failed(reason, VALUE)
     if not math.isfinite(number):
-        return Outcome(0.0, f"returned {number}, not a finite number", failed=True)
+        return _failed(f"returned {number}, not a finite number", VALUE)
     if max(abs(number), abs(number * weight)) > LARGEST:
         reason = f"returned {number:g} with weight {weight:g}; a reward may be at most ±{LARGEST:g}, before and after weighting"
-        return Outcome(0.0, reason, failed=True)
+        return _failed(reason, VALUE)
     return Outcome(number)

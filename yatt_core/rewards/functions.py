@@ -56,7 +56,7 @@ class PartFunction:
         limits = Limits(self.part.timeout_seconds, self.part.weight, self.part.concurrency)
         if isinstance(self.function, RewardFunction):
             return [made(self.function, call, limits.weight) for call in calls]
-        return reward_process().evaluate(self.function, calls, limits, self.part.on_error == "stop")
+        return reward_process().evaluate(self.function, calls, limits, self.part.on_failure == "stop")
 
 
 def part_file(part: FunctionPart) -> CodeFile | None:

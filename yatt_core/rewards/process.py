@@ -25,7 +25,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.calls import Call, Limits, Outcome, broken, outcome_of, too_long
+from yatt_core.rewards.calls import PROCESS, TIME_LIMIT, Call, Limits, Outcome, broken, outcome_of, too_long
 from yatt_core.rewards.conventions import TOKEN_IDS, Unit
 from yatt_core.rewards.registry import FunctionName
 
@@ -124,7 +124,8 @@ class RewardProcess:
             running = unanswered[0]  # the calls are made in order
             deaths[running] += 1
             if isinstance(lost, ProcessSilentError) or deaths[running] == DEATHS:
-                outcomes[running] = [broken(str(lost), loaded.blames_response)] * len(calls[running])
+                cause = TIME_LIMIT if isinstance(lost, ProcessSilentError) else PROCESS
+                outcomes[running] = [broken(str(lost), cause, loaded.blames_response)] * len(calls[running])
                 left.remove(running)
         return outcomes
 

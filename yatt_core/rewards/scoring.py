@@ -13,15 +13,15 @@ from types import MappingProxyType
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.protocols.judges import PartValue
 from yatt_core.rewards.calls import Outcome, as_outcome
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.functions import load_part
 from yatt_core.round_off import total_of
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 
-Judged = Mapping[str, tuple[float, str]]
-"""The judges' results for a response by name of the part: the value, and the reason if the judge failed
-(`judges.aggregate`)."""
+Judged = Mapping[str, PartValue]
+"""What the judges' verdicts on a response come to, by name of the part."""
 
 NOT_JUDGED: Judged = MappingProxyType({})
 Outcomes = Mapping[str, Outcome]
@@ -35,8 +35,10 @@ class SampleScore:
     parts: value by name of the part.
     total: weighted sum of the values; 0 if they cancel out up to rounding.
     correct: True if the accuracy part reaches its threshold.
-    error: the parts that failed or could not read the response and were scored 0, with reasons; empty if there are
-        none.
+    error: the parts without a value of their own, with reasons; empty if there are none.
+    missing: the parts that leave the response without a score, each with its cause; empty if it has a score. Without one,
+        `total` is 0, `correct` is False, and neither means anything.
+    unread: the judgements of the response that have no score, each as part/cause.
     wrong_steps: how wrong each step of the response is, from 0 to 1; empty without a critique.
     """
 
@@ -44,6 +46,8 @@ class SampleScore:
     total: float
     correct: bool
     error: str = ""
+    missing: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     wrong_steps: tuple[float, ...] = ()
 
 
@@ -85,7 +89,7 @@ class RewardScorer:
 
         responses: whole groups for `group`, and a whole batch for `batch`.
 
-        Raises `DataError` for a part that fails and whose `on_error` is `stop`.
+        Raises `DataError` for a part that fails and whose `on_failure` is `stop`.
         """
         found: list[dict[str, Outcome]] = [{} for _ in responses]
         for name, function in self._functions.items():
@@ -120,7 +124,7 @@ class RewardScorer:
         outcomes: those of all parts that are functions.
         judged: the results of all parts that are judges.
 
-        Raises `DataError` for a judge that fails and whose `on_error` is `stop`, and `ValueError` if a value is missing.
+        Raises `DataError` for a judge that fails and whose `on_failure` is `stop`, and `ValueError` if a value is missing.
         """
         if missing := [part.name for part in self._parts if part.name not in outcomes and part.name not in judged]:
             raise ValueError(
@@ -132,14 +136,19 @@ class RewardScorer:
     def _sum(self, parts: Sequence[RewardPart], outcomes: Outcomes, response: Scored) -> SampleScore:
         values: dict[str, float] = {}
         errors: list[str] = []
+        missing: list[str] = []
         terms: list[float] = []
         for part in parts:
             outcome = outcomes[part.name]
             _refuse(part, outcome, response)
             if outcome.reason:
                 errors.append(f"{part.name}: {outcome.reason}")
+            if outcome.absent or (outcome.failed and part.on_failure == "mask"):
+                missing.append(f"{part.name}/{outcome.cause}")
             values[part.name] = outcome.value
             terms.append(part.weight * outcome.value)
+        if missing:
+            return SampleScore(values, 0.0, False, "; ".join(errors), tuple(missing))
         return SampleScore(values, total_of(terms), values[self._accuracy_part] >= self._correct_at, "; ".join(errors))
 
 
@@ -154,15 +163,17 @@ def _calls(unit: Unit, responses: Sequence[Scored]) -> list[list[int]]:
 
 
 def _judgement(part: RewardPart, judged: Judged) -> Outcome:
-    value, reason = judged[part.name]
-    return Outcome(0.0, reason, failed=True) if reason else as_outcome(value, part.weight)
+    found = judged[part.name]
+    if not found.reason:
+        return as_outcome(found.value, part.weight)
+    return Outcome(0.0, found.reason, failed=not found.absent, cause=found.cause, absent=found.absent)
 
 
 def _refuse(part: RewardPart, outcome: Outcome, response: Scored) -> None:
     """Raises `DataError` if the part has failed and must stop the run."""
-    if outcome.failed and part.on_error == "stop":
+    if outcome.failed and part.on_failure == "stop":
         described = part.described if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
         raise DataError(
             f"reward part {part.name!r} ({described}) failed on prompt {response.prompt.prompt_id}, "
-            f"sample {response.sample}: {outcome.reason}; set `on_error: zero` to give such samples a score of 0"
+            f"sample {response.sample}: {outcome.reason}; set `on_failure: mask` to learn nothing from such samples"
         )

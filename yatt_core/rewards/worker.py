@@ -40,15 +40,20 @@ class Server:
         self._requests, self._answers = requests, answers
         self._functions: dict[int, RewardFunction] = {}
         self._pid = os.getpid()
+        self._idle = IdleTime()
+        # Modules make semaphores, locks and clients once, and these belong to the loop in which they are used first.
+        self._runner = asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self._idle))
 
     def run(self) -> None:
         """Serves until the end of the requests."""
-        for line in self._requests:
-            request = json.loads(line)
-            if "load" in request:
-                self._load(request)
-            else:
-                self._evaluate(request)
+        with self._runner:
+            asyncio.set_event_loop(self._runner.get_loop())
+            for line in self._requests:
+                request = json.loads(line)
+                if "load" in request:
+                    self._load(request)
+                else:
+                    self._evaluate(request)
 
     def _load(self, request: dict[str, Any]) -> None:
         try:
@@ -65,9 +70,7 @@ class Server:
         calls = _calls(request)
         try:
             if function.awaits:
-                idle = IdleTime()
-                with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(idle)) as runner:
-                    runner.run(self._await_all(function, calls, limits, stop, idle))
+                self._runner.run(self._await_all(function, calls, limits, stop))
             else:
                 for index, call in enumerate(calls):
                     failed = self._report(index, evaluate(function, call, limits))
@@ -80,10 +83,8 @@ class Server:
             self._say({"end": True})
         end_children()
 
-    async def _await_all(
-        self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool, idle: IdleTime
-    ) -> None:
-        async with aclosing(evaluate_concurrently(function, calls, limits, idle)) as ended:
+    async def _await_all(self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool) -> None:
+        async with aclosing(evaluate_concurrently(function, calls, limits, self._idle)) as ended:
             async for index, outcomes in ended:
                 if self._report(index, outcomes) and stop:
                     break

@@ -17,7 +17,7 @@ from tests.flows.tools import same_result
 
 SHORT = ("iterations=5", "checkpoints.every=100")
 EVERY_2 = "gates.iterations={every: 2}"
-SPIKE = "guards.custom=[{name: spike, metric: grad_norm, at_most: 3.0, window: 1, action: rollback}]"
+SPIKE = "guards.custom=[{name: spike, metric: grad_norm, at_most: 2.5, window: 1, action: rollback}]"
 
 
 def approvals(simulation: Simulation) -> list[Approval]:

@@ -67,7 +67,7 @@ def test_a_run_without_valid_groups_continues_with_a_recorded_warning(driver: Dr
     with driver.ledger() as ledger:
         warnings = ledger.events.of_kind(run, "sampling_short")
         assert [link.body["iteration"] for link in warnings] == [1, 2]
-        assert "only 0 of 8 groups are valid after 2 waves" in warnings[0].body["warning"]
+        assert "only 0 of 8 groups can be learnt from after 2 waves" in warnings[0].body["warning"]
         assert ledger.metrics.history(run, "sampling/padded_groups") == [(1, 8.0), (2, 8.0)]
         assert ledger.metrics.history(run, "sampling/filled_fraction") == [(1, 0.0), (2, 0.0)]
         assert ledger.events.verify(run) is None

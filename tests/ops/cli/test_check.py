@@ -106,7 +106,7 @@ def test_a_reward_file_that_cannot_be_used_is_named_before_anything_starts(
 
 
 def test_a_failure_that_only_marks_samples_is_shown(yatt: Yatt, spec: Path) -> None:
-    parts = "[{name: mine, function: 'tests.rewards.broken_rewards:raising', on_error: zero}]"
+    parts = "[{name: mine, function: 'tests.rewards.broken_rewards:raising', on_failure: zero}]"
     answer = yatt("check", str(spec), "--set", f"rewards.parts={parts}", "-o", "json")
     assert answer.code == 0, answer.err
     assert all(trial["failed"] and "broken_rewards.py:" in trial["place"] for trial in answer.document["trials"])

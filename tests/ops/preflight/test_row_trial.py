@@ -84,7 +84,7 @@ def test_a_row_that_nothing_can_be_compared_with_is_refused(
 
 def test_where_failures_mark_samples_the_rows_are_a_warning(tmp_path: Path) -> None:
     prompts = rows_of("1", "}{")
-    tried = try_rows(spec_of("math_equal", on_error="zero"), prompts, len(prompts), tmp_path)
+    tried = try_rows(spec_of("math_equal", on_failure="zero"), prompts, len(prompts), tmp_path)
     assert (tried.tried, tried.of, len(tried.warnings)) == (2, 2, 1)
     assert "1 of 2 rows cannot be used: row 0/train/a:1" in tried.warnings[0]
 

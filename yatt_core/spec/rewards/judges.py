@@ -18,7 +18,7 @@ from pydantic import (
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
-from yatt_core.spec.rewards.parts import RewardPartBase
+from yatt_core.spec.rewards.parts import OnFailure, RewardPartBase
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSizes
 from yatt_core.spec.template import ANSWER, FINAL, PROMPT, RESPONSE, STEPS, THOUGHTS, fields_of
@@ -90,8 +90,12 @@ class TemplatedPart(RewardPartBase):
     aggregate: Aggregate = "mean"
     """How several judgements are combined. `vote`: the most frequent score; of several equally frequent ones, the
     lowest."""
-    on_unparsed: Literal["zero", "error"] = "zero"
-    """What a judgement without a readable score counts as: a score of 0, or an error of the part."""
+    on_unparsed: Literal["absent", "zero", "error"] = "absent"
+    """What a judgement does that was cut at `max_new_tokens` before its score was certain, or in which there is no score.
+    `absent`: it does not count; a response all of whose judgements are absent has no score, and nothing is learnt from it.
+    `zero`: it scores 0. `error`: the part fails."""
+    on_failure: OnFailure = "mask"
+    """As for a function."""
 
     @field_validator("template")
     @classmethod
@@ -219,7 +223,9 @@ class RewardModelPart(RewardPartBase):
     batch_tokens: PositiveInt = 16_384
     """Maximum number of tokens in a forward pass; a longer response is processed alone."""
     max_tokens: PositiveInt = 4096
-    """Maximum length of a prompt with its response; a longer one counts as an error of the part."""
+    """Maximum length of a prompt with its response; the part fails on a longer one."""
+    on_failure: OnFailure = "mask"
+    """As for a function."""
 
     @field_validator("template")
     @classmethod

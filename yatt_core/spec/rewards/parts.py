@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from yatt_core.spec.base import SpecModel
 
+OnFailure = Literal["stop", "mask", "zero"]
+FORMER_NAME, FORMER_VALUES = "on_error", ("stop", "zero")
 TAKEN_NAMES = frozenset({"mean", "std"})
 """Reserved names: `reward/mean` and `reward/std` are metrics of the total reward."""
 
@@ -22,10 +24,22 @@ class RewardPartBase(SpecModel):
     reads: Literal["last_turn", "response", "final"] = "last_turn"
     """What the part receives of a response: the last turn, the whole response including tool calls and results, or the
     last turn without its thoughts, which is empty if they do not end."""
-    on_error: Literal["stop", "zero"] = "stop"
-    """What to do after a failure on a sample: stop the run, or score 0 and mark the sample. A function fails
-    if it raises, hangs or does not return a number of at most 1e30 (also after weighting), a judge if it gives no
-    usable answer."""
+    on_failure: OnFailure = "stop"
+    """What a failure on a sample does. `stop`: it stops the run. `mask`: the sample has no score and nothing is learnt from
+    it. `zero`: the part scores 0. A function fails if it raises, hangs or does not return a number of at most 1e30 (also
+    after weighting), a judge if it cannot be asked. Default: `stop` for functions, `mask` for judges and `code_tests`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_name(cls, given: Any) -> Any:
+        """Reads `on_error`, the name of `on_failure` in specs of earlier versions."""
+        if not isinstance(given, dict) or FORMER_NAME not in given:
+            return given
+        if "on_failure" in given:
+            raise ValueError(f"{FORMER_NAME} is the former name of on_failure; leave it out")
+        if given[FORMER_NAME] not in FORMER_VALUES:
+            raise ValueError(f"{FORMER_NAME}: expected {' or '.join(FORMER_VALUES)}, or on_failure: mask")
+        return {**{key: value for key, value in given.items() if key != FORMER_NAME}, "on_failure": given[FORMER_NAME]}
 
     @field_validator("name")
     @classmethod

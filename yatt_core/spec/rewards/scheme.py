@@ -11,9 +11,11 @@ from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, field_val
 from yatt_core.named_code import file_name, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.critique import CritiqueSpec, critique_mistakes
-from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
-from yatt_core.spec.rewards.parts import RewardPartBase
+from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TemplatedPart
+from yatt_core.spec.rewards.parts import FORMER_NAME, RewardPartBase
 
+PROGRAMS = "code_tests"
+"""The built-in function that executes programs."""
 PLAIN_PART = "function"
 """The kind of a part without an explicit `kind`."""
 
@@ -34,6 +36,14 @@ class FunctionPart(RewardPartBase):
     """A call that takes longer counts as failed."""
     concurrency: int = Field(default=16, ge=1, le=1024)
     """Maximum number of calls of a coroutine function (`async def`) that a controller makes at once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _failing_sandboxes_say_nothing_about_code(cls, given: Any) -> Any:
+        """Sets the default of `on_failure` for `code_tests`, whose sandbox may fail."""
+        if not isinstance(given, dict) or given.get("function") != PROGRAMS:
+            return given
+        return given if {"on_failure", FORMER_NAME} & set(given) else {**given, "on_failure": "mask"}
 
     @field_validator("file")
     @classmethod
@@ -91,6 +101,14 @@ class RewardSpec(SpecModel):
     def judges(self) -> tuple[JudgePart, ...]:
         """The parts that are judges, in order."""
         return tuple(part for part in self.parts if not isinstance(part, FunctionPart))
+
+    @property
+    def may_mask(self) -> bool:
+        """Whether a response may end up without a score."""
+        return any(
+            part.on_failure == "mask" or (isinstance(part, TemplatedPart) and part.on_unparsed == "absent")
+            for part in self.parts
+        )
 
     @property
     def accuracy_name(self) -> str:

@@ -115,6 +115,31 @@ class TruncationGuard(MetricGuard):
     """Maximum mean that raises no alarm."""
 
 
+class UnscoredGuard(MetricGuard):
+    """Watches `unscored_fraction`: reward parts fail, and nothing is learnt from the samples that they leave without a score."""
+
+    at_most: float | None = Field(default=0.05)
+    """Maximum mean that raises no alarm."""
+
+
+class MostlyUnscoredGuard(MetricGuard):
+    """Watches `unscored_fraction` like `unscored`, for so many that what is left may be no fair sample."""
+
+    action: Action = "pause"
+    """As described for `kl`."""
+    window: PositiveInt = Field(default=2, le=LONGEST_WINDOW)
+    """Number of recent values whose mean is checked, as soon as that many exist."""
+    at_most: float | None = Field(default=0.3)
+    """Maximum mean that raises no alarm."""
+
+
+class UnreadJudgementsGuard(MetricGuard):
+    """Watches `judge/unread`: judges write answers that are cut, or in which there is no score."""
+
+    at_most: float | None = Field(default=0.1)
+    """Maximum mean that raises no alarm, in judgements per response."""
+
+
 class ThroughputGuard(MetricGuard):
     """Watches `tokens_per_second`: the run has slowed down."""
 
@@ -225,6 +250,9 @@ class GuardsSpec(SpecModel):
     gradient_norm: GradientNormGuard | None = GradientNormGuard()
     non_finite: NonFiniteGuard | None = NonFiniteGuard()
     truncation: TruncationGuard | None = TruncationGuard()
+    unscored: UnscoredGuard | None = UnscoredGuard()
+    mostly_unscored: MostlyUnscoredGuard | None = MostlyUnscoredGuard()
+    unread_judgements: UnreadJudgementsGuard | None = UnreadJudgementsGuard()
     throughput: ThroughputGuard | None = ThroughputGuard()
     stalled_phase: StalledPhaseGuard | None = StalledPhaseGuard()
     custom: tuple[CustomGuard, ...] = ()

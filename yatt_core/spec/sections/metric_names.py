@@ -23,11 +23,12 @@ RESULT_METRICS = frozenset(
         "evaluation/reward", "update/skipped",
         "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
+        "unscored_fraction", "evaluation/unscored", "judge/unread", "judge/unparsed", "judge/cut",
         "evaluation/loss", "evaluation/margin", "preference/accuracy", "preference/margin",
     }
 )  # fmt: skip
 """Metrics that are functions of spec, data, seed and iteration."""
-RESULT_FAMILIES = ("reward/", "tools/errors/", "curriculum/")
+RESULT_FAMILIES = ("reward/", "tools/errors/", "curriculum/", "unscored/", "unread_judgements/")
 EVALUATION = re.compile(r"evaluation/([^/]+/)?(reward|(accuracy|majority|pass_at_[0-9]+)(_low|_high)?)")
 """The metrics of an evaluation, over all tasks or of a source."""
 TIMING_METRICS = frozenset(

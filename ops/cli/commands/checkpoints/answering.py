@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.presentation.output import console
+from yatt_core.errors import DataError
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
@@ -125,8 +126,13 @@ def model_weights(folder: Path) -> Tensors:
     return {name: state[name].numpy() for name in first.values()}
 
 
-def figures_of(summary: Summary) -> dict[str, Any]:
-    """Returns figures as plain values: tasks, accuracy with its interval, reward, and the other estimates by name."""
+def figures_of(summary: Summary | None) -> dict[str, Any]:
+    """Returns figures as plain values: tasks, accuracy with its interval, reward, and the other estimates by name.
+
+    Raises `DataError` if there are none, because no answer has a score.
+    """
+    if summary is None:
+        raise DataError("no answer to any task has a score: a reward part failed on all of them")
     accuracy = summary.estimates["accuracy"]
     others = {name: asdict(each) for name, each in summary.estimates.items() if each is not accuracy}
     return {
@@ -135,6 +141,7 @@ def figures_of(summary: Summary) -> dict[str, Any]:
         "low": accuracy.low,
         "high": accuracy.high,
         "reward": summary.reward,
+        "unscored": summary.unscored,
         **others,
     }
 

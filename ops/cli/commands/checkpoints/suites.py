@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ops.queries.suites import SuiteHistory
     from yatt_core.evaluation.panel import Judged, PanelSpec
     from yatt_core.evaluation.suites import Suite, SuiteSpec
+    from yatt_core.evaluation.summary import Summary
     from yatt_core.spec import RunSpec
 
 
@@ -137,7 +138,8 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
         tasks = evaluate_weights(answering, weights, advance, suite.prompts, media, panel)
     judged = [] if panel is None else panel.judge()
     whole = summarise(tasks, answering.evaluation)
-    sets = by_source(tasks, answering.data, answering.evaluation) or {answering.data.source_names[0]: whole}
+    sets: Mapping[str, Summary | None] = by_source(tasks, answering.data, answering.evaluation)
+    sets = sets or {answering.data.source_names[0]: whole}
     names = answering.data.source_names
     figures = {
         **figures_of(whole),

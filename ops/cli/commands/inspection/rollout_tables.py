@@ -170,10 +170,14 @@ def _relation(pair: GroupPair) -> str:
 
 
 def _write_facts(row: SampleView) -> None:
+    from ops.queries.experience import Validity
+
     parts = ", ".join(f"{name} {value:.4g}" for name, value in row.rewards.items())
     advantage = "" if row.advantage is None else f", advantage {row.advantage:.4g}"
-    valid = "" if row.validity == "used" else f", {row.validity}"
-    write(f"reward {row.reward:.4g} ({parts}){advantage}, {row.tokens} tokens, ended by {row.finish}{valid}")
+    unscored = row.validity == Validity.UNSCORED
+    valid = "" if row.validity == Validity.USED or unscored else f", {row.validity}"
+    reward = row.validity if unscored else f"reward {row.reward:.4g}"
+    write(f"{reward} ({parts}){advantage}, {row.tokens} tokens, ended by {row.finish}{valid}")
     if row.reward_error:
         write(f"reward failed: {row.reward_error}")
     if row.tool_error:
