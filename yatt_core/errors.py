@@ -17,6 +17,11 @@ class FailureClass(StrEnum):
     NUMERIC = "numeric"
     CONFIGURATION = "configuration"
     FENCED = "fenced"
+    AWAY = "away"
+
+
+IS_AWAY = " is away: "
+"""Stands between the name and the reason in the text of an `AwayError`."""
 
 
 class ExitCode:
@@ -39,6 +44,17 @@ class YattError(Exception):
 
 class InfrastructureError(YattError):
     """A process, machine, network or disk failed; a retry may succeed."""
+
+
+class AwayError(InfrastructureError):
+    """Something outside of YATT does not answer; it is waited for. The text begins with its name and `is away: `."""
+
+    failure_class = FailureClass.AWAY
+
+    @property
+    def dependency(self) -> str:
+        """The name of what is away."""
+        return str(self).partition(IS_AWAY)[0]
 
 
 class CutError(InfrastructureError):

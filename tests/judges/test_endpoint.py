@@ -12,7 +12,7 @@ import pytest
 
 from tests.judges.parts import endpoint, item, verdicts
 from tests.judges.server import KEY, Reply, completion, serving
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.registry import build_judge
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
@@ -131,12 +131,58 @@ def test_what_may_pass_is_tried_again(failures):
         ),
     ],
 )
-def test_what_does_not_pass_is_an_infrastructure_failure_with_its_reason(reply, reason):
+def test_an_endpoint_that_answers_nothing_is_away_for_a_reason(reply, reason):
     with serving(lambda body, number: reply) as server:
         judge = EndpointJudge(endpoint(server.url, retries=2))
-        with pytest.raises(InfrastructureError, match=rf"rewards.parts 'judge': {server.url}: {reason}"):
+        with pytest.raises(AwayError, match=rf"judge 'judge' at {server.url} is away: {reason}") as caught:
             verdicts(judge, item(1))
-        assert len(server.bodies) == 3
+        assert len(server.bodies) == 3 + 1, "at last, whether it answers anything"
+    assert caught.value.dependency == f"judge 'judge' at {server.url}"
+
+
+def test_a_request_that_fails_while_others_are_answered_has_failed_alone():
+    def answer(body, number):
+        poisonous = "poison" in body["messages"][0]["content"]
+        return Reply(500) if poisonous else Reply(body=completion("yes"))
+
+    with serving(answer) as server:
+        part = endpoint(server.url, retries=2, backoff_seconds=0.01)
+        together = verdicts(EndpointJudge(part), *(item(n, "poison" if n == 3 else "fine") for n in range(6)))
+        alone = verdicts(EndpointJudge(part), item(3, "poison"))
+    assert {number for number, said in together.items() if said.error} == {3}
+    for said in (together[3], alone[3]):
+        assert said.error.startswith("infrastructure: ") and "status 500, 3 times" in said.error
+        assert aggregate(part, said).cause == "infrastructure"
+    assert together[0].judgements[0].score == 1.0
+
+
+def test_where_a_third_of_requests_fail_every_item_is_judged():
+    with serving(lambda body, number: Reply(503) if number % 3 == 0 else Reply(body=completion("yes"))) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url, backoff_seconds=0.01)), *map(item, range(20)))
+    assert not any(verdict.error for verdict in said.values()) and len(said) == 20
+
+
+def test_what_an_outage_hits_just_after_an_answer_is_asked_again_and_judged():
+    """The outage outlasts the retries, but nothing is known yet: an item that failed would be masked for nothing."""
+    ends = time.monotonic() + 1.5
+
+    def answer(body, number):
+        away = number >= 2 and time.monotonic() < ends
+        return Reply(503) if away else Reply(body=completion("yes"))
+
+    with serving(answer) as server:
+        part = endpoint(server.url, retries=1, backoff_seconds=0.05, max_concurrent_requests=2)
+        said = verdicts(EndpointJudge(part), *map(item, range(8)))
+    assert len(said) == 8 and not any(verdict.error for verdict in said.values())
+
+
+def test_an_endpoint_that_refuses_the_smallest_question_is_there():
+    def answer(body, number):
+        return Reply(400) if body["max_tokens"] == 1 else Reply(500)
+
+    with serving(answer) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url, retries=0)), item(1))
+    assert said[1].error.startswith("infrastructure: ")
 
 
 def test_an_endpoint_that_wants_to_be_left_alone_for_long_is_out_of_reach():

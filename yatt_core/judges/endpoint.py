@@ -2,20 +2,24 @@
 
 Consumes items. Produces a verdict as soon as all judgements of an item are complete. Each judgement is one
 request, with as many in parallel as the part allows; each is retried with exponential backoff as long as a
-retry may help. Messages contain neither keys nor the bodies of error responses,
-which may repeat what was sent.
+retry may help. A request that still fails while others are answered has failed: its item gets no judgement. While none is
+answered, the endpoint is away, and no item gets anything. Messages contain neither keys nor the bodies of error
+responses, which may repeat what was sent.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 
 import httpx
 
-from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.availability import Availability
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, InfrastructureError
 from yatt_core.judges.api_keys import key_of
 from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
 from yatt_core.judges.exchange import Exchange
@@ -24,6 +28,9 @@ from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.secret_references import BlockReader
 from yatt_core.spec.rewards.judges import LOOPBACK, EndpointPart
+
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two attempts at a request that has used up its retries, until it is known what its failure means."""
 
 
 class EndpointJudge:
@@ -38,6 +45,8 @@ class EndpointJudge:
         self._part, self._parse = part, answer_parser(part)
         self._place = f"rewards.parts {part.name!r}: {part.url}"
         self._exchange = Exchange(_client_of(part, read_block), part.timeout_seconds)
+        self._availability = Availability()
+        self._lock = threading.Lock()
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -53,8 +62,8 @@ class EndpointJudge:
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts in order of completion.
 
-        Raises `ConfigurationError` for a 4xx response that a retry cannot change, and `InfrastructureError`
-        after all retries are exhausted.
+        Raises `ConfigurationError` for a 4xx response that a retry cannot change, and `AwayError` if the endpoint answers
+        no request.
         """
         stop = threading.Event()
         with ThreadPoolExecutor(self._part.max_concurrent_requests, thread_name_prefix="judge") as pool:
@@ -63,7 +72,9 @@ class EndpointJudge:
             missing = [len(futures) for futures in asked]
             try:
                 for future in as_completed(places):
-                    if (error := future.exception()) is not None and not isinstance(error, DataError):
+                    if (error := future.exception()) is not None and not isinstance(
+                        error, DataError | RequestFailedError
+                    ):
                         raise error
                     missing[place := places[future]] -= 1
                     yield () if missing[place] else (_verdict(request.items[place].number, asked[place]),)
@@ -77,9 +88,12 @@ class EndpointJudge:
         stop: set when the result is no longer needed.
         """
         body = question(self._part, item, seed)
-        for attempt in range(self._part.retries + 1):
+        since = time.monotonic()
+        for attempt in itertools.count():
+            sent = time.monotonic()
             answer = self._attempt(body)
             if isinstance(answer, Completion):
+                self._note_answer(sent)
                 return Judgement(
                     answer=answer.text,
                     score=self._parse(answer.text, len(item.steps), answer.cut),
@@ -87,12 +101,58 @@ class EndpointJudge:
                     prompt_tokens=answer.prompt_tokens,
                     cut=answer.cut,
                 )
+            self._note_failure()
             reason, asked = answer
             if asked is not None and asked > self._part.longest_wait_seconds:
-                raise InfrastructureError(f"{self._place}: {reason}; it asks to wait for {asked:g} s")
-            if attempt < self._part.retries and stop.wait(wait_before(self._part, attempt, asked)):
-                break
-        raise InfrastructureError(f"{self._place}: {reason}, {attempt + 1} times in a row")
+                raise self._away(f"{reason}; it asks to wait for {asked:g} s")
+            if attempt >= self._part.retries:
+                self._give_up(f"{reason}, {attempt + 1} times in a row", since)
+            since = time.monotonic()
+            wait = wait_before(self._part, min(attempt, self._part.retries), asked)
+            if stop.wait(wait if attempt < self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)):
+                raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
+        raise AssertionError("the loop has no end")
+
+    def _give_up(self, reason: str, since: float) -> None:
+        """Decides what a request means that has failed as often as it may; returns if that is not known yet.
+
+        since: when it had failed the time before.
+
+        Raises `RequestFailedError` if the endpoint answers others, and `AwayError` if it has answered none for a while.
+        """
+        with self._lock:
+            others_answered = self._availability.answers_what_was_sent_after(since)
+        if others_answered or self._answers_at_all():
+            raise RequestFailedError(f"{self._place}: {reason}")
+        with self._lock:
+            is_away = self._availability.is_away(time.monotonic())
+        if is_away:
+            raise self._away(reason)
+
+    def _answers_at_all(self) -> bool:
+        """Asks for next to nothing: a request may fail for what is in it, while no other is on its way."""
+        body = {"model": self._part.model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}
+        sent = time.monotonic()
+        try:
+            answers = isinstance(self._attempt(body), Completion)
+        except (ConfigurationError, DataError):  # it refuses the question, so it is there
+            answers = True
+        if answers:
+            self._note_answer(sent)
+        else:
+            self._note_failure()
+        return answers
+
+    def _away(self, reason: str) -> AwayError:
+        return AwayError(f"judge {self._part.name!r} at {self._part.url}{IS_AWAY}{reason}")
+
+    def _note_answer(self, sent: float) -> None:
+        with self._lock:
+            self._availability.answered(time.monotonic(), sent)
+
+    def _note_failure(self) -> None:
+        with self._lock:
+            self._availability.failed()
 
     def _attempt(self, body: Mapping[str, object]) -> Completion | tuple[str, float | None]:
         """Returns a completion, or the reason why there is none yet and the wait that the endpoint asks for."""
@@ -116,6 +176,10 @@ class EndpointJudge:
         return f"status {answer.status}", asked_seconds(answer.retry_after, datetime.now(UTC))
 
 
+class RequestFailedError(Exception):
+    """A request that the endpoint does not answer although it answers others; the text is the reason."""
+
+
 def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
     """Returns the verdict on an item whose judgements are complete or have failed.
 
@@ -125,6 +189,8 @@ def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
         return Verdict(number, tuple(judgement.result() for judgement in judgements))
     except DataError as error:
         return Verdict(number, (), f"data: {error}")
+    except RequestFailedError as error:
+        return Verdict(number, (), f"infrastructure: {error}")
 
 
 def _client_of(part: EndpointPart, read_block: BlockReader | None) -> httpx.AsyncClient:
