@@ -25,6 +25,7 @@ from flows.driver.deadlines import PhaseDeadlines
 from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
 from flows.driver.machine_meter import MachineMeter
+from flows.driver.outages import Outages
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
@@ -79,6 +80,7 @@ class DriverSession:
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
+        self.outages = Outages(context, self.stops, self.threads)
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.claimed = False
         """True once the flow has taken the session over."""

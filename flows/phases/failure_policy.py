@@ -15,7 +15,7 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.experience import cursor_after, has_damage
 from flows.run.control_state import ControlState
-from yatt_core.errors import DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.errors import AwayError, DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
 from yatt_core.guards.rules import non_finite_alarm
 from yatt_core.logs import redact
 
@@ -38,6 +38,11 @@ def handle_failure(session: DriverSession, iteration: int, name: str, error: Yat
     reason = redact(str(error))
     if isinstance(error, StorageFullError):
         raise Paused(f"{reason}; free some space, then `yatt resume {session.context.run}`") from error
+    if isinstance(error, AwayError):
+        if session.outages.wait(error):
+            raise PhaseRetry(reason) from error
+        hours = session.context.spec.recovery.wait_hours
+        raise Paused(f"{reason}; waited for {hours:g} h, `yatt resume {session.context.run}` tries again") from error
     if isinstance(error, ReplayError):
         return
     if within_budget(session, iteration, name, error):

@@ -47,6 +47,8 @@ class RecoverySpec(SpecModel):
     """Lifetime of the lease, which is renewed five times per lifetime."""
     grace_seconds: PositiveFloat = 120.0
     """How long the run's cluster waits for a new driver after the last one has disconnected."""
+    wait_hours: PositiveFloat = 2.0
+    """How long a run waits for something outside of YATT that is away, such as the endpoint of a judge; then it pauses."""
     ledger_wait_seconds: PositiveFloat = 120.0
     """How long a driver waits for an unresponsive ledger; it does no other work meanwhile."""
     stop_grace_seconds: PositiveFloat | None = None

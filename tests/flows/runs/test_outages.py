@@ -1,0 +1,80 @@
+"""A judge's endpoint that is away: the run waits, asks for nothing twice, and ends with the bits of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from flows.branching.branches import revise
+from tests.flows.tools import Driver, same_result
+from tests.judges.server import Reply, Server, completion, serving
+
+RULE = {"name": "rule", "function": "virtual_score"}
+AWAY_SECONDS = 3.0
+
+
+def judge(url: str) -> dict[str, Any]:
+    return {
+        "name": "others", "kind": "endpoint", "url": url, "model": "m", "template": "{prompt} {response}", "seeded": True,
+        "retries": 1, "backoff_seconds": 0.05,
+    }  # fmt: skip
+
+
+def create(driver: Driver, server: Server, *changes: str) -> str:
+    parts = f"rewards.parts={json.dumps([RULE, judge(server.url)])}"
+    return driver.create("virtual.yaml", parts, "evaluation.every=0", "iterations=2", *changes)
+
+
+@contextmanager
+def endpoint(*away: threading.Event) -> Iterator[tuple[Server, set[int]]]:
+    """Serves a judge whose answer follows from the question; yields it and the seeds that were answered.
+
+    away: the judge answers nothing until these are set.
+    """
+    answered: set[int] = set()
+
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        if not all(event.is_set() for event in away):
+            return Reply(503)
+        if "seed" in body:
+            assert body["seed"] not in answered, "asked again although the answer was durable"
+            answered.add(body["seed"])
+        text = body["messages"][0]["content"]
+        return Reply(body=completion("yes" if (len(text) + body.get("seed", 0)) % 2 else "no"))
+
+    with serving(answer) as server:
+        yield server, answered
+
+
+def states(driver: Driver, run: str) -> list[str]:
+    with driver.ledger() as ledger:
+        return [event.body["reason"] for event in ledger.events.of_kind(run, "state")]
+
+
+@pytest.mark.timeout(300)
+def test_a_run_waits_for_a_judge_and_ends_with_the_bits_of_an_undisturbed_one(driver: Driver) -> None:
+    with endpoint() as (server, asked):
+        quiet = create(driver, server)
+        driver.drive(quiet)
+    back = threading.Event()
+    with endpoint(back) as (server, answered):
+        run = create(driver, server, "recovery.wait_hours=1e-4")
+        driver.drive(run, expect=4)
+        assert any(
+            reason.startswith("waiting for judge 'others' at http://127.0.0.1") for reason in states(driver, run)
+        )
+        assert "waited for 0.0001 h" in states(driver, run)[-1]
+        with driver.ledger() as ledger:
+            attempts = ledger.phases.attempts(run, 0, 1)
+            assert {row.failure_class for row in attempts if row.failure_class} == {"away"}
+        threading.Timer(AWAY_SECONDS, back.set).start()
+        revise(driver.home, run, ["recovery.wait_hours=1"])
+        driver.drive(run)
+    assert same_result(driver.results(quiet), driver.results(run))
+    assert len(answered) == len(asked) > 0
+    assert states(driver, run)[-1] == "target reached"

@@ -1,0 +1,22 @@
+"""How long to wait before a dependency that is away is tried again: pure functions of the number of tries.
+
+Consumes the number of tries and a random number. Produces a pause that doubles up to a bound, with jitter, so that runs which
+wait for the same thing do not come back at once.
+"""
+
+from __future__ import annotations
+
+FIRST_SECONDS = 2.0
+LONGEST_SECONDS = 15.0
+JITTER = 0.25
+"""Largest fraction by which a pause is longer or shorter."""
+
+
+def pause_before(tries: int, chance: float) -> float:
+    """Returns the seconds before the next try.
+
+    tries: number of tries so far.
+    chance: a number in [0, 1).
+    """
+    usual = min(FIRST_SECONDS * 2.0 ** min(tries, 60), LONGEST_SECONDS)
+    return usual * (1.0 + JITTER * (2.0 * chance - 1.0))
