@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
-from db.core.models import Event, PhaseAttempt
+from db.core.models import Event, Iteration, PhaseAttempt, Shard
 from db.write.events import append, lock_run, signature
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
@@ -157,10 +157,16 @@ class Phases:
     def charged(self, run: str, branch: int, iteration: int, phase: str) -> dict[str, int]:
         """Returns the number of failed attempts at a phase that count against its budget, by failure class.
 
-        Counts the dispatched attempts of all drivers, except those that were forgiven.
+        Counts the dispatched attempts of all drivers that failed since the run last committed an iteration or sealed a shard,
+        except those that were forgiven.
         """
         with self._database.read() as connection:
             return _charged(connection, Attempt(run, branch, iteration, phase, number=0))
+
+    def progressed_at(self, run: str) -> int:
+        """Returns when the run last committed an iteration or sealed a shard, milliseconds since 1970; 0 before it did."""
+        with self._database.read() as connection:
+            return _progressed_at(connection, run)
 
     def forgive(
         self, fence: Fence, branch: int, iteration: int, phase: str, reason: str, by: str = ""
@@ -215,8 +221,16 @@ def _phase(run: str, branch: int, iteration: int, phase: str) -> tuple[Any, ...]
     )
 
 
+def _progressed_at(connection: Connection, run: str) -> int:
+    """Returns when the run last committed an iteration or sealed a shard, milliseconds since 1970; 0 before it did."""
+    committed = select(func.max(Iteration.committed_at)).where(Iteration.run == run).scalar_subquery()
+    sealed = select(func.max(Shard.recorded_at)).where(Shard.run == run).scalar_subquery()
+    found = connection.execute(select(committed, sealed)).one()
+    return max((int(moment) for moment in found if moment is not None), default=0)
+
+
 def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
-    """Returns a phase's failures by class, counted after the last forgiven attempt."""
+    """Returns a phase's failures by class since the run last got on, counted after the last forgiven attempt."""
     place = {"branch": at.branch, "iteration": at.iteration, "phase": at.phase}
     events = select(Event.body).where(Event.run == at.run, Event.kind == FORGIVEN)
     forgiven = [body["up_to"] for body in connection.execute(events).scalars() if place.items() <= body.items()]
@@ -225,6 +239,7 @@ def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
         .where(*_phase(at.run, at.branch, at.iteration, at.phase))
         .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
         .where(PhaseAttempt.number > max(forgiven, default=0))
+        .where(PhaseAttempt.ended_at >= _progressed_at(connection, at.run))
         .group_by(PhaseAttempt.failure_class)
     )
     return {str(kind): int(count) for kind, count in connection.execute(query)}

@@ -239,9 +239,10 @@ class ActorsStart:
         actors.failures.clear()
 
     def _quarantined(self) -> frozenset[str]:
-        """Returns the names of the nodes on which too many actors were lost recently."""
+        """Returns the names of the nodes on which too many actors were lost recently, without anything new in between."""
         context, recovery = self._context, self._context.spec.recovery
-        since = context.clock.time_ms() - 1000 * recovery.quarantine_seconds
+        recently = context.clock.time_ms() - 1000 * recovery.quarantine_seconds
+        since = max(recently, context.ledger.phases.progressed_at(context.run))
         losses = [link for link in context.ledger.events.of_kind(context.run, ACTOR_LOST) if link.at > since]
         lost = Counter(str(link.body["node"]) for link in losses)
         bad = frozenset(node for node, count in lost.items() if node and count >= recovery.quarantine_after)

@@ -155,12 +155,14 @@ class DriverSession:
 
     def _too_many_lost(self) -> Ending | None:
         context, allowed = self.context, self.context.spec.recovery.budgets.lost_drivers_per_hour
-        lost = context.ledger.leases.lost_in_a_row(context.run, DRIVER, context.clock.time_ms() - HOUR_MS)
+        since = max(context.clock.time_ms() - HOUR_MS, context.ledger.phases.progressed_at(context.run))
+        lost = context.ledger.leases.lost_in_a_row(context.run, DRIVER, since)
         if lost <= allowed:
             return None
         return Ending.of(
             "pause",
-            f"{lost} drivers in a row ended within an hour without an error of their own, for example for lack of memory; "
+            f"{lost} drivers in a row ended within an hour without an error of their own, for example for lack of memory, and "
+            "without anything new in between; "
             f"recovery.budgets.lost_drivers_per_hour is {allowed}",
         )
 

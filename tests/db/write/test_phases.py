@@ -7,7 +7,8 @@ import pytest
 from db.core.engine import Fence
 from db.core.errors import OutOfOrder
 from db.ledger import Ledger
-from tests.db.tools import SimulatedClock, holder
+from db.write.records import ShardRow
+from tests.db.tools import SimulatedClock, commit_of, holder
 
 
 def test_an_attempt_goes_from_planned_to_done(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
@@ -47,6 +48,30 @@ def test_failures_are_charged_by_class_and_only_once_dispatched(ledger: Ledger, 
     assert undispatched.number == 4
     assert ledger.phases.charged(run, 0, 1, "collect") == {"data": 1, "infrastructure": 2}
     assert ledger.phases.charged(run, 0, 2, "collect") == {}
+
+
+@pytest.mark.parametrize("progress", ["sealed", "committed"])
+def test_what_failed_before_something_new_was_made_is_no_longer_charged(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock, progress: str
+) -> None:
+    def fail(times: int) -> None:
+        for _ in range(times):
+            attempt = ledger.phases.plan(fence, 0, 1, "collect")
+            ledger.phases.dispatch(fence, attempt)
+            ledger.phases.fail(fence, attempt, "infrastructure", "it broke")
+            clock.advance(1)
+
+    assert ledger.phases.progressed_at(run) == 0
+    fail(2)
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"infrastructure": 2}
+    if progress == "sealed":
+        ledger.records.shard(fence, ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0}))
+    else:
+        ledger.commits.commit(fence, commit_of(0))
+    assert ledger.phases.progressed_at(run) == clock.now
+    assert ledger.phases.charged(run, 0, 1, "collect") == {}
+    fail(3)
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"infrastructure": 3}
 
 
 def test_a_drivers_death_is_charged_to_a_class_of_its_own(ledger: Ledger, run: str, clock: SimulatedClock) -> None:

@@ -19,7 +19,10 @@ class CheckpointSpec(SpecModel):
 
 
 class BudgetSpec(SpecModel):
-    """Attempts allowed per phase, by class of failure, charged when an attempt is dispatched; and lost drivers."""
+    """Attempts allowed per phase, by class of failure, charged when an attempt is dispatched; and lost drivers.
+
+    What happened before the run last committed an iteration or sealed a shard no longer counts.
+    """
 
     infrastructure: PositiveInt = 3
     """For failures of processes, machines, networks and disks."""
@@ -60,8 +63,8 @@ class RecoverySpec(SpecModel):
     non_finite_limit: PositiveInt = 3
     """Number of consecutive skips and rollbacks after which the run pauses."""
     quarantine_after: PositiveInt = 3
-    """Number of actors lost on a node within `quarantine_seconds` after which the run avoids the node, as long as
-    there are others."""
+    """Number of actors lost on a node within `quarantine_seconds`, without anything new sealed or committed in between,
+    after which the run avoids the node, as long as there are others."""
     quarantine_seconds: PositiveFloat = 3600.0
     """How long a lost actor counts against its node."""
     budgets: BudgetSpec = BudgetSpec()
