@@ -22,7 +22,7 @@ from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
 from flows.prefect_io.secret_blocks import blocks_of
 from yatt_core.cluster.devices import Device, inventory, measured_gpus
-from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards, without_card
 from yatt_core.planning.device_kinds import kinds_of
@@ -157,7 +157,7 @@ class ActorsStart:
         """Checks the devices' memory before it is used; returns True if it suffices for all roles at once.
 
         Raises `ConfigurationError` if it does not suffice even for one role at a time, or if the nodes cannot hold the
-        trainer's ranks; `InfrastructureError` if they could when the session began.
+        trainer's ranks; `AwayError` if they could when the session began.
         """
         context, devices, cards = self._context, inventory(), read_cards()
         self.devices, self._inventory = len(devices), devices
@@ -169,7 +169,7 @@ class ActorsStart:
         except ConfigurationError as error:
             if self._inputs is None:
                 raise
-            raise InfrastructureError(f"nodes were lost since the session began. {error}") from error
+            raise AwayError(f"a node of the run{IS_AWAY}it was lost since the session began. {error}") from error
         if demand is None:
             context.observer.warned(
                 "the memory of the devices, or the size of the model, is not known: the memory check was skipped"

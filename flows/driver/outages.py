@@ -22,6 +22,8 @@ from yatt_core.logs import redact
 from yatt_core.outage import pause_before
 
 log = logging.getLogger("yatt_core.flow")
+START = "start"
+"""Stands for the phase before there is one."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether the session has to stop."""
 HOUR = 3600.0
@@ -31,11 +33,13 @@ HOUR = 3600.0
 class Outage:
     """What is away.
 
+    phase: the phase that needs it.
     since: when it was found to be away, in the clock's monotonic seconds.
     at: the same moment for people.
     """
 
     dependency: str
+    phase: str
     since: float
     at: str
     tries: int = 0
@@ -57,15 +61,15 @@ class Outages:
         self._context, self._stops, self._threads, self._chance = context, stops, threads, chance
         self._outage: Outage | None = None
 
-    def wait(self, error: AwayError) -> bool:
-        """Waits before the next try; returns False if the run has waited for as long as it may."""
+    def wait(self, error: AwayError, phase: str) -> bool:
+        """Waits before the next try of a phase; returns False if the run has waited for as long as it may."""
         context = self._context
         now = context.clock.monotonic()
         reason = redact(str(error))
         outage = self._outage
         if outage is None or outage.dependency != error.dependency:
             at = datetime.fromtimestamp(context.clock.time_ms() / 1000, UTC).strftime("%H:%M:%S UTC")
-            outage = self._outage = Outage(error.dependency, now, at)
+            outage = self._outage = Outage(error.dependency, phase, now, at)
             log.warning("%s", reason)
             set_state(context, "running", f"waiting for {redact(outage.dependency)} since {at}: {reason}")
         if now - outage.since > context.spec.recovery.wait_hours * HOUR:
@@ -82,9 +86,10 @@ class Outages:
             context.clock.sleep(min(LOOK_SECONDS, left))
         return True
 
-    def over(self) -> None:
+    def over(self, phase: str) -> None:
         """Notes that a phase has ended well: nothing that it needs is away."""
-        if (outage := self._outage) is None:
+        outage = self._outage
+        if outage is None or outage.phase != phase:
             return
         self._outage = None
         seconds = self._context.clock.monotonic() - outage.since

@@ -25,7 +25,7 @@ from flows.driver.deadlines import PhaseDeadlines
 from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
 from flows.driver.machine_meter import MachineMeter
-from flows.driver.outages import Outages
+from flows.driver.outages import START, Outages
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
@@ -102,6 +102,7 @@ class DriverSession:
     def book(self, flow_run_id: str, flow_run_name: str) -> None:
         """Records the flow run that drives this session, and marks the run as running."""
         self.context.ledger.leases.start_session(self.context.fence, flow_run_id, flow_run_name)
+        self.outages.over(START)
         set_state(self.context, "running", "")
 
     def await_ledger(self, error: LedgerUnavailable) -> None:

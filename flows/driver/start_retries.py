@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from db.core.errors import LedgerUnavailable
+from flows.driver.outages import START
 from flows.driver.session import DriverSession
-from yatt_core.errors import InfrastructureError, StorageFullError
+from yatt_core.errors import AwayError, InfrastructureError, StorageFullError
 from yatt_core.logs import redact
 
 START_FAILED = "start_failed"
@@ -28,6 +29,8 @@ R = TypeVar("R")
 def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
     """Returns what `start` returns; repeats it after an `InfrastructureError` that precedes the training loop.
 
+    What is away is waited for, at no cost to the budget.
+
     Raises the last error once the budget is exhausted, and errors of the training loop, which has budgets of its own.
     """
     context = session.context
@@ -40,6 +43,10 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
             return start()
         except StorageFullError:
             raise
+        except AwayError as error:
+            if session.claimed or not session.outages.wait(error, START):
+                raise
+            attempt -= 1
         except InfrastructureError as error:
             if session.claimed:
                 raise

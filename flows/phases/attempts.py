@@ -39,8 +39,6 @@ log = logging.getLogger("yatt_core.flow")
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
-PREPARATORY = frozenset({"recover", "place"})
-"""Phases that ask nothing outside of the run: that they end well says nothing about an outage."""
 STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
@@ -78,8 +76,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
             handle_failure(session, iteration, name, error)
             raise
         seconds = session.context.clock.monotonic() - started
-        if name not in PREPARATORY:
-            session.outages.over()
+        session.outages.over(name)
         session.deadlines.took(name, seconds)
         driver_bytes = session.meter.total - bytes_before
         session.context.ledger.phases.finish(

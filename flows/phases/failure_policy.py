@@ -39,7 +39,7 @@ def handle_failure(session: DriverSession, iteration: int, name: str, error: Yat
     if isinstance(error, StorageFullError):
         raise Paused(f"{reason}; free some space, then `yatt resume {session.context.run}`") from error
     if isinstance(error, AwayError):
-        if session.outages.wait(error):
+        if session.outages.wait(error, name):
             raise PhaseRetry(reason) from error
         hours = session.context.spec.recovery.wait_hours
         raise Paused(f"{reason}; waited for {hours:g} h, `yatt resume {session.context.run}` tries again") from error

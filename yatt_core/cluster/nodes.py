@@ -9,7 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from yatt_core.cluster.gcs import living_nodes
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import IS_AWAY, AwayError
 
 
 def node_names() -> dict[str, str]:
@@ -27,14 +27,14 @@ def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[
 
     names: the names of the live nodes by id.
 
-    Raises `InfrastructureError` if there are several nodes and none may be used.
+    Raises `AwayError` if there are several nodes and none may be used.
     """
     avoided = frozenset(node for node, name in names.items() if name in avoid)
     if len(names) < 2 or not avoided:
         return frozenset()
     if len(avoided) == len(names):
-        raise InfrastructureError(
-            f"no node is left for the run's actors: all of {', '.join(sorted(set(names.values())))} are quarantined"
+        raise AwayError(
+            f"a node for the run's actors{IS_AWAY}all of {', '.join(sorted(set(names.values())))} are quarantined"
         )
     return avoided
 

@@ -38,7 +38,7 @@ from yatt_core.cluster.seating import (
     seat_order,
     together,
 )
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, InfrastructureError
 
 log = logging.getLogger(__name__)
 KEY = "devices"
@@ -180,7 +180,7 @@ def _check(
     except ConfigurationError as error:
         if not groups and not avoided:
             raise
-        raise InfrastructureError(f"nodes of the run are lost or quarantined. {error}") from error
+        raise AwayError(f"a node of the run{IS_AWAY}it is lost or quarantined. {error}") from error
 
 
 def _usable(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str]) -> dict[str, int]:

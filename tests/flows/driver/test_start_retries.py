@@ -17,7 +17,7 @@ from flows.run.home import Home
 from flows.run.protocols import SilentObserver
 from tests.db.tools import holder
 from tests.services import ROOT
-from yatt_core.errors import ConfigurationError, ExitCode, InfrastructureError, StorageFullError
+from yatt_core.errors import AwayError, ConfigurationError, ExitCode, InfrastructureError, StorageFullError
 from yatt_core.spec import load_spec
 
 OVERRIDES = ("tracking.enabled=false", "recovery.budgets.infrastructure=3", "recovery.budgets.lost_drivers_per_hour=2")
@@ -75,6 +75,18 @@ def test_a_start_that_exhausts_the_budget_fails_and_leaves_a_recorded_state(sess
     with Ledger.open(session.context.home.ledger) as ledger:
         row = ledger.runs.find(session.context.run)
     assert (row.state, row.state_reason) == ("failed", "no Ray head")
+
+
+def test_what_is_away_is_waited_for_whatever_the_budget(session: DriverSession) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flows.driver.outages.pause_before", lambda tries, chance: 0.0)
+        assert with_retries(session, Start(5, AwayError("a node of the run is away: it is lost"))) == "done"
+    run = session.context.run
+    assert not session.context.ledger.events.of_kind(run, START_FAILED)
+    assert session.context.ledger.runs.find(run).state_reason.startswith("waiting for a node of the run since ")
+    session.book("", "")
+    assert session.context.ledger.runs.find(run).state_reason == ""
+    session.end("ended")
 
 
 @pytest.mark.parametrize("error", [ConfigurationError("a wrong name"), StorageFullError("no space")])

@@ -1,0 +1,95 @@
+"""What is away is waited for with growing pauses, by the product's own loop in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.run.results import run_results
+from tests.flows.simulated import BranchRunActors, Simulation
+from tests.flows.tools import same_result
+from yatt_core.errors import AwayError
+from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_SECONDS, pause_before
+
+MINUTE = 60.0
+WAYS = {"collect": "judge 'helpful' at https://judge.example/v1", "learn": "a store"}
+
+
+class Outage:
+    """Lets a method of the actors fail from its second call on, for some simulated seconds; counts the failures."""
+
+    def __init__(self, simulation: Simulation, method: str, seconds: float) -> None:
+        self.clock, self.method, self.seconds = simulation.cluster.clock, method, seconds
+        self.inner = getattr(BranchRunActors, method)
+        self.calls, self.failed = 0, list[float]()
+
+    def __call__(self, actors: BranchRunActors, *given: Any) -> Any:
+        self.calls += 1
+        now = self.clock.monotonic()
+        if self.calls > 1 and (not self.failed or now < self.failed[0] + self.seconds):
+            self.failed.append(now)
+            raise AwayError(f"{WAYS[self.method]} is away: it does not answer")
+        return self.inner(actors, *given)
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Simulation, str, float], Outage]:
+    def begin(simulation: Simulation, method: str, seconds: float) -> Outage:
+        made = Outage(simulation, method, seconds)
+        monkeypatch.setattr(BranchRunActors, method, lambda actors, *given: made(actors, *given))
+        return made
+
+    return begin
+
+
+def reasons(simulation: Simulation) -> list[str]:
+    with simulation.ledger() as ledger:
+        return [event.body["reason"] for event in ledger.events.of_kind(simulation.run, "state")]
+
+
+@pytest.mark.parametrize("method", ["collect", "learn"])
+def test_a_run_waits_longer_each_time_and_ends_as_if_nothing_had_been(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], method: str
+) -> None:
+    quiet = Simulation.of(tmp_path / "quiet", "iterations=4")
+    assert quiet.drive() is not None
+    simulation = Simulation.of(tmp_path / "waiting", "iterations=4")
+    made = outage(simulation, method, 3 * MINUTE)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.iteration) == ("completed", 4)
+    pauses = [later - earlier for earlier, later in zip(made.failed, made.failed[1:], strict=False)]
+    assert len(pauses) > 8 and pauses[0] < 4 < pauses[3], "without a pause, three failures are over at once"
+    with simulation.ledger() as ledger, quiet.ledger() as other:
+        assert same_result(run_results(ledger, simulation.run), run_results(other, quiet.run))
+        classes = {row.failure_class for row in ledger.phases.attempts(simulation.run, 0, 2) if row.failure_class}
+    assert classes == {"away"}
+    told = [reason for reason in reasons(simulation) if reason.startswith("waiting for ")]
+    assert len(told) == 1 and told[0].startswith(f"waiting for {WAYS[method]} since ")
+    assert reasons(simulation)[-2:] == ["", "target reached"]
+
+
+def test_a_run_that_has_waited_for_too_long_is_paused_and_goes_on_later(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage]
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    made = outage(simulation, "collect", 3 * 60 * MINUTE)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.exit_code, ended.iteration) == ("paused", 4, 1)
+    assert "waited for 2 h" in ended.reason and WAYS["collect"] in ended.reason
+    assert 2 * 60 * MINUTE < made.failed[-1] - made.failed[0] < 2 * 60 * MINUTE + 2 * LONGEST_SECONDS
+    made.seconds = 0.0
+    later = simulation.drive()
+    assert later is not None and (later.state, later.iteration) == ("completed", 3)
+
+
+@given(st.integers(0, 10_000), st.floats(0.0, 1.0, exclude_max=True))
+def test_pauses_grow_to_a_bound_and_differ_between_runs(tries: int, chance: float) -> None:
+    pause = pause_before(tries, chance)
+    assert (1 - JITTER) * FIRST_SECONDS <= pause <= (1 + JITTER) * LONGEST_SECONDS
+    assert pause_before(tries, 0.0) < pause_before(tries, 0.999)
+    assert pause_before(tries + 1, 0.5) >= pause_before(tries, 0.5)
