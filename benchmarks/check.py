@@ -98,7 +98,7 @@ def write_programs(path: Path, count: int) -> None:
         for number in range(count):
             tests = {"inputs": [f"{number}\n", "4\n"], "outputs": [f"{2 * number}\n", f"{number + 4}\n"]}
             question = f"Read a number and print its sum with {number}."
-            stream.write(json.dumps({"question": question, "answer": tests}) + "\n")
+            stream.write(json.dumps({"question": question, "tests": tests}) + "\n")
 
 
 def check(folder: Path) -> Checked:
@@ -144,7 +144,7 @@ def main() -> None:
         write_rows(texts / "rows.jsonl", arguments.rows)
         write_programs(programs / "rows.jsonl", arguments.programs)
         model = write_model(Path(place, "model")) if arguments.model is None else arguments.model.resolve()
-        for folder, function in ((texts, "exact_match"), (programs, "code_tests")):
+        for folder, function in ((texts, "exact_match"), (programs, "code_tests, options: {tests: tests}")):
             spec = SPEC.format(model=model, function=function)
             (folder / "spec.yaml").write_text(spec, encoding="utf-8")
         progress(f"checking {arguments.rows:,} rows of text")
