@@ -20,6 +20,7 @@ from ops.starter.sizes import Sizes, fitting_devices, fitting_sizes, learnt_size
 from ops.starter.texts import reward_text, spec_text
 from ops.starter.understanding import Understanding
 from yatt_core.cluster.gpus import local_gpus
+from yatt_core.datasets.content import COMPRESSED
 from yatt_core.errors import ConfigurationError
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import load_spec
@@ -31,8 +32,8 @@ NEW = "new"
 
 def default_name(data: Path) -> str:
     """Returns a run's name made from the data's file name."""
-    stem = data.name if data.is_dir() else data.name.removesuffix(data.suffix if data.suffix in (".gz", ".zst") else "")
-    plain = stem if data.is_dir() else Path(stem).stem
+    file = data.with_suffix("") if data.suffix.lower() in COMPRESSED else data
+    plain = data.name if data.is_dir() else file.stem
     name = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:40].rstrip("-")
     return name or "run"
 
