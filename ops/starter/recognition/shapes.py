@@ -39,8 +39,10 @@ class Shape:
 
 
 PROMPT = ("prompt", "question", "problem", "query", "instruction")
-REFUSED: tuple[Callable[[Table, Asked, Abilities], None], ...] = (
+REFUSED: tuple[Callable[[Table, Asked], None], ...] = (
     refused.tokens,
+    refused.speakers,
+    refused.equations,
     refused.tree,
     refused.process_labels,
     refused.ranked,
@@ -85,7 +87,7 @@ def recognise(rows: Sequence[Mapping[str, Any]], asked: Asked, model: Abilities)
     """Returns what rows mean; at least one row."""
     table = Table(rows)
     for refuse in REFUSED:
-        refuse(table, asked, model)
+        refuse(table, asked)
     for shape in SHAPES:
         found = shape.read(table, asked, model)
         if found is not None:
