@@ -37,8 +37,7 @@ def spec_text(
     """
     positions = "any length" if model.positions is None else f"{model.positions:,} positions"
     lines = [
-        f"# Written by `yatt init`. `yatt check {name}.yaml` tries it out in seconds; `yatt train {name}.yaml` "
-        "starts a run.",
+        f"# Written by `yatt init`. `yatt check {name}.yaml` tries it out in seconds; `yatt train {name}.yaml` starts a run.",
         "# Paths are relative to this file. `yatt schema` and docs/spec.md list all keys.",
         entry(0, "name", name),
         "seed: 0",
