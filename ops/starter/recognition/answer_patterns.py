@@ -11,15 +11,14 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from ops.starter.recognition.table import MOST_OF
-from yatt_core.rewards.written_numbers import SIGN
 
 _LINE = re.compile(r"\banswer:\s*\S", re.IGNORECASE)
 _BEGUN = re.compile(r"\banswer:\s*$", re.IGNORECASE)
-_FRAMES = r"(?:\\(?:boxed|text|textbf|mathrm|mathbf)\{|\\[(\[$]|[\s(*$_])*"
+_FRAMES = r"(?:\\(?:boxed|text\w*|math\w*)\{|\\?[(\[$€£]|[\s*_])*"
 """What may stand before a number or a letter."""
-_DIGITS = rf"{SIGN}?\\?[$€£¥]?(?:[0-9]+(?:,[0-9]{{3}})*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-# Behind a number: nothing that makes it a part of another number, of a fraction, a power or a sum. RE2 cannot look ahead.
-_END = r"[ \t]*(?:\z|[\r\n]|[^\s0-9/^,.+*-]|[,.](?:[^0-9]|\z)|[-*][ \t]*(?:[^\s0-9]|\s|\z))"
+_DIGITS = r"[-+\x{2212}\x{2013}]?[$€£]?[0-9,]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
+# Behind a number: nothing that makes it a part of another one, of a fraction, a power or a sum. RE2 cannot look ahead.
+_END = r"[.,]*[ \t\r]*(?:[^\s0-9.,/^+*-]|[*-]\D|\n|\z)"
 NUMBER = rf"{_FRAMES}(?P<answer>{_DIGITS}){_END}"
 
 
@@ -63,8 +62,9 @@ def behind(forms: Sequence[Form], what: str, or_at_start: bool = False) -> str:
 
     or_at_start: whether it may also begin the text if there is no mark.
     """
-    marks = "|".join(dict.fromkeys(MARKS[form] for form in forms))
-    start = rf"(?:.*(?:{marks})|\A)" if or_at_start else f".*(?:{marks})"
+    marks = list(dict.fromkeys(MARKS[form] for form in forms))
+    last = f".*{marks[0]}" if len(marks) == 1 else f".*(?:{'|'.join(marks)})"
+    start = rf"(?:{last}|\A)" if or_at_start else last
     return f"(?s){start}{what}"
 
 

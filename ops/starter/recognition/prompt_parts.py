@@ -31,7 +31,7 @@ PROMPT_KEYS = (
 )  # fmt: skip
 VAGUE = ("user", "task", "description")
 """Keys among these that have a name or a category as often as a prompt."""
-BEFORE = ("context", "passage", "document", "article", "story", "background", "paragraph")
+BEFORE = ("context", "passage", "document", "article", "story", "background", "paragraph", "body")
 """Keys of texts that a question is about."""
 AFTER = ("input", "starter_code", "starter code")
 """Keys of texts that belong to an instruction."""

@@ -100,6 +100,16 @@ def ranked(table: Table, asked: Asked) -> None:
         )
 
 
+def half_pairs(table: Table, asked: Asked) -> None:
+    """Refuses rows with a response that is not preferred and no key of the one that is."""
+    other = table.find(*OTHER)
+    if other is not None and table.values(other) and table.find(*PREFERRED) is None and asked.objective is None:
+        raise ConfigurationError(
+            f"the rows have a response that is not preferred under {other!r} and no preferred one; expected it under 'chosen' "
+            "(--objective sft or rl leaves the other out)"
+        )
+
+
 def scored(table: Table, asked: Asked) -> None:
     """Refuses rows with a single response and scores of it."""
     found = [key for key in SCORES if table.find(key)]

@@ -46,6 +46,7 @@ REFUSED: tuple[Callable[[Table, Asked], None], ...] = (
     refused.tree,
     refused.process_labels,
     refused.ranked,
+    refused.half_pairs,
     refused.repositories,
     refused.scored,
     refused.calls,

@@ -26,6 +26,9 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
     if question is None:
         return None
     key = answer_key(table, asked, question)
+    if key is None and asked.objective is None and not asked.own_reward:
+        if table.find(*ALSO_ANSWERS) or question.lower() == TEXT:
+            return None  # responses to learn, or text
     parts = prompt_parts(table, asked, model, answer=key, asks=key is not None)
     assert parts is not None, "the rows have a prompt"
     if table.find("tools") is not None and table.values("tools"):
@@ -43,8 +46,6 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
             reasons=parts.reasons,
         )
     if key is None:
-        if asked.objective is None and (table.find(*ALSO_ANSWERS) or parts.used[0].lower() == TEXT):
-            return None
         raise ConfigurationError(
             f"the rows have prompts ({', '.join(map(repr, parts.used))}) and no reference answers, so nothing says which "
             f"response is right; their keys: {table.described()}; name the answers with --answer-field, or {WITHOUT_REWARD}"

@@ -242,6 +242,17 @@ def test_pairs_may_have_ratings_of_all_responses() -> None:
     assert meaning(rows, Asked(objective="dpo")).source["prompt_field"] == "input"
 
 
+def test_a_response_that_is_not_preferred_needs_the_one_that_is() -> None:
+    rows = many(messages=TALK, rejected_response="z")
+    assert "no preferred one; expected it under 'chosen'" in refusal(rows)
+    assert meaning(rows, Asked(objective="sft")).unused == ("rejected_response",)
+
+
+def test_texts_that_are_the_same_are_learnt_as_they_are() -> None:
+    found = meaning(many(text="Rope.", content="Rope § is wet."))
+    assert (found.objective, found.source["answer_field"], found.unused) == ("sft", "text", ("content",))
+
+
 CHECK = "def check(candidate):\n    assert candidate([3, 3], 6) == [0, 1]\n"
 LEETCODE = {
     "problem_description": "Return the indices of § that add up to the target.",
