@@ -26,9 +26,9 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
     if question is None:
         return None
     key = answer_key(table, asked, question)
-    if key is None and asked.objective is None and not asked.own_reward:
-        if table.find(*ALSO_ANSWERS) or question.lower() == TEXT:
-            return None  # responses to learn, or text
+    may_be_learnt = table.find(*ALSO_ANSWERS) is not None or question.lower() == TEXT
+    if key is None and may_be_learnt and asked.objective is None and not asked.own_reward:
+        return None
     parts = prompt_parts(table, asked, model, answer=key, asks=key is not None)
     assert parts is not None, "the rows have a prompt"
     if table.find("tools") is not None and table.values("tools"):
