@@ -94,5 +94,5 @@ def _provisional(understanding: Understanding, name: str, model: ModelLook) -> R
     if understanding.samples:
         tree["rewards"] = {"parts": [{"name": "correct", "function": "exact_match"}]}
     else:
-        tree["objective"] = {"kind": understanding.objective}
+        tree["objective"] = {"kind": understanding.objective.value}
     return parse_spec(tree, "yatt init")

@@ -13,7 +13,7 @@ from typing import Any
 from ops.starter.looks import LOOKED_AT, DataLook, ModelLook, first_rows
 from ops.starter.recognition.answer_kinds import fits, single_answers
 from ops.starter.recognition.programs import try_tests
-from ops.starter.recognition.recognised import RL, Asked, Recognised, RewardChoice
+from ops.starter.recognition.recognised import RL, Asked, Objective, Recognised, RewardChoice
 from ops.starter.recognition.shapes import recognise
 from ops.starter.recognition.table import value_of
 from yatt_core.errors import ConfigurationError, DataError
@@ -42,19 +42,18 @@ class SourceMeaning:
 class Understanding:
     """What all paths mean.
 
-    objective: one of `OBJECTIVES`.
     reward: None if the objective has none, or if the user's own are used.
     """
 
     sources: tuple[SourceMeaning, ...]
-    objective: str
+    objective: Objective
     reward: RewardChoice | None
     system_prompt: str | None
 
     @property
     def samples(self) -> bool:
         """Whether the run samples responses, and therefore has rewards."""
-        return self.objective == RL
+        return self.objective is RL
 
     @property
     def has_answers(self) -> bool:

@@ -7,7 +7,7 @@ the middle, and for tools and images that the model cannot show.
 from __future__ import annotations
 
 from ops.starter.recognition.prompt_parts import CONVERSATIONS, PROMPT_KEYS, prompt_parts, refuse_images, system_key
-from ops.starter.recognition.recognised import Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
 from ops.starter.recognition.table import Table, ends_with, given_key, has_calls, is_response, is_text, messages_in
 from yatt_core.errors import ConfigurationError
 
@@ -15,7 +15,6 @@ COMPLETIONS = ("completion", "response", "output", "reply", "assistant", "answer
 CERTAIN = COMPLETIONS[:5]
 """Keys of demonstrations; the others have one only for those who ask for SFT."""
 TOOL_KEYS = ("tools", "functions", "available_tools")
-SFT = "sft"
 
 
 def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | None:

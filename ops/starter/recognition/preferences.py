@@ -19,7 +19,7 @@ from ops.starter.recognition.prompt_parts import (
     refuse_images,
     system_key,
 )
-from ops.starter.recognition.recognised import PAIRS, Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import KTO, PAIRS, Abilities, Asked, Recognised
 from ops.starter.recognition.table import (
     Table,
     ends_with,
@@ -86,7 +86,7 @@ def pairs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
 
 def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     """Returns rows with a response and a label each as unpaired preferences."""
-    if not asked.allows("kto"):
+    if not asked.allows(KTO):
         return None
     label = table.find(*LABELS)
     completion = asked.answer_field or table.find(*COMPLETIONS)
@@ -110,7 +110,7 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     refuse_images(table)
     return Recognised(
         shape=f"unpaired preferences: prompts in {parts.used[0]!r}, responses in {completion!r}, labels in {label!r}",
-        objective="kto",
+        objective=KTO,
         source={**parts.source, "answer_field": completion, "label_field": label},
         used=(*parts.used, completion, label),
         reasons=parts.reasons,
@@ -150,7 +150,7 @@ def _labelled_conversations(table: Table, asked: Asked, label: str) -> Recognise
         used.append(system)
     return Recognised(
         shape=f"unpaired preferences: conversations in {key!r}, of which the response is rated, labels in {label!r}",
-        objective="kto",
+        objective=KTO,
         source=source,
         used=tuple(used),
     )

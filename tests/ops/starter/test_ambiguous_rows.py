@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ops.starter.recognition.recognised import Asked
+from ops.starter.recognition.recognised import Asked, Objective
 from tests.ops.starter.numbered_rows import WORDS, Rows, many, meaning, refusal
 from tests.ops.starter.sample_files import answered, user
 
@@ -40,7 +40,7 @@ def test_conversations_with_labels_are_unpaired_preferences(rows: Rows, label: s
 def test_labels_of_conversations_that_are_not_clear_are_refused(rows: Rows, says: str) -> None:
     text = refusal(rows)
     assert says in text and "--objective sft" in text
-    assert meaning(rows, Asked(objective="sft")).objective == "sft"
+    assert meaning(rows, Asked(objective=Objective.SFT)).objective == "sft"
 
 
 def test_a_label_that_rates_nothing_is_named_as_not_used() -> None:
@@ -239,13 +239,13 @@ def test_an_answer_that_is_a_part_of_something_else_is_none() -> None:
 def test_pairs_may_have_ratings_of_all_responses() -> None:
     rows = many(input="§ x?", generations=["y", "z"], rating=[2.0, 1.0], chosen="y", rejected="z")
     assert meaning(rows).objective == "dpo"
-    assert meaning(rows, Asked(objective="dpo")).source["prompt_field"] == "input"
+    assert meaning(rows, Asked(objective=Objective.DPO)).source["prompt_field"] == "input"
 
 
 def test_a_response_that_is_not_preferred_needs_the_one_that_is() -> None:
     rows = many(messages=TALK, rejected_response="z")
     assert "no preferred one; expected it under 'chosen'" in refusal(rows)
-    assert meaning(rows, Asked(objective="sft")).unused == ("rejected_response",)
+    assert meaning(rows, Asked(objective=Objective.SFT)).unused == ("rejected_response",)
 
 
 def test_texts_that_are_the_same_are_learnt_as_they_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ops.starter.recognition import answer_rewards
 from ops.starter.recognition.answer_kinds import AnswerKind, kind_of
-from ops.starter.recognition.recognised import Abilities, Asked
+from ops.starter.recognition.recognised import Abilities, Asked, Objective
 from tests.ops.starter.numbered_rows import Rows, many, meaning, refusal
 from tests.ops.starter.sample_files import answered, user
 
@@ -150,9 +150,9 @@ def test_preferences_have_a_prompt_or_a_common_beginning(rows: Rows, prompt: str
 def test_preferences_come_first_and_may_train_a_reward_model() -> None:
     rows = many(prompt="§ x?", chosen="y", rejected="z", answer="3", messages=answered("§ x?", "y"))
     assert meaning(rows).objective == "dpo"
-    assert meaning(rows, Asked(objective="reward_model")).objective == "reward_model"
-    assert meaning(rows, Asked(objective="sft")).source["prompt_field"] == "messages"
-    assert meaning(rows, Asked(objective="rl")).source["answer_field"] == "answer"
+    assert meaning(rows, Asked(objective=Objective.REWARD_MODEL)).objective == "reward_model"
+    assert meaning(rows, Asked(objective=Objective.SFT)).source["prompt_field"] == "messages"
+    assert meaning(rows, Asked(objective=Objective.RL)).source["answer_field"] == "answer"
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_rows_that_mean_two_things_are_refused_with_the_option_that_decides() ->
     rows = many(problem="§ x?", answer="3", messages=answered("§ x?", "y"))
     text = refusal(rows)
     assert "--objective rl" in text and "--objective sft" in text
-    assert meaning(rows, Asked(objective="rl")).source["answer_field"] == "answer"
-    assert meaning(rows, Asked(objective="sft")).source["prompt_field"] == "messages"
+    assert meaning(rows, Asked(objective=Objective.RL)).source["answer_field"] == "answer"
+    assert meaning(rows, Asked(objective=Objective.SFT)).source["prompt_field"] == "messages"
 
 
 def test_a_rendered_prompt_is_taken_as_it_is_or_refused() -> None:
