@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from ops.starter.lengths import longest_prompt, longest_response
+from ops.starter.lengths import longest_tokens
 from ops.starter.looks import ModelLook
 from ops.starter.sizes import Sizes, fitting_devices, fitting_sizes, learnt_sizes
 from ops.starter.texts import reward_text, spec_text
@@ -71,14 +71,14 @@ def _sizes(name: str, understanding: Understanding, model: ModelLook) -> Sizes:
         len(local_gpus()), len(os.sched_getaffinity(0)), psutil.virtual_memory().total, model.parameters
     )
     rows = sum(len(source.look.rows) for source in understanding.sources)
-    prompt = longest_prompt(understanding, name, model)
+    longest = longest_tokens(understanding, name, model)
     if understanding.samples:
-        return fitting_sizes(rows, prompt, model.positions, model.parameters, devices)
+        return fitting_sizes(rows, longest[0], model.positions, model.parameters, devices)
     return learnt_sizes(
         understanding.objective,
         rows=rows,
         complete=all(source.look.complete for source in understanding.sources),
-        longest=(prompt, longest_response(understanding, model)),
+        longest=longest,
         positions=model.positions,
         parameters=model.parameters,
         devices=devices,
