@@ -32,7 +32,7 @@ from ops.starter.recognition.answer_patterns import (
     one_of,
     rest_of_line,
 )
-from ops.starter.recognition.recognised import Abilities, RewardChoice
+from ops.starter.recognition.recognised import RewardChoice
 from yatt_core.errors import ConfigurationError
 
 MATH_PACKAGE = "math_verify"
@@ -82,16 +82,23 @@ class _Answers:
         return ASK_LINE if self.form is Form.NONE and self.may_ask else None
 
 
-def reward_for(key: str, answers: Sequence[str], prompts: Sequence[str], model: Abilities) -> Chosen:
+def reward_for(
+    key: str, answers: Sequence[str], prompts: Sequence[str], may_ask: bool, are_choices: bool = False
+) -> Chosen:
     """Returns the reward that compares responses with the answers under a key.
 
     answers: at least one.
+    may_ask: whether a system message can ask for a form, if the prompts ask for none.
+    are_choices: whether the answers are texts that the prompts show to choose from, which responses have to repeat.
     """
     hashed = kind_of(answers) is AnswerKind.AFTER_HASHES
     texts = after_hashes(answers) if hashed else answers
     _check(key, texts)
-    given = _Answers(texts, hashed, asked_form(prompts), model.system)
-    match kind_of(texts):
+    given = _Answers(texts, hashed, asked_form(prompts), may_ask)
+    kind = kind_of(texts)
+    if are_choices and kind is not AnswerKind.NUMBER:
+        return _words(given)
+    match kind:
         case AnswerKind.NUMBER:
             return _numbers(given)
         case AnswerKind.LETTER:

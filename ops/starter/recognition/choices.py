@@ -43,12 +43,14 @@ class Choices:
     template: the part of a Jinja template that shows them behind the question, and asks for the answer.
     asks: how the prompt asks for the answer; empty if it does not.
     used: all keys that have them.
+    by_text: whether answers are the texts of the right choices.
     """
 
     key: str
     template: str
     asks: str
     used: tuple[str, ...]
+    by_text: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,13 @@ def choices_of(table: Table, question: str, answer: str | None, asks: bool) -> C
     how = called if called in offered.lines else offered.usual
     asking = _asking(offered, how) if asks else ""
     template = f"\n\n{offered.lines[how]}{asking}"
-    return Choices(offered.keys[0], template, asking, offered.keys)
+    return Choices(
+        key=offered.keys[0],
+        template=template,
+        asks=asking,
+        used=offered.keys,
+        by_text=how is Called.TEXT,
+    )
 
 
 def answer_among(table: Table, keys: Sequence[str]) -> str | None:

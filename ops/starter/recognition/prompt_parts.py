@@ -53,14 +53,14 @@ class PromptParts:
 
     source: the keys of the spec's source.
     texts: the text that is asked in each row, as far as rewards have to know it; empty for a row without a prompt.
-    has_choices: whether the prompts show answers to choose from that have a key of their own.
+    choices: the answers to choose from, if they have keys of their own.
     """
 
     source: Mapping[str, Any]
     texts: Sequence[str]
     used: tuple[str, ...]
     reasons: tuple[str, ...] = ()
-    has_choices: bool = False
+    choices: Choices | None = None
 
 
 def prompt_parts(
@@ -148,7 +148,7 @@ def _with_template(table: Table, parts: PromptParts, choices: Choices | None) ->
         ],
         used=(*parts.used, *(other for other in (before, after, *(choices.used if choices else ())) if other)),
         reasons=(*parts.reasons, *reasons),
-        has_choices=choices is not None,
+        choices=choices,
     )
 
 

@@ -29,7 +29,7 @@ def check_shown(table: Table, asked: Asked, key: str, parts: PromptParts) -> Non
     """Raises `ConfigurationError` if prompts do not ask for the answers under a key; options that name keys decide."""
     if asked.answer_field is None:
         _refuse_rated(table, key)
-    if asked.prompt_field is not None or parts.has_choices:
+    if asked.prompt_field is not None or parts.choices is not None:
         return
     if parts.used[0].lower() == TEXT and not _ask(parts.texts):
         raise ConfigurationError(

@@ -6,8 +6,6 @@ missing for a reward.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ops.starter.recognition.answer_keys import ALSO_ANSWERS, answer_key
 from ops.starter.recognition.answer_kinds import kind_of, single_answers
 from ops.starter.recognition.answer_rewards import WITHOUT_REWARD, reward_for
@@ -66,7 +64,13 @@ def _with_answers(table: Table, key: str, parts: PromptParts, model: Abilities) 
         raise ConfigurationError(
             f"{missing} of the first {len(table.rows)} rows have no answer under {key!r}; leave them out, or {WITHOUT_REWARD}"
         )
-    chosen = reward_for(key, answers, parts.texts, replace(model, system=model.system and _may_ask(table, parts)))
+    chosen = reward_for(
+        key=key,
+        answers=answers,
+        prompts=parts.texts,
+        may_ask=model.system and _may_ask(table, parts),
+        are_choices=parts.choices is not None and parts.choices.by_text,
+    )
     form = " in verl's form" if key.startswith(("reward_model.", "extra_info.")) else ""
     several = any(isinstance(value, list) and len(value) > 1 for value in values)
     reasons = [f"each of the answers in a list under {key!r} is right"] if several else []

@@ -146,6 +146,15 @@ def test_a_prompt_with_choices_asks_for_what_is_compared(row: dict[str, Any], an
     assert f'End with a line "Answer: " and the {asks}' in template
 
 
+@pytest.mark.parametrize(
+    "texts", [["(A) 6", "(B) 7"], ["x + 1", "1 + x"], ["It ran away from the cat.", "It slept in."]]
+)
+def test_texts_of_choices_are_compared_as_they_are_shown(texts: list[str]) -> None:
+    found = meaning(many(question="§ q", choices=texts, answer=tuple(texts)))
+    assert found.reward is not None
+    assert (found.reward.function, found.reward.reads) == ("exact_match", 'the text after "Answer:"')
+
+
 def test_a_given_answer_says_what_choices_are_called() -> None:
     rows = many(question="§ q", choices=["x", "y", "z"], answer="x", gold=(0, 2))
     assert "and the right choice" in meaning(rows).source["prompt_template"]
