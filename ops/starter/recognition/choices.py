@@ -94,7 +94,7 @@ def choices_of(table: Table, question: str, answer: str | None, asks: bool) -> C
         )
     if shown:
         return None
-    how = called if called in offered.lines else offered.usual
+    how = called if called is not None and called in offered.lines else offered.usual
     asking = _asking(offered, how) if asks else ""
     template = f"\n\n{offered.lines[how]}{asking}"
     return Choices(

@@ -14,10 +14,10 @@ from ops.starter.recognition.prompt_parts import (
     CONVERSATIONS,
     FEWEST,
     PROMPT_KEYS,
-    asks_something_else,
     prompt_parts,
     refuse_images,
     system_key,
+    texts_differ,
 )
 from ops.starter.recognition.recognised import KTO, PAIRS, Abilities, Asked, Recognised
 from ops.starter.recognition.table import (
@@ -90,7 +90,7 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
         return None
     label = table.find(*LABELS)
     completion = asked.answer_field or table.find(*COMPLETIONS)
-    if label is None:
+    if label is None or label == completion:
         return None
     if completion is None:
         return _labelled_conversations(table, asked, label)
@@ -102,7 +102,7 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     if wrong:
         raise ConfigurationError(
             f"the rows have a response under {completion!r} and a label under {label!r} that is {wrong[0]!r}; expected true "
-            "or false (or 1 or 0) in each row: true for a response that is desirable"
+            "or false (or 1 or 0) in each row: true for a response that is desirable (--objective sft learns all of them)"
         )
     parts = prompt_parts(table, asked, model, [key for key in PROMPT_KEYS if key != completion])
     if parts is None:
@@ -128,7 +128,8 @@ def _labelled_conversations(table: Table, asked: Asked, label: str) -> Recognise
         return None
     values = [value_of(row, label) for row in table.rows]
     if any(value not in TRUTHS for value in values):
-        if label not in RATINGS and not all(value is None or _is_rating(value) for value in values):
+        rates = label in table.all(*RATINGS) or all(value is None or _is_rating(value) for value in values)
+        if not rates:
             return None
         wrong = next(value for value in values if value not in TRUTHS)
         raise ConfigurationError(
@@ -185,7 +186,7 @@ def _check_prefixes(table: Table, chosen: str, rejected: str, what: str) -> None
     plain = what == "texts"
     for key in unread:
         is_earlier = key.strip().lower() in EARLIER and bool(table.values(key))
-        if is_earlier or (table.mostly(key, is_prompt) and asks_something_else(table, key) and plain):
+        if is_earlier or (table.mostly(key, is_prompt) and texts_differ(table, key) and plain):
             raise ConfigurationError(
                 f"it is not clear whether the prompt is what {chosen!r} and {rejected!r} begin with, or under {key!r}; name "
                 f"the prompt with --prompt-field, or leave {key!r} out"

@@ -95,10 +95,10 @@ def prompt_key(table: Table, asked: Asked, keys: Sequence[str] = PROMPT_KEYS) ->
     if asked.prompt_field is not None:
         return given_key(table, asked.prompt_field, "--prompt-field")
     found = (key for key in table.all(*keys) if table.mostly(key, is_prompt))
-    return next((key for key in found if key.strip().lower() not in VAGUE or asks_something_else(table, key)), None)
+    return next((key for key in found if key.strip().lower() not in VAGUE or texts_differ(table, key)), None)
 
 
-def asks_something_else(table: Table, key: str) -> bool:
+def texts_differ(table: Table, key: str) -> bool:
     """Returns whether texts of several words differ between most rows, as prompts do and names and categories do not."""
     texts = [text_of(value).strip() for value in table.values(key)]
     return len(set(texts)) > len(texts) / 2 and sum(1 for text in texts if len(text.split()) > 1) > len(texts) / 2

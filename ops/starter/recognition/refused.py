@@ -105,8 +105,8 @@ def half_pairs(table: Table, asked: Asked) -> None:
     other = table.find(*OTHER)
     if other is not None and table.values(other) and table.find(*PREFERRED) is None and asked.objective is None:
         raise ConfigurationError(
-            f"the rows have a response that is not preferred under {other!r} and no preferred one; expected it under 'chosen' "
-            "(--objective sft or rl leaves the other out)"
+            f"the rows have a response that is not preferred under {other!r} and no preferred one; expected it under "
+            "'chosen' (--objective sft or rl leaves the other out)"
         )
 
 

@@ -66,7 +66,7 @@ def _refuse_rated(table: Table, key: str) -> None:
         if label != key and all(isinstance(value, bool) for value in values) and len(set(values)) > 1:
             raise ConfigurationError(
                 f"it is not clear whether {label!r} says which of the answers under {key!r} are right; leave out the rows "
-                "with wrong ones, or name the key of right answers with --answer-field"
+                f"with wrong ones, or add --objective rl --answer-field {key} if all are right"
             )
 
 

@@ -33,7 +33,7 @@ def test_conversations_with_labels_are_unpaired_preferences(rows: Rows, label: s
         (many(messages=[*TALK, *answered("and?", "z")], label=(True, False)), "several turns"),
         (many(messages=TALK, label=(1, -1)), "label under 'label' that is -1"),
         (many(messages=TALK, label=("good", "bad")), "'good'"),
-        (many(messages=TALK, thumbs=("up", "down")), "'up'"),
+        (many(messages=TALK, Thumbs=("up", "down")), "'up'"),
         (many(messages=TALK, label=(True, None, False)), "None"),
     ],
 )
@@ -223,8 +223,12 @@ def test_answers_that_prompts_ask_for_are_compared(row: dict[str, Any]) -> None:
 
 
 def test_an_option_that_names_the_answers_decides() -> None:
-    rows = many(question="§, true?", label=(0, 1))
-    assert meaning(rows, Asked(answer_field="label")).source["answer_field"] == "label"
+    for label in ((0, 1), ("joy", "anger")):
+        rows = many(question="§, true?", label=label)
+        assert meaning(rows, Asked(answer_field="label")).source["answer_field"] == "label"
+    rated = many(question="§?", answer=("3", "4"), is_correct=(True, False))
+    found = meaning(rated, Asked(answer_field="answer", objective=Objective.RL))
+    assert (found.objective, found.unused) == ("rl", ("is_correct",))
 
 
 @pytest.mark.parametrize(
