@@ -68,11 +68,10 @@ def read_message(item: Any, place: str) -> Message:
 def role_of(item: Mapping[str, Any]) -> str | None:
     """Returns the role of a message as `read_message` understands it; another word as it is, and None if it has none."""
     word = item.get("role")
+    known = _OTHER_ROLES
     if word is None:
         word = item.get("from")
         known = {**_SPEAKERS, _CALLER: ASSISTANT}
-    else:
-        known = _OTHER_ROLES
     return known.get(word, word) if isinstance(word, str) else None
 
 
