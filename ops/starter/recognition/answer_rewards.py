@@ -37,6 +37,8 @@ from yatt_core.errors import ConfigurationError
 
 MATH_PACKAGE = "math_verify"
 ASK_BOX = r"Put the final answer in \boxed{}."
+ASK_TRUTH = 'End with a line "Answer: " and true or false.'
+"""For questions that people answer with yes or no."""
 ASK_LINE = 'End with a line "Answer: " and the answer alone.'
 WITHOUT_REWARD = (
     "write --reward FILE:FUNCTION for a function of yours (--reward new writes a file to start from), add a judge to a spec "
@@ -104,7 +106,9 @@ def reward_for(
         case AnswerKind.LETTER:
             return _letters(given)
         case AnswerKind.BOOLEAN:
-            return _one_of(given, "true|false", AnswerKind.BOOLEAN.value)
+            named = sum(1 for text in prompts if "true" in text.lower() and "false" in text.lower())
+            asks = given.ask is not None and named < len(prompts) / 2
+            return _one_of(given, "true|false", AnswerKind.BOOLEAN.value, ASK_TRUTH if asks else None)
         case AnswerKind.YES_NO:
             return _one_of(given, "yes|no", AnswerKind.YES_NO.value)
         case AnswerKind.FORMULA:
@@ -170,7 +174,7 @@ def _letters(given: _Answers) -> Chosen:
     return _exact({"extract": "pattern", **reference, "pattern": pattern}, where, given.ask)
 
 
-def _one_of(given: _Answers, words: str, what: str) -> Chosen:
+def _one_of(given: _Answers, words: str, what: str, asks: str | None = None) -> Chosen:
     reference = {"extract_reference": "pattern"} if given.hashed else {}
     if given.form in (Form.NONE, Form.BEGUN):
         where = f"{what}, the last one"
@@ -178,7 +182,7 @@ def _one_of(given: _Answers, words: str, what: str) -> Chosen:
     else:
         where = f"{what} {given.form.value}"
         pattern = behind(given.forms, one_of(words))
-    return _exact({"extract": "pattern", **reference, "pattern": pattern, "case_sensitive": False}, where)
+    return _exact({"extract": "pattern", **reference, "pattern": pattern, "case_sensitive": False}, where, asks)
 
 
 def _formulas(given: _Answers, boxed: bool) -> Chosen:

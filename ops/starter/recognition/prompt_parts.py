@@ -39,6 +39,8 @@ BESIDE = (
     "history", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "content", "excerpt", "table",
 )  # fmt: skip
 """Keys of what a question may be about, in a form and a place that are not known."""
+BESIDE_INPUT = ("code", "program", "function")
+"""The same for prompts under `input`, which may be the input of these."""
 CONVERSATIONS = ("messages", "conversations", "conversation", "dialog", "dialogue", "chat", "turns", "prompt")
 SYSTEM_KEYS = ("system", "system_prompt", "system_message")
 IMAGE_KEYS = ("images", "image", "image_path", "image_paths")
@@ -181,7 +183,8 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
 
 def _refuse_beside(table: Table, question: str) -> None:
     """Raises `ConfigurationError` for rows that have something else that their questions may be about."""
-    for key in table.all(*BESIDE):
+    others = (*BESIDE, *BESIDE_INPUT) if question.lower() == "input" else BESIDE
+    for key in table.all(*others):
         rows = [(value_of(row, key), str(value_of(row, question))) for row in table.rows if value_of(row, key)]
         shown = [value for value, text in rows if isinstance(value, str) and (value in text or text in value)]
         if key != question and rows and len(shown) < MOST_OF * len(rows):

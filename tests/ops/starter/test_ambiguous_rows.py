@@ -200,6 +200,7 @@ def test_choices_of_a_demonstration_are_shown_and_nothing_is_asked() -> None:
         ({"text": "§ sells rope.", "label": ("World", "Sports")}, "ask nothing"),
         ({"question": "§?", "sentence": "Rope § is wet.", "label": (0, 1)}, "about 'sentence'"),
         ({"question": "§?", "premise": "It rained.", "answer": ("3", "4")}, "about 'premise'"),
+        ({"code": "def f(x): return x", "input": "f(§)", "output": "§"}, "about 'code'"),
         ({"instruction": "§?", "history": [["a", "b"]], "output": "o"}, "about 'history'"),
         ({"question": "§?", "answer": ("3", "4"), "is_correct": (True, False)}, "'is_correct' says which"),
     ],

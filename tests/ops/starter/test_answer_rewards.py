@@ -134,6 +134,25 @@ def test_prompts_that_ask_for_no_form_are_asked_for_a_line(
     assert scored(found, rows[0], response) == expected
 
 
+@pytest.mark.parametrize(
+    ("prompt", "asks"),
+    [
+        ("Is § wet?", 'End with a line "Answer: " and true or false.'),
+        ("§ is wet. True or false?", None),
+        ("Is § wet?\nAnswer:", None),
+    ],
+)
+def test_questions_that_people_answer_with_yes_are_asked_for_true(prompt: str, asks: str | None) -> None:
+    rows = many(question=prompt, answer=(True, False))
+    found = meaning(rows)
+    assert found.system_prompt == asks
+    assert [scored(found, rows[0], text) for text in ("So:\nAnswer: true", "Not false, but True.", "false")] == [
+        1,
+        1,
+        0,
+    ]
+
+
 def test_prompts_that_no_system_message_reaches_are_not_asked() -> None:
     words = many(prompt="§?", answer=("Paris", "Rome"))
     assert meaning(words, model=NO_SYSTEM).system_prompt is None
