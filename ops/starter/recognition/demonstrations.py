@@ -6,15 +6,21 @@ the middle, and for tools and images that the model cannot show.
 
 from __future__ import annotations
 
-from ops.starter.recognition.prompt_parts import CONVERSATIONS, PROMPT_KEYS, prompt_parts, refuse_images, system_key
+from ops.starter.recognition.prompt_parts import (
+    CONVERSATIONS,
+    PROMPT_KEYS,
+    conversation_source,
+    prompt_parts,
+    refuse_images,
+    tools_key,
+)
 from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
-from ops.starter.recognition.table import Table, ends_with, given_key, has_calls, is_response, is_text, messages_in
+from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in
 from yatt_core.errors import ConfigurationError
 
 COMPLETIONS = ("completion", "response", "output", "reply", "assistant", "answer", "solution", "target", "chosen")
 CERTAIN = COMPLETIONS[:5]
 """Keys of demonstrations; the others have one only for those who ask for SFT."""
-TOOL_KEYS = ("tools", "functions", "available_tools")
 
 
 def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
@@ -33,26 +39,12 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
                 f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or cut them "
                 "behind the assistant's last message"
             )
-    if not model.calls and any(map(has_calls, table.values(key))):
-        raise ConfigurationError(
-            f"the conversations under {key!r} have calls of tools, and the model's chat template does not write them; use a "
-            "model whose template has tools"
-        )
-    source = {"prompt_field": key}
-    used = [key]
-    if (tools := _tools(table, key, model)) is not None:
-        source["tools_field"] = tools
-        used.append(tools)
-    system = system_key(table, key)
-    if system is not None:
-        source["system_field"] = system
-        used.append(system)
-    refuse_images(table)
+    source = conversation_source(table, key, model)
     return Recognised(
         shape=f"demonstrations: conversations in {key!r}, of which all turns of the assistant are learnt",
         objective=SFT,
         source=source,
-        used=tuple(used),
+        used=tuple(source.values()),
     )
 
 
@@ -106,7 +98,7 @@ def _with_completion(
     refuse_images(table)
     used = [*parts.used, completion]
     source = {**parts.source, "answer_field": completion}
-    if (tools := _tools(table, completion, model)) is not None:
+    if (tools := tools_key(table, completion, model)) is not None:
         source["tools_field"] = tools
         used.append(tools)
     return Recognised(
@@ -116,14 +108,3 @@ def _with_completion(
         used=tuple(used),
         reasons=parts.reasons,
     )
-
-
-def _tools(table: Table, conversation: str, model: Abilities) -> str | None:
-    """Returns the key of the tools that a row describes; refuses them for a model that cannot show them."""
-    key = next((key for key in table.all(*TOOL_KEYS) if table.values(key)), None)
-    if key is not None and not model.tools:
-        raise ConfigurationError(
-            f"the rows of {conversation!r} describe tools under {key!r}, and the model's chat template shows none; use a "
-            "model whose template has tools"
-        )
-    return key

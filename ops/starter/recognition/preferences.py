@@ -14,10 +14,12 @@ from ops.starter.recognition.prompt_parts import (
     CONVERSATIONS,
     FEWEST,
     PROMPT_KEYS,
+    conversation_source,
     prompt_parts,
     refuse_images,
     system_key,
     texts_differ,
+    tools_key,
 )
 from ops.starter.recognition.recognised import KTO, PAIRS, Abilities, Asked, Recognised
 from ops.starter.recognition.table import (
@@ -74,6 +76,9 @@ def pairs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
         if (system := system_key(table, chosen)) is not None:
             source["system_field"] = system
             used.append(system)
+    if (tools := tools_key(table, chosen, model)) is not None:
+        source["tools_field"] = tools
+        used.append(tools)
     where = f"prompts in {parts.used[0]!r}" if parts else f"the prompt is what both {what} begin with"
     return Recognised(
         shape=f"preferences: {where}, responses in {chosen!r} and {rejected!r}",
@@ -93,7 +98,7 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     if label is None or label == completion:
         return None
     if completion is None:
-        return _labelled_conversations(table, asked, label)
+        return _labelled_conversations(table, asked, model, label)
     completion = given_key(table, completion, "--answer-field")
     if not all(map(is_response, table.values(completion))):
         return None
@@ -108,16 +113,21 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     if parts is None:
         return None
     refuse_images(table)
+    source = {**parts.source, "answer_field": completion, "label_field": label}
+    used = [*parts.used, completion, label]
+    if (tools := tools_key(table, completion, model)) is not None:
+        source["tools_field"] = tools
+        used.append(tools)
     return Recognised(
         shape=f"unpaired preferences: prompts in {parts.used[0]!r}, responses in {completion!r}, labels in {label!r}",
         objective=KTO,
-        source={**parts.source, "answer_field": completion, "label_field": label},
-        used=(*parts.used, completion, label),
+        source=source,
+        used=tuple(used),
         reasons=parts.reasons,
     )
 
 
-def _labelled_conversations(table: Table, asked: Asked, label: str) -> Recognised | None:
+def _labelled_conversations(table: Table, asked: Asked, model: Abilities, label: str) -> Recognised | None:
     """Returns conversations that end with the assistant's message, which a label rates; None if no label rates them.
 
     Raises `ConfigurationError` if they have several turns of the assistant, since the label may be of the last one alone.
@@ -143,17 +153,12 @@ def _labelled_conversations(table: Table, asked: Asked, label: str) -> Recognise
             f"not clear which of them {label!r} is about; expected 'prompt' with the turns before the response, 'completion' "
             "and 'label' (--objective sft learns all of them)"
         )
-    refuse_images(table)
-    source = {"prompt_field": key, "label_field": label}
-    used = [key, label]
-    if (system := system_key(table, key)) is not None:
-        source["system_field"] = system
-        used.append(system)
+    source = {**conversation_source(table, key, model), "label_field": label}
     return Recognised(
         shape=f"unpaired preferences: conversations in {key!r}, of which the response is rated, labels in {label!r}",
         objective=KTO,
         source=source,
-        used=tuple(used),
+        used=tuple(source.values()),
     )
 
 

@@ -17,6 +17,7 @@ from ops.starter.recognition.table import (
     MOST_OF,
     Table,
     given_key,
+    has_calls,
     is_prompt,
     is_text,
     messages_in,
@@ -43,6 +44,7 @@ BESIDE_INPUT = ("code", "program", "function")
 """The same for prompts under `input`, which may be the input of these."""
 CONVERSATIONS = ("messages", "conversations", "conversation", "dialog", "dialogue", "chat", "turns", "prompt")
 SYSTEM_KEYS = ("system", "system_prompt", "system_message")
+TOOL_KEYS = ("tools", "functions", "available_tools")
 IMAGE_KEYS = ("images", "image", "image_path", "image_paths")
 FEWEST = 4
 """Rows from which on it is odd that most of them ask the same."""
@@ -199,6 +201,32 @@ def system_key(table: Table, prompt: str) -> str | None:
     key = next((key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))), None)
     own = (messages_in(value_of(row, prompt)) for row in table.rows)
     return None if any(messages is not None and messages[0][0] == "system" for messages in own) else key
+
+
+def tools_key(table: Table, conversation: str, model: Abilities) -> str | None:
+    """Returns the key of the tools that a row describes; refuses them for a model that cannot show them."""
+    key = next((key for key in table.all(*TOOL_KEYS) if table.values(key)), None)
+    if key is not None and not model.tools:
+        raise ConfigurationError(
+            f"the rows of {conversation!r} describe tools under {key!r}, and the model's chat template shows none; use a "
+            "model whose template has tools"
+        )
+    return key
+
+
+def conversation_source(table: Table, key: str, model: Abilities) -> dict[str, str]:
+    """Returns the keys of a source whose conversations end with what is learnt.
+
+    Raises `ConfigurationError` for calls of tools that the model cannot write, and for images.
+    """
+    if not model.calls and any(map(has_calls, table.values(key))):
+        raise ConfigurationError(
+            f"the conversations under {key!r} have calls of tools, and the model's chat template does not write them; use a "
+            "model whose template has tools"
+        )
+    refuse_images(table)
+    found = {"tools_field": tools_key(table, key, model), "system_field": system_key(table, key)}
+    return {"prompt_field": key, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _with_system(table: Table, parts: PromptParts) -> PromptParts:

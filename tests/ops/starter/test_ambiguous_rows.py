@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ops.starter.recognition.recognised import Asked, Objective
+from ops.starter.recognition.recognised import Abilities, Asked, Objective
 from tests.ops.starter.numbered_rows import WORDS, Rows, many, meaning, refusal
 from tests.ops.starter.sample_files import answered, user
 
@@ -117,6 +117,25 @@ def test_a_prompt_in_both_responses_has_the_system_message_of_its_row() -> None:
 
 def test_a_conversation_that_waits_for_the_assistant_is_the_prompt_of_a_pair() -> None:
     assert meaning(many(conversations=user("§ x?"), chosen="y", rejected="z")).source["prompt_field"] == "conversations"
+
+
+TOOLS = [{"name": "add"}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": TALK, "label": (True, False), "tools": TOOLS},
+        {"prompt": "§ x?", "completion": "y", "label": (True, False), "tools": TOOLS},
+        {"prompt": "§ x?", "chosen": "y", "rejected": "z", "tools": TOOLS},
+        {"prompt": "§ x?", "completion": "y", "tools": TOOLS},
+        {"messages": TALK, "tools": TOOLS},
+    ],
+)
+def test_tools_belong_to_the_prompts_of_all_that_is_learnt(row: dict[str, Any]) -> None:
+    found = meaning(many(**row))
+    assert (found.source["tools_field"], found.unused) == ("tools", ())
+    assert "template shows none" in refusal(many(**row), model=Abilities())
 
 
 @pytest.mark.parametrize("speaker", [{"role": "human", "content": "x"}, {"from": "prompter", "value": "x"}])
