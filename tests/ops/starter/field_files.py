@@ -1,7 +1,4 @@
-"""Small files in twelve more shapes of the field, each with its source, and rows that no run learns from; contents are invented.
-
-Six of the files are no JSON Lines.
-"""
+"""Small files in more shapes of the field, each with its source, and rows that no run learns from; contents are invented."""
 
 from __future__ import annotations
 
@@ -197,6 +194,31 @@ def no_robots(folder: Path) -> Path:
     write_parquet(folder / "robots" / "data" / "test-00000-of-00001.parquet", made(row, 5, 100))
     write_parquet(folder / "robots" / "data" / "train-00000-of-00001.parquet", made(row))
     return folder / "robots"
+
+
+def labelled_talk(folder: Path) -> Path:
+    """Unpaired preferences as conversations: messages and label (github.com/hiyouga/LLaMA-Factory, data/README.md)."""
+
+    def row(number: int) -> Row:
+        good = number % 2 == 0
+        return {"messages": answered(question(number), advice(number) if good else "No."), "label": good}
+
+    return write_json(folder / "kto_demo.json", made(row))
+
+
+def medicine(folder: Path) -> Path:
+    """MedMCQA: question, opa to opd, cop, which is -1 in the test split (huggingface.co/datasets/openlifescienceai/medmcqa)."""
+
+    def row(number: int) -> Row:
+        right = number % 4
+        texts = {f"op{letter}": str(knots(number) + place - right) for place, letter in enumerate("abcd")}
+        return {"id": str(number), "question": question(number), **texts, "cop": right, "exp": solution(number)}
+
+    hidden = [{**each, "cop": -1} for each in made(row, 6, 100)]
+    write_parquet(folder / "medicine" / "data" / "test-00000-of-00001.parquet", hidden)
+    write_parquet(folder / "medicine" / "data" / "validation-00000-of-00001.parquet", made(row, 5, 200))
+    write_parquet(folder / "medicine" / "data" / "train-00000-of-00001.parquet", made(row))
+    return folder / "medicine"
 
 
 def cmmlu(folder: Path) -> Path:

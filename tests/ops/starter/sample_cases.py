@@ -351,4 +351,23 @@ CASES = {
         wrong="Answer: (B) 7",
         unused=("id", "category"),
     ),
+    "labelled talk": Means(
+        field.labelled_talk,
+        "kto",
+        {"prompt_field": "messages", "label_field": "label"},
+        has=(files.question(0),),
+        reply=(files.advice(0),),
+    ),
+    "medicine": Means(
+        field.medicine,
+        "rl",
+        {"answer_field": "cop", "held_out_split": "validation"},
+        has=(files.question(0), "0. 6\n1. 7\n2. 8\n3. 9\n", "number of the right choice"),
+        answer="0",
+        function="exact_match",
+        right="3 is not.\n**Answer:** 0.",
+        wrong="Answer: 6",
+        held_out=5,
+        unused=("id", "exp", "split 'test'"),
+    ),
 }
