@@ -157,13 +157,23 @@ def install_with_engines() -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Creates or refreshes the environment; returns the exit code."""
+    """Creates or refreshes the environments; returns the exit code."""
     if sys.version_info < (3, 11):
         sys.stderr.write(f"YATT needs Python 3.11 or later; this is {sys.version.split()[0]}\n")
         return 2
-    engines = "--engines" in arguments and not is_current(ENGINES_STAMP)
+    set_up("--engines" in arguments)
+    if "--peers" in arguments and not is_current(PEERS_STAMP):
+        sys.stderr.write("setting up build/peers (once)\n")
+        install_peers()
+        PEERS_STAMP.write_text(fingerprint())
+    return 0
+
+
+def set_up(with_engines: bool) -> None:
+    """Creates or refreshes the virtual environment, with the optional engines if they are wanted and available."""
+    engines = with_engines and not is_current(ENGINES_STAMP)
     if not engines and is_current(STAMP):
-        return 0
+        return
     sys.stderr.write(f"setting up .venv (once){' with the optional engines' if engines else ''}\n")
     if not PYTHON.exists():
         venv.create(VENV, with_pip=True, symlinks=True)
@@ -172,17 +182,7 @@ def main(arguments: list[str]) -> int:
     elif not is_current(STAMP):
         install(EXTRAS)
     STAMP.write_text(fingerprint())
-    return 0
-
-
-def main_of_peers() -> int:
-    """Creates or refreshes the environment of the peers, with the tools of the project's own; returns the exit code."""
-    if not is_current(PEERS_STAMP):
-        sys.stderr.write("setting up build/peers (once)\n")
-        install_peers()
-        PEERS_STAMP.write_text(fingerprint())
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]) or ("--peers" in sys.argv and main_of_peers()))
+    sys.exit(main(sys.argv[1:]))

@@ -49,7 +49,7 @@ class Job:
 Tried = tuple[Job, Outcome]
 
 
-def try_jobs(jobs: Iterable[Job], told: Callable[[], None] = lambda: None) -> Iterator[Tried]:
+def try_jobs(jobs: Iterable[Job], told: Callable[[], None]) -> Iterator[Tried]:
     """Yields each job with its outcome, in order.
 
     told: called whenever some jobs have ended, and every second.

@@ -59,7 +59,6 @@ class ModelLook:
     path: Path
     parameters: int
     positions: int | None
-    has_chat_template: bool
     abilities: Abilities
 
 
@@ -119,6 +118,5 @@ def look_at_model(path: Path) -> ModelLook:
         path=path,
         parameters=count_parameters(path),
         positions=positions_of(config),
-        has_chat_template=tokenizer.chat_template is not None,
         abilities=abilities_of(tokenizer, "vision_config" in config),
     )

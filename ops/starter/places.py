@@ -9,23 +9,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from yatt_core.datasets.data_files import DESCRIPTIONS, FORMATS, SPLIT_WORDS
+from yatt_core.datasets.data_files import FORMATS, data_files_below, format_of, split_of
 from yatt_core.datasets.saved_datasets import saved_splits
 from yatt_core.errors import ConfigurationError
 
-KINDS = {
-    ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv",
-}  # fmt: skip
-PACKED = (".gz", ".zst")
+KINDS = ("jsonl", "parquet", "csv")
+"""Formats that a source of a single file reads, each a kind of its own."""
 HELD_OUT = ("test", "validation", "valid", "val", "dev", "eval", "testing", "evaluation")
 """Words of splits that measure, in the order in which they are preferred."""
 PREFERRED = {"sft": ("sft", "gen"), None: ("prefs", "preferences", "sft", "gen")}
 """Endings of several training splits, by objective."""
-_SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
-_WORDS = re.compile(r"[a-z]+")
 _TRAIN = re.compile(r"(?<![a-z])train(?:ing)?(?![a-z])", re.IGNORECASE)
 
 
@@ -54,13 +50,11 @@ def place_of(path: Path, split: str | None = None, subset: str | None = None, ob
         raise ConfigurationError(f"{given[0]}: {path} is not a folder; name the file of the split with --data")
     if not path.exists():
         raise ConfigurationError(f"--data {path}: there is no such file")
-    suffix = path.with_suffix("").suffix if path.suffix in PACKED else path.suffix
-    kind = KINDS.get(suffix.lower())
-    if kind is None or (kind == "parquet" and path.suffix in PACKED):
+    kind = format_of(path)
+    if kind is None or kind not in KINDS:
         raise ConfigurationError(
-            f"--data {path}: expected a file of JSON Lines, JSON, CSV, TSV (also .gz and .zst) or Parquet, or the "
-            "folder of a Hugging "
-            "Face dataset"
+            f"--data {path}: expected a file of JSON Lines, JSON, CSV, TSV (also .gz and .zst) or Parquet, or the folder of "
+            "a Hugging Face dataset"
         )
     siblings = list(_siblings(path))
     return Place(
@@ -89,14 +83,20 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
         raise ConfigurationError(f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))})")
     if subset is None and len(found) > 1:
         raise ConfigurationError(
-            f"--data {path}: the folder has several configurations; choose one with --subset: "
-            f"{', '.join(sorted(found))}"
+            f"--data {path}: the folder has several configurations; choose one with --subset: {', '.join(sorted(found))}"
         )
     if subset is not None and subset not in found:
         known = ", ".join(sorted(name for name in found if name)) or "a single one without a name"
         raise ConfigurationError(f"--subset {subset}: {path} has no such configuration; it has {known}")
     splits = found[next(iter(found)) if subset is None else subset]
-    return _with_splits(path, {"subset": subset} if subset else {}, sorted(splits), split, objective)
+    unnamed = splits.pop(None, [])
+    keys = {"subset": subset} if subset else {}
+    if not splits:
+        return _with_splits(path, keys, ["train"], split, objective)
+    place = _with_splits(path, keys, sorted(filter(None, splits)), split, objective)
+    if not unnamed:
+        return place
+    return replace(place, says=(*place.says, f"not used: {', '.join(unnamed)}, which no split has in its name"))
 
 
 def _with_splits(
@@ -146,26 +146,19 @@ def _counterparts(split: str) -> Iterator[str]:
             yield name
 
 
-def _configurations(folder: Path) -> dict[str, set[str]]:
-    """Returns the splits of each configuration: of each folder that has data files, below folders that name a split."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for file in sorted(folder.rglob("*")):
+def _configurations(folder: Path) -> dict[str, dict[str | None, list[str]]]:
+    """Returns the files of each split of each configuration, as a run finds them.
+
+    A configuration is a folder that has data files, or folders with the names of splits; files whose names indicate no split
+    are under None.
+    """
+    found: dict[str, dict[str | None, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in sorted(data_files_below(folder)):
         place = file.relative_to(folder)
-        name = file.with_suffix("") if file.suffix in PACKED else file
-        hidden = any(part.startswith((".", "_")) for part in place.parts)
-        if hidden or name.suffix not in FORMATS or file.name in DESCRIPTIONS or not file.is_file():
-            continue
-        parts = list(place.parent.parts)
-        split = _split_in(file.name)
-        if split is None and parts and (split := _split_in(parts[-1])) is not None:
-            parts.pop()
-        found["/".join(parts)].add(split or "train")
-    return dict(found)
-
-
-def _split_in(name: str) -> str | None:
-    """Returns the split that a name of a file or folder says; None if it says none."""
-    if shard := _SHARD.fullmatch(name):
-        return shard["split"]
-    words = [SPLIT_WORDS[word] for word in _WORDS.findall(name.lower()) if word in SPLIT_WORDS]
-    return words[0] if words else None
+        split = split_of(place)
+        parts = place.parent.parts
+        if split is not None and split_of(Path(file.name)) is None:  # the nearest of the folders indicates it
+            holder = max(number for number, part in enumerate(parts) if split_of(Path(part, "-")) == split)
+            parts = parts[:holder]
+        found["/".join(parts)][split].append(place.as_posix())
+    return {name: dict(splits) for name, splits in found.items()}

@@ -12,7 +12,7 @@ PROMPT_STEP = 32
 MOST_OF_CONTEXT = 0.75
 """Maximum fraction of the model's positions for the prompt, so that a response has room."""
 LONGER = 5 / 4
-"""How much longer a response may be than the longest one seen."""
+"""How much longer a prompt or a response may be than the longest one seen."""
 EPOCHS = {"sft": 3, "dpo": 1, "simpo": 1, "kto": 1, "reward_model": 1}
 """Usual passes over the rows for what is learnt from rows."""
 RATES = {
@@ -56,7 +56,7 @@ def fitting_sizes(rows: int, longest: int, positions: int | None, parameters: in
     """
     prompts = _prompts(rows)
     response = 256 if parameters <= MEDIUM_MODEL else 1024
-    prompt = _stepped(longest * 5 / 4)
+    prompt = _stepped(longest * LONGER)
     if positions is not None:
         prompt = max(1, min(prompt, int(positions * MOST_OF_CONTEXT)))
         response = max(1, min(response, positions - prompt))

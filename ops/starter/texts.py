@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.starter.looks import ModelLook
-from ops.starter.recognition.recognised import RewardChoice
+from ops.starter.recognition.recognised import SFT, RewardChoice
 from ops.starter.sizes import EPOCHS, Sizes
 from ops.starter.understanding import SourceMeaning, Understanding
 from ops.starter.yaml_lines import entry, flow, remark, said
@@ -37,8 +37,7 @@ def spec_text(
     """
     positions = "any length" if model.positions is None else f"{model.positions:,} positions"
     lines = [
-        f"# Written by `yatt init`. `yatt check {name}.yaml` tries it out in seconds; `yatt train {name}.yaml` "
-        "starts a run.",
+        f"# Written by `yatt init`. `yatt check {name}.yaml` tries it out in seconds; `yatt train {name}.yaml` starts a run.",
         "# Paths are relative to this file. `yatt schema` and docs/spec.md list all keys.",
         entry(0, "name", name),
         "seed: 0",
@@ -81,7 +80,7 @@ def _iteration(understanding: Understanding, sizes: Sizes) -> str:
 
 
 def _measured(understanding: Understanding) -> str:
-    return "held-out loss" if understanding.objective == "sft" else "held-out accuracy"
+    return "held-out loss" if understanding.objective is SFT else "held-out accuracy"
 
 
 def _data_lines(folder: Path, understanding: Understanding, model: ModelLook, sizes: Sizes) -> list[str]:
@@ -149,7 +148,7 @@ def _sampled(folder: Path, understanding: Understanding, rewards: Sequence[str],
 
 def _learnt(understanding: Understanding, sizes: Sizes) -> list[str]:
     """Returns the sections of a run that learns from its rows."""
-    kind = understanding.objective
+    kind = understanding.objective.value
     return [
         "rollout:",
         said(f"  max_new_tokens: {sizes.max_new_tokens}", "of the longest response in a row; nothing is sampled"),
@@ -200,12 +199,12 @@ def _path(path: Path, folder: Path) -> str:
     return os.path.relpath(path.resolve(), folder.resolve())
 
 
-def plain(understanding: Understanding) -> list[dict[str, Any]]:
+def as_json(understanding: Understanding) -> list[dict[str, Any]]:
     """Returns what was recognised in each source as JSON values."""
-    return [_plain(source) for source in understanding.sources]
+    return [_source_as_json(source) for source in understanding.sources]
 
 
-def _plain(source: SourceMeaning) -> dict[str, Any]:
+def _source_as_json(source: SourceMeaning) -> dict[str, Any]:
     recognised, look = source.recognised, source.look
     reward: Mapping[str, Any] | None = None
     if recognised.reward is not None:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import psutil
 
-from ops.starter.lengths import longest_prompt, longest_response
+from ops.starter.lengths import longest_tokens
 from ops.starter.looks import ModelLook
 from ops.starter.sizes import Sizes, fitting_devices, fitting_sizes, learnt_sizes
 from ops.starter.texts import reward_text, spec_text
 from ops.starter.understanding import Understanding
 from yatt_core.cluster.gpus import local_gpus
+from yatt_core.datasets.content import COMPRESSED
 from yatt_core.errors import ConfigurationError
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import load_spec
@@ -31,8 +32,8 @@ NEW = "new"
 
 def default_name(data: Path) -> str:
     """Returns a run's name made from the data's file name."""
-    stem = data.name if data.is_dir() else data.name.removesuffix(data.suffix if data.suffix in (".gz", ".zst") else "")
-    plain = stem if data.is_dir() else Path(stem).stem
+    file = data.with_suffix("") if data.suffix.lower() in COMPRESSED else data
+    plain = data.name if data.is_dir() else file.stem
     name = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:40].rstrip("-")
     return name or "run"
 
@@ -70,14 +71,14 @@ def _sizes(name: str, understanding: Understanding, model: ModelLook) -> Sizes:
         len(local_gpus()), len(os.sched_getaffinity(0)), psutil.virtual_memory().total, model.parameters
     )
     rows = sum(len(source.look.rows) for source in understanding.sources)
-    prompt = longest_prompt(understanding, name, model)
+    longest = longest_tokens(understanding, name, model)
     if understanding.samples:
-        return fitting_sizes(rows, prompt, model.positions, model.parameters, devices)
+        return fitting_sizes(rows, longest[0], model.positions, model.parameters, devices)
     return learnt_sizes(
         understanding.objective,
         rows=rows,
         complete=all(source.look.complete for source in understanding.sources),
-        longest=(prompt, longest_response(understanding, model)),
+        longest=longest,
         positions=model.positions,
         parameters=model.parameters,
         devices=devices,

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.inputs.example_specs import run_spec, write_jsonl
+from yatt_core.datasets.data_files import data_files_below, split_of
 from yatt_core.datasets.sources import LOOKED_OVER, collect_prompts, look_over
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.stream import Prompt
@@ -260,3 +261,26 @@ def test_looking_over_finds_the_first_mistakes_within_its_bound(tmp_path: Path) 
     look_over(data, 0)
     with pytest.raises(DataError, match=rf"b\.parquet:{LOOKED_OVER + 2}: "):
         collect_prompts(data, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("train.jsonl", "train"),
+        ("test/00/x.jsonl", "test"),
+        ("train/test.csv", "test"),
+        ("train_prefs-00000-of-00002.parquet", "train_prefs"),
+        ("Validation/a.parquet", "validation"),
+        ("trained/contest.jsonl", None),
+    ],
+)
+def test_the_nearest_name_says_the_split(path: str, split: str | None) -> None:
+    assert split_of(Path(path)) == split
+
+
+def test_files_with_rows_are_found_at_any_depth(tmp_path: Path) -> None:
+    for name in ("a.JSONL", "b/c.csv.gz", "b/.d.jsonl", "_e/f.jsonl", "g.parquet.gz", "dataset_info.json", "h.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = {path.relative_to(tmp_path).as_posix() for path in data_files_below(tmp_path)}
+    assert found == {"a.JSONL", "b/c.csv.gz"}

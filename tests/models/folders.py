@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -25,16 +29,9 @@ def make_folder(folder: Path, kind: str = "qwen2", more: tuple[str, ...] = (), s
     config: further values of the model's config.
     """
     import torch
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in ("<|im_start|>", "<|im_end|>", *more)]
-    )
+    core = byte_level(("<|im_start|>", "<|im_end|>", *more))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>")
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(folder)
@@ -42,6 +39,19 @@ def make_folder(folder: Path, kind: str = "qwen2", more: tuple[str, ...] = (), s
     made = AutoConfig.for_model(kind, **{**SIZES, "vocab_size": len(tokenizer) + spare, **config})
     AutoModelForCausalLM.from_config(made).save_pretrained(folder)
     return folder
+
+
+def byte_level(special: Sequence[str], added: Sequence[str] = ()) -> Tokenizer:
+    """Returns a tokenizer in which each byte is a token, and behind these the special and the added ones."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    core.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    return core
 
 
 def change_config(folder: Path, **values: Any) -> None:

@@ -9,8 +9,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from tests.models.folders import byte_level
 
 PEERS = Path(__file__).parents[2] / "build" / "peers"
 
@@ -88,12 +89,7 @@ def template_of(name: str) -> str:
 
 def make_folder(folder: Path, family: Family, template: str) -> Path:
     """Writes a folder that a codec can be opened on; it has no weights."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in family.special])
-    core.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.added])
+    core = byte_level(family.special, family.added)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=family.eos, bos_token=family.bos)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)

@@ -15,6 +15,7 @@ from yatt_core.prompts.conversations import (
     split_demonstration,
     transcript,
 )
+from yatt_core.prompts.message_forms import role_of
 from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.tool_calls import ToolCall
 
@@ -159,3 +160,20 @@ def test_transcripts_show_thoughts_calls_and_results() -> None:
         'assistant: <think>\nhm\n</think>\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>\n\n'
         'tool (add): 3\n\nassistant: It is 3.\n<tool_call>{"name": "é", "arguments": {}}</tool_call>'
     )
+
+
+@pytest.mark.parametrize(
+    ("item", "role"),
+    [
+        ({"role": "developer", "content": "s"}, "system"),
+        ({"role": "assistant", "from": "human", "content": "a"}, "assistant"),
+        ({"role": None, "from": "bard", "value": "a"}, "assistant"),
+        ({"from": "function_call", "value": "{}"}, "assistant"),
+        ({"role": "human", "content": "q"}, "human"),
+        ({"from": "prompter", "value": "q"}, "prompter"),
+        ({"role": 1, "content": "q"}, None),
+        ({"content": "q"}, None),
+    ],
+)
+def test_the_role_of_a_message_is_the_one_that_is_read(item: dict[str, Any], role: str | None) -> None:
+    assert role_of(item) == role

@@ -174,14 +174,14 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
     Raises `ConfigurationError` if such files are in several folders or formats, because it is then unclear which of
     them are meant.
     """
-    found = [path for path in _visible_files(folder, set(FORMATS.values())) if path.name not in DESCRIPTIONS]
+    found = data_files_below(folder)
     if not found:
         raise ConfigurationError(
             f"data.sources: {folder} contains no data files ({', '.join(FORMATS)}; texts also with {' or '.join(COMPRESSED)})"
         )
     by_split: dict[str, list[Path]] = defaultdict(list)
     for path in found:
-        if (named := _split_of(path.relative_to(folder))) is not None:
+        if (named := split_of(path.relative_to(folder))) is not None:
             by_split[named].append(path)
     by_split = by_split or {"train": found}
     _check_split(folder, split, list(by_split))
@@ -199,8 +199,16 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
     return _named(folder, files, *formats)
 
 
-def _split_of(path: Path) -> str | None:
-    """Returns the split indicated by a file's name or else by the names of its folders; None if there is none."""
+def data_files_below(folder: Path) -> list[Path]:
+    """Returns the files at any depth that have rows, by their names; without those that describe a dataset."""
+    return [path for path in _visible_files(folder, set(FORMATS.values())) if path.name not in DESCRIPTIONS]
+
+
+def split_of(path: Path) -> str | None:
+    """Returns the split indicated by a file's name or else by the names of its folders; None if there is none.
+
+    path: relative to the dataset's folder.
+    """
     if shard := _SHARD.fullmatch(path.name):
         return shard["split"]
     for part in (path.stem, *reversed(path.parent.parts)):

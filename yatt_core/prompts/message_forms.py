@@ -65,6 +65,16 @@ def read_message(item: Any, place: str) -> Message:
     )
 
 
+def role_of(item: Mapping[str, Any]) -> str | None:
+    """Returns the role of a message as `read_message` understands it; another word as it is, and None if it has none."""
+    word = item.get("role")
+    known = _OTHER_ROLES
+    if word is None:
+        word = item.get("from")
+        known = {**_SPEAKERS, _CALLER: ASSISTANT}
+    return known.get(word, word) if isinstance(word, str) else None
+
+
 def _of_speaker(given: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Returns a message of the form {from, value} in the form {role, content}."""
     speaker = given["from"]

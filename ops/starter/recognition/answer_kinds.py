@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from ops.starter.recognition.table import MOST_OF
-from yatt_core.json_text import WrittenFloat
+from yatt_core.json_text import WrittenFloat, parsed
 from yatt_core.rewards.extraction import boxed
 from yatt_core.rewards.written_numbers import last_number
 
@@ -31,7 +31,13 @@ _LETTER = re.compile(rf"\s*\(?([{LETTERS}])\)?\.?\s*")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}|\d{1,2}:\d{2}(?::\d{2})?")
 _LATEX = re.compile(r"\\[a-zA-Z]+|\^|_\{")
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_FUNCTIONS = frozenset({"sin", "cos", "tan", "log", "exp", "sqrt", "cot", "sec", "csc", "max", "min", "mod", "inf"})
+_NAME = re.compile(r"[^\W\d_]{2,}")
+_FUNCTIONS = frozenset(
+    {"sin", "cos", "tan", "log", "exp", "sqrt", "cot", "sec", "csc", "max", "min", "mod", "inf", "pi", "ln", "lg"}
+)
+# Substances, units, versions, addresses, ratios and codes, and spans of numbers: mathematics takes different ones for equal.
+_NO_FORMULA = re.compile(r"[^\W\d_]\.?\d|\d\s+[^\W\d_]|\d[A-Z]|\d\.\d+\.\d|0[xX]|:")
+_SPANS = re.compile(r"\s*\d+(?:\s*-\s*\d+)+\s*")
 
 
 class AnswerKind(Enum):
@@ -46,6 +52,13 @@ class AnswerKind(Enum):
     FORMULA = "mathematical expressions"
     WORDS = "a few words"
     TEXT = "free text"
+
+
+ALSO_READ = {
+    AnswerKind.FORMULA: (AnswerKind.NUMBER,),
+    AnswerKind.WORDS: (AnswerKind.NUMBER, AnswerKind.LETTER, AnswerKind.BOOLEAN, AnswerKind.YES_NO),
+}
+"""Kinds that a reward for another kind can read."""
 
 
 def single_answers(values: Sequence[Any]) -> list[str] | None:
@@ -85,6 +98,29 @@ def kind_of(answers: Sequence[str]) -> AnswerKind:
     return AnswerKind.TEXT
 
 
+def fits(answers: Sequence[str], others: Sequence[str]) -> bool:
+    """Returns whether a reward for some answers, the others, can read these as well."""
+    kind = kind_of(answers)
+    wanted = kind_of(others)
+    if placeholders(answers):
+        return False
+    if kind is not wanted:
+        return kind in ALSO_READ.get(wanted, ())
+    if kind is AnswerKind.AFTER_HASHES:
+        return fits(after_hashes(answers), after_hashes(others))
+    return kind is not AnswerKind.LETTER or len(letters_of(answers)) <= len(letters_of(others))
+
+
+def after_hashes(answers: Sequence[str]) -> list[str]:
+    """Returns what is behind the last #### of each solution."""
+    return [answer.rpartition("####")[2].strip() for answer in answers]
+
+
+def are_lists(answers: Sequence[str]) -> bool:
+    """Returns whether most answers are the JSON text of a list, which a run compares as a text."""
+    return _share(answers, lambda answer: isinstance(parsed(answer, "["), list)) >= MOST_OF
+
+
 def placeholders(answers: Sequence[str]) -> list[str]:
     """Returns the texts among the answers that stand for an answer that is missing."""
     return sorted({answer.strip() for answer in answers if answer.strip().lower() in PLACEHOLDERS})
@@ -118,12 +154,14 @@ def _share(answers: Sequence[str], test: Any) -> float:
 
 
 def _is_formula(answer: str) -> bool:
-    """Returns whether an answer is short and has no words outside of LaTeX commands."""
+    """Returns whether an answer is short, and means what mathematics makes of it; LaTeX always does."""
     if len(answer) > LONGEST_FORMULA or "\n" in answer.strip() or _DATE.search(answer):
         return False
     if _LATEX.search(answer):
         return True
-    return last_number(answer) is not None and set(_WORD.findall(answer.lower())) <= _FUNCTIONS
+    if _NO_FORMULA.search(answer) or _SPANS.fullmatch(answer):
+        return False
+    return last_number(answer) is not None and set(_NAME.findall(answer.lower())) <= _FUNCTIONS
 
 
 def _is_short(answer: str) -> bool:

@@ -7,47 +7,43 @@ reward can tell a right response from a wrong one: a reward is never invented.
 from __future__ import annotations
 
 import importlib.util
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from ops.starter.recognition.answer_kinds import (
     AnswerKind,
+    after_hashes,
     are_bare_letters,
+    are_lists,
     are_plain_numbers,
     kind_of,
     letters_of,
     odd_among_numbers,
     placeholders,
 )
-from ops.starter.recognition.recognised import Abilities, RewardChoice
-from ops.starter.recognition.table import MOST_OF
+from ops.starter.recognition.answer_patterns import (
+    NUMBER,
+    Form,
+    asked_form,
+    behind,
+    last_letter,
+    letter,
+    one_of,
+    rest_of_line,
+)
+from ops.starter.recognition.recognised import RewardChoice
 from yatt_core.errors import ConfigurationError
 
 MATH_PACKAGE = "math_verify"
-NUMBER = r"[-+]?[0-9][0-9,]*(?:\.[0-9]+)?"
-HASHES = rf"(?s).*####\s*\$?(?P<answer>{NUMBER})"
-_LINE, _BEGUN = re.compile(r"\banswer:\s*\S", re.IGNORECASE), re.compile(r"\banswer:\s*$", re.IGNORECASE)
 ASK_BOX = r"Put the final answer in \boxed{}."
-LATEST = "(?s).*"
-"""Begins a pattern that finds the last of several matches."""
+ASK_TRUTH = 'End with a line "Answer: " and true or false.'
+"""For questions that people answer with yes or no."""
+ASK_LINE = 'End with a line "Answer: " and the answer alone.'
 WITHOUT_REWARD = (
-    "write --reward FILE:FUNCTION for a function of yours (--reward new writes a file to start from), add a "
-    "judge to a spec of "
-    "your own, or use --objective sft to learn the answers as they are"
+    "write --reward FILE:FUNCTION for a function of yours (--reward new writes a file to start from), add a judge to a spec "
+    "of your own, or use --objective sft to learn the answers as they are"
 )
-
-
-class Form(Enum):
-    """Where prompts ask for the answer, in words."""
-
-    HASHES = 'after "####"'
-    TAG = "in <answer>"
-    BOX = r"in \boxed{}"
-    LINE = 'after "Answer:"'
-    NONE = "anywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,144 +54,187 @@ class Chosen:
     system_prompt: str | None = None
 
 
-def asked_form(prompts: Sequence[str]) -> Form:
-    """Returns where most of the prompts ask for the answer."""
-    tests: dict[Form, Callable[[str], bool]] = {
-        Form.HASHES: lambda text: "####" in text,
-        Form.TAG: lambda text: "<answer>" in text,
-        Form.BOX: lambda text: "\\boxed" in text,
-        Form.LINE: _asks_for_a_line,
-    }
-    for form, test in tests.items():
-        if sum(map(test, prompts)) >= MOST_OF * len(prompts):
-            return form
-    return Form.NONE
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Reference answers, and where prompts ask for them.
+
+    texts: the final answers alone.
+    hashed: whether they end solutions, behind ####.
+    may_ask: whether a system message can ask for a form, if the prompts ask for none.
+    """
+
+    texts: Sequence[str]
+    hashed: bool
+    form: Form
+    may_ask: bool
+
+    @property
+    def read(self) -> Form:
+        """Where responses have the answer if those to prompts that ask for nothing end with a line `Answer:`."""
+        return Form.LINE if self.form in (Form.BEGUN, Form.NONE) else self.form
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Where responses or references have it."""
+        return (self.read, Form.HASHES) if self.hashed else (self.read,)
+
+    @property
+    def ask(self) -> str | None:
+        """The system message that asks for a line, if the prompts do not ask for anything."""
+        return ASK_LINE if self.form is Form.NONE and self.may_ask else None
 
 
-def reward_for(key: str, answers: Sequence[str], prompts: Sequence[str], model: Abilities) -> Chosen:
+def reward_for(
+    key: str, answers: Sequence[str], prompts: Sequence[str], may_ask: bool, are_choices: bool = False
+) -> Chosen:
     """Returns the reward that compares responses with the answers under a key.
 
     answers: at least one.
+    may_ask: whether a system message can ask for a form, if the prompts ask for none.
+    are_choices: whether the answers are texts that the prompts show to choose from, which responses have to repeat.
     """
-    if missing := placeholders(answers):
-        raise ConfigurationError(
-            f"some answers under {key!r} are {', '.join(map(repr, missing))}, which stands for no answer; leave "
-            "these rows out"
-        )
-    if odd := odd_among_numbers(answers):
-        raise ConfigurationError(
-            f"the answers under {key!r} are numbers, but for {', '.join(map(repr, odd[:3]))}; write these as a "
-            "number or as a list "
-            "of right answers, or leave the rows out"
-        )
-    kind = kind_of(answers)
-    form = asked_form(prompts)
+    hashed = kind_of(answers) is AnswerKind.AFTER_HASHES
+    texts = after_hashes(answers) if hashed else answers
+    _check(key, texts)
+    given = _Answers(texts, hashed, asked_form(prompts), may_ask)
+    kind = kind_of(texts)
+    if are_choices and kind is not AnswerKind.NUMBER:
+        return _words(given)
     match kind:
-        case AnswerKind.NUMBER | AnswerKind.AFTER_HASHES:
-            return _numbers(kind, answers, form)
+        case AnswerKind.NUMBER:
+            return _numbers(given)
         case AnswerKind.LETTER:
-            return _letters(answers, form)
-        case AnswerKind.BOOLEAN | AnswerKind.YES_NO:
-            words = "true|false" if kind is AnswerKind.BOOLEAN else "yes|no"
-            return _one_of(kind, words, form)
-        case AnswerKind.FORMULA | AnswerKind.IN_BOX:
-            return _formulas(kind, form, model)
+            return _letters(given)
+        case AnswerKind.BOOLEAN:
+            named = sum(1 for text in prompts if "true" in text.lower() and "false" in text.lower())
+            asks = given.ask is not None and named < len(prompts) / 2
+            return _one_of(given, "true|false", AnswerKind.BOOLEAN.value, ASK_TRUTH if asks else None)
+        case AnswerKind.YES_NO:
+            return _one_of(given, "yes|no", AnswerKind.YES_NO.value)
+        case AnswerKind.FORMULA:
+            return _formulas(given, boxed=False)
+        case AnswerKind.IN_BOX:
+            return _formulas(given, boxed=True)
         case AnswerKind.WORDS:
-            return _words(form)
-        case AnswerKind.TEXT:
+            return _words(given)
+        case _:
             raise ConfigurationError(
-                f"the answers under {key!r} are free text ({answers[0]!r:.60}), and no built-in reward can tell a "
-                "right response "
-                f"from a wrong one; {WITHOUT_REWARD}"
+                f"the answers under {key!r} are free text ({texts[0]!r:.60}), and no built-in reward can tell a right "
+                f"response from a wrong one; {WITHOUT_REWARD}"
             )
 
 
-def _asks_for_a_line(prompt: str) -> bool:
-    """Returns whether a prompt names a line "Answer:" that the response has to write; one that ends with it has begun that."""
-    return _LINE.search(prompt) is not None and _BEGUN.search(prompt) is None
+def _check(key: str, answers: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for texts that are no answers, or not written as a run compares them."""
+    if missing := placeholders(answers):
+        raise ConfigurationError(
+            f"some answers under {key!r} are {', '.join(map(repr, missing))}, which stands for no answer; leave these rows "
+            "out"
+        )
+    if odd := odd_among_numbers(answers):
+        raise ConfigurationError(
+            f"the answers under {key!r} are numbers, but for {', '.join(map(repr, odd[:3]))}; write these as a number or as "
+            "a list of right answers, or leave the rows out"
+        )
+    if are_lists(answers):
+        raise ConfigurationError(
+            f"the answers under {key!r} are JSON texts of lists ({answers[0]!r:.60}), which a run compares as they are "
+            f"written; expected a list of right answers, or the answer alone; or {WITHOUT_REWARD}"
+        )
 
 
-def _numbers(kind: AnswerKind, answers: Sequence[str], form: Form) -> Chosen:
-    if form is Form.BOX:
-        return _equal({"extract": "boxed", "extract_reference": "last_number"}, f"numbers {form.value}")
-    options: dict[str, Any] = {"extract_reference": "last_number"}
-    reads = f"numbers {form.value}"
-    if form is Form.HASHES:
-        options = {"extract": "pattern", **options, "pattern": HASHES}
-    elif form is Form.LINE:
-        options = {"extract": "pattern", **options, "pattern": _after_answer(rf"\$?(?P<answer>{NUMBER})")}
-    elif form is Form.TAG:
-        options = {"extract": "tag", **options}
+def _numbers(given: _Answers) -> Chosen:
+    reference = {"extract_reference": "last_number"}
+    where = f"numbers {given.form.value}"
+    match given.form:
+        case Form.BOX:
+            return _equal({"extract": "boxed", **reference}, where)
+        case Form.TAG:
+            return _exact({"extract": "tag", **reference}, where)
+        case Form.HASHES | Form.LINE:
+            return _exact({"extract": "pattern", **reference, "pattern": behind([given.form], NUMBER)}, where)
+        case _:
+            plain = not given.hashed and are_plain_numbers(given.texts)
+            return _exact({"extract": "last_number", **({} if plain else reference)}, "the last number")
+
+
+def _letters(given: _Answers) -> Chosen:
+    letters = letters_of(given.texts)
+    bare = are_bare_letters(given.texts)
+    where = f"the letter {given.read.value}"
+    reference = {} if bare and not given.hashed else {"extract_reference": "pattern"}
+    if bare and not given.hashed and given.form in (Form.TAG, Form.BOX):
+        return _exact({"extract": "tag" if given.form is Form.TAG else "boxed"}, where)
+    if given.form is Form.NONE and not given.may_ask:
+        pattern = last_letter(letters)
+        where = "the last letter that stands alone"
     else:
-        plain = kind is AnswerKind.NUMBER and are_plain_numbers(answers)
-        options = {"extract": "last_number", **({} if plain else options)}
-        reads = "the last number"
-    return _exact(options, reads)
+        alone = given.form is Form.BEGUN or not (bare or given.hashed)
+        pattern = behind(given.forms, letter(letters), or_at_start=alone)
+    return _exact({"extract": "pattern", **reference, "pattern": pattern}, where, given.ask)
 
 
-def _letters(answers: Sequence[str], form: Form) -> Chosen:
-    letters = letters_of(answers)
-    reads = f"the letter {form.value}"
-    if form is Form.BOX and are_bare_letters(answers):
-        return _exact({"extract": "boxed"}, reads)
-    if form is Form.TAG and are_bare_letters(answers):
-        return _exact({"extract": "tag"}, reads)
-    if form is Form.LINE:
-        options = {"extract": "pattern", "pattern": _after_answer(rf"\(?(?P<answer>[{letters}])\b")}
+def _one_of(given: _Answers, words: str, what: str, asks: str | None = None) -> Chosen:
+    reference = {"extract_reference": "pattern"} if given.hashed else {}
+    if given.form in (Form.NONE, Form.BEGUN):
+        where = f"{what}, the last one"
+        pattern = rf"(?is).*\b(?P<answer>{words})\b"
     else:
-        options = {"extract": "pattern", "pattern": rf"{LATEST}\b(?P<answer>[{letters}])\b"}
-        reads = "the last letter that stands alone"
-    if not are_bare_letters(answers):
-        options = {"extract": "pattern", "extract_reference": "pattern", "pattern": options["pattern"]}
-    return _exact(options, reads)
+        where = f"{what} {given.form.value}"
+        pattern = behind(given.forms, one_of(words))
+    return _exact({"extract": "pattern", **reference, "pattern": pattern, "case_sensitive": False}, where, asks)
 
 
-def _one_of(kind: AnswerKind, words: str, form: Form) -> Chosen:
-    pattern = _after_answer(rf"(?P<answer>{words})\b") if form is Form.LINE else rf"(?is).*\b(?P<answer>{words})\b"
-    options = {"extract": "pattern", "pattern": pattern, "case_sensitive": False}
-    return _exact(options, f"{kind.value}, the last one" if form is not Form.LINE else f"{kind.value} {form.value}")
-
-
-def _formulas(kind: AnswerKind, form: Form, model: Abilities) -> Chosen:
-    reference = {"extract_reference": "boxed"} if kind is AnswerKind.IN_BOX else {}
-    if form is Form.LINE:
-        options = {"extract": "pattern", **reference, "pattern": _after_answer(r"(?P<answer>[^\n]+)")}
-        return _equal(options, f"mathematical expressions {form.value}")
-    if form is Form.TAG:
-        return _equal({"extract": "tag", **reference}, f"mathematical expressions {form.value}")
-    if form is Form.BOX or model.system:
-        asks = None if form is Form.BOX else ASK_BOX
+def _formulas(given: _Answers, boxed: bool) -> Chosen:
+    where = f"mathematical expressions {given.form.value}"
+    if given.form in (Form.LINE, Form.HASHES):
+        options = _after_mark(given)
+        return _equal({**options, "extract_reference": "boxed"} if boxed else options, where)
+    reference = {"extract_reference": "boxed"} if boxed else _reference(given)
+    if given.form is Form.TAG:
+        return _equal({"extract": "tag", **reference}, where)
+    if given.form is Form.BOX or given.may_ask:
+        asks = None if given.form is Form.BOX else ASK_BOX
         return _equal({"extract": "boxed", **reference}, f"mathematical expressions {Form.BOX.value}", asks)
     return _equal(reference, "the last mathematical expression")
 
 
-def _words(form: Form) -> Chosen:
-    options: dict[str, Any] = {}
-    reads = f"the text {form.value}"
-    if form is Form.LINE:
-        options = {"extract": "pattern", "pattern": _after_answer(r"(?P<answer>[^\n]+)"), "extract_reference": "whole"}
-    elif form is Form.TAG:
-        options = {"extract": "tag"}
-    elif form is Form.BOX:
-        options = {"extract": "boxed"}
-    else:
-        reads = "the whole response as text"
-    return _exact({**options, "case_sensitive": False}, reads)
+def _words(given: _Answers) -> Chosen:
+    insensitive = {"case_sensitive": False}
+    where = f"the text {given.form.value}"
+    match given.form:
+        case Form.TAG:
+            return _exact({"extract": "tag", **_reference(given), **insensitive}, where)
+        case Form.BOX:
+            return _exact({"extract": "boxed", **_reference(given), **insensitive}, where)
+        case Form.LINE | Form.HASHES:
+            return _exact({**_after_mark(given), **insensitive}, where)
+        case _:
+            options = _after_mark(given, or_at_start=True)
+            return _exact({**options, **insensitive}, f"the text {Form.LINE.value}, or the first line", given.ask)
 
 
-def _after_answer(what: str) -> str:
-    """Returns a pattern of what follows the last "Answer:", also where it is printed in bold."""
-    return rf"(?is).*\banswer\W*?:\s*\**\s*{what}"
+def _after_mark(given: _Answers, or_at_start: bool = False) -> dict[str, Any]:
+    """Returns options that read the rest of the line behind a mark."""
+    ends = "" if any(answer.rstrip().endswith(".") for answer in given.texts) else "."
+    reference = {"extract_reference": "pattern"} if given.hashed else {}
+    return {"extract": "pattern", **reference, "pattern": behind(given.forms, rest_of_line(ends), or_at_start)}
 
 
-def _exact(options: Mapping[str, Any], reads: str) -> Chosen:
-    return Chosen(RewardChoice(name="correct", function="exact_match", reads=reads, options=dict(options)))
+def _reference(given: _Answers) -> dict[str, Any]:
+    """Returns options that read the reference answers alone, behind their #### if they have one."""
+    if not given.hashed:
+        return {}
+    return {"extract_reference": "pattern", "pattern": behind([Form.HASHES], rest_of_line(""))}
+
+
+def _exact(options: Mapping[str, Any], reads: str, asks: str | None = None) -> Chosen:
+    return Chosen(RewardChoice(name="correct", function="exact_match", reads=reads, options=dict(options)), asks)
 
 
 def _equal(options: Mapping[str, Any], reads: str, asks: str | None = None) -> Chosen:
     if importlib.util.find_spec(MATH_PACKAGE) is None:
         raise ConfigurationError(
-            f"the reward compares {reads} by math_equal, which needs a package that is not installed: pip install "
-            "'yatt[math]'"
+            f"the reward compares {reads} by math_equal, which needs a package that is not installed: pip install 'yatt[math]'"
         )
     return Chosen(RewardChoice(name="correct", function="math_equal", reads=reads, options=dict(options)), asks)

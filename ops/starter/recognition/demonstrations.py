@@ -6,17 +6,21 @@ the middle, and for tools and images that the model cannot show.
 
 from __future__ import annotations
 
-from ops.starter.recognition.prompt_parts import IMAGE_KEYS, PROMPT_KEYS, given_key, prompt_parts, system_key
-from ops.starter.recognition.recognised import Abilities, Asked, Recognised
-from ops.starter.recognition.table import Table, ends_with, has_calls, is_text, messages_in
+from ops.starter.recognition.prompt_parts import (
+    CONVERSATIONS,
+    PROMPT_KEYS,
+    conversation_source,
+    prompt_parts,
+    refuse_images,
+    tools_key,
+)
+from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
+from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in
 from yatt_core.errors import ConfigurationError
 
-CONVERSATIONS = ("messages", "conversations", "conversation", "dialog", "dialogue", "chat", "turns", "prompt")
 COMPLETIONS = ("completion", "response", "output", "reply", "assistant", "answer", "solution", "target", "chosen")
 CERTAIN = COMPLETIONS[:5]
 """Keys of demonstrations; the others have one only for those who ask for SFT."""
-TOOL_KEYS = ("tools", "functions", "available_tools")
-SFT = "sft"
 
 
 def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
@@ -32,31 +36,15 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
         if messages is None or messages[-1][0] != "assistant":
             ends = "is no list of messages" if messages is None else f"ends with a message of {messages[-1][0]!r}"
             raise ConfigurationError(
-                f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or "
-                "cut them behind the "
-                "assistant's last message"
+                f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or cut them "
+                "behind the assistant's last message"
             )
-    if not model.calls and any(map(has_calls, table.values(key))):
-        raise ConfigurationError(
-            f"the conversations under {key!r} have calls of tools, and the model's chat template does not write "
-            "them; use a model "
-            "whose template has tools"
-        )
-    source = {"prompt_field": key}
-    used = [key]
-    if (tools := _tools(table, key, model)) is not None:
-        source["tools_field"] = tools
-        used.append(tools)
-    system = system_key(table, key)
-    if system is not None:
-        source["system_field"] = system
-        used.append(system)
-    _refuse_images(table)
+    source = conversation_source(table, key, model)
     return Recognised(
         shape=f"demonstrations: conversations in {key!r}, of which all turns of the assistant are learnt",
         objective=SFT,
         source=source,
-        used=tuple(used),
+        used=tuple(source.values()),
     )
 
 
@@ -76,7 +64,7 @@ def completions(table: Table, asked: Asked, model: Abilities) -> Recognised | No
         return None
     keys = COMPLETIONS if asked.objective == SFT else CERTAIN
     given = asked.answer_field and given_key(table, asked.answer_field, "--answer-field")
-    found = [given] if given else [key for key in table.all(*keys) if table.mostly(key, _is_completion)]
+    found = [given] if given else [key for key in table.all(*keys) if table.mostly(key, is_response)]
     for completion in found:
         prompts = [key for key in PROMPT_KEYS if key != completion]
         recognised = _with_completion(table, asked, model, prompts, completion, "prompts with completions")
@@ -104,13 +92,13 @@ def plain_text(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
 def _with_completion(
     table: Table, asked: Asked, model: Abilities, prompts: tuple[str, ...] | list[str], completion: str, shape: str
 ) -> Recognised | None:
-    parts = prompt_parts(table, asked, model, prompts)
+    parts = prompt_parts(table, asked, model, prompts, answer=completion)
     if parts is None or completion in parts.used:
         return None
-    _refuse_images(table)
+    refuse_images(table)
     used = [*parts.used, completion]
     source = {**parts.source, "answer_field": completion}
-    if (tools := _tools(table, completion, model)) is not None:
+    if (tools := tools_key(table, completion, model)) is not None:
         source["tools_field"] = tools
         used.append(tools)
     return Recognised(
@@ -120,25 +108,3 @@ def _with_completion(
         used=tuple(used),
         reasons=parts.reasons,
     )
-
-
-def _tools(table: Table, conversation: str, model: Abilities) -> str | None:
-    """Returns the key of the tools that a row describes; refuses them for a model that cannot show them."""
-    key = next((key for key in table.all(*TOOL_KEYS) if table.values(key)), None)
-    if key is not None and not model.tools:
-        raise ConfigurationError(
-            f"the rows of {conversation!r} describe tools under {key!r}, and the model's chat template shows "
-            "none; use a model whose "
-            "template has tools"
-        )
-    return key
-
-
-def _refuse_images(table: Table) -> None:
-    if key := next((key for key in table.all(*IMAGE_KEYS) if table.values(key)), None):
-        raise ConfigurationError(f"the rows have images under {key!r}; only rl with rewards can show images to a model")
-
-
-def _is_completion(value: object) -> bool:
-    messages = messages_in(value)
-    return is_text(value) if messages is None else messages[-1][0] == "assistant"

@@ -5,14 +5,16 @@ Consumes a table. Produces a `Recognised`, or None for other rows. Raises `Confi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ops.starter.recognition.choices import named
-from ops.starter.recognition.prompt_parts import PROMPT_KEYS, PromptParts, prompt_parts
+from ops.starter.recognition.prompt_parts import PromptParts, prompt_parts
 from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised, RewardChoice
-from ops.starter.recognition.table import Table, parsed, value_of
+from ops.starter.recognition.table import Table, parsed, text_of, value_of
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.code_cases import CaseKeys, row_tests
@@ -23,27 +25,37 @@ TEST_KEYS = (
     "extra_info.tests", "extra_info.test_cases", "ground_truth", "public_tests", "public_test_cases",
 )  # fmt: skip
 SETUP_KEYS = ("test_setup_code", "test_imports", "setup_code", "test_setup", "import_code")
-TASKS = ("question", "problem", "prompt", "text", "description", "instruction", "messages", "task")
+TASKS = (
+    "question", "problem", "prompt", "text", "description", "instruction", "messages", "task", "query", "conversations",
+    "conversation", "user", "problem_description",
+)  # fmt: skip
+"""Keys of prompts, without `input`, which is often that of a test."""
+BEGUN = ("prompt", "query", *TASKS)
+"""The same for tests that call a function, whose beginning is a prompt in HumanEval's rows."""
 CHECK = "def check("
 _LISTS = ({"inputs", "outputs"}, {"input", "output"})
+_CODE = re.compile(r"(?:from|import|class|def|async def|pass|return)\b|[@#]|[\w.]+\s*=[^=]")
+_ARGUMENT = re.compile(r"\s*[A-Za-z_]\w*\s*=[^=]")
 
 
 def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     """Returns tasks with tests as RL, whose reward runs the tests on the response's program."""
     if not asked.allows(RL) or asked.own_reward or asked.answer_field:
         return None
-    key = next(
-        (key for key in table.all(*TEST_KEYS) if table.values(key) and all(map(_are_tests, table.values(key)))), None
-    )
-    if key is None:
-        return None
+    found = [key for key in table.all(*TEST_KEYS) if table.values(key) and all(map(_are_tests, table.values(key)))]
+    checking = [key for key in found if any(_defines_check(value) for value in table.values(key))]
     entry = table.find("entry_point")
-    if any(isinstance(value, str) and CHECK in value for value in table.values(key)):
-        return _checked(table, asked, model, key, entry)
+    others = [key for key in found if key not in checking]
+    if checking and (entry is not None or not others):
+        return _checked(table, asked, model, checking[0], entry)
+    if not others:
+        return None
+    key = others[0]
+    _refuse_arguments(table, key)
     setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
     options = {"tests": key, **({"setup": setup} if setup else {})}
-    _try_tests(table, options)
-    parts = prompt_parts(table, asked, model, [name for name in (*TASKS, *PROMPT_KEYS) if name not in ("input",)])
+    try_tests(table.rows, options)
+    parts = prompt_parts(table, asked, model, _tasks(table, TASKS))
     if parts is None:
         return None
     if _are_statements(table, key) and "prompt_field" in parts.source and not _names_functions(table, key, parts):
@@ -52,21 +64,63 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
 
 
 def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str | None) -> Recognised:
-    """Returns rows as in HumanEval: the prompt is the beginning of the program, and the test calls a function by its name."""
+    """Returns rows as in HumanEval: the prompt is the beginning of the program, and the test calls a function by its name.
+
+    Where the prompt has nothing but imports, as in LeetCodeDataset, these run before the program, and the task is elsewhere.
+    """
     if entry is None:
         raise ConfigurationError(
-            f"the tests under {key!r} define `check`, but no key names the function that it checks; expected "
-            "'entry_point'"
+            f"the tests under {key!r} define `check`, but no key names the function that it checks; expected 'entry_point'"
         )
-    parts = prompt_parts(table, asked, model, ("prompt", *TASKS))
+    parts = prompt_parts(table, asked, model, _tasks(table, BEGUN))
     if parts is None:
-        raise ConfigurationError(f"the tests under {key!r} have no prompt; name its key with --prompt-field")
+        raise ConfigurationError(
+            f"the tests under {key!r} have no task: no key has more than code; name the key of the task with --prompt-field"
+        )
     options = {"tests": key, "entry_point": entry}
-    _try_tests(table, options)
-    prompt = parts.used[0]
-    if any(f"def {value_of(row, entry)}" in str(value_of(row, prompt)) for row in table.rows):
-        options["prefix"] = prompt
-    return _recognised(parts, key, [entry], options, "`check` on the function that the prompt begins")
+    begin = table.find("prompt")
+    if any(f"def {value_of(row, entry)}" in str(value_of(row, parts.used[0])) for row in table.rows):
+        options["prefix"] = parts.used[0]
+    elif begin is not None and begin not in parts.used and all(map(_is_preamble, table.values(begin))):
+        options["setup"] = begin
+    try_tests(table.rows, options)
+    others = [value for name, value in options.items() if name != "tests" and value not in parts.used]
+    return _recognised(parts, key, others, options, "`check` on the function that `entry_point` names")
+
+
+def _tasks(table: Table, keys: Sequence[str]) -> list[str]:
+    """Returns the keys under which most rows have more than code."""
+    return [key for key in table.all(*keys) if not table.mostly(key, _is_code)]
+
+
+def _is_code(value: Any) -> bool:
+    """Returns whether a text has nothing but imports, assignments and beginnings of functions: it says no task."""
+    lines = [line.strip() for line in text_of(value).splitlines() if line.strip()]
+    return bool(lines) and all(map(_CODE.match, lines))
+
+
+def _is_preamble(value: Any) -> bool:
+    try:
+        ast.parse(str(value))
+    except (SyntaxError, ValueError):
+        return False
+    return _is_code(value)
+
+
+def _defines_check(value: Any) -> bool:
+    return isinstance(value, str) and CHECK in value
+
+
+def _refuse_arguments(table: Table, key: str) -> None:
+    """Raises `ConfigurationError` for inputs that name the arguments of a function, which no program reads."""
+    for value in table.values(key):
+        tests = parsed(value)
+        inputs = [test.get("input") for test in tests if isinstance(test, Mapping)] if isinstance(tests, list) else []
+        if inputs and all(isinstance(given, str) and _ARGUMENT.match(given) for given in inputs):
+            raise ConfigurationError(
+                f"the inputs under {key!r} name the arguments of a function ({inputs[0]!r:.60}), which no program reads; "
+                "expected what it reads from standard input, 'fn_name' with lists of arguments, or statements that assert"
+            )
 
 
 def _recognised(parts: PromptParts, key: str, others: list[str], options: Mapping[str, Any], reads: str) -> Recognised:
@@ -98,10 +152,10 @@ def _is_test(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip().startswith("assert")
 
 
-def _try_tests(table: Table, options: Mapping[str, Any]) -> None:
+def try_tests(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` for the first row whose tests cannot be read, or test nothing."""
     keys = CaseKeys(**options)
-    for number, row in enumerate(table.rows, start=1):
+    for number, row in enumerate(rows, start=1):
         try:
             row_tests(Prompt(0, number, str(number), "", None, row), keys)
         except DataError as error:
@@ -117,7 +171,7 @@ def _names_functions(table: Table, key: str, parts: PromptParts) -> bool:
     """Returns whether most prompts name the function that their first test calls."""
     firsts = [parsed(value_of(row, key))[0] for row in table.rows]
     names = [first.removeprefix("assert").lstrip(" (").partition("(")[0].rpartition(" ")[2] for first in firsts]
-    named = sum(1 for name, text in zip(names, parts.texts, strict=False) if name and name in text)
+    named = sum(1 for name, text in zip(names, parts.texts, strict=True) if name and name in text)
     return named >= len(names) / 2
 
 
@@ -125,8 +179,7 @@ def _with_tests_shown(table: Table, key: str, parts: PromptParts) -> PromptParts
     """Returns prompts that show the tests, from which alone the name of the function is known (as MBPP is usually asked)."""
     if any(isinstance(value, str) for value in table.values(key)):
         raise ConfigurationError(
-            f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts "
-            "that say it"
+            f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts that say it"
         )
     template = f"{{{{ {named(parts.used[0])} }}}}\n\nYour code should pass these tests:\n\n{{{{ {named(key)} | join('\\n') }}}}"
     reason = f"the prompt shows the tests in {key!r}, because the task does not name the function that they call"
@@ -135,5 +188,5 @@ def _with_tests_shown(table: Table, key: str, parts: PromptParts) -> PromptParts
 
 
 def _reads(table: Table, key: str) -> str:
-    kinds = {"statements" if _are_statements(table, key) else "inputs and outputs"}
-    return f"the program in the last fenced block, on each row's {kinds.pop()}"
+    what = "statements" if _are_statements(table, key) else "inputs and outputs"
+    return f"the program in the last fenced block, on each row's {what}"

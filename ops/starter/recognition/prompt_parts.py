@@ -6,25 +6,48 @@ Consumes a table. Produces a `PromptParts`. Raises `ConfigurationError` where th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ops.starter.recognition.choices import Choices, choices_of, named
 from ops.starter.recognition.recognised import Abilities, Asked
-from ops.starter.recognition.table import MOST_OF, Table, is_prompt, is_text, messages_in, text_of, value_of
+from ops.starter.recognition.table import (
+    MOST_OF,
+    Table,
+    given_key,
+    has_calls,
+    is_prompt,
+    is_text,
+    messages_in,
+    text_of,
+    value_of,
+)
 from yatt_core.errors import ConfigurationError
 
 PROMPT_KEYS = (
     "prompt", "question", "problem", "instruction", "query", "messages", "conversations", "conversation", "input", "text",
     "user", "task", "description",
 )  # fmt: skip
-BEFORE = ("context", "passage", "document", "article", "story", "background", "paragraph")
+VAGUE = ("user", "task", "description")
+"""Keys among these that have a name or a category as often as a prompt."""
+BEFORE = ("context", "passage", "document", "article", "story", "background", "paragraph", "body")
 """Keys of texts that a question is about."""
 AFTER = ("input", "starter_code", "starter code")
 """Keys of texts that belong to an instruction."""
+BESIDE = (
+    "history", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "content", "excerpt", "table",
+)  # fmt: skip
+"""Keys of what a question may be about, in a form and a place that are not known."""
+BESIDE_INPUT = ("code", "program", "function")
+"""The same for prompts under `input`, which may be the input of these."""
+CONVERSATIONS = ("messages", "conversations", "conversation", "dialog", "dialogue", "chat", "turns", "prompt")
 SYSTEM_KEYS = ("system", "system_prompt", "system_message")
+TOOL_KEYS = ("tools", "functions", "available_tools")
 IMAGE_KEYS = ("images", "image", "image_path", "image_paths")
+FEWEST = 4
+"""Rows from which on it is odd that most of them ask the same."""
 _CONTROL = re.compile(r"\s*(<\|[A-Za-z_]+\|>|\[INST\]|<start_of_turn>|<\|turn>|<s>)")
 
 
@@ -33,8 +56,8 @@ class PromptParts:
     """Where the rows have their prompts.
 
     source: the keys of the spec's source.
-    texts: the text that is asked in each row, as far as rewards have to know it.
-    choices: the answers to choose from, if the question has some.
+    texts: the text that is asked in each row, as far as rewards have to know it; empty for a row without a prompt.
+    choices: the answers to choose from, if they have keys of their own.
     """
 
     source: Mapping[str, Any]
@@ -44,36 +67,60 @@ class PromptParts:
     choices: Choices | None = None
 
 
-def prompt_parts(table: Table, asked: Asked, model: Abilities, keys: Sequence[str] = PROMPT_KEYS) -> PromptParts | None:
+def prompt_parts(
+    table: Table,
+    asked: Asked,
+    model: Abilities,
+    keys: Sequence[str] = PROMPT_KEYS,
+    answer: str | None = None,
+    asks: bool = False,
+) -> PromptParts | None:
     """Returns the parts of the prompts; None if no key looks like a prompt.
 
     keys: candidates for the question, in order of preference.
+    answer: the key of what answers it, which says what choices are called.
+    asks: whether prompts with choices have to ask for what this key has.
     """
     key = prompt_key(table, asked, keys)
     if key is None:
         return None
-    values = table.values(key)
-    parts = PromptParts({"prompt_field": key}, [text_of(value) for value in values], (key,))
-    if asked.prompt_field is None and all(messages_in(value) is None for value in values):
-        parts = _with_template(table, key, parts)
-    return _with_media(table, _with_frame(_with_system(table, parts), model), model)
+    texts = [text_of(value_of(row, key)) for row in table.rows]
+    parts = PromptParts({"prompt_field": key}, texts, (key,))
+    if asked.prompt_field is None and all(messages_in(value) is None for value in table.values(key)):
+        parts = _with_template(table, parts, choices_of(table, key, answer, asks))
+    parts = _with_media(table, _with_frame(_with_system(table, parts), model), model)
+    if asked.prompt_field is None and "image_field" not in parts.source:
+        _check_differ(table, parts)
+    return parts
 
 
 def prompt_key(table: Table, asked: Asked, keys: Sequence[str] = PROMPT_KEYS) -> str | None:
     """Returns the key of the question; None if there is none. Raises `ConfigurationError` if the given one is missing."""
     if asked.prompt_field is not None:
         return given_key(table, asked.prompt_field, "--prompt-field")
-    return next((key for key in table.all(*keys) if table.mostly(key, is_prompt)), None)
+    found = (key for key in table.all(*keys) if table.mostly(key, is_prompt))
+    return next((key for key in found if key.strip().lower() not in VAGUE or texts_differ(table, key)), None)
 
 
-def given_key(table: Table, key: str, option: str) -> str:
-    """Returns a key that an option names. Raises `ConfigurationError` if no row has it."""
-    if not any(value_of(row, key) is not None for row in table.rows):
-        raise ConfigurationError(f"{option} {key}: no row has this key; the keys are {', '.join(table.keys) or 'none'}")
-    return key
+def texts_differ(table: Table, key: str) -> bool:
+    """Returns whether texts of several words differ between most rows, as prompts do and names and categories do not."""
+    texts = [text_of(value).strip() for value in table.values(key)]
+    return len(set(texts)) > len(texts) / 2 and sum(1 for text in texts if len(text.split()) > 1) > len(texts) / 2
 
 
-def template_of(table: Table, key: str, before: str | None, after: str | None, choices: Choices | None = None) -> str:
+def _check_differ(table: Table, parts: PromptParts) -> None:
+    """Raises `ConfigurationError` if most rows ask the same: then it is a category, or something else belongs to it."""
+    asked = Counter(repr([value_of(row, key) for key in parts.used]) for row in table.rows)
+    ((_, most),) = asked.most_common(1)
+    if len(table.rows) >= FEWEST and most > len(table.rows) / 2:
+        key = parts.used[0]
+        raise ConfigurationError(
+            f"the prompts under {key!r} are the same in {most} of the first {len(table.rows)} rows ({parts.texts[0]!r:.60}); "
+            f"expected a prompt of its own in most rows (--prompt-field {key} takes them as they are)"
+        )
+
+
+def template_of(table: Table, key: str, before: str | None, after: str | None, choices: Choices | None) -> str:
     """Returns a Jinja template of a question with what belongs to it."""
     first = _if_any(table, before, f"{{{{ {named(before)} }}}}\n\n") if before else ""
     last = _if_any(table, after, f"\n\n{{{{ {named(after)} }}}}") if after else ""
@@ -86,11 +133,12 @@ def _if_any(table: Table, key: str, text: str) -> str:
     return f"{{% if {test} %}}{text}{{% endif %}}"
 
 
-def _with_template(table: Table, key: str, parts: PromptParts) -> PromptParts:
+def _with_template(table: Table, parts: PromptParts, choices: Choices | None) -> PromptParts:
     """Returns the parts with what a question is about, and with the answers to choose from."""
+    key = parts.used[0]
     before = _belonging(table, key, BEFORE)
     after = _belonging(table, key, AFTER)
-    choices = choices_of(table, key)
+    _refuse_beside(table, key)
     if before is None and after is None and choices is None:
         return parts
     reasons = [f"the prompt is {key!r} with {other!r}" for other in (before, after) if other]
@@ -99,11 +147,19 @@ def _with_template(table: Table, key: str, parts: PromptParts) -> PromptParts:
     return replace(
         parts,
         source={"prompt_template": template_of(table, key, before, after, choices)},
-        texts=[f"{text}{choices.asks}" for text in parts.texts] if choices else parts.texts,
+        texts=[
+            _with_parts(row, text, (before, after), choices) for row, text in zip(table.rows, parts.texts, strict=True)
+        ],
         used=(*parts.used, *(other for other in (before, after, *(choices.used if choices else ())) if other)),
         reasons=(*parts.reasons, *reasons),
         choices=choices,
     )
+
+
+def _with_parts(row: Mapping[str, Any], text: str, others: Sequence[str | None], choices: Choices | None) -> str:
+    """Returns a question with the texts that belong to it, in which rewards look for the form of the answer."""
+    found = [str(value) for key in others if key is not None and (value := value_of(row, key))]
+    return "\n\n".join([text, *found]) + (choices.asks if choices else "")
 
 
 def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
@@ -117,8 +173,7 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
         rows = [row for row in table.rows if value_of(row, key) not in (None, "")]
         if not all(isinstance(value_of(row, key), str) for row in rows):
             raise ConfigurationError(
-                f"the questions under {question!r} are about {key!r}, which is not text; name a key that has both "
-                "with "
+                f"the questions under {question!r} are about {key!r}, which is not text; name a key that has both with "
                 f"--prompt-field (--prompt-field {question} leaves {key!r} out)"
             )
         texts = [row for row in rows if is_text(value_of(row, key))]
@@ -128,6 +183,19 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
     return None
 
 
+def _refuse_beside(table: Table, question: str) -> None:
+    """Raises `ConfigurationError` for rows that have something else that their questions may be about."""
+    others = (*BESIDE, *BESIDE_INPUT) if question.lower() == "input" else BESIDE
+    for key in table.all(*others):
+        rows = [(value_of(row, key), str(value_of(row, question))) for row in table.rows if value_of(row, key)]
+        shown = [value for value, text in rows if isinstance(value, str) and (value in text or text in value)]
+        if key != question and rows and len(shown) < MOST_OF * len(rows):
+            raise ConfigurationError(
+                f"it is not clear whether the prompts under {question!r} are about {key!r}; name a key that has both with "
+                f"--prompt-field (--prompt-field {question} leaves {key!r} out)"
+            )
+
+
 def system_key(table: Table, prompt: str) -> str | None:
     """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own."""
     key = next((key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))), None)
@@ -135,11 +203,37 @@ def system_key(table: Table, prompt: str) -> str | None:
     return None if any(messages is not None and messages[0][0] == "system" for messages in own) else key
 
 
+def tools_key(table: Table, conversation: str, model: Abilities) -> str | None:
+    """Returns the key of the tools that a row describes; refuses them for a model that cannot show them."""
+    key = next((key for key in table.all(*TOOL_KEYS) if table.values(key)), None)
+    if key is not None and not model.tools:
+        raise ConfigurationError(
+            f"the rows of {conversation!r} describe tools under {key!r}, and the model's chat template shows none; use a "
+            "model whose template has tools"
+        )
+    return key
+
+
+def conversation_source(table: Table, key: str, model: Abilities) -> dict[str, str]:
+    """Returns the keys of a source whose conversations end with what is learnt.
+
+    Raises `ConfigurationError` for calls of tools that the model cannot write, and for images.
+    """
+    if not model.calls and any(map(has_calls, table.values(key))):
+        raise ConfigurationError(
+            f"the conversations under {key!r} have calls of tools, and the model's chat template does not write them; use a "
+            "model whose template has tools"
+        )
+    refuse_images(table)
+    found = {"tools_field": tools_key(table, key, model), "system_field": system_key(table, key)}
+    return {"prompt_field": key, **{name: value for name, value in found.items() if value is not None}}
+
+
 def _with_system(table: Table, parts: PromptParts) -> PromptParts:
     key = system_key(table, parts.used[0])
     if key is None or key in parts.used:
         return parts
-    texts = [f"{value_of(row, key) or ''}\n{text}" for row, text in zip(table.rows, parts.texts, strict=False)]
+    texts = [f"{value_of(row, key) or ''}\n{text}" for row, text in zip(table.rows, parts.texts, strict=True)]
     return replace(parts, source={**parts.source, "system_field": key}, texts=texts, used=(*parts.used, key))
 
 
@@ -150,17 +244,27 @@ def _with_frame(parts: PromptParts, model: Abilities) -> PromptParts:
         return parts
     if foreign := sorted(set(found) - set(model.frame)):
         raise ConfigurationError(
-            f"the prompts are rendered for a model with the control token {foreign[0]!r}, which this model's chat "
-            "template does "
-            "not write; use the messages that they were made from, or the model that they were made for"
+            f"the prompts are rendered for a model with the control token {foreign[0]!r}, which this model's chat template "
+            "does not write; use the messages that they were made from, or the model that they were made for"
         )
     reason = f"the prompts have the control tokens of this model ({found[0]}), so no chat template is applied"
     source = {key: value for key, value in parts.source.items() if key != "system_field"}
     return replace(parts, source={**source, "rendered": True}, reasons=(*parts.reasons, reason))
 
 
+def refuse_images(table: Table) -> None:
+    """Raises `ConfigurationError` for rows with images that are to be learnt from."""
+    if (key := image_key(table)) is not None:
+        raise ConfigurationError(f"the rows have images under {key!r}; only rl with rewards can show images to a model")
+
+
+def image_key(table: Table) -> str | None:
+    """Returns the key of the rows' images; None if they have none."""
+    return next((key for key in table.all(*IMAGE_KEYS) if table.values(key)), None)
+
+
 def _with_media(table: Table, parts: PromptParts, model: Abilities) -> PromptParts:
-    key = next((key for key in table.all(*IMAGE_KEYS) if table.values(key)), None)
+    key = image_key(table)
     if key is None:
         return parts
     if not model.images:

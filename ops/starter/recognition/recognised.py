@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-RL = "rl"
-PAIRS = ("dpo", "simpo", "reward_model")
-OBJECTIVES = (RL, "sft", *PAIRS, "kto")
-"""What `--objective` may name: `rl` for sampled responses with rewards, or an objective's kind."""
+
+class Objective(StrEnum):
+    """What a run may learn: from rewards for sampled responses, or from its rows."""
+
+    RL = "rl"
+    SFT = "sft"
+    DPO = "dpo"
+    SIMPO = "simpo"
+    REWARD_MODEL = "reward_model"
+    KTO = "kto"
+
+
+RL = Objective.RL
+SFT = Objective.SFT
+KTO = Objective.KTO
+PAIRS = (Objective.DPO, Objective.SIMPO, Objective.REWARD_MODEL)
+"""What is learnt from pairs of responses; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What the options of the command say about the rows.
 
-    objective: one of `OBJECTIVES`; None if the rows decide.
+    objective: None if the rows decide.
     own_reward: whether the user names reward functions, or asks for a file with one.
     """
 
     prompt_field: str | None = None
     answer_field: str | None = None
-    objective: str | None = None
+    objective: Objective | None = None
     own_reward: bool = False
 
-    def allows(self, *objectives: str) -> bool:
+    def allows(self, *objectives: Objective) -> bool:
         """Returns whether the rows may be used for one of the objectives."""
         wanted = RL if self.objective is None and self.own_reward else self.objective
         return wanted is None or wanted in objectives
@@ -68,7 +82,6 @@ class Recognised:
     """What rows mean.
 
     shape: the form of the rows, in words.
-    objective: one of `OBJECTIVES`.
     source: keys of the source in the spec that say where a row has what.
     reward: the reward that follows; None if the objective has none, or the user's own is used.
     system_prompt: what the prompts have to ask for so that the reward can be read; None if nothing is missing.
@@ -78,7 +91,7 @@ class Recognised:
     """
 
     shape: str
-    objective: str
+    objective: Objective
     source: Mapping[str, Any]
     reward: RewardChoice | None = None
     system_prompt: str | None = None

@@ -14,7 +14,7 @@ from ops.starter.recognition import refused
 from ops.starter.recognition.demonstrations import alpaca, completions, conversations, plain_text
 from ops.starter.recognition.preferences import labelled, pairs
 from ops.starter.recognition.programs import programs
-from ops.starter.recognition.recognised import PAIRS, RL, Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import KTO, PAIRS, RL, SFT, Abilities, Asked, Objective, Recognised
 from ops.starter.recognition.table import Table
 from ops.starter.recognition.verifiable import verifiable
 from yatt_core.errors import ConfigurationError
@@ -35,15 +35,18 @@ class Shape:
     name: str
     needs: Mapping[str, Sequence[str]]
     read: Reader
-    objectives: tuple[str, ...]
+    objectives: tuple[Objective, ...]
 
 
 PROMPT = ("prompt", "question", "problem", "query", "instruction")
-REFUSED: tuple[Callable[[Table, Asked, Abilities], None], ...] = (
+REFUSED: tuple[Callable[[Table, Asked], None], ...] = (
     refused.tokens,
+    refused.speakers,
+    refused.equations,
     refused.tree,
     refused.process_labels,
     refused.ranked,
+    refused.half_pairs,
     refused.repositories,
     refused.scored,
     refused.calls,
@@ -51,17 +54,15 @@ REFUSED: tuple[Callable[[Table, Asked, Abilities], None], ...] = (
 )
 SHAPES = (
     Shape("preferences", {"the preferred response": ("chosen",), "the other response": ("rejected",)}, pairs, PAIRS),
-    Shape(
-        "unpaired preferences", {"a response": ("completion", "response"), "a label": ("label",)}, labelled, ("kto",)
-    ),
+    Shape("unpaired preferences", {"a response": ("completion", "response"), "a label": ("label",)}, labelled, (KTO,)),
     Shape("tasks for programs", {"a task": PROMPT, "tests": ("tests", "input_output", "test_list")}, programs, (RL,)),
     Shape(
         "conversations",
         {"messages that end with the assistant's": ("messages", "conversations")},
         conversations,
-        ("sft",),
+        (SFT,),
     ),
-    Shape("instructions", {"an instruction": ("instruction",), "an output": ("output",)}, alpaca, ("sft",)),
+    Shape("instructions", {"an instruction": ("instruction",), "an output": ("output",)}, alpaca, (SFT,)),
     Shape(
         "prompts with answers",
         {"a prompt": PROMPT, "an answer": ("answer", "ground_truth", "solution")},
@@ -72,9 +73,9 @@ SHAPES = (
         "prompts with completions",
         {"a prompt": PROMPT, "a completion": ("completion", "response")},
         completions,
-        ("sft",),
+        (SFT,),
     ),
-    Shape("plain text", {"a text": ("text",)}, plain_text, ("sft",)),
+    Shape("plain text", {"a text": ("text",)}, plain_text, (SFT,)),
 )
 """Preferences before everything, as they have prompts and responses too; Alpaca before answers to compare."""
 RIVALS = (conversations, completions)
@@ -85,7 +86,7 @@ def recognise(rows: Sequence[Mapping[str, Any]], asked: Asked, model: Abilities)
     """Returns what rows mean; at least one row."""
     table = Table(rows)
     for refuse in REFUSED:
-        refuse(table, asked, model)
+        refuse(table, asked)
     for shape in SHAPES:
         found = shape.read(table, asked, model)
         if found is not None:

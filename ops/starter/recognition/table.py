@@ -11,18 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from yatt_core.errors import ConfigurationError
 from yatt_core.json_text import object_in
 from yatt_core.prompts.keys import value_at
+from yatt_core.prompts.message_forms import role_of
 
 MOST_OF = 0.9
 """Share of the rows that have to agree on what a key contains."""
-_SPEAKERS = {
-    "system": "system", "developer": "system",
-    "human": "user", "user": "user", "prompter": "user",
-    "gpt": "assistant", "assistant": "assistant", "model": "assistant", "chatgpt": "assistant", "bot": "assistant",
-    "function_call": "assistant",
-    "tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool",
-}  # fmt: skip
 _TYPES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (int, "integer"),
@@ -79,6 +74,13 @@ def value_of(row: Mapping[str, Any], key: str) -> Any:
     return value_at(row, key)
 
 
+def given_key(table: Table, key: str, option: str) -> str:
+    """Returns a key that an option names. Raises `ConfigurationError` if no row has it."""
+    if not any(value_of(row, key) is not None for row in table.rows):
+        raise ConfigurationError(f"{option} {key}: no row has this key; the keys are {', '.join(table.keys) or 'none'}")
+    return key
+
+
 def type_name(value: Any) -> str:
     """Returns what a value is, in words."""
     if isinstance(value, list):
@@ -101,10 +103,10 @@ def messages_in(value: Any) -> list[tuple[str, str]] | None:
         return None
     found = list[tuple[str, str]]()
     for message in value:
-        role = message.get("role", message.get("from"))
-        if not isinstance(role, str) or not ({"content", "value", "tool_calls"} & set(message)):
+        role = role_of(message)
+        if role is None or not ({"content", "value", "tool_calls"} & set(message)):
             return None
-        found.append((_SPEAKERS.get(role.lower(), role), _content(message)))
+        found.append((role, _content(message)))
     return found
 
 
@@ -127,6 +129,12 @@ def has_calls(value: Any) -> bool:
     )
 
 
+def is_response(value: Any) -> bool:
+    """Returns whether a value is a text, or a conversation that ends with the assistant's message."""
+    messages = messages_in(value)
+    return is_text(value) if messages is None else messages[-1][0] == "assistant"
+
+
 def is_prompt(value: Any) -> bool:
     """Returns whether a value is a text, or a conversation that waits for the assistant."""
     messages = messages_in(value)
@@ -134,9 +142,9 @@ def is_prompt(value: Any) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """Returns the text of a prompt, with all messages of a conversation."""
+    """Returns the text of a prompt, with all messages of a conversation; the empty text for null."""
     messages = messages_in(value)
-    return str(value) if messages is None else "\n".join(text for _, text in messages)
+    return str("" if value is None else value) if messages is None else "\n".join(text for _, text in messages)
 
 
 def parsed(value: Any) -> Any:

@@ -23,6 +23,7 @@ ROW: dict[str, Any] = {
     "difficulty": 2,
 }
 CODE = [{"name": "code", "function": "code_tests", "options": {"isolation": "limits"}}]
+MATCH = {"name": "match", "function": "exact_match"}
 
 
 def unused(spec: RunSpec) -> tuple[str, ...]:
@@ -36,21 +37,45 @@ def unused(spec: RunSpec) -> tuple[str, ...]:
         ({"system_field": "system"}, {}, ("extra", "tests", "difficulty")),
         ({"answer_field": "extra.answer"}, {}, ("answer", "system", "tests", "difficulty")),
         ({"prompt_template": "{{ prompt }} ({{ difficulty }})"}, {}, ("system", "extra", "tests")),
-        ({}, {"rewards": {"parts": CODE}}, ("system", "extra", "difficulty")),
+        ({}, {"rewards": {"parts": CODE}}, ("answer", "system", "extra", "difficulty")),
+        ({}, {"rewards": {"parts": [*CODE, MATCH]}}, ("system", "extra", "difficulty")),
+        (
+            {"prompt_template": "{{ prompt }} {{ answer }}"},
+            {"rewards": {"parts": CODE}},
+            ("system", "extra", "difficulty"),
+        ),
         ({}, {"data": {"curriculum": {"field": "difficulty"}}}, ("system", "extra", "tests")),
     ],
-    ids=["plain", "system", "dotted", "template", "tests", "curriculum"],
+    ids=["plain", "system", "dotted", "template", "tests", "tests and answers", "answer in the prompt", "curriculum"],
 )
 def test_keys_that_nothing_reads_are_named(tmp_path: Path, keys: Any, rest: Any, left: tuple[str, ...]) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{**ROW, "prompt": f"q {number}"} for number in range(20)])
     assert unused(run_spec({**source, **keys}, **rest)) == left
 
 
-def test_both_responses_of_a_pair_are_used(tmp_path: Path) -> None:
-    row = {"prompt": "q", "chosen": "a", "rejected": "b", "score": 1}
+TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+RESPONSES = {"chosen": "q a", "rejected": "q b", "answer": "1", "score": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "row", "left"),
+    [
+        ("dpo", {}, {"prompt": "q", **RESPONSES}, ("answer", "score")),
+        ("dpo", {"prompt_field": None}, RESPONSES, ("answer", "score")),
+        ("sft", {}, {"prompt": "q", "answer": "a", "score": 1}, ("score",)),
+        ("sft", {}, {"prompt": TALK, "answer": "a"}, ("answer",)),
+        ("sft", {}, {"prompt": TALK[:1], "answer": TALK[1:]}, ()),
+        ("sft", {"prompt_field": None}, {"answer": "a"}, ()),
+        ("kto", {}, {"prompt": TALK, "label": True, "answer": "a"}, ("answer",)),
+        ("kto", {}, {"prompt": "q", "label": True, "answer": "a"}, ()),
+    ],
+)
+def test_responses_are_used_where_they_are_learnt(
+    tmp_path: Path, kind: str, keys: dict[str, Any], row: dict[str, Any], left: tuple[str, ...]
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [row] * 3)
-    tree = {"name": "p", "data": {"sources": [source]}, "objective": {"kind": "dpo"}}
-    assert unused(RunSpec.model_validate(tree)) == ("score",)
+    tree = {"name": "p", "data": {"sources": [{**source, **keys}]}, "objective": {"kind": kind}}
+    assert unused(RunSpec.model_validate(tree)) == left
 
 
 @pytest.mark.parametrize(

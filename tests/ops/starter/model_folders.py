@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
+from tests.models.folders import CHATML, byte_level
 from yatt_core.models.model_folder import make_model
 from yatt_core.models.tokenizer import IMAGE, PAD, SEPARATOR
 from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
-PLAIN = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 WITH_TOOLS = (
     "{% if tools %}<|im_start|>system\nTools: {% for t in tools %}{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
     "{% for m in messages %}{% if m['role'] == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m['content'] }}\n"
@@ -25,7 +20,7 @@ SIZES = ModelFromConfig(hidden_size=16, layers=1, heads=2, key_value_heads=2, in
 TOWER = VisionSpec(image_size=16, patch_size=8, hidden_size=16, layers=1, heads=2, intermediate_size=16)
 
 
-def make_folder(folder: Path, template: str | None = PLAIN, vision: bool = False) -> Path:
+def make_folder(folder: Path, template: str | None = CHATML, vision: bool = False) -> Path:
     """Writes a model's folder and returns it.
 
     template: the chat template; None for a model without one.
@@ -33,14 +28,11 @@ def make_folder(folder: Path, template: str | None = PLAIN, vision: bool = False
     """
     from transformers import PreTrainedTokenizerFast
 
-    special = [PAD, "<|im_end|>", SEPARATOR, "<unk>", IMAGE, "<|im_start|>"]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate([*special, *letters])}, merges=[]))
-    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="<|im_end|>", pad_token=PAD, model_max_length=SIZES.max_positions
+        tokenizer_object=byte_level((PAD, "<|im_end|>", SEPARATOR, "<unk>", IMAGE, "<|im_start|>")),
+        eos_token="<|im_end|>",
+        pad_token=PAD,
+        model_max_length=SIZES.max_positions,
     )
     if template is not None:
         tokenizer.chat_template = template

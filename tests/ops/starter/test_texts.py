@@ -30,7 +30,7 @@ def read_back(path: str, model: str, recognised: Recognised) -> dict[str, Any]:
     look = DataLook(Place(folder / path, "jsonl"), ({"a": 1},) * 20, True)
     source = SourceMeaning(look, recognised, {"held_out_path": str(folder / path)}, (), says=(f"held out: {path}",))
     understanding = Understanding((source,), RL, recognised.reward, None)
-    network = ModelLook(folder / model, 10, 128, True, Abilities())
+    network = ModelLook(folder / model, 10, 128, Abilities())
     text = spec_text("run", folder, understanding, network, [], SIZES)
     value: dict[str, Any] = parse_yaml(text, "spec")
     return value

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -17,24 +16,13 @@ import typer
 
 from ops.cli.options import Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
+from ops.starter.recognition.recognised import RL, Asked, Objective
 
 if TYPE_CHECKING:
     from ops.starter.looks import DataLook, ModelLook
-    from ops.starter.recognition.recognised import Asked
     from ops.starter.understanding import SourceMeaning, Understanding
 
 Answer = TypeVar("Answer")
-
-
-class Objective(StrEnum):
-    """What a run may learn: from rewards, or from its rows."""
-
-    RL = "rl"
-    SFT = "sft"
-    DPO = "dpo"
-    SIMPO = "simpo"
-    REWARD_MODEL = "reward_model"
-    KTO = "kto"
 
 
 def register(app: typer.Typer) -> None:
@@ -81,32 +69,30 @@ def init(
     Asks for what the options leave out if it runs on a terminal. Sizes are chosen to fit rows, model and machine.
     """
     from ops.starter.looks import look_at_data, look_at_model
-    from ops.starter.recognition.recognised import RL, Asked
-    from ops.starter.texts import plain
+    from ops.starter.texts import as_json
     from ops.starter.writing import default_name, write_starter
     from yatt_core.errors import ConfigurationError
 
     asks = sys.stdin.isatty() and output is Output.TEXT
-    kind = None if objective is None else objective.value
-    if reward and kind not in (None, RL):
+    if reward and objective not in (None, RL):
         raise ConfigurationError(
-            f"--reward: --objective {kind} learns from the rows and has no rewards; leave one of them out"
+            f"--reward: --objective {objective} learns from the rows and has no rewards; leave one of them out"
         )
 
     def seen(path: Path) -> DataLook:
-        return look_at_data(path, split, subset, kind)
+        return look_at_data(path, split, subset, objective)
 
     question = "Data (a file of JSON Lines, JSON, CSV or Parquet, or the folder of a dataset)"
     given: list[Path | None] = [*data] if data else [None]
     looks = [_found(path, "--data", question, seen, asks) for path in given]
     network = _found(model, "--model", "Model (a Hugging Face folder)", look_at_model, asks)
-    asked = Asked(prompt_field, answer_field, kind, bool(reward))
+    asked = Asked(prompt_field, answer_field, objective, bool(reward))
     meaning, rewards = _understood(looks, network, asked, reward or [], asks)
     written = write_starter(folder, name or default_name(looks[0].path), meaning, network, rewards)
     if output is Output.JSON:
         second = str(written[1]) if len(written) > 1 else None
         write_json(
-            {"spec": str(written[0]), "reward": second, "objective": meaning.objective, "sources": plain(meaning)}
+            {"spec": str(written[0]), "reward": second, "objective": meaning.objective, "sources": as_json(meaning)}
         )
         return
     for line in _said(meaning, rewards):
@@ -153,9 +139,8 @@ def _said(meaning: Understanding, rewards: Sequence[str]) -> Iterator[str]:
         yield f"reward: {', '.join(rewards)}"
     elif meaning.reward is not None:
         yield f"reward: {meaning.reward.function}, reads {meaning.reward.reads}"
-    if meaning.samples:
-        return
-    yield f"objective: {meaning.objective}"
+    if not meaning.samples:
+        yield f"objective: {meaning.objective}"
 
 
 def _source_said(source: SourceMeaning) -> Iterator[str]:

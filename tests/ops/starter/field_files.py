@@ -1,22 +1,14 @@
-"""Twelve more shapes of the field, each with its source: what `yatt init` writes means what they mean, and passes the check.
-
-Contents are invented. Six of the files are no JSON Lines.
-"""
+"""Small files in more shapes of the field, each with its source, and rows that no run learns from; contents are invented."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pytest
 
-from tests.ops.conftest import Yatt
-from tests.ops.starter.reading import score, written
 from tests.ops.starter.sample_files import (
     Row,
     advice,
@@ -29,7 +21,6 @@ from tests.ops.starter.sample_files import (
     write_jsonl,
     write_parquet,
 )
-from yatt_core.datasets.sources import collect_prompts
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> Path:
@@ -205,6 +196,31 @@ def no_robots(folder: Path) -> Path:
     return folder / "robots"
 
 
+def labelled_talk(folder: Path) -> Path:
+    """Unpaired preferences as conversations: messages and label (github.com/hiyouga/LLaMA-Factory, data/README.md)."""
+
+    def row(number: int) -> Row:
+        good = number % 2 == 0
+        return {"messages": answered(question(number), advice(number) if good else "No."), "label": good}
+
+    return write_json(folder / "kto_demo.json", made(row))
+
+
+def medicine(folder: Path) -> Path:
+    """MedMCQA: question, opa to opd, cop, which is -1 in the test split (huggingface.co/datasets/openlifescienceai/medmcqa)."""
+
+    def row(number: int) -> Row:
+        right = number % 4
+        texts = {f"op{letter}": str(knots(number) + place - right) for place, letter in enumerate("abcd")}
+        return {"id": str(number), "question": question(number), **texts, "cop": right, "exp": solution(number)}
+
+    hidden = [{**each, "cop": -1} for each in made(row, 6, 100)]
+    write_parquet(folder / "medicine" / "data" / "test-00000-of-00001.parquet", hidden)
+    write_parquet(folder / "medicine" / "data" / "validation-00000-of-00001.parquet", made(row, 5, 200))
+    write_parquet(folder / "medicine" / "data" / "train-00000-of-00001.parquet", made(row))
+    return folder / "medicine"
+
+
 def cmmlu(folder: Path) -> Path:
     """CMMLU of SeaEval: choices with letters, the answer is one of them; github.com/QHX-BNU/master, Edudata/CMMLU.md."""
 
@@ -219,160 +235,6 @@ def cmmlu(folder: Path) -> Path:
         }
 
     return write_jsonl(folder / "cmmlu.jsonl", made(row))
-
-
-@dataclass(frozen=True)
-class Means:
-    """What a file means.
-
-    has: parts of the first training prompt.
-    right, wrong: responses to it that score 1 and 0.
-    """
-
-    write: Callable[[Path], Path]
-    objective: str
-    source: dict[str, Any]
-    has: tuple[str, ...]
-    answer: str | None = None
-    right: str = ""
-    wrong: str = ""
-    held_out: bool = False
-    unused: tuple[str, ...] = ()
-
-
-CASES = {
-    "AIME": Means(
-        aime_csv,
-        "rl",
-        {"kind": "csv", "prompt_field": "Question", "answer_field": "Answer"},
-        (question(0),),
-        answer="006",
-        right="It is 6.",
-        wrong="It is 60.",
-        unused=("ID", "Year", "Problem Number", "Part"),
-    ),
-    "MMLU": Means(
-        mmlu_csv,
-        "rl",
-        {"kind": "csv", "answer_field": "Answer"},
-        (question(0), "A. 6\nB. 7\nC. 8\nD. 9\n", "letter"),
-        answer="A",
-        right="Not B.\n**Answer: A**",
-        wrong="A or B?\nAnswer: B",
-        unused=("Subject",),
-    ),
-    "MATH": Means(
-        math_solutions,
-        "rl",
-        {"prompt_field": "problem", "answer_field": "solution", "held_out_split": "test"},
-        ("What is half of $0$?",),
-        answer=r"Halving gives $\boxed{\frac{0}{2}}$.",
-        right=r"$\boxed{0}$",
-        wrong=r"$\boxed{\frac{1}{2}}$",
-        held_out=True,
-        unused=("level", "type"),
-    ),
-    "MetaMathQA": Means(
-        metamath,
-        "sft",
-        {"kind": "jsonl", "prompt_field": "query", "answer_field": "response"},
-        (question(0),),
-        answer=f"{solution(0)}\nThe answer is: 6",
-        unused=("type", "original_question"),
-    ),
-    "OpenOrca": Means(
-        open_orca,
-        "sft",
-        {"kind": "parquet", "prompt_field": "question", "system_field": "system_prompt", "answer_field": "response"},
-        (question(0),),
-        answer=advice(0),
-        unused=("id",),
-    ),
-    "Dolly": Means(dolly, "sft", {"answer_field": "response"}, (question(0),), answer=advice(0), unused=("category",)),
-    "MBPP": Means(
-        mbpp,
-        "rl",
-        {"answer_field": "answer"},
-        ("adds 0.\n\nYour code should pass these tests:\n\nassert plus(1) == ONE + 0\nassert plus(0) == 0",),
-        right="```python\ndef plus(x):\n    return x\n```",
-        wrong="```python\nprint(0)\n```",
-        unused=("task_id", "code", "challenge_test_list"),
-    ),
-    "AQuA": Means(
-        aqua,
-        "rl",
-        {"answer_field": "correct"},
-        (question(0), "A)6\nB)7\nC)8\nD)9\nE)10\n"),
-        answer="A",
-        right="Answer: A",
-        wrong="Answer: E",
-        unused=("rationale",),
-    ),
-    "Argilla": Means(
-        argilla,
-        "dpo",
-        {
-            "kind": "huggingface",
-            "prompt_field": "instruction",
-            "chosen_field": "chosen_response",
-            "rejected_field": "rejected_response",
-        },
-        (question(0),),
-        unused=("source", "chosen_avg_rating", "chosen_model"),
-    ),
-    "Natural Questions": Means(
-        natural_questions,
-        "rl",
-        {"prompt_field": "question", "answer_field": "golden_answers"},
-        ("Who sold rope 0?",),
-        answer="Ada",
-        right="ada bay",
-        wrong="Bo",
-        held_out=True,
-        unused=("id",),
-    ),
-    "No Robots": Means(
-        no_robots,
-        "sft",
-        {"prompt_field": "messages", "held_out_split": "test"},
-        (question(0),),
-        answer=advice(0),
-        held_out=True,
-        unused=("prompt", "prompt_id", "category", "text"),
-    ),
-    "CMMLU": Means(
-        cmmlu,
-        "rl",
-        {"answer_field": "answer"},
-        (question(0), "(A) 6\n(B) 7\n(C) 8\n(D) 9\n"),
-        answer="(A) 6",
-        right="Answer: (A) 6",
-        wrong="Answer: (B) 7",
-        unused=("id", "category"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_spec_means_what_the_file_means(
-    yatt: Yatt, tmp_path: Path, model: Callable[[str], Path], name: str
-) -> None:
-    means = CASES[name]
-    spec, text, _ = written(yatt, tmp_path, means.write(tmp_path / "data"), model("plain"))
-    assert (spec.objective.kind if spec.objective else "rl") == means.objective
-    source = spec.data.sources[0].model_dump()
-    assert {key: source[key] for key in means.source} == means.source
-    rows = collect_prompts(spec.data, spec.seed, with_probe=False)
-    first = next(iter(rows.train[0]))
-    assert all(part in first.text for part in means.has), first.text
-    assert first.answer == means.answer
-    assert means.held_out == (len(rows.held_out) == 5)
-    if means.right:
-        assert (score(spec, first, means.right), score(spec, first, means.wrong)) == (1.0, 0.0)
-    for key in means.unused:
-        assert key in text
-    checked = yatt("check", str(tmp_path / "run" / "sample.yaml"), "-o", "json")
-    assert checked.code == 0, checked.err
 
 
 def scored_responses(number: int) -> Row:
@@ -436,28 +298,3 @@ def pytest_functions(number: int) -> Row:
     """KodCode: huggingface.co/datasets/KodCode/KodCode-V1."""
     test = f"from solution import plus\n\ndef test_plus():\n    assert plus(1) == {number}\n"
     return {"question": question(number), "solution": "def plus(x): ...", "test": test}
-
-
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        (scored_responses, "scores or ranks"),
-        (attributes, "no objective learns scores"),
-        (tool_calls, "no built-in reward compares calls"),
-        (tree, "single messages"),
-        (issues, "repository's environment"),
-        (steps, "label the steps"),
-        (wrong_answers, "no order of the choices"),
-        (two_responses, "which is better"),
-        (pytest_functions, "tests something"),
-    ],
-)
-def test_what_no_run_learns_from_is_refused_by_name(
-    yatt: Yatt, tmp_path: Path, model: Callable[[str], Path], row: Callable[[int], Row], says: str
-) -> None:
-    data = write_jsonl(tmp_path / "data.jsonl", made(row))
-    answer = yatt("init", str(tmp_path / "run"), "--data", str(data), "--model", str(model("plain")))
-    assert (answer.code, says in answer.err, "expected" in answer.err or "use" in answer.err) == (2, True, True), (
-        answer.err
-    )
-    assert not (tmp_path / "run").exists()

@@ -1,1 +1,0 @@
-"""Tests of the checks before a run (`ops/preflight`)."""
