@@ -11,6 +11,7 @@ from tests.inputs.example_specs import run_spec
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.tokenizer import IMAGE, IMAGE_ID, save_tokenizer, train_tokenizer
 from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.spec.sections.model import TokenizerSpec
 
 SOURCE = {"kind": "jsonl", "path": "pictures.jsonl", "image_field": "image"}
@@ -104,6 +105,22 @@ def test_a_template_that_expects_separate_images_and_texts_gets_them(published):
     tokens = codec.encode_prompt("How many?", images=2)
     assert tokens.tolist() == [3, 4, *[2] * 2 * PATCHES, 5, 6, 7]
     assert codec.encode_prompt("How many?").tolist() == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("images", [0, 1])
+def test_a_reply_in_such_a_template_is_learnt_with_its_text(published, images):
+    codec = open_codec(SPEC, str(published))
+    reply = [Message("assistant", "many many"), Message("user", "How?"), Message("assistant", "?")]
+    prompt = Prompt(0, 0, "p", "How many?", None, {}, media=("picture",) * images)
+    encoded = codec.encode_reply(prompt, reply)
+    assert encoded.tokens[encoded.learnt].tolist() == [3, 4, 6, 6, 1, 3, 4, 7, 1]
+
+
+def test_a_template_that_rejects_plain_text_gets_parts(published):
+    (published / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['content'][0]['text'] + ' ' }}{% endfor %}"
+    )
+    assert open_codec(SPEC, str(published)).encode_prompt("How many?").tolist() == [5, 6, 7]
 
 
 SYSTEM_AND_TOOLS = "{% if messages[0].role == 'system' %}{{ messages[0].content }} {% endif %}" + (

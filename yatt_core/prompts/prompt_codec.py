@@ -209,7 +209,7 @@ class PromptCodec:
             plain = self._images.plain(marked[-1].content)
             tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
         else:
-            shown = self._images.plain if self._takes_text else self._images.parts
+            shown = self._images.plain if self._template.takes_text else self._images.parts
             tokens = self._control.encode(self._images.expanded(self._rendered(marked, tools, shown)))
         self._images.check(tokens, images)
         return tokens
@@ -228,11 +228,6 @@ class PromptCodec:
         if turns[0].role == "system" and turns[0].content.strip() not in shown:
             raise DataError("has a system message, which the model's chat template ignores")
         return rendered
-
-    @cached_property
-    def _takes_text(self) -> bool:
-        """False if the chat template expects images and texts as separate parts and drops plain text."""
-        return "?" in self._rendered([Message("user", "?")], ())
 
     @cached_property
     def _replies(self) -> ReplyEncoder:
@@ -281,14 +276,14 @@ class PromptCodec:
             return
         try:
             behind = self._template.end
+            if behind and not set(behind) & set(self._stop_tokens):
+                yield behind[0]
+            if with_tools and self._template.calls is not None and self._template.calls.syntax:
+                call_end = self._template.end_of_call(self._stop_tokens)
+                if call_end is not None:
+                    yield call_end
         except TemplateError:
             return  # a template that rejects the shortest conversation is reported with the first prompt
-        if behind and not set(behind) & set(self._stop_tokens):
-            yield behind[0]
-        if with_tools and self._template.calls is not None and self._template.calls.syntax:
-            call_end = self._template.end_of_call(self._stop_tokens)
-            if call_end is not None:
-                yield call_end
 
     def _kept(self, tools: ToolsSpec | None) -> set[str]:
         """Returns the special tokens that are part of a response's text."""

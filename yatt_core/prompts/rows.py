@@ -133,6 +133,7 @@ def encode_demonstration(prompt: Prompt, codec: TextCodec, several_turns: bool) 
     learnt = [first.learnt]
     for result, turn in zip(results, others, strict=True):
         between, _ = codec.encode_result(result)
+        between = between[: len(between) - turn.missing]
         tokens += [between, turn.tokens]
         learnt += [np.zeros(len(between), dtype=np.bool_), turn.learnt]
     return EncodedReply(np.concatenate(tokens), np.concatenate(learnt), first.missing)
