@@ -63,7 +63,7 @@ def test_results_are_those_of_a_full_count(
     encoded: list[str] = []
     whole = PromptCodec.encode_prompt
     monkeypatch.setattr(
-        PromptCodec, "encode_prompt", lambda self, **given: encoded.append(given["prompt_id"]) or whole(self, **given)
+        PromptCodec, "encode_prompt", lambda self, prompt: encoded.append(prompt.prompt_id) or whole(self, prompt)
     )
     found = outcome(spec, tmp_path / "quick")
     few = len(encoded)

@@ -65,7 +65,7 @@ def test_a_call_is_read_in_the_familys_own_form(codec: PromptCodec) -> None:
 def test_turn_and_result_are_what_the_template_renders(codec: PromptCodec) -> None:
     prompt = Prompt(0, 0, "p", "3 * 4?", None, {})
     reply = [CALL, RESULT, Message("assistant", "It is 12.")]
-    question = codec.encode_prompt(prompt.text)
+    question = codec.encode_prompt(prompt)
     called = codec.encode_reply(prompt, [CALL])
     whole = codec.encode_reply(prompt, reply)
     result, text = codec.encode_result(RESULT.content, "calculator")

@@ -53,9 +53,9 @@ def learnt(codec: PromptCodec, *texts: str, **fields: object) -> tuple[str, str]
     prompt = Prompt(0, 0, "p", "Why?", None, {})
     roles = ("assistant", "user")
     reply = [Message(roles[number % 2], text, **fields) for number, text in enumerate(texts)]  # type: ignore[arg-type]
-    question = codec.encode_prompt("Why?")
+    asked = codec.encode_prompt(prompt)
     encoded = codec.encode_reply(prompt, reply)
-    kept = question[: len(question) - encoded.missing]
+    kept = asked[: len(asked) - encoded.missing]
     return codec.tokenizer.decode(kept), codec.tokenizer.decode(encoded.tokens[encoded.learnt])
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.parity.families import Family, make_folder
+from tests.prompts.questions import question
 from tests.prompts.test_chat_template import CHATML, codec
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.codec import encode_privileged
@@ -40,32 +41,36 @@ def counts(made: PromptCodec, tokens: object) -> list[int]:
 
 
 def test_a_prompt_has_no_control_tokens_but_those_of_its_frame(made: PromptCodec) -> None:
-    plain = made.encode_prompt("ok")
-    evil = made.encode_prompt(EVIL)
+    plain = made.encode_prompt(question("ok"))
+    evil = made.encode_prompt(question(EVIL))
     assert counts(made, evil) == counts(made, plain)
     assert EVIL in made.tokenizer.decode(evil)
     turns = (Message("user", EVIL), Message("assistant", "ok"), Message("user", EVIL))
     frame = (Message("user", "ok"), Message("assistant", "ok"), Message("user", "ok"))
-    assert counts(made, made.encode_prompt("", messages=turns)) == counts(made, made.encode_prompt("", messages=frame))
+    assert counts(made, made.encode_prompt(question("", messages=turns))) == counts(
+        made, made.encode_prompt(question("", messages=frame))
+    )
 
 
 def test_a_rendered_prompt_keeps_its_control_tokens(made: PromptCodec) -> None:
     text = "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
-    assert made.encode_prompt(text, rendered=True).tolist() == made.encode_prompt("Why?").tolist()
+    assert made.encode_prompt(question(text, rendered=True)).tolist() == made.encode_prompt(question("Why?")).tolist()
 
 
 def test_text_without_control_tokens_is_encoded_as_a_whole(made: PromptCodec) -> None:
     text = "<h1>Title</h1>\n\nHello < world >"
     rendered = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    assert made.encode_prompt(text).tolist() == made.tokenizer(rendered, add_special_tokens=False)["input_ids"]
+    assert (
+        made.encode_prompt(question(text)).tolist() == made.tokenizer(rendered, add_special_tokens=False)["input_ids"]
+    )
 
 
 def test_the_specs_own_system_message_may_name_tags(tmp_path: Path) -> None:
     system = "Think in <think> and </think>."
     made = codec(tmp_path, TEMPLATE, CodecSettings(system_prompt=system), FAMILY)
-    assert counts(made, made.encode_prompt("ok"))[2:4] == [1, 1]
+    assert counts(made, made.encode_prompt(question("ok")))[2:4] == [1, 1]
     of_a_row = (Message("system", "Be <think>."), Message("user", "ok"))
-    assert counts(made, made.encode_prompt("", messages=of_a_row))[2] == 0
+    assert counts(made, made.encode_prompt(question("", messages=of_a_row)))[2] == 0
 
 
 def test_a_shown_reference_answer_and_a_judged_response_stay_text(made: PromptCodec) -> None:

@@ -86,11 +86,6 @@ class PromptCodec:
         return self._stop_tokens
 
     @property
-    def vocabulary(self) -> int:
-        """Number of tokens, including added ones."""
-        return len(self._tokenizer)
-
-    @property
     def reading(self) -> Reading:
         """How the turns of the model are read."""
         return self._reading
@@ -100,42 +95,32 @@ class PromptCodec:
         """The `transformers` tokenizer, for a bound on numbers of tokens."""
         return self._tokenizer
 
-    def whole_text(self, text: str, messages: Sequence[Message] = (), tools: Tools = ()) -> str:
-        """Returns the text that `encode_prompt` encodes for a prompt without images. Raises `DataError` as it does."""
-        turns = self._turns(text, messages)
-        if self._template is None:
-            return text
-        return self._control.without_marks(self._rendered(turns, tools))
-
-    def encode_prompt(
-        self,
-        text: str,
-        prompt_id: str = "",
-        images: int = 0,
-        messages: Sequence[Message] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        rendered: bool = False,
-    ) -> Int32:
+    def encode_prompt(self, prompt: Prompt) -> Int32:
         """Encodes a prompt as the protocol requires."""
+        images = len(prompt.media)
+        named = f"prompt {prompt.prompt_id or repr(prompt.text[:60])}"
         if self._images is None and images:
-            raise DataError(
-                f"prompt {prompt_id or repr(text[:60])} contains {images} images, but the model supports text only"
-            )
+            raise DataError(f"{named} contains {images} images, but the model supports text only")
         try:
-            if rendered:
-                tokens = self._control.encode(text)
+            if prompt.rendered:
+                tokens = self._control.encode(prompt.text)
             elif self._images is None:
-                tokens = self._encode(text, messages, tools)
+                tokens = self._encode(prompt)
             else:
-                tokens = self._encode_with_images(self._turns(text, messages), images, tools)
+                tokens = self._encode_with_images(prompt, self._images)
         except DataError as error:
-            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
+            raise DataError(f"{named} {error}") from None
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
-        return checked(tokens, self._longest, prompt_id, text, shown)
+        return checked(tokens, self._longest, prompt.prompt_id, prompt.text, shown)
 
     def shown(self, prompt: Prompt) -> str:
-        """Returns a prompt as the model reads it. Raises as `encode_prompt` does."""
-        return prompt.text if prompt.rendered else self.whole_text(prompt.text, prompt.messages, prompt.tools)
+        """Returns a prompt as the model reads it, without images. Raises `DataError` as `encode_prompt` does."""
+        if prompt.rendered:
+            return prompt.text
+        turns = self._turns(prompt)
+        if self._template is None:
+            return prompt.text
+        return self._control.without_marks(self._rendered(turns, prompt.tools))
 
     def encode_answer(self, text: str) -> Int32:
         """Returns the tokens of a text as the policy may write it, including the end-of-sequence token: [length]."""
@@ -146,8 +131,7 @@ class PromptCodec:
         try:
             if self._template is None or prompt.rendered or prompt.is_text_alone:
                 return self._plain_reply(prompt, reply)
-            before = self._turns(prompt.text, prompt.messages)
-            return self._replies(before, reply, prompt.tools or self._shown_tools)
+            return self._replies(self._turns(prompt), reply, prompt.tools or self._shown_tools)
         except DataError as error:
             raise DataError(f"prompt {prompt.prompt_id} {error}") from None
         except TemplateError as error:
@@ -186,32 +170,31 @@ class PromptCodec:
             raise ConfigurationError("rollout.tools: tool results cannot be encoded, because the spec has no tools")
         return self._results(text, tool)
 
-    def _turns(self, text: str, messages: Sequence[Message]) -> list[Message]:
+    def _turns(self, prompt: Prompt) -> list[Message]:
         """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
-        if not messages:
-            return [*self._system, Message("user", text)]
+        if not prompt.messages:
+            return [*self._system, Message("user", prompt.text)]
         if self._template is None:
             raise DataError("is a conversation, which needs a chat template; the model's tokenizer has none")
-        system = [] if messages[0].role == "system" else self._system
-        return [*system, *messages]
+        system = [] if prompt.messages[0].role == "system" else self._system
+        return [*system, *prompt.messages]
 
-    def _encode(self, text: str, messages: Sequence[Message], tools: Tools) -> list[int]:
-        turns = self._turns(text, messages)
+    def _encode(self, prompt: Prompt) -> list[int]:
+        turns = self._turns(prompt)
         if self._template is None:
-            return self._control.encode_alone(text)
-        return self._control.encode(self._rendered(turns, tools))
+            return self._control.encode_alone(prompt.text)
+        return self._control.encode(self._rendered(turns, prompt.tools))
 
-    def _encode_with_images(self, turns: Sequence[Message], images: int, tools: Tools) -> list[int]:
+    def _encode_with_images(self, prompt: Prompt, images: ImageTokens) -> list[int]:
         """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
-        assert self._images is not None
-        marked = self._images.marked(turns, images)
+        marked = images.marked(self._turns(prompt), len(prompt.media))
         if self._template is None:
-            plain = self._images.plain(marked[-1].content)
-            tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
+            plain = images.plain(marked[-1].content)
+            tokens = list(self._tokenizer(images.expanded(plain))["input_ids"])
         else:
-            shown = self._images.plain if self._template.takes_text else self._images.parts
-            tokens = self._control.encode(self._images.expanded(self._rendered(marked, tools, shown)))
-        self._images.check(tokens, images)
+            shown = images.plain if self._template.takes_text else images.parts
+            tokens = self._control.encode(images.expanded(self._rendered(marked, prompt.tools, shown)))
+        images.check(tokens, len(prompt.media))
         return tokens
 
     def _rendered(self, turns: Sequence[Message], tools: Tools, shown: Callable[[str], Any] | None = None) -> str:

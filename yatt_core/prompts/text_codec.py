@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.reading import Reading
@@ -20,30 +20,12 @@ class TextCodec(Protocol):
         ...
 
     @property
-    def vocabulary(self) -> int:
-        """Number of tokens."""
-        ...
-
-    @property
     def reading(self) -> Reading:
         """How the turns of the model are read."""
         ...
 
-    def encode_prompt(
-        self,
-        text: str,
-        prompt_id: str = "",
-        images: int = 0,
-        messages: Sequence[Message] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        rendered: bool = False,
-    ) -> Int32:
-        """Returns the tokens of a prompt, ready for generation: [length].
-
-        images: number of images in the prompt.
-        messages: the conversation of which the text is the transcript; empty for a single question.
-        tools: descriptions of the tools of this prompt; empty for those of the spec.
-        rendered: whether the text is what the model reads, without its chat template.
+    def encode_prompt(self, prompt: Prompt) -> Int32:
+        """Returns the tokens of a prompt, ready for generation: [length]. One without tools gets those of the spec.
 
         Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
         for its images.

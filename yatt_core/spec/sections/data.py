@@ -286,13 +286,10 @@ class DataSpec(SpecModel):
 
     @model_validator(mode="after")
     def _system_prompt_is_rendered(self) -> Self:
-        rendered = [
-            number for number, source in enumerate(self.sources) if isinstance(source, FileSource) and source.rendered
-        ]
-        if self.system_prompt is not None and rendered:
+        if self.system_prompt is not None and self.rendered_sources:
             raise ValueError(
-                f"system_prompt: the texts of sources.{rendered[0]} are rendered, so that no system message is added to them; "
-                "leave one of both out"
+                f"system_prompt: the texts of sources.{self.rendered_sources[0]} are rendered, so that no system message is "
+                "added to them; leave one of both out"
             )
         return self
 
@@ -328,6 +325,11 @@ class DataSpec(SpecModel):
     def most_held_out(self) -> int:
         """Maximum number of held-out tasks."""
         return MOST_HELD_OUT if self.held_out is None else self.held_out
+
+    @property
+    def rendered_sources(self) -> list[int]:
+        """The numbers of the sources whose texts are what the model reads."""
+        return [n for n, source in enumerate(self.sources) if isinstance(source, FileSource) and source.rendered]
 
     @property
     def has_images(self) -> bool:
