@@ -191,9 +191,24 @@ def test_the_form_of_calls_is_found_out_by_the_template(tmp_path: Path, syntax: 
     encoded = made.encode_reply(prompt, reply)
     text = made.tokenizer.decode(encoded.tokens[encoded.learnt])
     first, _, second = text.partition("<|im_end|>")
-    assert read_call(first, syntax=syntax) == ToolCall("calculator", {"expression": "3 * 4"})
+    assert read_call(first, made.reading) == ToolCall("calculator", {"expression": "3 * 4"})
     assert second == "It is 12.<|im_end|>"
     assert "<|im_start|>tool\n12<|im_end|>" in made.tokenizer.decode(encoded.tokens[~encoded.learnt])
+
+
+def test_a_result_names_the_call_that_it_answers(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['tool_call_id'] }}\n{{ m['content'] }}"
+        "{% for c in m['tool_calls'] or [] %}[TOOL_CALLS][{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}]"
+        "{% endfor %}<|im_end|>\n{% endfor %}" + ASKS
+    )
+    make_folder(tmp_path, FAMILY, template)
+    made = PromptCodec(load_tokenizer(tmp_path), CodecSettings(), 4096, [0], tools=TOOLS)
+    call = ToolCall("calculator", {"expression": "3 * 4"}, "abcDEF123")
+    encoded = made.encode_reply(Prompt(0, 0, "p", "Why?", None, {}), [Message("assistant", "", calls=(call,))])
+    assert read_call(made.decode(encoded.tokens), made.reading) == call
+    tokens, _ = made.encode_result("12", call)
+    assert "tool abcDEF123\n12" in made.tokenizer.decode(tokens)
 
 
 def test_a_model_whose_calls_cannot_be_read_is_refused_with_tools(tmp_path: Path) -> None:

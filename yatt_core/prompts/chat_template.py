@@ -29,7 +29,7 @@ CONTENT = "the-text-of-the-assistant"
 """Stands for an assistant's text where only what is around it matters."""
 UNFIT = (TemplateError, TypeError, ValueError, KeyError)
 """What a template raises for a message in a form that it does not take."""
-PROBE = ToolCall("a_tool", {"place": "here", "count": 3}, "callid123")
+PROBE = ToolCall("a_tool", {"place": "here", "count": 3, "exact": True}, "callid123")
 PROBED_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -37,8 +37,8 @@ PROBED_TOOL: Mapping[str, Any] = {
         "description": "A tool.",
         "parameters": {
             "type": "object",
-            "properties": {"place": {"type": "string"}, "count": {"type": "integer"}},
-            "required": ["place", "count"],
+            "properties": {"place": {"type": "string"}, "count": {"type": "integer"}, "exact": {"type": "boolean"}},
+            "required": ["place", "count", "exact"],
         },
     },
 }
@@ -304,19 +304,26 @@ class ChatTemplate:
         return text if self.takes_text else _part(text)
 
     def _given_call(self, call: ToolCall, as_text: bool) -> dict[str, Any]:
-        arguments = self._guarded(dict(call.arguments))
+        guard = self._control.guard_special
+        arguments = _guarded(dict(call.arguments), guard)
         taken = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
-        given: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": taken}}
-        return {"id": call.call_id, **given} if call.call_id else given
+        given: dict[str, Any] = {"type": "function", "function": {"name": guard(call.name), "arguments": taken}}
+        return {"id": self._control.guard(call.call_id), **given} if call.call_id else given
 
-    def _guarded(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._control.guard_special(value)
-        if isinstance(value, dict):
-            return {key: self._guarded(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [self._guarded(part) for part in value]
-        return value
+    def guarded_tools(self, tools: Tools) -> Tools:
+        """Returns the descriptions of tools that a row brings, with guarded texts."""
+        return [_guarded(tool, self._control.guard) for tool in tools]
+
+
+def _guarded(value: Any, guard: Callable[[str], str]) -> Any:
+    """Returns a JSON value in which all texts are guarded, those of keys too."""
+    if isinstance(value, str):
+        return guard(value)
+    if isinstance(value, Mapping):
+        return {guard(key): _guarded(part, guard) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_guarded(part, guard) for part in value]
+    return value
 
 
 def common_prefix(one: str, other: str) -> str:

@@ -22,6 +22,7 @@ from yatt_core.prompts.replies import EncodedReply, ReplyEncoder, rejected
 from yatt_core.prompts.result_text import ResultEncoder, TagFrame, TemplateFrame, check_tools_are_shown
 from yatt_core.prompts.thoughts import THINK, Marks, marks_of_template
 from yatt_core.prompts.token_lists import checked, decoded, dropped_tokens, without_stop
+from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -120,7 +121,7 @@ class PromptCodec:
         turns = self._turns(prompt)
         if self._template is None:
             return prompt.text
-        return self._control.without_marks(self._rendered(turns, prompt.tools))
+        return self._control.without_marks(self._rendered(turns, self._tools_of(prompt, self._template)))
 
     def encode_answer(self, text: str) -> Int32:
         """Returns the tokens of a text as the policy may write it, including the end-of-sequence token: [length]."""
@@ -131,7 +132,7 @@ class PromptCodec:
         try:
             if self._template is None or prompt.rendered or prompt.is_text_alone:
                 return self._plain_reply(prompt, reply)
-            return self._replies(self._turns(prompt), reply, prompt.tools or self._shown_tools)
+            return self._replies(self._turns(prompt), reply, self._tools_of(prompt, self._template))
         except DataError as error:
             raise DataError(f"prompt {prompt.prompt_id} {error}") from None
         except TemplateError as error:
@@ -164,11 +165,11 @@ class PromptCodec:
         """Returns the text of a turn: that of its tokens, behind what the chat template wrote at its beginning."""
         return (self._reading.prefill or "") + self.decode(tokens)
 
-    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def encode_result(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Encodes a tool result as the protocol requires, framed by the chat template, or by tags if there is none."""
         if self._results is None:
             raise ConfigurationError("rollout.tools: tool results cannot be encoded, because the spec has no tools")
-        return self._results(text, tool)
+        return self._results(text, call)
 
     def _turns(self, prompt: Prompt) -> list[Message]:
         """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
@@ -179,11 +180,15 @@ class PromptCodec:
         system = [] if prompt.messages[0].role == "system" else self._system
         return [*system, *prompt.messages]
 
+    def _tools_of(self, prompt: Prompt, template: ChatTemplate) -> Tools:
+        """Returns the descriptions of the tools that a prompt brings, or else of those of the spec, which are trusted."""
+        return template.guarded_tools(prompt.tools) or self._shown_tools
+
     def _encode(self, prompt: Prompt) -> list[int]:
         turns = self._turns(prompt)
         if self._template is None:
             return self._control.encode_alone(prompt.text)
-        return self._control.encode(self._rendered(turns, prompt.tools))
+        return self._control.encode(self._rendered(turns, self._tools_of(prompt, self._template)))
 
     def _encode_with_images(self, prompt: Prompt, images: ImageTokens) -> list[int]:
         """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
@@ -193,7 +198,8 @@ class PromptCodec:
             tokens = list(self._tokenizer(images.expanded(plain))["input_ids"])
         else:
             shown = images.plain if self._template.takes_text else images.parts
-            tokens = self._control.encode(images.expanded(self._rendered(marked, prompt.tools, shown)))
+            rendered = self._rendered(marked, self._tools_of(prompt, self._template), shown)
+            tokens = self._control.encode(images.expanded(rendered))
         images.check(tokens, len(prompt.media))
         return tokens
 
@@ -201,7 +207,7 @@ class PromptCodec:
         """Returns the prompt in the chat template. Raises `DataError` for a conversation that it does not support."""
         assert self._template is not None
         try:
-            rendered = self._template.render(turns, tools or self._shown_tools, shown=shown)
+            rendered = self._template.render(turns, tools, shown=shown)
         except TemplateError as error:
             raise rejected(error) from None
         return self._checked_system(turns, rendered)
@@ -251,7 +257,8 @@ class PromptCodec:
             prefill = self._template.prefill
         except TemplateError:
             prefill = ""  # a template that rejects the shortest conversation is reported with the first prompt
-        return Reading(self._template.marks, prefill, syntax)
+        texts = tuple(tools.text_parameters) if tools is not None else ()
+        return Reading(self._template.marks, prefill, syntax, texts)
 
     def _ends_of_turns(self, with_tools: bool) -> Iterable[int]:
         """Yields the token with which the chat template ends the assistant's turns, if none that ends responses does."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.replies import EncodedReply
+from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.protocols.generation import Int32
 
 
@@ -60,10 +61,10 @@ class TextCodec(Protocol):
         """Returns the text of a turn: that of its tokens, behind what the chat template wrote at its beginning."""
         ...
 
-    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def encode_result(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Returns the tokens between a turn that calls a tool and the next turn, [length], and the result's text.
 
-        tool: name of the tool; empty if the call named none.
+        call: what is answered; None if it could not be read, or is not known.
 
         The text is truncated if it is too long.
         """

@@ -12,6 +12,7 @@ from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.replies import EncodedReply
 from yatt_core.prompts.token_lists import checked, without_stop
+from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -66,7 +67,7 @@ class VirtualCodec:
         """Returns the text of a turn, which begins with its tokens."""
         return self.decode(tokens)
 
-    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def encode_result(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Returns the bytes of a result, truncated if it is too long, and the text that remains."""
         data = text.encode()[: self._longest_result]
         return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")

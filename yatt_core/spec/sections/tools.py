@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
@@ -65,3 +66,12 @@ class ToolsSpec(SpecModel):
     tokens around it."""
     parallel_calls: PositiveInt = 4
     """Maximum number of calls that a controller runs at once."""
+
+    @property
+    def text_parameters(self) -> Iterator[tuple[str, str]]:
+        """The names of tool and parameter of each parameter that is a text by the tool's schema."""
+        for tool in self.functions:
+            properties = tool.parameters.get("properties")
+            for name, schema in properties.items() if isinstance(properties, dict) else ():
+                if isinstance(schema, dict) and schema.get("type") == "string":
+                    yield tool.name, name
