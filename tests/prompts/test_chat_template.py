@@ -199,8 +199,9 @@ def test_the_form_of_calls_is_found_out_by_the_template(tmp_path: Path, syntax: 
 def test_a_result_names_the_call_that_it_answers(tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['tool_call_id'] }}\n{{ m['content'] }}"
-        "{% for c in m['tool_calls'] or [] %}[TOOL_CALLS][{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}]"
-        "{% endfor %}<|im_end|>\n{% endfor %}" + ASKS
+        "{% for c in m['tool_calls'] or [] %}[TOOL_CALLS]"
+        "[{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}]{% endfor %}<|im_end|>\n{% endfor %}"
+        + ASKS
     )
     make_folder(tmp_path, FAMILY, template)
     made = PromptCodec(load_tokenizer(tmp_path), CodecSettings(), 4096, [0], tools=TOOLS)
