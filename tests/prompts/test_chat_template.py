@@ -200,8 +200,8 @@ def test_a_result_names_the_call_that_it_answers(tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['tool_call_id'] }}\n{{ m['content'] }}"
         "{% for c in m['tool_calls'] or [] %}[TOOL_CALLS]"
-        "[{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}]{% endfor %}<|im_end|>\n{% endfor %}"
-        + ASKS
+        "[{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}]{% endfor %}<|im_end|>\n"
+        "{% endfor %}" + ASKS
     )
     make_folder(tmp_path, FAMILY, template)
     made = PromptCodec(load_tokenizer(tmp_path), CodecSettings(), 4096, [0], tools=TOOLS)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import string
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from tests.parity.families import Family, make_folder
 from tests.prompts.questions import question
@@ -16,6 +20,7 @@ from yatt_core.prompts.codec import encode_privileged
 from yatt_core.prompts.control_text import control_text
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.prompt_codec import CodecSettings, PromptCodec
+from yatt_core.prompts.result_text import TagFrame
 from yatt_core.prompts.thoughts import THINK
 from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.spec.sections.tools import ToolsSpec
@@ -85,7 +90,39 @@ def test_a_shown_reference_answer_and_a_judged_response_stay_text(made: PromptCo
     for shown in (None, "Q: {prompt} A: {response}"):
         evil = made.encode_judged(shown, prompt, [Message("assistant", EVIL)])
         plain = made.encode_judged(shown, prompt, [Message("assistant", "ok")])
-        assert counts(made, evil) == counts(made, plain)
+        marked = [0, 0, 0, 1, 0]  # its own mark of thoughts is the token that the policy wrote
+        assert [one - other for one, other in zip(counts(made, evil), counts(made, plain), strict=True)] == marked
+        asked = made.encode_judged(shown, replace(prompt, text=EVIL), [Message("assistant", "ok")])
+        assert counts(made, asked) == counts(made, plain)
+
+
+def prefixing(scheme: str) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer that puts a space before a text, as those of Llama 2 and Mistral 7B do."""
+    letters = sorted(set("\u2581\n <>/[]" + string.ascii_letters + string.digits + string.punctuation))
+    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)  # type: ignore[arg-type]
+    core.decoder = decoders.Metaspace(prepend_scheme=scheme)  # type: ignore[arg-type]
+    core.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<s>", "</s>", "[INST]")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>", bos_token="<s>")
+    tokenizer.chat_template = "{% for m in messages %}[INST] {{ m['content'] }}</s>{% endfor %}"
+    return tokenizer
+
+
+@pytest.mark.parametrize("scheme", ["first", "always"])
+@given(pieces=st.lists(st.sampled_from(["old ", "<s>", "</s>", "[INST]", " ", "a", "</", "s>", "\n", "text "])))
+def test_a_tokenizer_that_puts_a_space_before_a_text_puts_none_within_it(scheme: str, pieces: list[str]) -> None:
+    text = "x" + "".join(pieces)
+    control = control_text(tokenizer := prefixing(scheme), THINK)
+    tokens = control.encode(control.guard(text))
+    assert "".join(tokenizer.convert_ids_to_tokens(tokens)) == "\u2581" + text.replace(" ", "\u2581")
+    behind = control.encode(control.guard(text), goes_on=True)
+    assert tokens == [tokenizer.convert_tokens_to_ids("\u2581"), *behind]
+
+
+def test_a_result_is_a_continuation() -> None:
+    tokenizer = prefixing("first")
+    tokens = TagFrame(control_text(tokenizer, THINK))("a <s>", None)
+    assert "".join(tokenizer.convert_ids_to_tokens(tokens)) == "\n<tool_result>a\u2581<s></tool_result>\n"
 
 
 def test_the_result_of_a_tool_stays_text(tmp_path: Path) -> None:

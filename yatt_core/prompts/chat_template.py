@@ -136,7 +136,7 @@ class ChatTemplate:
         if place := self._first_added(self._alone):
             return tuple(self._alone[place - 1 :])
         followed = self.render([QUESTION, Message("assistant", CONTENT), QUESTION], generates=False)
-        behind = self._control.encode(_divided(followed)[1])
+        behind = self._control.encode(_divided(followed)[1], goes_on=True)
         # The turn ends with the mark of the next one, as in GLM 4.5.
         return tuple(behind[:1]) if self._first_added(behind) == 1 else ()
 
@@ -148,7 +148,7 @@ class ChatTemplate:
     @cached_property
     def _alone(self) -> list[int]:
         """The tokens that the template writes behind an assistant's text that ends the conversation."""
-        return self._control.encode(self.behind(Message("assistant", CONTENT)))
+        return self._control.encode(self.behind(Message("assistant", CONTENT)), goes_on=True)
 
     def behind(self, message: Message, before: Sequence[Message] = (QUESTION,), tools: Tools = ()) -> str:
         """Returns what the template writes behind the text of an assistant's message that ends the conversation."""
@@ -182,8 +182,9 @@ class ChatTemplate:
         message = Message("assistant", "", calls=(PROBE,))
         result = Message("tool", "?", name=PROBE.name, call_id=PROBE.call_id)
         alone, followed = self.between(message, [result], (PROBED_TOOL,))
-        behind = self._control.encode(alone)
-        following = self._control.encode(followed[len(alone) :]) if followed.startswith(alone) else []
+        behind = self._control.encode(alone, goes_on=True)
+        after = followed[len(alone) :] if followed.startswith(alone) else ""
+        following = self._control.encode(after, goes_on=True)
         if set(behind) & set(stop_tokens) or set(following[:1]) & set(stop_tokens):
             return None
         marks = MARKS[self.calls.syntax] if self.calls is not None and self.calls.syntax else ()

@@ -233,7 +233,8 @@ class PromptCodec:
         if prompt.is_text_alone and not prompt.rendered:
             tokens = self._control.encode_alone(text)
         else:
-            tokens = self._control.encode(text if prompt.rendered else self._control.guard_special(text))
+            guarded = text if prompt.rendered else self._control.guard_special(text)
+            tokens = self._control.encode(guarded, goes_on=True)
         if not tokens or tokens[-1] not in self._stop_tokens:  # a rendered text may have the mark of its end
             tokens.append(self._tokenizer.eos_token_id)
         return EncodedReply(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))

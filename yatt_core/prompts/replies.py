@@ -89,7 +89,7 @@ class ReplyEncoder:
             return tokens[common:], 0
         if whole.startswith(prompt):
             # Tokens merge across the boundary: the policy meets the prompt's own tokens when it generates.
-            return self._control.encode(whole[len(prompt) :]), 0
+            return self._control.encode(whole[len(prompt) :], goes_on=True), 0
         bare = self._control.encode(self._template.render(history, tools, generates=False))
         if common < common_length(prompt_tokens, bare):
             raise DataError("is rendered by the model's chat template in another way once a reply follows it")
@@ -123,7 +123,8 @@ class ReplyEncoder:
             return list(tail[: ends[-1] + 1])
         result = Message("tool", "?", name=message.calls[0].name, call_id=message.calls[0].call_id)
         alone, followed = self._template.between(message, [result], tools)
-        if followed.startswith(alone) and (next_turn := self._control.encode(followed[len(alone) :])):
+        next_turn = self._control.encode(followed[len(alone) :], goes_on=True) if followed.startswith(alone) else []
+        if next_turn:
             return [*tail, next_turn[0]]  # the mark of the next turn ends this one, as in GLM 4.5
         return [*tail, self._end_of_sequence]
 
@@ -132,12 +133,12 @@ class ReplyEncoder:
     ) -> tuple[list[int], list[int]]:
         """Returns a turn as it stands within a conversation, and the tokens between it and the next turn."""
         alone, followed = self._template.between(message, following, tools)
-        before = self._control.encode(alone)
-        after = self._control.encode(followed)
+        before = self._control.encode(alone, goes_on=True)
+        after = self._control.encode(followed, goes_on=True)
         if len(turn) > len(tail):  # the template marks no end; what follows stands behind the turn's text
             if not followed.startswith(alone):
                 raise _changed()
-            behind = self._control.encode(followed[len(alone) :])
+            behind = self._control.encode(followed[len(alone) :], goes_on=True)
             if self._template.ends_by_next or message.calls:
                 return [*turn[:-1], *behind[:1]], behind[1:]
             return turn, behind

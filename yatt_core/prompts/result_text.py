@@ -33,7 +33,7 @@ class TagFrame:
 
     def __call__(self, text: str, call: ToolCall | None) -> list[int]:
         """Returns the tokens of a result between tags."""
-        return self._control.encode(f"\n{RESULT}{self._control.guard(text)}{RESULT_END}\n")
+        return self._control.encode(f"\n{RESULT}{self._control.guard(text)}{RESULT_END}\n", goes_on=True)
 
 
 class TemplateFrame:
@@ -68,9 +68,9 @@ class TemplateFrame:
         """Returns the tokens between the turn that calls a tool and the next turn."""
         alone, followed = self._texts(text, call)
         if not followed.startswith(alone):
-            return self._behind_end(self._control.encode(followed))
-        after = self._control.encode(followed[len(alone) :])
-        ended = self._control.encode(alone)
+            return self._behind_end(self._control.encode(followed, goes_on=True))
+        after = self._control.encode(followed[len(alone) :], goes_on=True)
+        ended = self._control.encode(alone, goes_on=True)
         ends = [place for place, token in enumerate(ended) if token in self._stop_tokens]
         if ends:
             return [*ended[ends[-1] + 1 :], *after]
