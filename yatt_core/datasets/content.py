@@ -54,6 +54,12 @@ _TEXT_PICKLES = (b"(lp", b"(dp", b"ccopy_reg", b"cpandas", b"cnumpy", b"ccollect
 _PICKLE_PROTOCOLS = range(2, 6)
 
 
+def ending(path: Path) -> str:
+    """Returns the ending of a file's name in lower case, without that of a compressed file."""
+    packed = path.suffix.lower() in COMPRESSED
+    return (path.with_suffix("") if packed else path).suffix.lower()
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """Opens a text file, which may be compressed; for the time that the caller reads it, names the file in errors."""

@@ -6,7 +6,7 @@ row that the run's objective cannot use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ from yatt_core.spec.sections.data import FileSource, Source
 
 Reply = tuple[Message, ...]
 """The messages of a response, from the assistant's first to its last."""
+LABELS: Mapping[str, bool] = {"true": True, "false": False, "1": True, "0": False}
+"""How texts say whether a response is desirable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,14 @@ def encode_demonstration(prompt: Prompt, codec: TextCodec, several_turns: bool) 
 
 def _judged(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Reply) -> EncodedResponse:
     template = spec.objective.template if isinstance(spec.objective, RewardModelObjective) else None
-    if any(message.calls for message in (*prompt.messages, *reply)):
+    messages = (*prompt.messages, *reply)
+    if any(message.calls for message in messages):
         raise DataError(f"prompt {prompt.prompt_id}: a reward model reads no calls of tools; leave such rows out")
+    if any(message.thoughts for message in messages):
+        raise DataError(
+            f"prompt {prompt.prompt_id}: a reward model reads no thoughts in a key of their own; write them into the content, "
+            "between the model's marks of thoughts, or leave them out"
+        )
     try:
         tokens = codec.encode_judged(template, prompt, reply)
     except DataError as error:
@@ -225,6 +233,8 @@ def _value(prompt: Prompt, key: str) -> Any:
 
 def _label(prompt: Prompt, key: str) -> bool:
     value = value_at(prompt.entry, key)
+    if isinstance(value, str):  # every value of a CSV file is text
+        value = LABELS.get(value.strip().lower(), value)
     if value is None or value not in (True, False):
         raise DataError(
             f"prompt {prompt.prompt_id}: {key!r} is {value!r}; expected true or false (data.sources label_field)"
