@@ -350,7 +350,7 @@ def test_dialogues_become_messages(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=rf"a\.jsonl:1: 'prompt': .*{says}"):
             read_values(tmp_path / "a.jsonl", {"prompt": text}, dialogue={})
-    with pytest.raises(DataError, match="'answer': begins with turns that are not the prompt's"):
+    with pytest.raises(DataError, match="'answer': begins with messages that are not the prompt's"):
         read_values(tmp_path / "a.jsonl", {"prompt": f"{HUMAN} q", "answer": f"{HUMAN} other{BOT} a"}, dialogue={})
 
 

@@ -17,6 +17,7 @@ from jinja2 import TemplateError
 
 from yatt_core.models.reward_text import TEMPLATE_DATE
 from yatt_core.prompts.call_syntaxes import DEFAULT, MARKS, SYNTAXES, MalformedCallError
+from yatt_core.prompts.common_prefix import common_length
 from yatt_core.prompts.control_text import ControlText
 from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.thoughts import THINK, Marks
@@ -200,8 +201,7 @@ class ChatTemplate:
         given = [self._given(QUESTION), self._given(message, form)]
         before = self.render([QUESTION], (PROBED_TOOL,))
         text = self.render_plain(given, (PROBED_TOOL,), generates=False)
-        common = len(common_prefix(before, text))
-        return text[common:]
+        return text[common_length(before, text) :]
 
     def rendered_turn(self, before: Sequence[Message], message: Message, tools: Tools = ()) -> str:
         """Returns the conversation that ends with an assistant's message, with its thoughts.
@@ -225,7 +225,7 @@ class ChatTemplate:
         prompt = self.render(before, tools)
         for form in forms:
             text = self.render([*before, form], tools, generates=False)
-            turn = self._control.without_marks(text[len(common_prefix(prompt, text)) :])
+            turn = self._control.without_marks(text[common_length(prompt, text) :])
             # A text that names the marks is cut at one of them by some templates.
             if thoughts in turn and said in turn:
                 return text
@@ -325,14 +325,6 @@ def _guarded(value: Any, guard: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_guarded(part, guard) for part in value]
     return value
-
-
-def common_prefix(one: str, other: str) -> str:
-    """Returns the text with which both begin."""
-    length = min(len(one), len(other))
-    if one[:length] == other[:length]:
-        return one[:length]
-    return one[: next(place for place in range(length) if one[place] != other[place])]
 
 
 def _divided(rendered: str) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from jinja2 import TemplateError
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.chat_template import ChatTemplate, Tools
+from yatt_core.prompts.common_prefix import common_length
 from yatt_core.prompts.control_text import ControlText
 from yatt_core.prompts.prompt import Message
 from yatt_core.protocols.generation import Int32
@@ -104,14 +104,14 @@ class ReplyEncoder:
             return [*tail, self._end_of_sequence]
         if self._template.ends_by_next:
             return [*tail, behind[0]]
-        end = self.end_place
+        end = self._end_place
         turn = list(tail[: len(tail) - (len(behind) - 1 - end)])
         if not turn or turn[-1] != behind[end]:
             raise DataError("has a reply that the model's chat template does not end as it ends others")
         return turn
 
     @property
-    def end_place(self) -> int:
+    def _end_place(self) -> int:
         """The place, in what the template writes behind a text, of the token that ends the turn."""
         behind = self._template.end
         return next((place for place, token in enumerate(behind) if token in self._stop_tokens), 0)
@@ -152,7 +152,7 @@ class ReplyEncoder:
     def _place_of_end(self, behind: Sequence[int], message: Message) -> int | None:
         """Returns the place of the token that ends the turn in what the template writes behind its text."""
         if not message.calls:
-            return self.end_place
+            return self._end_place
         ends = [place for place, token in enumerate(behind) if token in self._stop_tokens]
         return ends[-1] if ends else None
 
@@ -169,12 +169,6 @@ def _turns(reply: Sequence[Message]) -> Iterator[tuple[Message, Sequence[Message
     for number, place in enumerate(places):
         is_last = number + 1 == len(places)
         yield reply[place], None if is_last else reply[place + 1 : places[number + 1]]
-
-
-def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns the number of values with which both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def rejected(error: TemplateError) -> DataError:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from yatt_core.algorithms.advantages.base import Advantage, Float64, RewardBatch
-from yatt_core.algorithms.own import ADVANTAGES, PLACES, call, name_of
+from yatt_core.algorithms.own import ADVANTAGES, call, place_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.named_code import file_name, require_one_name
 
@@ -56,12 +56,12 @@ class CustomAdvantage(Advantage):
         if not isinstance(found, np.ndarray) or found.shape != expected or found.dtype != np.float64:
             shape = getattr(found, "shape", type(found).__name__)
             raise ConfigurationError(
-                f"{PLACES[ADVANTAGES]}: {name_of(self)} returned {shape}; expected {expected[0]} {self.of} in a float64 array"
+                f"{place_of(self, ADVANTAGES)} returned {shape}; expected {expected[0]} {self.of} in a float64 array"
             )
         if not np.isfinite(found).all():
             place = int(np.argmin(np.isfinite(found)))
             raise ConfigurationError(
-                f"{PLACES[ADVANTAGES]}: {name_of(self)} returned {found[place]} at index {place} of {expected[0]} {self.of}; "
+                f"{place_of(self, ADVANTAGES)} returned {found[place]} at index {place} of {expected[0]} {self.of}; "
                 "expected finite numbers"
             )
         return found

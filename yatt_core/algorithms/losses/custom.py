@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from yatt_core.algorithms.losses.base import PolicyLoss
-from yatt_core.algorithms.own import LOSSES, PLACES, call, name_of
+from yatt_core.algorithms.own import LOSSES, call, place_of
 from yatt_core.algorithms.tokens import PolicyTokens, TokenLosses
 from yatt_core.errors import ConfigurationError
 from yatt_core.named_code import file_name, require_one_name
@@ -53,12 +53,12 @@ class CustomLoss(PolicyLoss):
         sizes = [part.shape if isinstance(part, torch.Tensor) else type(part).__name__ for part in parts]
         if sizes != [tokens.log_probs.shape] * 2:
             raise ConfigurationError(
-                f"{PLACES[LOSSES]}: {name_of(self)} returned {type(found).__name__} with shapes {sizes}; expected TokenLosses "
+                f"{place_of(self, LOSSES)} returned {type(found).__name__} with shapes {sizes}; expected TokenLosses "
                 f"with two tensors of {len(tokens.log_probs)} tokens"
             )
         if tokens.log_probs.requires_grad and torch.is_grad_enabled() and not found.values.requires_grad:
             raise ConfigurationError(
-                f"{PLACES[LOSSES]}: {name_of(self)} returned losses without gradients, from which nothing is learned; expected "
+                f"{place_of(self, LOSSES)} returned losses without gradients, from which nothing is learned; expected "
                 "a function of tokens.log_probs, log_ratio or ratio"
             )
         return found  # type: ignore[no-any-return]
