@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from yatt_core.errors import DataError
+from yatt_core.errors import DataError, TooLongError
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.reader import Inputs
 from yatt_core.inputs.row_batch import held_out_batch, row_batch
@@ -89,6 +89,17 @@ def test_pairs_are_a_group_of_two(tmp_path: Path) -> None:
     assert texts(batch, codec) == ["good", "bad"] * 2
     assert batch.ordinals.tolist() == [5, 5, 6, 6] and batch.samples.tolist() == [0, 1, 0, 1]
     assert batch.rewards.tolist() == [1.0, 0.0] * 2 and batch.loss_mask.all()
+
+
+def test_a_cut_that_leaves_nothing_to_learn_names_what_to_raise(tmp_path: Path) -> None:
+    rows = numbered(5)
+    said = [("assistant", "a good one"), ("user", "b"), ("assistant", "c")]
+    rows[2]["answer"] = [{"role": role, "content": text, "weight": int(text == "c")} for role, text in said]
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl:3.*nothing that is learnt .*raise rollout\.max_new_tokens"
+    ) as raised:
+        materialise(spec_of(tmp_path, rows, {"kind": "sft"}, over_long="cut_end"), tmp_path / "run")
+    assert not isinstance(raised.value, TooLongError)
 
 
 @pytest.mark.parametrize("label", ["true", "False", " 1", "0", "TRUE"])

@@ -6,11 +6,11 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
-from yatt_core.named_code import file_name, require_one_name
 from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.code_names import CodeFileName, require_one_name
 from yatt_core.spec.sections.curriculum import CurriculumSpec
 
 MOST_HELD_OUT, MOST_PROBE = 300, 200
@@ -203,7 +203,7 @@ class FunctionSource(FileSource):
     kind: Literal["function"] = "function"
     function: str | None = None
     """`package.module:function`, or the name of an entry point of the group `yatt.sources`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Passed to it as keyword arguments."""
@@ -212,11 +212,6 @@ class FunctionSource(FileSource):
     `train`."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. Another source is refused."""
-
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
-from yatt_core.named_code import file_name, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
+from yatt_core.spec.code_names import CodeFileName, require_one_name
 
 
 class ToolSpec(SpecModel):
@@ -18,7 +18,7 @@ class ToolSpec(SpecModel):
     """Name by which the policy calls the tool."""
     function: str | None = None
     """An entry point of the group `yatt.tools`, such as `calculator`, or a dotted name `package.module:function`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
@@ -36,14 +36,9 @@ class ToolSpec(SpecModel):
     deterministic: bool = True
     """Whether the same arguments always give the same result, as an exact run requires."""
 
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
-
     @model_validator(mode="after")
     def _named_once(self) -> Self:
-        require_one_name(self.function, self.file)
+        require_one_name(self.function, self.file, self.sha256)
         return self
 
     @property
