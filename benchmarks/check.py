@@ -98,7 +98,7 @@ def write_programs(path: Path, count: int) -> None:
         for number in range(count):
             tests = {"inputs": [f"{number}\n", "4\n"], "outputs": [f"{2 * number}\n", f"{number + 4}\n"]}
             question = f"Read a number and print its sum with {number}."
-            stream.write(json.dumps({"question": question, "answer": tests}) + "\n")
+            stream.write(json.dumps({"question": question, "tests": tests}) + "\n")
 
 
 def check(folder: Path) -> Checked:

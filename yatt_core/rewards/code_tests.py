@@ -19,9 +19,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from yatt_core.errors import InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.prompts.thoughts import split_thoughts
 from yatt_core.rewards import code_harness
 from yatt_core.rewards.code_cases import CallCase, Case, CaseKeys, ProgramCase, RowTests, row_tests
+from yatt_core.rewards.extraction import final_of
 from yatt_core.rewards.options import built_in
 from yatt_core.rewards.sandboxed_program import MAIN, ProgramLimits, run_program
 
@@ -86,7 +86,7 @@ def code_tests(prompt: Prompt, response: str, options: CodeTests, final: str | N
     """
     tests = row_tests(prompt, options)
     if not options.with_thoughts:
-        response = split_thoughts(response).final if final is None else final
+        response = final_of(response, final)
     is_code = options.extract == "whole" or (tests.prefix and FENCE not in response)
     code = response if is_code else fenced(response)
     if code is None or not code.strip():
