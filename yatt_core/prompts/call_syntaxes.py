@@ -153,7 +153,7 @@ def marked_list(text: str) -> Written | None:
     if separator:
         name, _, call_id = name.partition("[CALL_ID]")
         given = _parsed(arguments, "there is no JSON with the arguments")
-        value = {"name": name.strip(), "arguments": given, "id": call_id.strip()}
+        value: Any = {"name": name.strip(), "arguments": given, "id": call_id.strip()}
     else:
         value = _parsed(body, "there is no JSON behind [TOOL_CALLS]")
     if isinstance(value, list):
@@ -161,10 +161,10 @@ def marked_list(text: str) -> Written | None:
             raise MalformedCallError(f"one call a turn, not {len(value)}")
         value = value[0]
     call = _checked(value, ("arguments",))
-    call_id = value.get("id")
+    given_id = value.get("id")
     # Templates reject a result whose id has another form.
-    known = isinstance(call_id, str) and _CALL_ID.fullmatch(call_id) is not None
-    return replace(call, call_id=call_id) if known else call
+    is_known = isinstance(given_id, str) and _CALL_ID.fullmatch(given_id) is not None
+    return replace(call, call_id=given_id) if is_known else call
 
 
 def fenced_json(text: str) -> Written | None:

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from yatt_core.algorithms.advantages.base import Advantage, Float64, RewardBatch
 from yatt_core.algorithms.own import ADVANTAGES, call, place_of
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.code_names import CodeFileName, require_one_name
 
 
 class CustomAdvantage(Advantage):

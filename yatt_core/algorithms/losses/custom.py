@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from yatt_core.algorithms.losses.base import PolicyLoss
 from yatt_core.algorithms.own import LOSSES, call, place_of
 from yatt_core.algorithms.tokens import PolicyTokens, TokenLosses
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.code_names import CodeFileName, require_one_name
 
 
 class CustomLoss(PolicyLoss):

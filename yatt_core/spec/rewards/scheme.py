@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, model_validator
 
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
-from yatt_core.spec.code_names import CodeFileName, require_one_name
 from yatt_core.spec.rewards.critique import CritiqueSpec, critique_mistakes
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
 from yatt_core.spec.rewards.parts import RewardPartBase

@@ -6,8 +6,8 @@ from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.code_names import CodeFileName, require_one_name
 
 
 class CallbackSpec(SpecModel):

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.code_names import CodeFileName, require_one_name
 from yatt_core.spec.sections.curriculum import CurriculumSpec
 
 MOST_HELD_OUT, MOST_PROBE = 300, 200

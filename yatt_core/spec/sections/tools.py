@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
-from yatt_core.spec.code_names import CodeFileName, require_one_name
 
 
 class ToolSpec(SpecModel):
