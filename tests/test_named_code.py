@@ -16,6 +16,8 @@ import yaml
 from flows.run.callbacks import find_callbacks
 from tests.engines.train.support import make_spec
 from yatt_core.algorithms.advantages.base import RewardBatch
+from yatt_core.algorithms.advantages.custom import CustomAdvantage
+from yatt_core.algorithms.own import ADVANTAGES, place_of
 from yatt_core.algorithms.tokens import PolicyTokens
 from yatt_core.code_files import code_files, settle_code
 from yatt_core.datasets.own_rows import open_sources, own_rows
@@ -172,6 +174,24 @@ def test_a_file_that_cannot_be_named_is_an_error_of_the_spec(
     path.write_text(text.replace(", }", "}").replace("{, ", "{"))
     with pytest.raises(ConfigurationError, match=says):
         load_spec(path)
+
+
+@pytest.mark.parametrize("kind", ["tool", "callback"])
+def test_a_digest_that_nobody_checks_is_refused(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path, kind, 1.0, "vouched")
+    installed = json.dumps({"function": "tests.tools.functions:counting", "sha256": "a" * 64})
+    text = json.dumps(yaml.safe_load(path.read_text()))
+    path.write_text(text.replace(json.dumps(FILE)[1:-1], installed[1:-1]))
+    with pytest.raises(ConfigurationError, match="sha256: only allowed together with file"):
+        load_spec(path)
+
+
+def test_a_method_in_a_file_is_named_by_its_key(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, "advantage", 1.0, "raises")).algorithm.advantage
+    assert isinstance(spec, CustomAdvantage)
+    assert place_of(spec, ADVANTAGES) == f"algorithm.advantage.file: {tmp_path}/own.py:own"
+    installed = spec.model_copy(update={"file": None, "function": "pack.module:own"})
+    assert place_of(installed, ADVANTAGES) == "algorithm.advantage.function: pack.module:own"
 
 
 def test_specs_without_files_have_no_code() -> None:

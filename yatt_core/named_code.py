@@ -49,21 +49,26 @@ class CodeFile:
         return f"{CODE}/{self.sha256}"
 
 
-def file_name(file: str | None) -> str | None:
-    """Returns a file's name as a spec has it. Raises `ValueError` for one of another form."""
-    if file is not None:
-        path, _, attribute = file.rpartition(":")
-        if not path.endswith(".py") or not attribute.isidentifier():
-            raise ValueError(f"expected {FORM} (given: {file!r})")
-    return file
+@dataclass(frozen=True, slots=True)
+class SentFile:
+    """A file as another process receives it, which needs no other file.
 
+    path: where the bytes come from, for tracebacks.
+    code: the bytes, each as one character.
+    """
 
-def require_one_name(function: str | None, file: str | None) -> None:
-    """Raises `ValueError` unless code is named either by import path or entry point, or by file."""
-    if (function is None) == (file is None):
-        raise ValueError(
-            f"expected exactly one of function (an entry point, or package.module:function) and file ({FORM})"
-        )
+    path: str
+    code: str
+
+    @classmethod
+    def read(cls, code: CodeFile, run_folder: Path | None) -> SentFile:
+        """Returns a file's contents. Raises as `read_code` does."""
+        path, data = read_code(code, run_folder)
+        return cls(str(path), data.decode("latin-1"))
+
+    def find(self, attribute: str, place: str) -> Callable[..., Any]:
+        """Returns what the file defines, after executing it. Raises as `find_in_file` does."""
+        return find_in_file(Path(self.path), self.code.encode("latin-1"), attribute, place)
 
 
 def read_code(code: CodeFile, run_folder: Path | None) -> tuple[Path, bytes]:

@@ -47,6 +47,8 @@ def zstd(data: bytes) -> bytes:
         ("a.csv", b"\xef\xbb\xbf" + CSV, "csv"),
         ("a.csv.gz", gzip.compress(CSV), "csv"),
         ("a.tsv", TSV, "csv"),
+        ("a.TSV", TSV, "csv"),
+        ("a.Tsv.GZ", gzip.compress(TSV), "csv"),
         ("a.tsv.zst", zstd(TSV), "csv"),
         ("a.csv", pd.DataFrame(TABLE).to_csv().encode(), "csv"),
     ],

@@ -129,6 +129,15 @@ def test_a_row_of_a_document_has_a_bound(tmp_path: Path, text: str) -> None:
         read_json(tmp_path / "a.json", text % ("x" * (MAX_ROW_BYTES + (1 << 21))))
 
 
+@pytest.mark.parametrize("size", [0, MAX_ROW_BYTES // 1_000], ids=["small", "large"])
+@pytest.mark.parametrize("opening", ["[", '{"rows": ['])
+def test_a_mistake_in_a_document_of_any_size_is_named_with_its_line(tmp_path: Path, opening: str, size: int) -> None:
+    rows = [f'{{"prompt": "{number}", "answer": "{"x" * 1_000}"}}' for number in range(size + 2)]
+    text = ",\n".join([rows[0], '{"prompt": "bad" "answer": 1}', *rows[1:]])
+    with pytest.raises(DataError, match=r"a\.json:\d: is not JSON: Expecting ',' delimiter \(line 2\)"):
+        read_json(tmp_path / "a.json", opening + text + ("]" if opening == "[" else "]}"))
+
+
 def test_documents_keep_numbers_as_they_are_written(tmp_path: Path) -> None:
     numbers = ("12345678901234567890123", "1e-3", "2.50")
     rows = [f'{{"prompt": "{number}", "answer": {number}}}' for number in numbers]

@@ -11,8 +11,9 @@ import pytest
 from yatt_core.datasets import kept_rows
 from yatt_core.datasets.kept_rows import KeptRows
 from yatt_core.datasets.rows import Row
-from yatt_core.json_text import WrittenFloat
+from yatt_core.json_text import WrittenFloat, number_text
 from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.tool_calls import ToolCall
 
 
 class Source:
@@ -50,21 +51,27 @@ def test_a_pass_that_ends_early_puts_nothing_aside() -> None:
     assert source.passes == 2
 
 
+CALL = ToolCall("f", {"x": [1]}, "id")
+
+
 @pytest.mark.parametrize(
-    "odd",
+    "row",
     [
         plain(1, written=WrittenFloat("2.50")),
-        Row("o", "t", "a", {}, messages=(Message("user", "t"),)),
-        Row("o", "t", "a", {}, reply=(Message("assistant", "t"),)),
+        Row("o", "t", "a", {}, messages=(Message("user", "t"), Message("assistant", "", "hm", (CALL,), learnt=False))),
+        Row("o", "t", "a", {}, reply=(Message("assistant", "t"), Message("tool", "r", name="f", call_id="id"))),
         Row("o", "t", "a", {}, tools=({"name": "f"},)),
     ],
 )
-@pytest.mark.parametrize("place", [0, 300])
-def test_rows_of_other_values_are_read_again(odd: Row, place: int) -> None:
-    source = Source([plain(number) for number in range(place)] + [odd])
+@pytest.mark.parametrize("place", [0, 3000])
+def test_rows_of_every_kind_are_put_aside(row: Row, place: int) -> None:
+    source = Source([*(plain(number) for number in range(place)), row, row])
     rows = KeptRows(source)
     assert list(rows) == list(rows) == source.rows
-    assert source.passes == 2
+    assert source.passes == 1
+    *_, last = rows
+    written = last.entry.get("written")
+    assert written is None or number_text(written) == "2.50"
 
 
 def test_too_many_rows_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,6 +328,17 @@ def test_messages_under_the_answers_key_are_a_demonstration(tmp_path: Path) -> N
 HUMAN, BOT = "\n\nHuman:", "\n\nAssistant:"
 
 
+def test_messages_under_the_answers_key_may_be_json_text(tmp_path: Path) -> None:
+    said = [
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"},
+    ]
+    for answer in (said, json.dumps(said)):
+        (row,) = read_values(tmp_path / "a.jsonl", {"prompt": "q", "answer": answer})
+        assert (row.text, row.answer, len(row.reply)) == ("q", "c", 3)
+
+
 def test_dialogues_become_messages(tmp_path: Path) -> None:
     rows = [
         {"prompt": f"{HUMAN} q{BOT}", "answer": " a "},
@@ -350,7 +361,7 @@ def test_dialogues_become_messages(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=rf"a\.jsonl:1: 'prompt': .*{says}"):
             read_values(tmp_path / "a.jsonl", {"prompt": text}, dialogue={})
-    with pytest.raises(DataError, match="'answer': begins with turns that are not the prompt's"):
+    with pytest.raises(DataError, match="'answer': begins with messages that are not the prompt's"):
         read_values(tmp_path / "a.jsonl", {"prompt": f"{HUMAN} q", "answer": f"{HUMAN} other{BOT} a"}, dialogue={})
 
 

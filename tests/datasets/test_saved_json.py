@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,40 @@ def test_keys_that_a_table_filled_in_are_no_arguments(tmp_path: Path) -> None:
     found = read(source)
     assert [dict(row.reply[0].calls[0].arguments) for row in found] == [{"city": "Oslo"}, {"first": 1}]
     assert [row.tools for row in found] == [tuple(row["tools"]) for row in rows]
+
+
+def test_keys_that_a_table_filled_in_are_dropped_beside_values_that_json_lacks(tmp_path: Path) -> None:
+    arguments = pa.struct([("city", pa.string()), ("first", pa.int64())])
+    call = pa.struct([("function", pa.struct([("name", pa.string()), ("arguments", arguments)]))])
+    message = pa.struct(
+        [
+            ("role", pa.string()),
+            ("content", pa.string()),
+            ("timestamp", pa.timestamp("s")),
+            ("tool_calls", pa.list_(call)),
+        ]
+    )
+    function = pa.struct([("name", pa.string()), ("description", pa.string()), ("parameters", pa.string())])
+    tool = pa.struct([("type", pa.string()), ("function", function)])
+    features = {"tools": [{"function": {"parameters": {"_type": "Json"}}}]}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pa.schema([("messages", pa.list_(message)), ("tools", pa.list_(tool))], metadata)
+    parameters = {"type": "object", "properties": {"city": {"default": None}}}
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "q", "timestamp": WHEN},
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": given}}]},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": json.dumps(parameters)}}],
+        }
+        for given in ({"city": "Oslo"}, {"first": 1})
+    ]
+    source = write_parquet(tmp_path / "a.parquet", pa.Table.from_pylist(rows, schema))
+    found = read({**source, "prompt_field": "messages", "tools_field": "tools"})
+    assert [dict(row.reply[0].calls[0].arguments) for row in found] == [{"city": "Oslo"}, {"first": 1}]
+    # Nulls in a JSON text are no filling.
+    assert found[0].tools == ({"type": "function", "function": {"name": "f", "parameters": parameters}},)
 
 
 def test_a_subset_is_a_folder(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from yatt_core.engines.folder_check import Opener, check_folder
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.engine_check import check_engines, check_invariance, folder_remarks
 from yatt_core.input_building.materialise import materialise
+from yatt_core.models.known_tokens import embedding_rows
 from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer
@@ -66,6 +68,24 @@ def test_quantised_folders_are_refused_whoever_opens_them(tmp_path: Path, values
         check_engines(spec_of(policy, tmp_path, rewards={"parts": [*EXACT["parts"], judge]}))
     served = {**judge, "engine": VLLM}
     check_engines(spec_of(policy, tmp_path, rewards={"parts": [*EXACT["parts"], served]}, exact=False))
+
+
+def test_a_judges_folder_is_named_by_the_judges_key(tmp_path: Path) -> None:
+    policy, folder = make_folder(tmp_path / "policy"), make_folder(tmp_path / "model")
+    (folder / "config.json").unlink()
+    judge = {**JUDGED, "model": {"kind": "folder", "path": str(folder)}}
+    with pytest.raises(
+        ConfigurationError, match=rf"^rewards\.parts 'judge': model\.path: {folder} has no config\.json$"
+    ):
+        check_engines(spec_of(policy, tmp_path, rewards={"parts": [*EXACT["parts"], judge]}))
+
+
+def test_a_text_config_that_is_null_is_none(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model")
+    change_config(folder, text_config=None)
+    assert not list(folder_remarks(spec_of(folder, tmp_path)))
+    config = read_config(folder)
+    assert embedding_rows(config) == 258 and positions_of(config) == 256
 
 
 def drop(name: str) -> Callable[[dict[str, Any]], object]:

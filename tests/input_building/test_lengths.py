@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_results_are_those_of_a_full_count(
     encoded: list[str] = []
     whole = PromptCodec.encode_prompt
     monkeypatch.setattr(
-        PromptCodec, "encode_prompt", lambda self, **given: encoded.append(given["prompt_id"]) or whole(self, **given)
+        PromptCodec, "encode_prompt", lambda self, prompt: encoded.append(prompt.prompt_id) or whole(self, prompt)
     )
     found = outcome(spec, tmp_path / "quick")
     few = len(encoded)
@@ -103,6 +104,22 @@ def test_a_second_process_that_computes_bounds_changes_nothing(
     (ahead,) = made
     assert bool(ahead.bounds) is not lost and ahead._process.poll() is not None
     assert all(number < 120 for number in ahead.bounds)
+
+
+def test_a_reading_that_fails_leaves_nothing_of_the_second_process(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds_ahead, "WAITING", 1)
+    monkeypatch.setattr(bounds_ahead, "BATCH_PROMPTS", 1)
+    ahead = bounds_ahead.BoundsAhead(spec_of(folder, tmp_path, 5, "refuse"))
+    prompts = [Prompt(0, number, f"p{number}", "a", None, {}) for number in range(3)]
+    reading = ahead.passing(prompts)
+    for _ in prompts:
+        next(reading)
+    closing = threading.Thread(target=ahead.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive() and not ahead._thread.is_alive() and ahead._process.poll() is not None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.input_building.test_fitting import TINY
 from tests.inputs.example_specs import VIRTUAL, run_spec, write_jsonl
+from tests.prompts.questions import question
 from yatt_core.errors import DataError
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import HELD_OUT, INPUTS, TRAIN
@@ -59,7 +60,7 @@ def test_long_prompts_keep_as_much_as_fits(tmp_path: Path, rest: dict[str, Any],
     assert cut and receipt.train_prompts == 32
     assert all(text[end].isdigit() and len(text) < 30 for text in cut)
     codec = open_codec(spec, receipt.model_path)
-    assert {len(codec.encode_prompt(text)) for text in cut} == {20}
+    assert {len(codec.encode_prompt(question(text))) for text in cut} == {20}
 
 
 def test_a_change_of_the_answer_gives_other_inputs(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from yatt_core.errors import DataError
+from yatt_core.errors import DataError, TooLongError
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.reader import Inputs
 from yatt_core.inputs.row_batch import held_out_batch, row_batch
 from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.prompt import Prompt
+from yatt_core.prompts.rows import responses_of
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.spec.run import RunSpec
 
@@ -40,6 +42,7 @@ def numbered(count: int, **changes: Any) -> list[dict[str, Any]]:
 
 
 DPO = {"kind": "dpo"}
+REWARD = {"kind": "reward_model", "template": "{response}"}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,8 @@ DPO = {"kind": "dpo"}
         (DPO, {"chosen": [{"role": "user", "content": "?"}]}, "chosen"),
         (DPO, {"chosen": [{"role": "user", "content": "other"}, {"role": "assistant", "content": "a"}]}, "chosen"),
         (DPO, {"chosen": "much too long"}, "max_new_tokens"),
-        ({"kind": "reward_model", "template": "{response}"}, {"rejected": []}, "rejected"),
+        (REWARD, {"rejected": []}, "rejected"),
+        (REWARD, {"chosen": [{"role": "assistant", "content": "a", "reasoning_content": "hm"}]}, "thoughts"),
         ({"kind": "kto"}, {"label": "yes"}, "label"),
         ({"kind": "kto"}, {"label": None}, "label"),
         ({"kind": "sft"}, {"answer": None}, "answer"),
@@ -85,6 +89,24 @@ def test_pairs_are_a_group_of_two(tmp_path: Path) -> None:
     assert texts(batch, codec) == ["good", "bad"] * 2
     assert batch.ordinals.tolist() == [5, 5, 6, 6] and batch.samples.tolist() == [0, 1, 0, 1]
     assert batch.rewards.tolist() == [1.0, 0.0] * 2 and batch.loss_mask.all()
+
+
+def test_a_cut_that_leaves_nothing_to_learn_names_what_to_raise(tmp_path: Path) -> None:
+    rows = numbered(5)
+    said = [("assistant", "a good one"), ("user", "b"), ("assistant", "c")]
+    rows[2]["answer"] = [{"role": role, "content": text, "weight": int(text == "c")} for role, text in said]
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl:3.*nothing that is learnt .*raise rollout\.max_new_tokens"
+    ) as raised:
+        materialise(spec_of(tmp_path, rows, {"kind": "sft"}, over_long="cut_end"), tmp_path / "run")
+    assert not isinstance(raised.value, TooLongError)
+
+
+@pytest.mark.parametrize("label", ["true", "False", " 1", "0", "TRUE"])
+def test_labels_of_a_file_in_which_every_value_is_text(label: str, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, numbered(5), {"kind": "kto"})
+    prompt = Prompt(0, 0, "p", "a", "b", {"label": label})
+    assert responses_of(spec, prompt).desirable is (label.strip().lower() in ("true", "1"))
 
 
 def test_a_labelled_response_comes_with_that_to_the_next_prompt(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.inputs.example_specs import SPELL, run_spec
 from tests.models.folders import CHATML, make_folder
+from tests.prompts.questions import question
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.codec_check import check_codec
 from yatt_core.models.known_tokens import within_rows
@@ -46,7 +47,7 @@ def test_texts_without_such_tokens_are_encoded_as_before(folder: Path, text: str
 def test_a_text_that_makes_one_is_refused_by_its_name(folder: Path, text: str, token: int) -> None:
     codec = open_codec(spec_of(folder), str(folder))
     with pytest.raises(DataError, match=rf"prompt p/1 contains '<._soft>', token {token}, .* 258 rows"):
-        codec.encode_prompt(text, "p/1", rendered=True)
+        codec.encode_prompt(question(text, "p/1", rendered=True))
     with pytest.raises(DataError, match=rf"token {token}"):
         codec.encode_answer(text)
 

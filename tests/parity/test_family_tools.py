@@ -15,7 +15,7 @@ from yatt_core.prompts.tool_calls import ToolCall, read_call
 from yatt_core.spec.sections.tools import ToolsSpec
 
 pytestmark = pytest.mark.verify
-ARGUMENTS = {"expression": "3 * 4", "digits": 2}
+ARGUMENTS = {"expression": "3 * 4", "digits": 2, "exact": False}
 TOOLS = ToolsSpec.model_validate(
     {
         "functions": [
@@ -25,7 +25,11 @@ TOOLS = ToolsSpec.model_validate(
                 "description": "Computes.",
                 "parameters": {
                     "type": "object",
-                    "properties": {"expression": {"type": "string"}, "digits": {"type": "integer"}},
+                    "properties": {
+                        "expression": {"type": "string"},
+                        "digits": {"type": "integer"},
+                        "exact": {"type": "boolean"},
+                    },
                     "required": ["expression"],
                 },
             }
@@ -58,17 +62,17 @@ def test_a_call_is_read_in_the_familys_own_form(codec: PromptCodec) -> None:
     assert encoded.learnt.all() and encoded.tokens[-1] in codec.stop_tokens
     # Where the prompt ends before the mark of thoughts, the turn does not begin with it.
     turn = (codec.decode if encoded.missing else codec.decode_turn)(encoded.tokens)
-    found = read_call(turn, codec.reading.marks, codec.reading.syntax)
+    found = read_call(turn, codec.reading)
     assert found == ToolCall("calculator", ARGUMENTS)
 
 
 def test_turn_and_result_are_what_the_template_renders(codec: PromptCodec) -> None:
     prompt = Prompt(0, 0, "p", "3 * 4?", None, {})
     reply = [CALL, RESULT, Message("assistant", "It is 12.")]
-    question = codec.encode_prompt(prompt.text)
+    question = codec.encode_prompt(prompt)
     called = codec.encode_reply(prompt, [CALL])
     whole = codec.encode_reply(prompt, reply)
-    result, text = codec.encode_result(RESULT.content, "calculator")
+    result, text = codec.encode_result(RESULT.content, CALL.calls[0])
     assert text == RESULT.content
     kept = question[: len(question) - called.missing].tolist()
     so_far = [*kept, *called.tokens.tolist(), *result.tolist()]

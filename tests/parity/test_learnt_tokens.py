@@ -96,7 +96,7 @@ def codec_of(folder: Path) -> PromptCodec:
 
 def encoded(codec: PromptCodec, before: Sequence[Message], reply: Sequence[Message]) -> tuple[list[int], list[bool]]:
     prompt = Prompt(0, 0, "p", before[-1].content, None, {}, messages=tuple(before))
-    question = codec.encode_prompt(prompt.text, messages=prompt.messages).tolist()
+    question = codec.encode_prompt(prompt).tolist()
     answer = codec.encode_reply(prompt, reply)
     kept = question[: len(question) - answer.missing]
     return kept + answer.tokens.tolist(), [False] * len(kept) + answer.learnt.tolist()

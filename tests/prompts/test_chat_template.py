@@ -12,8 +12,9 @@ from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.codec import generation_stops
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.prompt_codec import CodecSettings, PromptCodec
+from yatt_core.prompts.rows import encode_demonstration
 from yatt_core.prompts.thoughts import Marks
-from yatt_core.prompts.tool_calls import ToolCall, read_call
+from yatt_core.prompts.tool_calls import ToolCall, read_call, write_result
 from yatt_core.spec.sections.tools import ToolsSpec
 
 TURN = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -52,9 +53,9 @@ def learnt(codec: PromptCodec, *texts: str, **fields: object) -> tuple[str, str]
     prompt = Prompt(0, 0, "p", "Why?", None, {})
     roles = ("assistant", "user")
     reply = [Message(roles[number % 2], text, **fields) for number, text in enumerate(texts)]  # type: ignore[arg-type]
-    question = codec.encode_prompt("Why?")
+    asked = codec.encode_prompt(prompt)
     encoded = codec.encode_reply(prompt, reply)
-    kept = question[: len(question) - encoded.missing]
+    kept = asked[: len(asked) - encoded.missing]
     return codec.tokenizer.decode(kept), codec.tokenizer.decode(encoded.tokens[encoded.learnt])
 
 
@@ -98,6 +99,35 @@ def test_thoughts_that_a_template_drops_are_learnt_all_the_same(tmp_path: Path) 
     assert text == "hm\n</think>\n\nSo.<|im_end|>"
     _, keyed = learnt(codec(tmp_path / "b", DROPS_THOUGHTS), "So.", thoughts="hm")
     assert keyed == text
+
+
+@pytest.mark.parametrize("template", [CHATML, THINKS, DROPS_THOUGHTS])
+@pytest.mark.parametrize(
+    "text", ["It writes a <think> tag.", "It ends with </think>. Yes.", "<think>a</think> is one."]
+)
+def test_an_answer_that_names_the_marks_of_thoughts_is_learnt_whole(tmp_path: Path, template: str, text: str) -> None:
+    _, found = learnt(codec(tmp_path, template), f"<think>\nhm\n</think>\n\n{text}")
+    assert found.removeprefix("<think>\n") == f"hm\n</think>\n\n{text}<|im_end|>"
+
+
+def test_what_stands_before_thoughts_is_learnt(tmp_path: Path) -> None:
+    _, found = learnt(codec(tmp_path, DROPS_THOUGHTS), "Well. <think>hm</think>\nSo.")
+    assert found == "hm\n</think>\n\nWell. So.<|im_end|>"
+
+
+@pytest.mark.parametrize("turn", ["{{ m['role'] }}", "{{ m['content'].split('.')[0] }}"])
+def test_a_template_that_drops_or_cuts_a_reply_is_refused(tmp_path: Path, turn: str) -> None:
+    with pytest.raises(DataError, match=r"prompt p .*the text of an assistant's message"):
+        learnt(codec(tmp_path, CHATML.replace("{{ m['content'] }}", turn)), "So. It is.")
+
+
+def test_a_shown_call_continues_behind_what_the_template_writes_before_a_reply_without_thoughts(tmp_path: Path) -> None:
+    make_folder(tmp_path, FAMILY, THINKS)
+    made = PromptCodec(load_tokenizer(tmp_path), CodecSettings(), 4096, [0], tools=TOOLS)
+    answer = f"<tool_call>x</tool_call>{write_result('12')}So."
+    encoded = encode_demonstration(Prompt(0, 0, "p", "Why?", answer, {}), made, several_turns=True)
+    assert made.tokenizer.decode(encoded.tokens).endswith("12<|im_end|>\n<|im_start|>assistant\nSo.<|im_end|>")
+    assert made.tokenizer.decode(encoded.tokens[encoded.learnt]).endswith("So.<|im_end|>")
 
 
 def test_variables_of_the_template_switch_thoughts_off(tmp_path: Path) -> None:
@@ -161,9 +191,25 @@ def test_the_form_of_calls_is_found_out_by_the_template(tmp_path: Path, syntax: 
     encoded = made.encode_reply(prompt, reply)
     text = made.tokenizer.decode(encoded.tokens[encoded.learnt])
     first, _, second = text.partition("<|im_end|>")
-    assert read_call(first, syntax=syntax) == ToolCall("calculator", {"expression": "3 * 4"})
+    assert read_call(first, made.reading) == ToolCall("calculator", {"expression": "3 * 4"})
     assert second == "It is 12.<|im_end|>"
     assert "<|im_start|>tool\n12<|im_end|>" in made.tokenizer.decode(encoded.tokens[~encoded.learnt])
+
+
+def test_a_result_names_the_call_that_it_answers(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['tool_call_id'] }}\n{{ m['content'] }}"
+        "{% for c in m['tool_calls'] or [] %}[TOOL_CALLS]"
+        "[{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}]{% endfor %}<|im_end|>\n"
+        "{% endfor %}" + ASKS
+    )
+    make_folder(tmp_path, FAMILY, template)
+    made = PromptCodec(load_tokenizer(tmp_path), CodecSettings(), 4096, [0], tools=TOOLS)
+    call = ToolCall("calculator", {"expression": "3 * 4"}, "abcDEF123")
+    encoded = made.encode_reply(Prompt(0, 0, "p", "Why?", None, {}), [Message("assistant", "", calls=(call,))])
+    assert read_call(made.decode(encoded.tokens), made.reading) == call
+    tokens, _ = made.encode_result("12", call)
+    assert "tool abcDEF123\n12" in made.tokenizer.decode(tokens)
 
 
 def test_a_model_whose_calls_cannot_be_read_is_refused_with_tools(tmp_path: Path) -> None:

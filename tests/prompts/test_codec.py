@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec
+from tests.prompts.questions import question
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.prompts.codec import encode_privileged, open_codec
@@ -63,18 +65,18 @@ def set_template(folder, template):
 
 def test_a_trained_tokenizer_end_to_end(trained):
     codec = open_codec(run_spec(SPELL), str(trained))
-    tokens = codec.encode_prompt("Spell this word backward: Gnu")
+    tokens = codec.encode_prompt(question("Spell this word backward: Gnu"))
     assert tokens.dtype == np.int32 and tokens.tolist()[-1] == 2 and len(tokens) == 6
     answer = codec.encode_answer("Ung")
     assert answer.dtype == np.int32 and answer[-1] == 1 and codec.decode(answer) == "ung"
     assert codec.decode(answer[:-1]) == "ung"
     assert codec.decode([0, *answer[:1], 2, *answer[1:]]) == "ung"
-    assert codec.stop_tokens == (1,) and codec.vocabulary == 4 + 1 + len(set("".join(PROMPTS).lower()))
+    assert codec.stop_tokens == (1,) and len(codec.tokenizer) == 4 + 1 + len(set("".join(PROMPTS).lower()))
 
 
 def test_a_typical_published_tokenizer(byte_pairs):
     codec = open_codec(run_spec(SPELL, data={"system_prompt": "Be brief."}), str(byte_pairs))
-    tokens = codec.encode_prompt("Spell é")
+    tokens = codec.encode_prompt(question("Spell é"))
     assert codec.decode(tokens) == "Be brief.Spell é"
     assert tokens.tolist()[0] == 2 and tokens.tolist()[-1] == 4
     assert codec.encode_answer("nus")[-1] == 1 and codec.stop_tokens == (0, 1)
@@ -109,7 +111,7 @@ def test_a_stop_string_unknown_to_the_tokenizer(trained):
 
 def test_without_a_chat_template_the_text_is_plain(byte_pairs):
     codec = open_codec(run_spec(SPELL), str(set_template(byte_pairs, None)))
-    assert codec.encode_prompt("Spell").tolist() == codec.encode_answer("Spell").tolist()[:-1]
+    assert codec.encode_prompt(question("Spell")).tolist() == codec.encode_answer("Spell").tolist()[:-1]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_descriptions_of_tools_go_through_the_chat_template(byte_pairs):
     ):
         open_codec(spec, str(byte_pairs))
     codec = open_codec(spec, str(set_template(byte_pairs, WITH_TOOLS)))
-    shown = PreTrainedTokenizerFast.from_pretrained(byte_pairs).decode(codec.encode_prompt("hi"))
+    shown = PreTrainedTokenizerFast.from_pretrained(byte_pairs).decode(codec.encode_prompt(question("hi")))
     assert shown == "calculator: adds <|user|>hi<|end|><|assistant|>"
 
 
@@ -197,7 +199,7 @@ def test_a_prompt_is_the_same_on_every_day(byte_pairs):
     codec = open_codec(
         run_spec(SPELL), str(set_template(byte_pairs, "{{ strftime_now('%d %b %Y') }}|{{ date_string }}"))
     )
-    assert codec.decode(codec.encode_prompt("x")) == "26 Jul 2024|26 Jul 2024"
+    assert codec.decode(codec.encode_prompt(question("x"))) == "26 Jul 2024|26 Jul 2024"
 
 
 def test_a_prompt_that_is_too_long_is_named(trained):
@@ -205,16 +207,16 @@ def test_a_prompt_that_is_too_long_is_named(trained):
     with pytest.raises(
         DataError, match=r"prompt 0/train/a\.jsonl:7 has 6 tokens; at most 5 fit \(data\.max_prompt_tokens"
     ):
-        codec.encode_prompt("Spell this word backward: gnu", "0/train/a.jsonl:7")
+        codec.encode_prompt(question("Spell this word backward: gnu", "0/train/a.jsonl:7"))
     with pytest.raises(DataError, match=r"prompt 'Spell this word backward: gnu' .*6 tokens"):
-        codec.encode_prompt("Spell this word backward: gnu")
+        codec.encode_prompt(question("Spell this word backward: gnu"))
 
 
 def test_a_prompt_leaves_room_for_the_response(trained):
     codec = open_codec(run_spec(SPELL, rollout={"max_new_tokens": 60}), str(trained))
-    assert len(codec.encode_prompt("nus")) == 4
+    assert len(codec.encode_prompt(question("nus"))) == 4
     with pytest.raises(DataError, match="has 5 tokens; at most 4 fit"):
-        codec.encode_prompt("moon")
+        codec.encode_prompt(question("moon"))
     with pytest.raises(ConfigurationError, match=r"rollout\.max_new_tokens: 64 leaves no room .* 64 positions"):
         open_codec(run_spec(SPELL, rollout={"max_new_tokens": 64}), str(trained))
 
@@ -229,15 +231,16 @@ def test_a_tokenizer_without_an_end_is_refused(trained):
 
 def test_a_virtual_run_needs_no_model_and_loads_none():
     script = (
-        "import sys; from tests.inputs.example_specs import *; from yatt_core.prompts.codec import open_codec;import "
+        "import sys; from tests.inputs.example_specs import *; from yatt_core.prompts.codec import open_codec;"
+        "from tests.prompts.questions import question;import "
         "yatt_core.inputs.reader, yatt_core.rewards.scoring;c = open_codec(run_spec(SPELL, **VIRTUAL), "
-        "'');print(c.encode_prompt('ab').tolist(), c.decode([12, 7, 93, 0]), c.decode([12, 7]), c.stop_tokens, "
-        "c.vocabulary,c.encode_answer('a').tolist(), {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules))"
+        "'');print(c.encode_prompt(question('ab')).tolist(), c.decode([12, 7, 93, 0]), c.decode([12, 7]), c.stop_tokens, "
+        "c.encode_answer('a').tolist(), {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules))"
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-    assert printed == "[97, 98] 12 7 93 12 7 (0,) 1000 [97, 0] set()"
+    assert printed == "[97, 98] 12 7 93 12 7 (0,) [97, 0] set()"
     with pytest.raises(DataError, match="prompt p has 3 tokens; at most 2 fit"):
-        open_codec(run_spec(SPELL, data={"max_prompt_tokens": 2}, **VIRTUAL), "").encode_prompt("abc", "p")
+        open_codec(run_spec(SPELL, data={"max_prompt_tokens": 2}, **VIRTUAL), "").encode_prompt(question("abc", "p"))
 
 
 def test_a_controllers_codec_loads_without_torch(trained):
@@ -263,7 +266,7 @@ def test_a_conversation_is_rendered_by_the_chat_template(byte_pairs):
         codec = open_codec(run_spec(SPELL, data={"system_prompt": system_prompt}), str(byte_pairs))
         turns = [{"role": message.role, "content": message.content} for message in expected]
         rendered = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        tokens = codec.encode_prompt("transcript", messages=messages)
+        tokens = codec.encode_prompt(question("transcript", messages=messages))
         assert (
             tokenizer.decode(tokens)
             == rendered
@@ -283,7 +286,7 @@ def test_a_conversation_that_a_model_cannot_take_is_named(byte_pairs, template, 
     codec = open_codec(run_spec(SPELL), str(set_template(byte_pairs, template)))
     messages = (*([Message("system", system)] if system else []), *CHAT)
     with pytest.raises(DataError, match=rf"prompt 0/train/a:7 .*{says}"):
-        codec.encode_prompt("transcript", "0/train/a:7", messages=messages)
+        codec.encode_prompt(question("transcript", "0/train/a:7", messages=messages))
 
 
 def asked(answer="nus", messages=()):
@@ -294,11 +297,19 @@ def test_a_prompt_for_the_policy_as_its_teacher_shows_the_answer(byte_pairs):
     codec = open_codec(run_spec(SPELL), str(byte_pairs))
     template = "{prompt}; {{hint}}: {answer}, {answer}"
     tokens = encode_privileged(asked(answer="{prompt}"), template, codec)
-    expected = codec.encode_prompt("Spell this word backward: sun; {hint}: {prompt}, {prompt}")
+    expected = codec.encode_prompt(question("Spell this word backward: sun; {hint}: {prompt}, {prompt}"))
     assert tokens.tolist() == expected.tolist(), "values are not searched for placeholders"
     talk = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "sun?"))
     tokens = encode_privileged(asked(messages=talk), "{prompt} = {answer}", codec)
-    told = codec.encode_prompt("", messages=(*talk[:2], Message("user", "sun? = nus")))
+    told = codec.encode_prompt(question("", messages=(*talk[:2], Message("user", "sun? = nus"))))
     assert tokens.tolist() == told.tolist(), "only the last message changes"
+    tools = ({"type": "function", "function": {"name": "spell", "parameters": {}}},)
+    called = (Message("user", "sun?"), Message("tool", "s-u-n", name="spell", call_id="call-7"))
+    set_template(byte_pairs, "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}"
+        "{{ m.role }} {{ m.name }} {{ m.tool_call_id }} {{ m.content }} {% endfor %}")  # fmt: skip
+    codec = open_codec(run_spec(SPELL), str(byte_pairs))
+    prompt = replace(asked(messages=called), tools=tools)
+    shown = codec.decode(encode_privileged(prompt, "{prompt} = {answer}", codec))
+    assert "spell user" in shown and "tool spell call-7 s-u-n = nus" in shown, "the teacher sees what the policy sees"
     with pytest.raises(DataError, match=r"^prompt train/0/7: .*reference answer"):
         encode_privileged(asked(answer=None), template, codec)

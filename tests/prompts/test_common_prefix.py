@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from yatt_core.errors import DataError
-from yatt_core.prompts.common_prefix import common_messages, common_text, has_turns, read_dialogue
+from yatt_core.prompts.common_prefix import common_messages, common_text
+from yatt_core.prompts.dialogues import has_turns, read_dialogue
 from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.spec.sections.data import DialogueMarks

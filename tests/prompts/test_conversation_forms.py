@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
+from yatt_core.datasets.questions import read_question
 from yatt_core.errors import DataError
 from yatt_core.prompts.conversations import (
     is_conversation,
     read_conversation,
-    read_reply,
     split_demonstration,
     transcript,
 )
 from yatt_core.prompts.message_forms import role_of
 from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.responses import divided, messages_of, reply_of
 from yatt_core.prompts.tool_calls import ToolCall
+from yatt_core.spec.sections.data import JsonlSource
 
 CALL = ToolCall("add", {"a": 1}, "c1")
 FUNCTION = {"name": "add", "arguments": {"a": 1}}
@@ -135,17 +137,53 @@ def test_replies_may_repeat_the_prompt() -> None:
     before = PLAIN[:2]
     one = {"role": "assistant", "content": "a"}
     plain = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
-    for value in ("a", [one], [*plain, one], [plain[1], one], json.dumps([*plain, one])):
-        assert read_reply(value, before) == (Message("assistant", "a"),)
-    assert len(read_reply([*plain, one, {"role": "user", "content": "x"}, one], before)) == 3
+    source = JsonlSource(kind="jsonl", path="rows.jsonl")
+    for value in ([one], [*plain, one], [plain[1], one], json.dumps([*plain, one])):
+        assert reply_of(value, before, source) == (Message("assistant", "a"),)
+    longer = reply_of([*plain, one, {"role": "user", "content": "x"}, one], before, source)
+    assert longer is not None and len(longer) == 3
     for value, says in (
         ([plain[0], one], "not the prompt's"),
+        ([{**plain[1], "name": "Ann"}, one], "not the prompt's"),
         ([*plain], "ends with the role user"),
-        ([], "is list"),
-        (3, "is int"),
+        ([{**one, "weight": 0}], "weight 0"),
     ):
         with pytest.raises(DataError, match=says):
-            read_reply(value, before)
+            reply_of(value, before, source)
+    for other in ("a", [], 3, ["a", "b"], None):
+        assert reply_of(other, before, source) is None
+
+
+def test_the_prompt_that_is_asked_is_the_one_that_responses_are_learnt_behind() -> None:
+    one = {"role": "assistant", "content": "a"}
+    turns = [{"role": "user", "content": "q"}, one, {"role": "user", "content": "r"}]
+    cases: list[tuple[dict[str, Any], Any, Any]] = [
+        ({}, [*turns, one], json.dumps([*turns, {**one, "content": "b"}])),
+        ({}, "Is it? Yes", "Is it? No"),
+        ({"rendered": True}, "<q>Is it?<a>Yes", "<q>Is it?<a>No"),
+        ({"dialogue": {}}, "\n\nHuman: q\n\nAssistant: a", "\n\nHuman: q\n\nAssistant: b"),
+    ]
+    for keys, chosen, rejected in cases:
+        source = JsonlSource(kind="jsonl", path="rows.jsonl", prompt_field=None, **keys)
+        both = divided(chosen, rejected, source)
+        question = read_question({"chosen": chosen, "rejected": rejected}, source)
+        assert (question.messages or (Message("user", question.text),)) == both.prompt
+        for value, behind in ((chosen, both.chosen), (rejected, both.rejected)):
+            whole = messages_of(value, source)
+            assert whole == (*both.prompt, *behind) or value == both.prompt[0].content + behind[0].content
+
+
+def test_an_empty_system_message_is_none() -> None:
+    for empty in (
+        {"role": "system", "content": ""},
+        {"from": "system", "value": " "},
+        {"role": "system", "content": None},
+    ):
+        assert read_conversation([empty, {"role": "user", "content": "q"}]) == (Message("user", "q"),)
+    with pytest.raises(DataError, match="message 2 has the role system"):
+        read_conversation([{"role": "user", "content": "q"}, {"role": "system", "content": ""}])
+    with pytest.raises(DataError, match="has no messages"):
+        read_conversation([{"role": "system", "content": ""}])
 
 
 def test_transcripts_show_thoughts_calls_and_results() -> None:

@@ -164,7 +164,7 @@ def test_prompts_in_a_template_have_no_more_tokens_than_their_bound(
     messages = tuple(Message(role, content) for role, content in turns)
     prompt = Prompt(0, 0, "p", text, None, {}, (), messages)
     most = bound.most(prompt)
-    made = len(opened.encode_prompt(text, "p", 0, messages)) if most is not None else 0
+    made = len(opened.encode_prompt(prompt)) if most is not None else 0
     assert most is None or made <= most
     if text.isascii() and not messages and "<|" not in text:
         assert most == made, "without merges, bytes and special tokens are all there is"

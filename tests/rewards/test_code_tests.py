@@ -70,12 +70,31 @@ def test_without_partial_only_all_tests_count():
     assert (score(SUM, PAIRS), score("print(4)", PAIRS), score("print(7)", PAIRS)) == (1.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("- item\n  ```python\n  if x:\n    y\n\n  z\n  ```", "if x:\n  y\n\nz"),
+        ("```python\n    return 1\n```", "    return 1"),
+        ("  ```python\na\n  b\n```", "a\n  b"),
+        ("```python title=a.py\na\n```", "a"),
+        ("``` py\na\n```", "a"),
+        ('````python\na = """\n```\n"""\n````', 'a = """\n```\n"""'),
+        ("````\na\n`````", "a"),
+        ("```inline``` text\n```python\na\n```", "a"),
+        ("```pythonic\na\n```", None),
+    ],
+)
+def test_fences_are_those_of_markdown(text, code):
+    assert fenced(text) == code
+
+
 def test_code_is_the_last_block_that_is_labelled_as_python():
     blocks = "```\nplain\n```\n```python\none\n```\nor\n ```Python\ntwo\n  three\n```\n```bash\nls\n```\n```python\ncut"
     assert fenced(blocks) == "two\n  three"
     assert fenced("```\nplain\n```\n```bash\nls\n```") == "plain"
     assert fenced("no code") is None and fenced("```bash\nls\n```") is None
     assert fenced("```" * 300_000) is None
+    assert fenced("```" * 300_000 + "\n" + "`" * 900_000) == ""
     options = CodeTests(isolation=ISOLATION)
     assert code_tests(row(PAIRS), "no code", options) == 0.0 == code_tests(row(PAIRS), "```python\n\n```", options)
     assert code_tests(row(PAIRS), SUM, CodeTests(isolation=ISOLATION, extract="whole")) == 1.0

@@ -52,6 +52,9 @@ def prompt(answer, *others):
         ("2.5e-3", "2.5e-3"),
         ("6e+23", "6e23"),
         ("3e5x", "5"),
+        ("It is 1e5.", "1e5"),
+        ("2.5e-3. So", "2.5e-3"),
+        ("1e5.5", "5.5"),
         (".5", ".5"),
         ("50%", "50"),
         (r"50\%", "50"),
@@ -174,6 +177,7 @@ def test_the_case_of_a_truth_value_does_not_count(reference):
         ("1/3", "0.333333", True),
         ("1/3", "0.34", False),
         ("2e-7", "0.0000002", True),
+        ("1e5.", "100000", True),
         ("0.0000002", "0.0000001", False),
         ("0", "0.0000001", False),
         (r"\frac{1}{2^{80}}", r"\frac{1}{2^{81}}", False),
@@ -190,6 +194,16 @@ def test_the_case_of_a_truth_value_does_not_count(reference):
 )
 def test_mathematics_as_people_write_it(reference, said, right):
     assert math_equal(prompt(reference), rf"So \boxed{{{said}}}", MathEqual(extract="boxed")) == float(right)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"), [("100000", "1e5"), ("0.00012", "1.2e-4"), ("6e23", "6e+23"), ("-5", "-5.0e0")]
+)
+@pytest.mark.parametrize("text", [r"\boxed{%s}", r"So $x = \boxed{%s}$.", "%s", "%s."])
+def test_numbers_with_exponents_are_equal_wherever_they_stand(reference, said, text):
+    whole = MathEqual(extract="whole")
+    assert math_equal(prompt(reference), text % said, whole) == 1.0
+    assert math_equal(prompt("7"), text % said, whole) == 0.0
 
 
 @pytest.mark.parametrize(

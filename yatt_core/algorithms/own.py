@@ -20,11 +20,12 @@ from yatt_core.installed import error_place, failure_text, find_function
 from yatt_core.named_code import CodeFile, load_code
 
 LOSSES, ADVANTAGES, SOURCES = "yatt.losses", "yatt.advantages", "yatt.sources"
-PLACES: Mapping[str, str] = {
-    LOSSES: "algorithm.loss.function",
-    ADVANTAGES: "algorithm.advantage.function",
-    SOURCES: "data.sources function",
+_KEYS: Mapping[str, str] = {
+    LOSSES: "algorithm.loss.",
+    ADVANTAGES: "algorithm.advantage.",
+    SOURCES: "data.sources ",
 }
+"""What the keys that name a function begin with."""
 
 
 class OwnCode(Protocol):
@@ -38,16 +39,16 @@ class OwnCode(Protocol):
     def sha256(self) -> str | None: ...
 
 
-def name_of(own: OwnCode) -> str:
-    """Returns the name of a function as its spec has it."""
-    return own.function or own.file or ""
+def place_of(own: OwnCode, group: str) -> str:
+    """Returns the key that names a function, and its name, for messages."""
+    return f"{_KEYS[group]}file: {own.file}" if own.function is None else f"{_KEYS[group]}function: {own.function}"
 
 
 def own_file(own: OwnCode, group: str) -> CodeFile | None:
     """Returns the file that names a function; None for installed code."""
     if own.file is None:
         return None
-    return CodeFile.named(PLACES[group].replace("function", "file"), own.file, own.sha256)
+    return CodeFile.named(f"{_KEYS[group]}file", own.file, own.sha256)
 
 
 def own_function(own: OwnCode, group: str, run_folder: Path | None = None) -> Callable[..., Any]:
@@ -66,7 +67,7 @@ def call(own: OwnCode, group: str, *given: Any) -> Any:
         return function(*given)
     except Exception as error:
         where = error_place(error)
-        raise ConfigurationError(f"{PLACES[group]}: {name_of(own)} failed: {where}: {failure_text(error)}") from error
+        raise ConfigurationError(f"{place_of(own, group)} failed: {where}: {failure_text(error)}") from error
 
 
 def source_digest(name: str, group: str) -> str:
@@ -74,7 +75,7 @@ def source_digest(name: str, group: str) -> str:
 
     Raises `ConfigurationError` if there is no such module, or if its source is not a Python file.
     """
-    place = f"{PLACES[group]}: {name!r}"
+    place = f"{_KEYS[group]}function: {name!r}"
     module = name.partition(":")[0]
     if ":" not in name:
         found = {point.name: point for point in entry_points(group=group)}
@@ -103,7 +104,7 @@ def verify_source(own: OwnCode, group: str, exact: bool, run_folder: Path | None
         found = source_digest(own.function, group)
         if exact and found != (own.sha256 or found):
             raise ConfigurationError(
-                f"{PLACES[group]}: the source of {own.function} has changed: its sha256 is {found}, but the spec says "
+                f"{_KEYS[group]}function: the source of {own.function} has changed: its sha256 is {found}, but the spec says "
                 f"{own.sha256}; restore it, or start a new run with `yatt train`"
             )
     own_function(own, group, run_folder)
@@ -111,4 +112,4 @@ def verify_source(own: OwnCode, group: str, exact: bool, run_folder: Path | None
 
 @cache
 def _found(name: str, group: str) -> Callable[..., Any]:
-    return find_function(name, group, f"{PLACES[group]}: {name!r}")
+    return find_function(name, group, f"{_KEYS[group]}function: {name!r}")

@@ -29,8 +29,6 @@ FEATURES = b"huggingface"
 """Key of a schema's metadata under which `datasets` describes the columns."""
 _INDEX = re.compile(r"__index_level_\d+__")
 """Names of the columns in which pandas keeps the numbers of rows."""
-
-
 _FILLED = frozenset({"role", "from", "function", "parameters"})
 """Keys by which messages and descriptions of tools are known."""
 
@@ -82,13 +80,14 @@ def columns_of(path: Path, schema: pa.Schema, wanted: Wanted) -> Columns:
         for field in schema
         if (field.name in needed or is_text(field.type) or _is_plain(field.type)) and not _INDEX.fullmatch(field.name)
     ]
+    places = {field.name: _json_places(field.type, features.get(field.name)) for field in kept}
     return Columns(
         names=[field.name for field in kept],
         texts=[field.name for field in kept if is_text(field.type)],
         parsed={
-            field.name: _json_places(field.type, features.get(field.name))
+            field.name: places[field.name]
             for field in kept
-            if _has_json(_json_places(field.type, features.get(field.name))) or not _is_plain(field.type)
+            if _has_json(places[field.name]) or not _is_plain(field.type)
         },
         filled=[field.name for field in kept if _has_objects(field.type)],
         narrow=[
@@ -112,13 +111,16 @@ def plain_row(path: Path, number: int, row: Mapping[str, Any], columns: Columns)
     for name, value in row.items():
         if name in columns.narrow and value is not None:
             value = float(str(np.float32(value)))
-        plain[name] = unfilled(finite(value)) if name in columns.filled else finite(value)
+        value = finite(value)
+        if name in columns.filled:  # before JSON texts are parsed, whose nulls somebody wrote
+            value = unfilled(value)
         if name in columns.parsed:
             try:
                 value = _parsed(value, columns.parsed[name])
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}:{number}: column {name!r} is not JSON: {error}") from None
-            plain[name] = finite(value if name == columns.images else _jsonable(value))
+            value = value if name == columns.images else _jsonable(value)
+        plain[name] = value
     return plain
 
 

@@ -27,13 +27,10 @@ GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 COMPRESSED = (".gz", ".zst")
 """Endings of the names of compressed files."""
 POINTER = (b"version https://git-lfs", b"version https://hawser")
-CONTAINERS = {
+KNOWN = {
     b"PAR1": "a Parquet file; use a source of kind parquet",
     b"ARROW1": "an Arrow file (Feather); write the rows as Parquet or JSON Lines",
     b"\xff\xff\xff\xff": "an Arrow stream; use a source of kind huggingface with the path of its folder",
-}
-"""Beginnings of files that another kind of source reads, or that can be rewritten."""
-OTHERS = {
     b"PK\x03\x04": "a ZIP archive (as are Excel, NumPy and PyTorch files); unpack it, or write the rows as JSON Lines",
     b"BZh": "compressed with bzip2; unpack it, or compress it with gzip or zstd",
     b"\xfd7zXZ": "compressed with xz; unpack it, or compress it with gzip or zstd",
@@ -49,9 +46,16 @@ OTHERS = {
     b"\xff\xfe": "text in UTF-16; save it as UTF-8",
     b"\xfe\xff": "text in UTF-16; save it as UTF-8",
 }
+"""Beginnings of files that are no text in UTF-8, and what to do with them."""
 PICKLE = "a Python pickle, which is not loaded because it can run code; write the rows as JSON Lines or Parquet"
 _TEXT_PICKLES = (b"(lp", b"(dp", b"ccopy_reg", b"cpandas", b"cnumpy", b"ccollections")
 _PICKLE_PROTOCOLS = range(2, 6)
+
+
+def ending(path: Path) -> str:
+    """Returns the ending of a file's name in lower case, without that of a compressed file."""
+    packed = path.suffix.lower() in COMPRESSED
+    return (path.with_suffix("") if packed else path).suffix.lower()
 
 
 @contextmanager
@@ -82,7 +86,7 @@ def check_table(path: Path) -> None:
     """Raises `DataError` for a file that is named like a table, but is something else that is known."""
     with path.open("rb") as stream:
         head = stream.read(HEAD_BYTES)
-    if not head.startswith((b"PAR1", b"\xff\xff\xff\xff")) and (found := _known(head, CONTAINERS | OTHERS)):
+    if not head.startswith((b"PAR1", b"\xff\xff\xff\xff")) and (found := _known(head)):
         raise DataError(f"{path}: is {found}")
 
 
@@ -91,7 +95,7 @@ def _zstd(path: Path) -> Any:
 
 
 def _check_head(path: Path, head: bytes) -> None:
-    found = _known(head, CONTAINERS | OTHERS)
+    found = _known(head)
     if found is None and head[257:262] == b"ustar":
         found = "a tar archive; unpack it"
     if found is None and b"\0" in head:
@@ -100,7 +104,7 @@ def _check_head(path: Path, head: bytes) -> None:
         raise DataError(f"{path}: is {found}")
 
 
-def _known(head: bytes, beginnings: dict[bytes, str]) -> str | None:
+def _known(head: bytes) -> str | None:
     """Returns what a file is that begins so, and what to do with it; None if it may be data."""
     if head.startswith(POINTER):
         return "a pointer of Git LFS, not the file that it stands for; run `git lfs pull` in its repository"
@@ -111,7 +115,7 @@ def _known(head: bytes, beginnings: dict[bytes, str]) -> str | None:
         return "an XML document; write the rows as JSON Lines"
     if head.startswith(_TEXT_PICKLES) or (head[:1] == b"\x80" and len(head) > 1 and head[1] in _PICKLE_PROTOCOLS):
         return PICKLE
-    return next((what for beginning, what in beginnings.items() if head.startswith(beginning)), None)
+    return next((what for beginning, what in KNOWN.items() if head.startswith(beginning)), None)
 
 
 class _Bounded(io.RawIOBase):

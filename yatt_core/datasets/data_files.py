@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from yatt_core.datasets.content import COMPRESSED
+from yatt_core.datasets.content import COMPRESSED, ending
 from yatt_core.datasets.saved_datasets import SPLITS, STATE, saved_files, saved_splits
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import is_text
@@ -104,7 +104,7 @@ def _looking(path: str) -> Iterator[None]:
 def format_of(path: Path) -> str | None:
     """Returns the format that a file's name indicates, `jsonl`, `parquet`, `arrow` or `csv`; None if it indicates none."""
     packed = path.suffix.lower() in COMPRESSED
-    found = FORMATS.get((path.with_suffix("") if packed else path).suffix.lower())
+    found = FORMATS.get(ending(path))
     return None if packed and found not in ("jsonl", "csv") else found
 
 

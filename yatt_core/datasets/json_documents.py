@@ -20,6 +20,8 @@ from yatt_core.json_text import DECODER, check_text
 
 Entry = dict[str, Any] | DataError
 READ_BYTES = 1 << 20
+LONGEST_ESCAPE = 16
+"""More characters than a cut escape, word or number has, at the place of which the decoder reports an error."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -28,7 +30,7 @@ class _MalformedError(Exception):
 
 
 class _LongError(_MalformedError):
-    """A value is longer than a row may be."""
+    """A value is longer than a row may be, or seems to be, because its end is not found behind a mistake."""
 
 
 class _Text:
@@ -71,12 +73,15 @@ class _Text:
         """Consumes a value."""
         self.peek()
         while True:
+            wrong = ""
             try:
                 value, end = DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
+                line = self.line + self._text.count("\n", self._at, error.pos)
+                if self._ended or _is_final(error):
+                    wrong = f"is not JSON: {error.msg} (line {line})"
                 if self._ended:
-                    line = self.line + self._text.count("\n", self._at, error.pos)
-                    raise _MalformedError(f"is not JSON: {error.msg} (line {line})") from None
+                    raise _MalformedError(wrong) from None
             except (ValueError, RecursionError) as error:
                 raise _MalformedError(f"is not JSON: {error} (line {self.line})") from None
             else:
@@ -84,7 +89,7 @@ class _Text:
                     self._move(end)
                     return value
             if len(self._text) - self._at > MAX_ROW_BYTES:
-                raise _LongError(f"is longer than {MAX_ROW_BYTES:,} bytes, the maximum (line {self.line})")
+                raise _LongError(wrong or f"is longer than {MAX_ROW_BYTES:,} bytes, the maximum (line {self.line})")
             self._fill(max(READ_BYTES, len(self._text) - self._at))
 
     def _move(self, place: int) -> None:
@@ -103,6 +108,11 @@ class _Text:
         self._text = self._text[self._at :] + more
         self._at = 0
         self._ended = last
+
+
+def _is_final(error: json.JSONDecodeError) -> bool:
+    """Returns whether text behind the present end cannot mend an error."""
+    return not error.msg.startswith("Unterminated string") and error.pos < len(error.doc) - LONGEST_ESCAPE
 
 
 def read_documents(

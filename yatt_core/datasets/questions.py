@@ -13,18 +13,12 @@ from typing import Any
 from yatt_core.datasets.answers import NO_ANSWERS, Answers, read_answers
 from yatt_core.errors import DataError
 from yatt_core.json_text import parsed
-from yatt_core.prompts.common_prefix import common_messages, common_text, has_turns, read_dialogue
-from yatt_core.prompts.conversations import (
-    check_learnt,
-    is_conversation,
-    read_conversation,
-    read_reply,
-    split_demonstration,
-    transcript,
-)
+from yatt_core.prompts.conversations import is_conversation, read_conversation, split_demonstration, transcript
+from yatt_core.prompts.dialogues import read_dialogue
 from yatt_core.prompts.keys import MISSING, hint, value_at
-from yatt_core.prompts.message_forms import ASSISTANT, SYSTEM, USER
+from yatt_core.prompts.message_forms import SYSTEM, USER
 from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.responses import Messages, divided, messages_of, reply_of
 from yatt_core.row_template import render_row, template_keys
 from yatt_core.spec.sections.data import FileSource
 
@@ -104,20 +98,19 @@ def _asked(entry: Mapping[str, Any], source: FileSource) -> Question:
             raise DataError(
                 f"the row has no key {key!r} for the prompt (data.sources prompt_field); {hint(key, entry)}"
             )
+    is_list = isinstance(value, list) and not source.rendered
+    if not is_list and (not isinstance(value, str) or not value.strip()):
+        raise DataError(f"{key!r} must be a non-empty string{'' if source.rendered else ' or a list of messages'}")
     try:
-        return _question(value, key, entry, source)
+        return _question(value, entry, source)
     except DataError as error:
-        raise DataError(f"{key!r}{'' if str(error).startswith('must') else ':'} {error}") from None
+        raise DataError(f"{key!r}: {error}") from None
 
 
-def _question(value: Any, key: str, entry: Mapping[str, Any], source: FileSource) -> Question:
-    if isinstance(value, list) and not source.rendered:
-        messages = read_conversation(value)
-    elif not isinstance(value, str) or not value.strip():
-        raise DataError(f"must be a non-empty string{'' if source.rendered else ' or a list of messages'}")
-    elif source.rendered:
+def _question(value: Any, entry: Mapping[str, Any], source: FileSource) -> Question:
+    if source.rendered:
         return Question(value)
-    elif source.prompt_template is None and is_conversation(value):
+    if isinstance(value, list) or (source.prompt_template is None and is_conversation(value)):
         messages = read_conversation(value)
     elif source.dialogue is not None:
         messages = read_dialogue(value, source.dialogue, may_end_open=True)
@@ -170,54 +163,24 @@ def _with_answers(question: Question, entry: Mapping[str, Any], source: FileSour
     )
 
 
-def _reply(value: Any, question: Question, source: FileSource) -> tuple[Message, ...]:
+def _reply(value: Any, question: Question, source: FileSource) -> Messages:
     """Returns the messages under the answer's key; empty if it has something else."""
     before = question.messages or (Message(USER, question.text),)
     try:
-        if source.dialogue is not None and isinstance(value, str) and has_turns(value, source.dialogue):
-            messages = read_dialogue(value, source.dialogue)
-            count = next((len(each) for each in (before, before[1:]) if messages[: len(each)] == tuple(each)), 0)
-            if not count or messages[count].role != ASSISTANT:
-                raise DataError("begins with turns that are not the prompt's; expected these, or the last turn alone")
-            return messages[count:]
-        if not isinstance(value, list) or not is_conversation(value) or source.rendered:
-            return ()
-        reply = read_reply(value, before)
-        check_learnt(reply)
+        return reply_of(value, before, source) or ()
     except DataError as error:
         raise DataError(f"{source.answer_field!r}: {error}") from None
-    return reply
 
 
 def _in_common(entry: Mapping[str, Any], source: FileSource, chosen: Any, rejected: Any) -> Question:
     """Returns the prompt that two responses begin with."""
-    keys = f"{source.chosen_field!r} and {source.rejected_field!r}"
     try:
-        first = _messages(chosen, source)
-        second = _messages(rejected, source)
-        if first is not None and second is not None:
-            before = first[: common_messages(first, second)]
-        elif isinstance(chosen, str) and isinstance(rejected, str) and first is None and second is None:
-            text = chosen[: common_text(chosen, rejected)]
-            if source.rendered:
-                return Question(text)
-            before = (Message(USER, text),)
-        else:
-            raise DataError("expected two strings or two lists of messages")
+        before = divided(chosen, rejected, source).prompt
+        if source.rendered:
+            return Question(before[0].content)
         return _of_messages(_with_system(before, entry, source), ())
     except DataError as error:
-        raise DataError(f"{keys}: {error}") from None
-
-
-def _messages(value: Any, source: FileSource) -> tuple[Message, ...] | None:
-    """Returns the messages of a value; None for a text that is no dialogue."""
-    if source.rendered:
-        return None
-    if isinstance(value, list) or is_conversation(value):
-        return read_conversation(value)
-    if isinstance(value, str) and source.dialogue is not None:
-        return read_dialogue(value, source.dialogue)
-    return None
+        raise DataError(f"{source.chosen_field!r} and {source.rejected_field!r}: {error}") from None
 
 
 def _alone(entry: Mapping[str, Any], source: FileSource) -> Question:
@@ -230,7 +193,7 @@ def _alone(entry: Mapping[str, Any], source: FileSource) -> Question:
             f"answer_field), and prompt_field is null; {hint(key, entry)}"
         )
     try:
-        messages = _messages(value, source)
+        messages = messages_of(value, source)
         if messages is not None:
             before, reply = split_demonstration(messages)
             return _of_messages(_with_system(before, entry, source), reply)

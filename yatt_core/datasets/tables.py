@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from yatt_core.datasets.columns import Columns, Wanted, check_names, columns_of, plain_row, prompt_columns
-from yatt_core.datasets.content import check_table, opened
+from yatt_core.datasets.content import check_table, ending, opened
 from yatt_core.datasets.limits import (
     MAX_ROW_BYTES,
     bounded_lines,
@@ -81,7 +81,7 @@ def read_csv(path: Path) -> Rows:
     csv.field_size_limit(MAX_ROW_BYTES)  # of the whole process, whose other readers of CSV have files of our own
     with _reading(path), opened(path) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-        tabs = TABS in path.suffixes
+        tabs = ending(path) == TABS
         reader = csv.DictReader(bounded_lines(path, text), strict=True, delimiter="\t" if tabs else ",")
         names = reader.fieldnames or ()
         check_names(path, names)

@@ -46,6 +46,7 @@ class BoundsAhead:
     def __init__(self, spec: RunSpec) -> None:
         self.bounds: dict[int, int | None] = {}
         self._queue = queue.Queue[tuple[int, str] | None](WAITING)
+        self._closed = threading.Event()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", __spec__.name],
@@ -75,10 +76,12 @@ class BoundsAhead:
 
     def close(self) -> None:
         """Ends the process, and the thread that passes batches on."""
+        self._closed.set()
         self._process.kill()
-        with suppress(queue.Full):
+        with suppress(queue.Full):  # then the thread does not wait, and finds that this is closed
             self._queue.put_nowait(None)
         self._process.wait()
+        self._thread.join()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -102,7 +105,7 @@ class BoundsAhead:
             self._drain()
 
     def _drain(self) -> None:
-        while self._queue.get() is not None:
+        while not self._closed.is_set() and self._queue.get() is not None:
             continue
 
     def _ask(self, line: str) -> str:

@@ -14,6 +14,7 @@ from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.known_tokens import ROWLESS
 from yatt_core.models.tokenizer import END_ID, train_tokenizer, wrapped_tokenizer
 from yatt_core.prompts.codec import TextCodec, codec_settings, open_codec
+from yatt_core.prompts.prompt import Prompt
 from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
@@ -39,7 +40,7 @@ def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
     _check_frame(model, codec)
     if spec.data.has_images:
         try:
-            codec.encode_prompt("?", "of one image", images=1)
+            codec.encode_prompt(Prompt(0, 0, "of one image", "?", None, {}, media=("",)))
         except DataError as error:
             raise ConfigurationError(
                 f"model.path: {model.path}: data.sources have an image_field, but a {error}"
@@ -49,7 +50,7 @@ def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
 def _check_frame(model: ModelFolder, codec: TextCodec) -> None:
     """Raises `ConfigurationError` if the chat template itself makes a token that the model cannot read."""
     try:
-        codec.encode_prompt("?", "?")
+        codec.encode_prompt(Prompt(0, 0, "?", "?", None, {}))
     except DataError as error:  # what else is wrong with a prompt is told with the prompts
         if ROWLESS in str(error):
             said = str(error).removeprefix("prompt ? ")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from yatt_core.engines.folder_check import Opener, check_folder, own_code
 from yatt_core.errors import ConfigurationError
+from yatt_core.input_building.given_models import POLICY_KEY
 from yatt_core.inputs.identity import given_models, judge_models
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.models.dense_tensors import is_plain
+from yatt_core.models.known_tokens import embedding_rows, setting_of
 from yatt_core.models.model_folder import read_config
 from yatt_core.problems import Problems
 from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart, TorchJudge
@@ -130,7 +132,7 @@ def folder_remarks(spec: RunSpec) -> Iterator[str]:
                 f"{opened.place}: the folder brings code of its own ({code}), which is never executed; transformers' own "
                 f"{config.get('model_type')} is used instead"
             )
-        if config.get(SOFT_CAP, config.get("text_config", {}).get(SOFT_CAP)) is not None:
+        if setting_of(config, SOFT_CAP) is not None:
             yield (
                 f"{opened.place}: the model caps attention logits ({SOFT_CAP}), which fused attention ignores; it is refused "
                 "when its weights are loaded, if that changes its outputs"
@@ -143,15 +145,14 @@ def _check_likeliest(spec: RunSpec) -> None:
     if distillation is None or distillation.top_k is None or not isinstance(spec.model, ModelFolder):
         return
     for path in (spec.model.path, *(teacher.model.path for teacher in distillation.teachers)):
-        config = read_config(Path(path))
-        rows = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-        if type(rows) is int and distillation.top_k > rows:
+        rows = embedding_rows(read_config(Path(path)))
+        if rows is not None and distillation.top_k > rows:
             raise ConfigurationError(
                 f"algorithm.distillation.top_k: {distillation.top_k} is more than the {rows} tokens of {path}"
             )
 
 
 def _placed(place: str, text: str) -> str:
-    """Returns the lines of a message with the key in front of those that have none."""
-    known = ("model.path", "trainer.", "rollout.")
-    return "\n".join(line if line.startswith(known) else f"{place}: {line}" for line in text.splitlines())
+    """Returns the lines of a message with the key in front of those that have none; the reader of a folder knows one only."""
+    lines = [line.removeprefix(POLICY_KEY) for line in text.splitlines()]
+    return "\n".join(line if line.startswith(("trainer.", "rollout.")) else f"{place}: {line}" for line in lines)

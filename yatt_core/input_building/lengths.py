@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from yatt_core.errors import DataError
@@ -93,7 +94,7 @@ class PromptBound:
             return None
         contents = [message.content for message in prompt.messages] or [prompt.text]
         try:
-            whole = self._codec.whole_text(prompt.text, prompt.messages)
+            whole = self._codec.shown(prompt)
             if self._codec.tokenizer.chat_template is None:
                 most = self._bound.most(whole)
                 return None if most is None or not (whole and self._bound.some) else most + self._bound.specials
@@ -112,7 +113,8 @@ class PromptBound:
         """Returns the savings of the frame around a conversation of such roles, and how often its tokens occur."""
         roles = tuple(message.role for message in prompt.messages)
         if roles not in self._frames:
-            frame = self._codec.whole_text(PLAIN, [Message(role, PLAIN) for role in roles])
+            plain = tuple(Message(role, PLAIN) for role in roles)
+            frame = self._codec.shown(replace(prompt, text=PLAIN, messages=plain))
             savings = FrameSavings.of(self._codec.tokenizer, frame)
             self._frames[roles] = savings, savings.counts(frame)
         return self._frames[roles]

@@ -22,7 +22,9 @@ def prompt_tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int:
     Raises what `encode_prompt` and `check_responses` raise, with the place of the prompt's source.
     """
     try:
-        tokens, distillation = len(encode_question(prompt, codec)), spec.algorithm.distillation
+        # Of a text alone, all but the first token is learnt; `check_responses` encodes it.
+        tokens = 1 if prompt.is_text_alone else len(encode_question(prompt, codec))
+        distillation = spec.algorithm.distillation
         if distillation is not None and distillation.privileged is not None:
             tokens = max(tokens, len(encode_privileged(prompt, distillation.privileged.template, codec)))
         check_responses(spec, codec, prompt)

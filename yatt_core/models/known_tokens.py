@@ -18,9 +18,14 @@ ROWLESS = "but the model's embedding has only"
 
 def embedding_rows(config: Mapping[str, Any]) -> int | None:
     """Returns the number of rows of the embedding that a config.json names; None if it names none."""
-    text = config.get("text_config")
-    rows = config.get("vocab_size", text.get("vocab_size") if isinstance(text, Mapping) else None)
+    rows = setting_of(config, "vocab_size")
     return rows if type(rows) is int else None
+
+
+def setting_of(config: Mapping[str, Any], key: str) -> Any:
+    """Returns a setting of a config.json, or of the text model in it; None if it has none."""
+    text = config.get("text_config")
+    return config.get(key, text.get(key) if isinstance(text, Mapping) else None)
 
 
 def within_rows(tokenizer: Any, config: Mapping[str, Any], folder: Path) -> Any:

@@ -190,7 +190,7 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
     For a vision-language model, this is the limit of its text model. Raises `ConfigurationError` for an invalid
     limit.
     """
-    text = config.get("text_config", config)
+    text = config.get("text_config") or config
     positions = text.get("max_position_embeddings") if isinstance(text, Mapping) else text
     if positions is not None and (type(positions) is not int or positions < 1):
         raise ConfigurationError(

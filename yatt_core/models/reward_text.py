@@ -21,6 +21,10 @@ class Guard(Protocol):
         """Returns a text in which no control token is spelled."""
         ...
 
+    def guard_special(self, text: str) -> str:
+        """Returns the text of an assistant, in which marks of thoughts and calls are spelled, but no other control token."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text in which others are guarded, [length]."""
         ...
@@ -44,7 +48,8 @@ def reward_tokens(
 ) -> list[int]:
     """Returns the tokens of prompt and response in the template, or, without one, in the tokenizer's chat template.
 
-    What prompt and response spell stays text.
+    What prompt and response spell stays text, but for the response's own marks of thoughts and calls: they are the tokens that
+    the policy wrote.
 
     messages: the conversation of which the prompt is the transcript; empty for a single question.
     reply: the messages of the response; a template shows their texts.
@@ -53,10 +58,14 @@ def reward_tokens(
     """
     if template is not None:
         texts = {PROMPT: prompt, RESPONSE: "\n\n".join(text for _, text in reply)}
-        pieces = [(text, "" if name is None else control.guard(texts[name])) for text, name in pieces_of(template)]
+        guards = {PROMPT: control.guard, RESPONSE: control.guard_special}
+        pieces = [(text, "" if name is None else guards[name](texts[name])) for text, name in pieces_of(template)]
         return control.encode_framed("".join(text + value for text, value in pieces))
     conversation = [*(messages or [("user", prompt)]), *reply]
-    given = [{"role": role, "content": control.guard(text)} for role, text in conversation]
+    given = [
+        {"role": role, "content": control.guard_special(text) if role == "assistant" else control.guard(text)}
+        for role, text in conversation
+    ]
     try:
         rendered = tokenizer.apply_chat_template(
             given, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE

@@ -187,7 +187,7 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
 
     origin: key and file, for error messages.
     """
-    text = config.get("text_config", config)
+    text = config.get("text_config") or config
     if not isinstance(text, Mapping):
         raise ConfigurationError(f"{origin}: text_config: expected a mapping of keys to values")
     family = text.get("model_type")

@@ -9,19 +9,22 @@ its prompts: that of `json_in_tags`.
   </tool_call>`
 - `argument_tags` (GLM 4.5): `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`
 - `bare_json` (Llama 3): `{"name": ..., "parameters": {...}}` as the whole turn, after `<|python_tag|>` or not
-- `marked_list` (Mistral): `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]NAME[ARGS]{...}`
-- `fenced_json` (DeepSeek V3, R1): `<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME`, a fenced block, `<｜tool▁call▁end｜>`
+- `marked_list` (Mistral): `[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}]`, or
+  `[TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}`
+- `fenced_json` (DeepSeek V3, R1): `<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME`, a fenced block, `<｜tool▁call▁end｜>`; V3.1
+  writes `NAME<｜tool▁sep｜>{...}` there
 - `harmony` (gpt-oss): `to=functions.NAME<|channel|>commentary json<|message|>{...}`
 - `gemma` (Gemma 4): `<|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>}<tool_call|>`
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from yatt_core.json_text import DECODER
 
 
 class MalformedCallError(Exception):
@@ -33,10 +36,14 @@ class Written:
     """A call as it was written.
 
     arguments: plain JSON values.
+    texts: the arguments that are written without quotes, of which only the tool knows whether `7` is a text.
+    call_id: the id that the model gave the call; empty if it gave none.
     """
 
     name: str
     arguments: Mapping[str, Any]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    call_id: str = ""
 
 
 Read = Callable[[str], Written | None]
@@ -49,6 +56,15 @@ CALL = "<tool_call>"
 CALL_END = "</tool_call>"
 _FUNCTION = re.compile(r"<function=([^>\n]{1,200})>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]{1,200})>")
+_PARAMETER_END = "</parameter>"
+_KEY = "<arg_key>"
+_KEY_END = "</arg_key>"
+_VALUE = "<arg_value>"
+_VALUE_END = "</arg_value>"
+_PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+"""Values as templates write them that turn them into text."""
+_CALL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+"""The form of ids that Mistral's templates accept."""
 _HARMONY = re.compile(r"to=functions\.([\w.-]{1,200})[^{]{0,200}?<\|message\|>")
 _GEMMA = re.compile(r"call:([\w.-]{1,200})\{")
 _GEMMA_KEY = re.compile(r"\s*([\w.-]{1,200})\s*:")
@@ -61,7 +77,7 @@ def json_in_tags(text: str) -> Written | None:
     body = _between(text, CALL, CALL_END)
     if body is None:
         return None
-    return _object(body, ("arguments",), f"there is no JSON between {CALL} and {CALL_END}")
+    return _checked(_parsed(body, f"there is no JSON between {CALL} and {CALL_END}"), ("arguments",))
 
 
 def function_tags(text: str) -> Written | None:
@@ -72,13 +88,16 @@ def function_tags(text: str) -> Written | None:
     function = _FUNCTION.search(body)
     if function is None or "</function>" not in body:
         raise MalformedCallError("a call is <function=NAME> ... </function>")
-    arguments = dict[str, Any]()
-    for match in _PARAMETER.finditer(body):
-        value, end, _ = body[match.end() :].partition("</parameter>")
-        if not end:
-            raise MalformedCallError("a parameter ends with </parameter>")
-        arguments[match[1]] = _value(value.removeprefix("\n").removesuffix("\n"))
-    return Written(function[1], arguments)
+    texts = dict[str, str]()
+    place = function.end()
+    while (parameter := _PARAMETER.search(body, place)) is not None:
+        end = body.find(_PARAMETER_END, parameter.end())
+        if end < 0:
+            raise MalformedCallError(f"a parameter ends with {_PARAMETER_END}")
+        texts[parameter[1]] = body[parameter.end() : end].removeprefix("\n").removesuffix("\n")
+        place = end + len(_PARAMETER_END)  # tags in a value are part of it
+    arguments = {key: _PYTHON[text] if text in _PYTHON else _value(text) for key, text in texts.items()}
+    return Written(function[1], arguments, texts)
 
 
 def argument_tags(text: str) -> Written | None:
@@ -86,17 +105,20 @@ def argument_tags(text: str) -> Written | None:
     body = _between(text, CALL, CALL_END)
     if body is None:
         return None
-    name, *pairs = body.split("<arg_key>")
-    arguments = dict[str, Any]()
-    for pair in pairs:
-        key, key_end, rest = pair.partition("</arg_key>")
-        value, value_end, _ = rest.partition("<arg_value>")[2].partition("</arg_value>")
-        if not key_end or not value_end:
-            raise MalformedCallError("arguments are <arg_key>KEY</arg_key> and <arg_value>VALUE</arg_value>")
-        arguments[key.strip()] = _value(value)
+    name = body.partition(_KEY)[0]
     if not name.strip():
         raise MalformedCallError(f"the name of the tool follows {CALL}")
-    return Written(name.strip(), arguments)
+    texts = dict[str, str]()
+    start = body.find(_KEY)
+    while start >= 0:
+        key_end = body.find(_KEY_END, start)
+        value = body.find(_VALUE, key_end)
+        value_end = body.find(_VALUE_END, value)
+        if min(key_end, value, value_end) < 0:
+            raise MalformedCallError(f"arguments are {_KEY}KEY{_KEY_END} and {_VALUE}VALUE{_VALUE_END}")
+        texts[body[start + len(_KEY) : key_end].strip()] = body[value + len(_VALUE) : value_end]
+        start = body.find(_KEY, value_end)  # tags in a value are part of it
+    return Written(name.strip(), {key: _value(text) for key, text in texts.items()}, texts)
 
 
 def bare_json(text: str) -> Written | None:
@@ -107,11 +129,11 @@ def bare_json(text: str) -> Written | None:
     if not body.startswith("{") or ('"name"' not in body and not marked):
         return None
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        if not marked:
-            return None  # an answer that happens to begin with a brace
-        raise MalformedCallError("there is no JSON in the call") from None
+        value = _parsed(body, "there is no JSON in the call")
+    except MalformedCallError:
+        if marked:
+            raise
+        return None  # an answer that happens to begin with a brace
     if not marked and not (isinstance(value, dict) and {"name", "parameters"} <= value.keys()):
         return None
     return _checked(value, ("parameters", "arguments"))
@@ -129,14 +151,20 @@ def marked_list(text: str) -> Written | None:
         place = body.find("{")
         name, separator, arguments = (body[:place], "{", body[place:]) if place > 0 else (body, "", "")
     if separator:
-        name = name.partition("[CALL_ID]")[0]
-        return _object(json.dumps({"name": name.strip()})[:-1] + f', "arguments": {arguments}}}', ("arguments",))
-    value = _parsed(body, "there is no JSON behind [TOOL_CALLS]")
+        name, _, call_id = name.partition("[CALL_ID]")
+        given = _parsed(arguments, "there is no JSON with the arguments")
+        value: Any = {"name": name.strip(), "arguments": given, "id": call_id.strip()}
+    else:
+        value = _parsed(body, "there is no JSON behind [TOOL_CALLS]")
     if isinstance(value, list):
         if len(value) != 1:
             raise MalformedCallError(f"one call a turn, not {len(value)}")
         value = value[0]
-    return _checked(value, ("arguments",))
+    call = _checked(value, ("arguments",))
+    given_id = value.get("id")
+    # Templates reject a result whose id has another form.
+    is_known = isinstance(given_id, str) and _CALL_ID.fullmatch(given_id) is not None
+    return replace(call, call_id=given_id) if is_known else call
 
 
 def fenced_json(text: str) -> Written | None:
@@ -147,10 +175,10 @@ def fenced_json(text: str) -> Written | None:
     head, separator, rest = body.partition("<｜tool▁sep｜>")
     if not separator:
         raise MalformedCallError("a call is function<｜tool▁sep｜>NAME and its arguments")
-    if "```" in rest:
+    if rest.rstrip().endswith("```"):
         name, _, block = rest.partition("\n")
         arguments = block.strip().removeprefix("```json").removesuffix("```")
-    else:  # DeepSeek V3.1 writes the name before the separator, and no fence
+    else:
         name = head
         arguments = rest
     value = _parsed(arguments, "there is no JSON with the arguments")
@@ -258,8 +286,8 @@ SYNTAXES: Mapping[str, Read] = {
 DEFAULT = "json_in_tags"
 MARKS: Mapping[str, tuple[str, ...]] = {
     "json_in_tags": (CALL, CALL_END),
-    "function_tags": (CALL, CALL_END, "<function=", "</function>", "<parameter=", "</parameter>"),
-    "argument_tags": (CALL, CALL_END, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "function_tags": (CALL, CALL_END, "<function=", "</function>", "<parameter=", _PARAMETER_END),
+    "argument_tags": (CALL, CALL_END, _KEY, _KEY_END, _VALUE, _VALUE_END),
     "bare_json": ("<|python_tag|>",),
     "marked_list": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     "fenced_json": (
@@ -288,13 +316,9 @@ def _between(text: str, opening: str, closing: str) -> str | None:
     return body
 
 
-def _object(text: str, keys: tuple[str, ...], missing: str = "there is no JSON in the call") -> Written:
-    return _checked(_parsed(text, missing), keys)
-
-
 def _parsed(text: str, missing: str) -> Any:
     try:
-        value = json.loads(text)
+        value = DECODER.decode(text)
         _check_depth(value, DEEPEST)
     except (ValueError, RecursionError):
         raise MalformedCallError(missing) from None
@@ -313,8 +337,8 @@ def _checked(value: Any, keys: tuple[str, ...]) -> Written:
 def _value(text: str) -> Any:
     """Returns a value of which only texts are written without quotes."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = _parsed(text, "")
+    except MalformedCallError:
         return text
     return text if isinstance(value, str) else value
 

@@ -17,9 +17,10 @@ from jinja2 import TemplateError
 
 from yatt_core.models.reward_text import TEMPLATE_DATE
 from yatt_core.prompts.call_syntaxes import DEFAULT, MARKS, SYNTAXES, MalformedCallError
+from yatt_core.prompts.common_prefix import common_length
 from yatt_core.prompts.control_text import ControlText
 from yatt_core.prompts.prompt import Message
-from yatt_core.prompts.thoughts import THINK, Marks, split_thoughts
+from yatt_core.prompts.thoughts import THINK, Marks
 from yatt_core.prompts.tool_calls import ToolCall
 
 Tools = Sequence[Mapping[str, Any]]
@@ -27,7 +28,9 @@ Tools = Sequence[Mapping[str, Any]]
 QUESTION = Message("user", "?")
 CONTENT = "the-text-of-the-assistant"
 """Stands for an assistant's text where only what is around it matters."""
-PROBE = ToolCall("a_tool", {"place": "here", "count": 3}, "callid123")
+UNFIT = (TemplateError, TypeError, ValueError, KeyError)
+"""What a template raises for a message in a form that it does not take."""
+PROBE = ToolCall("a_tool", {"place": "here", "count": 3, "exact": True}, "callid123")
 PROBED_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -35,8 +38,8 @@ PROBED_TOOL: Mapping[str, Any] = {
         "description": "A tool.",
         "parameters": {
             "type": "object",
-            "properties": {"place": {"type": "string"}, "count": {"type": "integer"}},
-            "required": ["place", "count"],
+            "properties": {"place": {"type": "string"}, "count": {"type": "integer"}, "exact": {"type": "boolean"}},
+            "required": ["place", "count", "exact"],
         },
     },
 }
@@ -89,13 +92,7 @@ class ChatTemplate:
         generates: whether the beginning of the assistant's next turn follows.
         shown: what the template gets in place of a guarded text that may contain images.
         """
-        given = [self._given(message) for message in messages]
-        if shown is not None:
-            # A system message cannot contain images, and templates expect it as text.
-            for message in given:
-                if message["role"] != "system":
-                    message["content"] = shown(message["content"])
-        return self.render_plain(given, tools, generates)
+        return self.render_plain([self._given(message, shown=shown) for message in messages], tools, generates)
 
     def render_plain(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), generates: bool = True) -> str:
         """Returns a conversation of messages as chat templates take them. Nothing is guarded."""
@@ -108,6 +105,17 @@ class ChatTemplate:
                 **{"date_string": TEMPLATE_DATE, "strftime_now": lambda _: TEMPLATE_DATE, **self._variables},
             )
         )
+
+    @cached_property
+    def takes_text(self) -> bool:
+        """Whether the template takes a message's text as it is; some take a list of parts only, and drop or reject a text."""
+        return self._shows(CONTENT) or not self._shows(_part(CONTENT))
+
+    def _shows(self, content: Any) -> bool:
+        try:
+            return CONTENT in self.render_plain([{"role": "user", "content": content}])
+        except UNFIT:
+            return False
 
     @cached_property
     def prefill(self) -> str:
@@ -129,7 +137,7 @@ class ChatTemplate:
         if place := self._first_added(self._alone):
             return tuple(self._alone[place - 1 :])
         followed = self.render([QUESTION, Message("assistant", CONTENT), QUESTION], generates=False)
-        behind = self._control.encode(followed.rpartition(CONTENT)[2])
+        behind = self._control.encode(_divided(followed)[1], goes_on=True)
         # The turn ends with the mark of the next one, as in GLM 4.5.
         return tuple(behind[:1]) if self._first_added(behind) == 1 else ()
 
@@ -141,11 +149,11 @@ class ChatTemplate:
     @cached_property
     def _alone(self) -> list[int]:
         """The tokens that the template writes behind an assistant's text that ends the conversation."""
-        return self._control.encode(self.behind(Message("assistant", CONTENT)))
+        return self._control.encode(self.behind(Message("assistant", CONTENT)), goes_on=True)
 
     def behind(self, message: Message, before: Sequence[Message] = (QUESTION,), tools: Tools = ()) -> str:
         """Returns what the template writes behind the text of an assistant's message that ends the conversation."""
-        return self.render([*before, message], tools, generates=False).rpartition(CONTENT)[2]
+        return _divided(self.render([*before, message], tools, generates=False))[1]
 
     @cached_property
     def calls(self) -> CallForm | None:
@@ -159,8 +167,8 @@ class ChatTemplate:
                 form = CallForm(as_text, without_content, "")
                 try:
                     text = self._written_call(form)
-                except (TemplateError, TypeError, ValueError, KeyError):
-                    continue  # a form that the template does not take
+                except UNFIT:
+                    continue
                 writes = writes or PROBE.name in text
                 for name in SYNTAXES:
                     if _reads_back(name, text):
@@ -175,8 +183,9 @@ class ChatTemplate:
         message = Message("assistant", "", calls=(PROBE,))
         result = Message("tool", "?", name=PROBE.name, call_id=PROBE.call_id)
         alone, followed = self.between(message, [result], (PROBED_TOOL,))
-        behind = self._control.encode(alone)
-        following = self._control.encode(followed[len(alone) :]) if followed.startswith(alone) else []
+        behind = self._control.encode(alone, goes_on=True)
+        after = followed[len(alone) :] if followed.startswith(alone) else ""
+        following = self._control.encode(after, goes_on=True)
         if set(behind) & set(stop_tokens) or set(following[:1]) & set(stop_tokens):
             return None
         marks = MARKS[self.calls.syntax] if self.calls is not None and self.calls.syntax else ()
@@ -192,8 +201,7 @@ class ChatTemplate:
         given = [self._given(QUESTION), self._given(message, form)]
         before = self.render([QUESTION], (PROBED_TOOL,))
         text = self.render_plain(given, (PROBED_TOOL,), generates=False)
-        common = len(common_prefix(before, text))
-        return text[common:]
+        return text[common_length(before, text) :]
 
     def rendered_turn(self, before: Sequence[Message], message: Message, tools: Tools = ()) -> str:
         """Returns the conversation that ends with an assistant's message, with its thoughts.
@@ -202,8 +210,12 @@ class ChatTemplate:
         are put where it writes the text.
         """
         thoughts, content = self._apart(message)
+        said = self._control.without_marks(self._control.guard_special(content.strip()))
         if not thoughts:
-            return self.render([*before, message], tools, generates=False)
+            text = self.render([*before, message], tools, generates=False)
+            if not message.calls and said not in self._control.without_marks(text):
+                raise TemplateError("it changes or drops the text of an assistant's message")
+            return text
         opening = f"{self.marks.begin}\n"
         tagged = f"{opening}{thoughts}\n{self.marks.end}\n\n{content}"
         forms = list[Message]()
@@ -213,13 +225,11 @@ class ChatTemplate:
         prompt = self.render(before, tools)
         for form in forms:
             text = self.render([*before, form], tools, generates=False)
-            turn = self._control.without_marks(text[len(common_prefix(prompt, text)) :])
-            if thoughts in turn:
+            turn = self._control.without_marks(text[common_length(prompt, text) :])
+            # A text that names the marks is cut at one of them by some templates.
+            if thoughts in turn and said in turn:
                 return text
-        framed = self.render([*before, _replaced(message, CONTENT)], tools, generates=False)
-        head, found, tail = framed.rpartition(CONTENT)
-        if not found:
-            raise TemplateError("it drops the text of an assistant's message")
+        head, tail = _divided(self.render([*before, _replaced(message, CONTENT)], tools, generates=False))
         if self.prefill.startswith(self.marks.begin) and not self.prefill.rstrip().endswith(self.marks.end):
             tagged = tagged.replace(opening, self.prefill, 1)
         return head + self._control.guard_special(tagged) + tail
@@ -232,9 +242,13 @@ class ChatTemplate:
         if message.thoughts:
             return message.thoughts.strip(), message.content
         for marks in (self.marks, THINK):
-            if marks.end in message.content:
-                split = split_thoughts(message.content, marks)
-                return split.thoughts, split.final.lstrip("\n")
+            head, ends, final = message.content.partition(marks.end)
+            if not ends:
+                continue
+            # What follows is text, whatever it spells: a finished answer may name the marks.
+            before, begins, thoughts = head.partition(marks.begin)
+            said = final[marks.framing_end(final, 0) :].lstrip("\n")
+            return (thoughts.strip(), before + said) if begins else (head.strip(), said)
         return "", message.content
 
     def between(
@@ -250,24 +264,26 @@ class ChatTemplate:
             marked = Message(
                 "assistant", message.content, calls=(*others, ToolCall(last.name, {"text": CONTENT}, last.call_id))
             )
-            alone = self.render([*before, marked], tools, generates=False).partition(CONTENT)[2]
-            return alone, self.render([*before, marked, *following], tools).partition(CONTENT)[2]
-        marked = Message("assistant", CONTENT)
+        else:
+            marked = Message("assistant", CONTENT)
         alone = self.behind(marked, before, tools)
-        followed = self.render([*before, marked, *following], tools).rpartition(CONTENT)[2]
-        return alone, followed
+        return alone, _divided(self.render([*before, marked, *following], tools))[1]
 
     def _first_added(self, tokens: Sequence[int]) -> int:
         """Returns the number, from 1, of the first token that is no ordinary text; 0 if there is none."""
         added = self._tokenizer.added_tokens_decoder
         return next((number for number, token in enumerate(tokens, start=1) if token in added), 0)
 
-    def _given(self, message: Message, form: CallForm | None = None) -> dict[str, Any]:
+    def _given(
+        self, message: Message, form: CallForm | None = None, shown: Callable[[str], Any] | None = None
+    ) -> dict[str, Any]:
         """Returns a message as chat templates take it, with a guarded text."""
         guard = self._control.guard_special if message.role == "assistant" else self._control.guard
         is_trusted = message.role == "system" and message.content == self._system
         content = message.content if is_trusted else guard(message.content)
         given: dict[str, Any] = {"role": message.role, "content": content}
+        if message.role != "system":  # it cannot contain images, and templates expect it as text
+            given["content"] = (shown or self._shown)(content)
         if message.thoughts:
             thoughts = guard(message.thoughts)
             # Families name the key differently; templates read one of these and ignore the others.
@@ -285,28 +301,43 @@ class ChatTemplate:
             given["tool_call_id"] = guard(message.call_id)
         return given
 
+    def _shown(self, text: str) -> Any:
+        return text if self.takes_text else _part(text)
+
     def _given_call(self, call: ToolCall, as_text: bool) -> dict[str, Any]:
-        arguments = self._guarded(dict(call.arguments))
+        guard = self._control.guard_special
+        arguments = _guarded(dict(call.arguments), guard)
         taken = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
-        given: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": taken}}
-        return {"id": call.call_id, **given} if call.call_id else given
+        given: dict[str, Any] = {"type": "function", "function": {"name": guard(call.name), "arguments": taken}}
+        return {"id": self._control.guard(call.call_id), **given} if call.call_id else given
 
-    def _guarded(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._control.guard_special(value)
-        if isinstance(value, dict):
-            return {key: self._guarded(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [self._guarded(part) for part in value]
-        return value
+    def guarded_tools(self, tools: Tools) -> Tools:
+        """Returns the descriptions of tools that a row brings, with guarded texts."""
+        return [_guarded(tool, self._control.guard) for tool in tools]
 
 
-def common_prefix(one: str, other: str) -> str:
-    """Returns the text with which both begin."""
-    length = min(len(one), len(other))
-    if one[:length] == other[:length]:
-        return one[:length]
-    return one[: next(place for place in range(length) if one[place] != other[place])]
+def _guarded(value: Any, guard: Callable[[str], str]) -> Any:
+    """Returns a JSON value in which all texts are guarded, those of keys too."""
+    if isinstance(value, str):
+        return guard(value)
+    if isinstance(value, Mapping):
+        return {guard(key): _guarded(part, guard) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_guarded(part, guard) for part in value]
+    return value
+
+
+def _divided(rendered: str) -> tuple[str, str]:
+    """Returns what a template writes before and behind the text that stands for an assistant's."""
+    before, found, behind = rendered.rpartition(CONTENT)
+    if not found:
+        raise TemplateError("it drops the text of an assistant's message")
+    return before, behind
+
+
+def _part(text: str) -> list[dict[str, str]]:
+    """Returns a text as templates take it that expect texts and images as separate parts."""
+    return [{"type": "text", "text": text}]
 
 
 def _replaced(message: Message, content: str, thoughts: str = "") -> Message:

@@ -10,6 +10,7 @@ the model registry of `transformers` (five seconds, with torch) only for folders
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import image_tokens
-from yatt_core.prompts.prompt import Message, Prompt
+from yatt_core.prompts.prompt import Prompt
 from yatt_core.prompts.prompt_codec import CodecSettings, PromptCodec
 from yatt_core.prompts.text_codec import TextCodec
 from yatt_core.prompts.thoughts import Marks
@@ -44,16 +45,7 @@ __all__ = [
 
 def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
     """Returns the tokens of a prompt, ready for generation: [length]. Raises as `TextCodec.encode_prompt` does."""
-    if prompt.is_text_alone:
-        return codec.encode_reply(prompt, [Message("assistant", prompt.answer or "")]).tokens[:1]
-    return codec.encode_prompt(
-        text=prompt.text,
-        prompt_id=prompt.prompt_id,
-        images=len(prompt.media),
-        messages=prompt.messages,
-        tools=prompt.tools,
-        rendered=prompt.rendered,
-    )
+    return codec.encode_prompt(prompt)
 
 
 def encode_privileged(prompt: Prompt, template: str, codec: TextCodec) -> Int32:
@@ -70,8 +62,8 @@ def encode_privileged(prompt: Prompt, template: str, codec: TextCodec) -> Int32:
     last = prompt.messages[-1].content if prompt.messages else prompt.text
     values = {PROMPT: last, ANSWER: prompt.answer}
     text = "".join(part + ("" if name is None else values[name]) for part, name in pieces_of(template))
-    messages = [*prompt.messages[:-1], Message(prompt.messages[-1].role, text)] if prompt.messages else ()
-    return codec.encode_prompt(text, prompt.prompt_id, 0, messages)
+    messages = (*prompt.messages[:-1], replace(prompt.messages[-1], content=text)) if prompt.messages else ()
+    return codec.encode_prompt(replace(prompt, text=text, messages=messages))
 
 
 def open_codec(spec: RunSpec, model_path: str, roomless: bool = False) -> TextCodec:

@@ -1,18 +1,17 @@
-"""What two responses begin with in common, and texts that are dialogues: pure functions, in linear time.
+"""What two sequences begin with in common, and two responses in particular: pure functions, in linear time.
 
-Consumes responses that contain their prompt, as texts or messages. Produces the length of the prompt, and the messages of a
-dialogue. Raises `DataError` for responses without a common prompt, and for texts that are no dialogue.
+Consumes texts, tokens or messages. Produces the length of their common beginning, or of the prompt that two responses contain.
+Raises `DataError` for responses without a common prompt.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from yatt_core.errors import DataError
-from yatt_core.prompts.message_forms import ASSISTANT, SYSTEM, USER
+from yatt_core.prompts.message_forms import ASSISTANT, SYSTEM
 from yatt_core.prompts.prompt import Message
 
 _JOINER = "\u200d"
@@ -21,16 +20,23 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTERS = range(0x1F1E6, 0x1F200)
 
 
-class TurnMarks(Protocol):
-    """What turns begin with in a dialogue."""
+def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Returns the number of values with which both begin."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    return next(place for place in range(most) if one[place] != other[place])
 
-    @property
-    def user(self) -> str:
-        """Before a turn of the user."""
 
-    @property
-    def assistant(self) -> str:
-        """Before a turn of the assistant."""
+def same_message(message: Message, other: Message) -> bool:
+    """Returns whether two messages say the same; the ids of results and what is learnt make no difference."""
+    return (message.role, message.content, message.thoughts, message.calls, message.name) == (
+        other.role,
+        other.content,
+        other.thoughts,
+        other.calls,
+        other.name,
+    )
 
 
 def common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
@@ -42,7 +48,7 @@ def common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> i
         if not messages or messages[-1].role != ASSISTANT:
             raise DataError("expected conversations that end with the assistant's message")
     most = min(len(chosen), len(rejected)) - 1
-    same = next((place for place in range(most) if not _equal(chosen[place], rejected[place])), most)
+    same = next((place for place in range(most) if not same_message(chosen[place], rejected[place])), most)
     for count in range(same, 0, -1):
         if chosen[count].role == rejected[count].role == ASSISTANT and chosen[count - 1].role != SYSTEM:
             return count
@@ -55,8 +61,7 @@ def common_text(chosen: str, rejected: str) -> int:
     The prompt is the common beginning without what is only part of a word, number or character at its end, and without
     spaces there, as TRL takes it, which moves back by one space and looks at no words.
     """
-    most = min(len(chosen), len(rejected))
-    end = next((place for place in range(most) if chosen[place] != rejected[place]), most)
+    end = common_length(chosen, rejected)
     while end and (chosen[end - 1] == " " or _within_a_word(chosen, end) or _within_a_word(rejected, end)):
         end -= 1
     if not chosen[:end].strip():
@@ -66,44 +71,6 @@ def common_text(chosen: str, rejected: str) -> int:
             "one of the two texts is the beginning of the other; expected a response behind the prompt in both"
         )
     return end
-
-
-def read_dialogue(text: str, marks: TurnMarks, may_end_open: bool = False) -> tuple[Message, ...]:
-    """Returns the messages of a text that is a dialogue; text before the first mark is a system message.
-
-    may_end_open: whether the dialogue may end with the user's turn, or with a mark of the assistant that nothing follows;
-        otherwise it ends with the assistant's turn.
-    """
-    if text.startswith(bare := marks.user.lstrip()):  # files often lack the white space before the first turn
-        text = marks.user + text[len(bare) :]
-    pieces = re.split(f"({re.escape(marks.user)}|{re.escape(marks.assistant)})", text)
-    before = pieces[0].strip()
-    roles = [USER if mark == marks.user else ASSISTANT for mark in pieces[1::2]]
-    turns = [Message(role, turn.strip()) for role, turn in zip(roles, pieces[2::2], strict=True)]
-    if not turns or turns[0].role != USER:
-        raise DataError(f"the text is no dialogue; expected it to begin with {marks.user!r}")
-    if may_end_open and turns[-1].role == ASSISTANT and not turns[-1].content:
-        turns.pop()
-    elif not may_end_open and turns[-1].role != ASSISTANT:
-        raise DataError(f"the dialogue ends with the user's turn; expected {marks.assistant!r} and a turn behind it")
-    if empty := [number for number, turn in enumerate(turns, start=1) if turn.role == USER and not turn.content]:
-        raise DataError(f"turn {empty[0]} of the dialogue, which is the user's, is empty")
-    return (*([Message(SYSTEM, before)] if before else []), *turns)
-
-
-def has_turns(text: str, marks: TurnMarks) -> bool:
-    """Returns True if a text is a whole dialogue, rather than a single turn."""
-    return marks.user in text or marks.assistant in text
-
-
-def _equal(message: Message, other: Message) -> bool:
-    return (message.role, message.content, message.thoughts, message.calls, message.name) == (
-        other.role,
-        other.content,
-        other.thoughts,
-        other.calls,
-        other.name,
-    )
 
 
 def _within_a_word(text: str, place: int) -> bool:

@@ -64,11 +64,16 @@ class ControlText:
         """Returns the text of an assistant's message: only special tokens are guarded, not those that parsers know."""
         return self._marked(self._special, text)
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text, [length]; control tokens outside of guarded spellings are recognised."""
-        if MARK not in text:
-            return self._bare(text)
-        return [token for piece in text.split(MARK) if piece for token in self._bare(piece)]
+    def encode(self, text: str, goes_on: bool = False) -> list[int]:
+        """Returns the tokens of a text, [length]; control tokens outside of guarded spellings are recognised.
+
+        goes_on: whether another text stands before it.
+        """
+        first, *others = text.split(MARK)
+        tokens = self._within(first) if goes_on else self._bare(first)
+        for piece in others:
+            tokens += self._within(piece)
+        return tokens
 
     def encode_alone(self, text: str) -> list[int]:
         """Returns the tokens of a text that others wrote, without a template but with the tokens that begin a text: [length]."""
@@ -96,7 +101,20 @@ class ControlText:
         return text.replace(MARK, "")
 
     def _bare(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+    def _within(self, text: str) -> list[int]:
+        """Returns the tokens of a text behind another one: without the space that some tokenizers put before a text."""
+        if self._lead is None or not text:
+            return self._bare(text)
+        tokens = self._bare(f"\n{text}")
+        return tokens[len(self._lead) :] if tokens[: len(self._lead)] == self._lead else self._bare(text)
+
+    @cached_property
+    def _lead(self) -> list[int] | None:
+        """The tokens of a line break; None for a tokenizer that puts nothing before a text."""
+        lead = self._bare("\n")
+        return None if self._bare("\na") == [*lead, *self._bare("a")] else lead
 
     def _marked(self, pattern: re.Pattern[str] | None, text: str) -> str:
         text = text.replace(MARK, IN_ITS_PLACE)

@@ -13,6 +13,7 @@ from typing import Any
 from yatt_core.errors import DataError
 from yatt_core.json_text import parsed
 from yatt_core.prompts.call_syntaxes import CALL, CALL_END
+from yatt_core.prompts.common_prefix import same_message
 from yatt_core.prompts.message_forms import ASSISTANT, SYSTEM, TOOL, USER, read_message
 from yatt_core.prompts.prompt import Message
 from yatt_core.prompts.thoughts import THINK
@@ -32,7 +33,8 @@ def is_conversation(value: Any) -> bool:
 def read_conversation(value: Any) -> tuple[Message, ...]:
     """Returns the messages in a row's value: a list of messages in one of the forms of `message_forms`, or its JSON text.
 
-    Only the first message may be the system's. The value may end with a message of any other role.
+    Only the first message may be the system's; an empty one is left out, as ShareGPT's files have it. The value may end with a
+    message of any other role.
     """
     found = parsed(value, "[") if isinstance(value, str) else value
     if not isinstance(found, list):
@@ -41,6 +43,8 @@ def read_conversation(value: Any) -> tuple[Message, ...]:
     for number, message in enumerate(messages, start=1):
         if message.role == SYSTEM and number > 1:
             raise DataError(f"message {number} has the role system; only the first message may have it")
+    if messages and messages[0].role == SYSTEM and not messages[0].content.strip():
+        messages = messages[1:]
     if not messages:
         raise DataError("the conversation has no messages; expected a last message of the user or the assistant")
     return messages
@@ -71,26 +75,23 @@ def check_learnt(reply: Sequence[Message]) -> None:
         raise DataError("all of the assistant's messages have the weight 0; expected one to learn from")
 
 
-def read_reply(value: Any, before: Sequence[Message]) -> tuple[Message, ...]:
-    """Returns the messages of a response: a string, or a list of messages that ends with the assistant's.
+def behind(messages: Sequence[Message], before: Sequence[Message]) -> tuple[Message, ...]:
+    """Returns a response: messages that end with the assistant's, without those of the prompt.
 
-    before: the prompt's messages, which the list may repeat before the response, with or without its system message.
+    before: the prompt's messages, which may be repeated before the response, with or without the system message.
     """
-    if isinstance(value, str) and not is_conversation(value):
-        return (Message(ASSISTANT, value),)
-    if not isinstance(value, str | list) or not value:
-        raise DataError(f"is {type(value).__name__}; expected a string, or messages that end with the assistant's")
-    messages = read_conversation(value)
     if messages[-1].role != ASSISTANT:
         raise DataError(f"ends with the role {messages[-1].role}; expected a last message of the assistant")
     spoken = [message for message in before if message.role != SYSTEM]
     for prompt in (list(before), spoken):
-        if prompt and _same(messages[: len(prompt)], prompt) and len(messages) > len(prompt):
-            messages = messages[len(prompt) :]
+        count = len(prompt)
+        if 0 < count < len(messages) and all(map(same_message, messages[:count], prompt)):
+            messages = messages[count:]
             break
     if messages[0].role != ASSISTANT:
         raise DataError("begins with messages that are not the prompt's; expected these, or the response alone")
-    return messages
+    check_learnt(messages)
+    return tuple(messages)
 
 
 def transcript(messages: Sequence[Message]) -> str:
@@ -108,9 +109,3 @@ def _shown(message: Message) -> str:
 def _shown_call(call: ToolCall) -> str:
     shown = {"name": call.name, "arguments": dict(call.arguments)}
     return f"{CALL}{json.dumps(shown, ensure_ascii=False)}{CALL_END}"
-
-
-def _same(messages: Sequence[Message], others: Sequence[Message]) -> bool:
-    return [(each.role, each.content, each.calls) for each in messages] == [
-        (each.role, each.content, each.calls) for each in others
-    ]

@@ -52,7 +52,7 @@ def read_message(item: Any, place: str) -> Message:
     calls = _calls(given, place)
     thoughts = _thoughts(given, place)
     content = _content(given.get("content"), place)
-    if not content.strip() and role != TOOL and not calls and not thoughts:
+    if not content.strip() and role not in (SYSTEM, TOOL) and not calls and not thoughts:
         raise DataError(f"{place}: content must be a non-empty string, or a list of parts")
     return Message(
         role=role,

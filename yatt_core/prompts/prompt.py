@@ -191,7 +191,7 @@ def turns_of(text: str, spoken: Sequence[str], reading: Reading = UNKNOWN) -> tu
     """
     turns, rest = [], text
     for number, turn in enumerate(spoken):
-        call = read_call(turn, reading.marks, reading.syntax)
+        call = read_call(turn, reading)
         known = call if isinstance(call, ToolCall) else None
         if number + 1 == len(spoken):
             turns.append(Turn(turn, known))

@@ -22,6 +22,7 @@ from yatt_core.prompts.replies import EncodedReply, ReplyEncoder, rejected
 from yatt_core.prompts.result_text import ResultEncoder, TagFrame, TemplateFrame, check_tools_are_shown
 from yatt_core.prompts.thoughts import THINK, Marks, marks_of_template
 from yatt_core.prompts.token_lists import checked, decoded, dropped_tokens, without_stop
+from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -86,11 +87,6 @@ class PromptCodec:
         return self._stop_tokens
 
     @property
-    def vocabulary(self) -> int:
-        """Number of tokens, including added ones."""
-        return len(self._tokenizer)
-
-    @property
     def reading(self) -> Reading:
         """How the turns of the model are read."""
         return self._reading
@@ -100,42 +96,32 @@ class PromptCodec:
         """The `transformers` tokenizer, for a bound on numbers of tokens."""
         return self._tokenizer
 
-    def whole_text(self, text: str, messages: Sequence[Message] = (), tools: Tools = ()) -> str:
-        """Returns the text that `encode_prompt` encodes for a prompt without images. Raises `DataError` as it does."""
-        turns = self._turns(text, messages)
-        if self._template is None:
-            return text
-        return self._control.without_marks(self._rendered(turns, tools))
-
-    def encode_prompt(
-        self,
-        text: str,
-        prompt_id: str = "",
-        images: int = 0,
-        messages: Sequence[Message] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        rendered: bool = False,
-    ) -> Int32:
+    def encode_prompt(self, prompt: Prompt) -> Int32:
         """Encodes a prompt as the protocol requires."""
+        images = len(prompt.media)
+        named = f"prompt {prompt.prompt_id or repr(prompt.text[:60])}"
         if self._images is None and images:
-            raise DataError(
-                f"prompt {prompt_id or repr(text[:60])} contains {images} images, but the model supports text only"
-            )
+            raise DataError(f"{named} contains {images} images, but the model supports text only")
         try:
-            if rendered:
-                tokens = self._control.encode(text)
+            if prompt.rendered:
+                tokens = self._control.encode(prompt.text)
             elif self._images is None:
-                tokens = self._encode(text, messages, tools)
+                tokens = self._encode(prompt)
             else:
-                tokens = self._encode_with_images(self._turns(text, messages), images, tools)
+                tokens = self._encode_with_images(prompt, self._images)
         except DataError as error:
-            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
+            raise DataError(f"{named} {error}") from None
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
-        return checked(tokens, self._longest, prompt_id, text, shown)
+        return checked(tokens, self._longest, prompt.prompt_id, prompt.text, shown)
 
     def shown(self, prompt: Prompt) -> str:
-        """Returns a prompt as the model reads it. Raises as `encode_prompt` does."""
-        return prompt.text if prompt.rendered else self.whole_text(prompt.text, prompt.messages, prompt.tools)
+        """Returns a prompt as the model reads it, without images. Raises `DataError` as `encode_prompt` does."""
+        if prompt.rendered:
+            return prompt.text
+        turns = self._turns(prompt)
+        if self._template is None:
+            return prompt.text
+        return self._control.without_marks(self._rendered(turns, self._tools_of(prompt, self._template)))
 
     def encode_answer(self, text: str) -> Int32:
         """Returns the tokens of a text as the policy may write it, including the end-of-sequence token: [length]."""
@@ -146,8 +132,7 @@ class PromptCodec:
         try:
             if self._template is None or prompt.rendered or prompt.is_text_alone:
                 return self._plain_reply(prompt, reply)
-            before = self._turns(prompt.text, prompt.messages)
-            return self._replies(before, reply, prompt.tools or self._shown_tools)
+            return self._replies(self._turns(prompt), reply, self._tools_of(prompt, self._template))
         except DataError as error:
             raise DataError(f"prompt {prompt.prompt_id} {error}") from None
         except TemplateError as error:
@@ -180,45 +165,49 @@ class PromptCodec:
         """Returns the text of a turn: that of its tokens, behind what the chat template wrote at its beginning."""
         return (self._reading.prefill or "") + self.decode(tokens)
 
-    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def encode_result(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Encodes a tool result as the protocol requires, framed by the chat template, or by tags if there is none."""
         if self._results is None:
             raise ConfigurationError("rollout.tools: tool results cannot be encoded, because the spec has no tools")
-        return self._results(text, tool)
+        return self._results(text, call)
 
-    def _turns(self, text: str, messages: Sequence[Message]) -> list[Message]:
+    def _turns(self, prompt: Prompt) -> list[Message]:
         """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
-        if not messages:
-            return [*self._system, Message("user", text)]
+        if not prompt.messages:
+            return [*self._system, Message("user", prompt.text)]
         if self._template is None:
             raise DataError("is a conversation, which needs a chat template; the model's tokenizer has none")
-        system = [] if messages[0].role == "system" else self._system
-        return [*system, *messages]
+        system = [] if prompt.messages[0].role == "system" else self._system
+        return [*system, *prompt.messages]
 
-    def _encode(self, text: str, messages: Sequence[Message], tools: Tools) -> list[int]:
-        turns = self._turns(text, messages)
+    def _tools_of(self, prompt: Prompt, template: ChatTemplate) -> Tools:
+        """Returns the descriptions of the tools that a prompt brings, or else of those of the spec, which are trusted."""
+        return template.guarded_tools(prompt.tools) or self._shown_tools
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        turns = self._turns(prompt)
         if self._template is None:
-            return self._control.encode_alone(text)
-        return self._control.encode(self._rendered(turns, tools))
+            return self._control.encode_alone(prompt.text)
+        return self._control.encode(self._rendered(turns, self._tools_of(prompt, self._template)))
 
-    def _encode_with_images(self, turns: Sequence[Message], images: int, tools: Tools) -> list[int]:
+    def _encode_with_images(self, prompt: Prompt, images: ImageTokens) -> list[int]:
         """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
-        assert self._images is not None
-        marked = self._images.marked(turns, images)
+        marked = images.marked(self._turns(prompt), len(prompt.media))
         if self._template is None:
-            plain = self._images.plain(marked[-1].content)
-            tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
+            plain = images.plain(marked[-1].content)
+            tokens = list(self._tokenizer(images.expanded(plain))["input_ids"])
         else:
-            shown = self._images.plain if self._takes_text else self._images.parts
-            tokens = self._control.encode(self._images.expanded(self._rendered(marked, tools, shown)))
-        self._images.check(tokens, images)
+            shown = images.plain if self._template.takes_text else images.parts
+            rendered = self._rendered(marked, self._tools_of(prompt, self._template), shown)
+            tokens = self._control.encode(images.expanded(rendered))
+        images.check(tokens, len(prompt.media))
         return tokens
 
     def _rendered(self, turns: Sequence[Message], tools: Tools, shown: Callable[[str], Any] | None = None) -> str:
         """Returns the prompt in the chat template. Raises `DataError` for a conversation that it does not support."""
         assert self._template is not None
         try:
-            rendered = self._template.render(turns, tools or self._shown_tools, shown=shown)
+            rendered = self._template.render(turns, tools, shown=shown)
         except TemplateError as error:
             raise rejected(error) from None
         return self._checked_system(turns, rendered)
@@ -228,11 +217,6 @@ class PromptCodec:
         if turns[0].role == "system" and turns[0].content.strip() not in shown:
             raise DataError("has a system message, which the model's chat template ignores")
         return rendered
-
-    @cached_property
-    def _takes_text(self) -> bool:
-        """False if the chat template expects images and texts as separate parts and drops plain text."""
-        return "?" in self._rendered([Message("user", "?")], ())
 
     @cached_property
     def _replies(self) -> ReplyEncoder:
@@ -249,7 +233,8 @@ class PromptCodec:
         if prompt.is_text_alone and not prompt.rendered:
             tokens = self._control.encode_alone(text)
         else:
-            tokens = self._control.encode(text if prompt.rendered else self._control.guard_special(text))
+            guarded = text if prompt.rendered else self._control.guard_special(text)
+            tokens = self._control.encode(guarded, goes_on=True)
         if not tokens or tokens[-1] not in self._stop_tokens:  # a rendered text may have the mark of its end
             tokens.append(self._tokenizer.eos_token_id)
         return EncodedReply(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))
@@ -273,7 +258,8 @@ class PromptCodec:
             prefill = self._template.prefill
         except TemplateError:
             prefill = ""  # a template that rejects the shortest conversation is reported with the first prompt
-        return Reading(self._template.marks, prefill, syntax)
+        texts = tuple(tools.text_parameters) if tools is not None else ()
+        return Reading(self._template.marks, prefill, syntax, texts)
 
     def _ends_of_turns(self, with_tools: bool) -> Iterable[int]:
         """Yields the token with which the chat template ends the assistant's turns, if none that ends responses does."""
@@ -281,14 +267,14 @@ class PromptCodec:
             return
         try:
             behind = self._template.end
+            if behind and not set(behind) & set(self._stop_tokens):
+                yield behind[0]
+            if with_tools and self._template.calls is not None and self._template.calls.syntax:
+                call_end = self._template.end_of_call(self._stop_tokens)
+                if call_end is not None:
+                    yield call_end
         except TemplateError:
             return  # a template that rejects the shortest conversation is reported with the first prompt
-        if behind and not set(behind) & set(self._stop_tokens):
-            yield behind[0]
-        if with_tools and self._template.calls is not None and self._template.calls.syntax:
-            call_end = self._template.end_of_call(self._stop_tokens)
-            if call_end is not None:
-                yield call_end
 
     def _kept(self, tools: ToolsSpec | None) -> set[str]:
         """Returns the special tokens that are part of a response's text."""

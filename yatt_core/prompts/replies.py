@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from jinja2 import TemplateError
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.chat_template import ChatTemplate, Tools
+from yatt_core.prompts.common_prefix import common_length
 from yatt_core.prompts.control_text import ControlText
 from yatt_core.prompts.prompt import Message
 from yatt_core.protocols.generation import Int32
@@ -89,7 +89,7 @@ class ReplyEncoder:
             return tokens[common:], 0
         if whole.startswith(prompt):
             # Tokens merge across the boundary: the policy meets the prompt's own tokens when it generates.
-            return self._control.encode(whole[len(prompt) :]), 0
+            return self._control.encode(whole[len(prompt) :], goes_on=True), 0
         bare = self._control.encode(self._template.render(history, tools, generates=False))
         if common < common_length(prompt_tokens, bare):
             raise DataError("is rendered by the model's chat template in another way once a reply follows it")
@@ -104,14 +104,14 @@ class ReplyEncoder:
             return [*tail, self._end_of_sequence]
         if self._template.ends_by_next:
             return [*tail, behind[0]]
-        end = self.end_place
+        end = self._end_place
         turn = list(tail[: len(tail) - (len(behind) - 1 - end)])
         if not turn or turn[-1] != behind[end]:
             raise DataError("has a reply that the model's chat template does not end as it ends others")
         return turn
 
     @property
-    def end_place(self) -> int:
+    def _end_place(self) -> int:
         """The place, in what the template writes behind a text, of the token that ends the turn."""
         behind = self._template.end
         return next((place for place, token in enumerate(behind) if token in self._stop_tokens), 0)
@@ -123,7 +123,8 @@ class ReplyEncoder:
             return list(tail[: ends[-1] + 1])
         result = Message("tool", "?", name=message.calls[0].name, call_id=message.calls[0].call_id)
         alone, followed = self._template.between(message, [result], tools)
-        if followed.startswith(alone) and (next_turn := self._control.encode(followed[len(alone) :])):
+        next_turn = self._control.encode(followed[len(alone) :], goes_on=True) if followed.startswith(alone) else []
+        if next_turn:
             return [*tail, next_turn[0]]  # the mark of the next turn ends this one, as in GLM 4.5
         return [*tail, self._end_of_sequence]
 
@@ -132,12 +133,12 @@ class ReplyEncoder:
     ) -> tuple[list[int], list[int]]:
         """Returns a turn as it stands within a conversation, and the tokens between it and the next turn."""
         alone, followed = self._template.between(message, following, tools)
-        before = self._control.encode(alone)
-        after = self._control.encode(followed)
+        before = self._control.encode(alone, goes_on=True)
+        after = self._control.encode(followed, goes_on=True)
         if len(turn) > len(tail):  # the template marks no end; what follows stands behind the turn's text
             if not followed.startswith(alone):
                 raise _changed()
-            behind = self._control.encode(followed[len(alone) :])
+            behind = self._control.encode(followed[len(alone) :], goes_on=True)
             if self._template.ends_by_next or message.calls:
                 return [*turn[:-1], *behind[:1]], behind[1:]
             return turn, behind
@@ -151,7 +152,7 @@ class ReplyEncoder:
     def _place_of_end(self, behind: Sequence[int], message: Message) -> int | None:
         """Returns the place of the token that ends the turn in what the template writes behind its text."""
         if not message.calls:
-            return self.end_place
+            return self._end_place
         ends = [place for place, token in enumerate(behind) if token in self._stop_tokens]
         return ends[-1] if ends else None
 
@@ -168,12 +169,6 @@ def _turns(reply: Sequence[Message]) -> Iterator[tuple[Message, Sequence[Message
     for number, place in enumerate(places):
         is_last = number + 1 == len(places)
         yield reply[place], None if is_last else reply[place + 1 : places[number + 1]]
-
-
-def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns the number of values with which both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def rejected(error: TemplateError) -> DataError:

@@ -21,8 +21,8 @@ from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
 SAMPLE = "a-result"
-Frame = Callable[[str, str], list[int]]
-"""Returns the tokens between two turns for the text of a result and the name of its tool."""
+Frame = Callable[[str, ToolCall | None], list[int]]
+"""Returns the tokens between two turns for the text of a result and the call that it answers, if that is known."""
 
 
 class TagFrame:
@@ -31,9 +31,9 @@ class TagFrame:
     def __init__(self, control: ControlText) -> None:
         self._control = control
 
-    def __call__(self, text: str, tool: str) -> list[int]:
+    def __call__(self, text: str, call: ToolCall | None) -> list[int]:
         """Returns the tokens of a result between tags."""
-        return self._control.encode(f"\n{RESULT}{self._control.guard(text)}{RESULT_END}\n")
+        return self._control.encode(f"\n{RESULT}{self._control.guard(text)}{RESULT_END}\n", goes_on=True)
 
 
 class TemplateFrame:
@@ -56,7 +56,7 @@ class TemplateFrame:
         self._before = [*system, QUESTION]
         self._tools = tools
         try:
-            shown = SAMPLE in self._texts(SAMPLE, PROBE.name)[1]
+            shown = SAMPLE in self._texts(SAMPLE, None)[1]
         except TemplateError as error:
             raise ConfigurationError(
                 f"rollout.tools: the model's chat template rejects tool messages: {error}"
@@ -64,13 +64,13 @@ class TemplateFrame:
         if not shown:
             raise ConfigurationError("rollout.tools: the model's chat template drops tool messages")
 
-    def __call__(self, text: str, tool: str) -> list[int]:
+    def __call__(self, text: str, call: ToolCall | None) -> list[int]:
         """Returns the tokens between the turn that calls a tool and the next turn."""
-        alone, followed = self._texts(text, tool or PROBE.name)
+        alone, followed = self._texts(text, call)
         if not followed.startswith(alone):
-            return self._behind_end(self._control.encode(followed))
-        after = self._control.encode(followed[len(alone) :])
-        ended = self._control.encode(alone)
+            return self._behind_end(self._control.encode(followed, goes_on=True))
+        after = self._control.encode(followed[len(alone) :], goes_on=True)
+        ended = self._control.encode(alone, goes_on=True)
         ends = [place for place, token in enumerate(ended) if token in self._stop_tokens]
         if ends:
             return [*ended[ends[-1] + 1 :], *after]
@@ -80,12 +80,14 @@ class TemplateFrame:
         """Returns the tokens without the one that ends the turn before them, if they begin with it."""
         return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
 
-    def _texts(self, text: str, tool: str) -> tuple[str, str]:
+    def _texts(self, text: str, call: ToolCall | None) -> tuple[str, str]:
         """Returns what the template writes for a message that calls the tool, without and with the result behind it."""
         form = self._template.calls
-        calls = (ToolCall(tool, PROBE.arguments, PROBE.call_id),) if form is not None and form.syntax else ()
+        name = PROBE.name if call is None else call.name
+        call_id = PROBE.call_id if call is None or not call.call_id else call.call_id
+        calls = (ToolCall(name, PROBE.arguments, call_id),) if form is not None and form.syntax else ()
         called = Message("assistant", "" if calls else CONTENT, calls=calls)
-        result = Message("tool", text, name=tool, call_id=PROBE.call_id)
+        result = Message("tool", text, name=name, call_id=call_id)
         return self._template.between(called, [result], self._tools, self._before)
 
 
@@ -98,30 +100,30 @@ class ResultEncoder:
     def __init__(self, frame: Frame, limit: int) -> None:
         self._frame = frame
         self._limit = limit
-        if (bare := len(self._frame(SAMPLE[:1], ""))) > limit:
+        if (bare := len(self._frame(SAMPLE[:1], None))) > limit:
             raise ConfigurationError(
                 f"rollout.tools.max_result_tokens: {limit} is too small, because a result of one letter takes {bare} "
                 f"tokens in the chat template's frame; expected at least {bare}"
             )
 
-    def __call__(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def __call__(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Returns the tokens [length] and the text that they encode, truncated if it does not fit.
 
-        tool: name of the tool that the result comes from; empty if it is not known.
+        call: what is answered; None if it is not known.
         """
         kept = text
-        tokens = self._frame(text, tool)
+        tokens = self._frame(text, call)
         if len(tokens) > self._limit:
             low = 0
             high = len(text)
             while low < high:
                 middle = (low + high + 1) // 2
-                if len(self._frame(text[:middle], tool)) <= self._limit:
+                if len(self._frame(text[:middle], call)) <= self._limit:
                     low = middle
                 else:
                     high = middle - 1
             kept = text[:low]
-            tokens = self._frame(kept, tool)
+            tokens = self._frame(kept, call)
         return np.array(tokens, dtype=np.int32), kept
 
 

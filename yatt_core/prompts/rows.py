@@ -6,7 +6,7 @@ row that the run's objective cannot use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,18 @@ import numpy.typing as npt
 
 from yatt_core.errors import DataError, TooLongError
 from yatt_core.prompts.codec import TextCodec, encode_question
-from yatt_core.prompts.common_prefix import common_messages, common_text, has_turns, read_dialogue
-from yatt_core.prompts.conversations import is_conversation, read_conversation, read_reply
 from yatt_core.prompts.keys import MISSING, hint, value_at
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.replies import EncodedReply
+from yatt_core.prompts.responses import Messages, divided, reply_of
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.objective import KtoObjective, RewardModelObjective, SftObjective
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.data import FileSource, Source
 
-Reply = tuple[Message, ...]
-"""The messages of a response, from the assistant's first to its last."""
+LABELS: Mapping[str, bool] = {"true": True, "false": False, "1": True, "0": False}
+"""How texts say whether a response is desirable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Responses:
     desirable: the label of a single response; True without labels.
     """
 
-    replies: tuple[Reply, ...]
+    replies: tuple[Messages, ...]
     desirable: bool = True
 
     @property
@@ -73,7 +72,7 @@ def responses_of(spec: RunSpec, prompt: Prompt) -> Responses:
     return Responses(_pair(prompt, source))
 
 
-def encode_response(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Reply) -> EncodedResponse:
+def encode_response(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Messages) -> EncodedResponse:
     """Returns the tokens of a prompt with a response. Raises `TooLongError` if they are too many and may not be cut."""
     if isinstance(spec.objective, RewardModelObjective):
         return _judged(spec, codec, prompt, reply)
@@ -95,7 +94,10 @@ def encode_response(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Repl
             "raise it, or use data.over_long"
         )
     if not learnt[:most].any():
-        raise TooLongError(f"prompt {prompt.prompt_id}: nothing that is learnt is left of its response after the cut")
+        raise DataError(
+            f"prompt {prompt.prompt_id}: nothing that is learnt is among the first {most} tokens of its response, to which it is "
+            "cut; raise rollout.max_new_tokens, or use data.over_long: skip"
+        )
     return EncodedResponse(question, answer[:most], learnt[:most], len(answer) > most)
 
 
@@ -133,15 +135,22 @@ def encode_demonstration(prompt: Prompt, codec: TextCodec, several_turns: bool) 
     learnt = [first.learnt]
     for result, turn in zip(results, others, strict=True):
         between, _ = codec.encode_result(result)
+        between = between[: len(between) - turn.missing]
         tokens += [between, turn.tokens]
         learnt += [np.zeros(len(between), dtype=np.bool_), turn.learnt]
     return EncodedReply(np.concatenate(tokens), np.concatenate(learnt), first.missing)
 
 
-def _judged(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Reply) -> EncodedResponse:
+def _judged(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Messages) -> EncodedResponse:
     template = spec.objective.template if isinstance(spec.objective, RewardModelObjective) else None
-    if any(message.calls for message in (*prompt.messages, *reply)):
+    messages = (*prompt.messages, *reply)
+    if any(message.calls for message in messages):
         raise DataError(f"prompt {prompt.prompt_id}: a reward model reads no calls of tools; leave such rows out")
+    if any(message.thoughts for message in messages):
+        raise DataError(
+            f"prompt {prompt.prompt_id}: a reward model reads no thoughts in a key of their own; write them into the content, "
+            "between the model's marks of thoughts, or leave them out"
+        )
     try:
         tokens = codec.encode_judged(template, prompt, reply)
     except DataError as error:
@@ -155,7 +164,7 @@ def _judged(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Reply) -> En
     return EncodedResponse(tokens, np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.bool_), False)
 
 
-def _answer(prompt: Prompt, source: Source) -> Reply:
+def _answer(prompt: Prompt, source: Source) -> Messages:
     if prompt.reply:
         return prompt.reply
     if prompt.answer is None:
@@ -168,48 +177,29 @@ def _answer(prompt: Prompt, source: Source) -> Reply:
     return (Message("assistant", prompt.answer),)
 
 
-def _pair(prompt: Prompt, source: FileSource) -> tuple[Reply, ...]:
+def _pair(prompt: Prompt, source: FileSource) -> tuple[Messages, ...]:
     """Returns the preferred and the other response of a row."""
     keys = (source.chosen_field, source.rejected_field)
     values = [_value(prompt, key) for key in keys]
     try:
         if source.prompt_field is None and source.prompt_template is None:
-            return _behind_common(values[0], values[1], source)
+            both = divided(values[0], values[1], source)
+            return both.chosen, both.rejected
     except DataError as error:
         raise DataError(f"prompt {prompt.prompt_id}: {keys[0]!r} and {keys[1]!r} {error}") from None
     return tuple(_response(prompt, key, value, source) for key, value in zip(keys, values, strict=True))
 
 
-def _behind_common(chosen: Any, rejected: Any, source: FileSource) -> tuple[Reply, Reply]:
-    """Returns what follows the prompt that two responses have in common."""
-    first = _messages(chosen, source)
-    second = _messages(rejected, source)
-    if first is None or second is None:
-        count = common_text(chosen, rejected)
-        return (Message("assistant", chosen[count:]),), (Message("assistant", rejected[count:]),)
-    count = common_messages(first, second)
-    return first[count:], second[count:]
-
-
-def _messages(value: Any, source: FileSource) -> Reply | None:
-    """Returns the messages of a value; None for a text that is no dialogue."""
-    if not source.rendered and (isinstance(value, list) or is_conversation(value)):
-        return read_conversation(value)
-    return None if source.dialogue is None else read_dialogue(value, source.dialogue)
-
-
-def _response(prompt: Prompt, key: str, value: Any, source: FileSource) -> Reply:
+def _response(prompt: Prompt, key: str, value: Any, source: FileSource) -> Messages:
     """Returns a response behind a prompt of its own, which may repeat that prompt."""
     before = prompt.messages or (Message("user", prompt.text),)
     try:
-        if source.rendered and isinstance(value, str):
-            return (Message("assistant", value),)
-        if source.dialogue is not None and isinstance(value, str) and has_turns(value, source.dialogue):
-            turns = read_dialogue(value, source.dialogue)
-            return read_reply([{"role": turn.role, "content": turn.content} for turn in turns], before)
-        return read_reply(value, before)
+        reply = reply_of(value, before, source)
+        if reply is None and not isinstance(value, str):
+            raise DataError(f"is {type(value).__name__}; expected a string, or messages that end with the assistant's")
     except DataError as error:
         raise DataError(f"prompt {prompt.prompt_id}: {key!r} {error}") from None
+    return (Message("assistant", value),) if reply is None else reply
 
 
 def _value(prompt: Prompt, key: str) -> Any:
@@ -224,6 +214,8 @@ def _value(prompt: Prompt, key: str) -> Any:
 
 def _label(prompt: Prompt, key: str) -> bool:
     value = value_at(prompt.entry, key)
+    if isinstance(value, str):  # every value of a CSV file is text
+        value = LABELS.get(value.strip().lower(), value)
     if value is None or value not in (True, False):
         raise DataError(
             f"prompt {prompt.prompt_id}: {key!r} is {value!r}; expected true or false (data.sources label_field)"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.replies import EncodedReply
+from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.protocols.generation import Int32
 
 
@@ -20,30 +21,12 @@ class TextCodec(Protocol):
         ...
 
     @property
-    def vocabulary(self) -> int:
-        """Number of tokens."""
-        ...
-
-    @property
     def reading(self) -> Reading:
         """How the turns of the model are read."""
         ...
 
-    def encode_prompt(
-        self,
-        text: str,
-        prompt_id: str = "",
-        images: int = 0,
-        messages: Sequence[Message] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        rendered: bool = False,
-    ) -> Int32:
-        """Returns the tokens of a prompt, ready for generation: [length].
-
-        images: number of images in the prompt.
-        messages: the conversation of which the text is the transcript; empty for a single question.
-        tools: descriptions of the tools of this prompt; empty for those of the spec.
-        rendered: whether the text is what the model reads, without its chat template.
+    def encode_prompt(self, prompt: Prompt) -> Int32:
+        """Returns the tokens of a prompt, ready for generation: [length]. One without tools gets those of the spec.
 
         Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
         for its images.
@@ -78,10 +61,10 @@ class TextCodec(Protocol):
         """Returns the text of a turn: that of its tokens, behind what the chat template wrote at its beginning."""
         ...
 
-    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def encode_result(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Returns the tokens between a turn that calls a tool and the next turn, [length], and the result's text.
 
-        tool: name of the tool; empty if the call named none.
+        call: what is answered; None if it could not be read, or is not known.
 
         The text is truncated if it is too long.
         """

@@ -27,6 +27,13 @@ class Marks:
         """All marks: they survive decoding, although some are special tokens."""
         return (self.begin, self.end, *self.framing)
 
+    def framing_end(self, text: str, place: int) -> int:
+        """Returns the place behind what may stand before a final text, if it stands at a place of a text."""
+        for frame in self.framing:
+            if text.startswith(frame, place):
+                place += len(frame)
+        return place
+
 
 THINK = Marks()
 """The marks of most models that think."""
@@ -92,8 +99,5 @@ def _spans(text: str, marks: Marks) -> tuple[list[tuple[int, int]], list[tuple[i
         inside = False
     if inside:
         return [*thoughts, (start, len(text))], []
-    for frame in marks.framing:
-        if text.startswith(frame, start):
-            start += len(frame)
-    final.append((start, len(text)))
+    final.append((marks.framing_end(text, start), len(text)))
     return thoughts, [(begin, end) for begin, end in final if end > begin]

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from yatt_core.prompts.call_syntaxes import DEFAULT, SYNTAXES, MalformedCallError
-from yatt_core.prompts.thoughts import THINK, Marks, split_thoughts
+from yatt_core.prompts.call_syntaxes import SYNTAXES, MalformedCallError
+from yatt_core.prompts.reading import UNKNOWN as UNKNOWN_READING
+from yatt_core.prompts.reading import Reading
+from yatt_core.prompts.thoughts import split_thoughts
 
 RESULT, RESULT_END = "<tool_result>", "</tool_result>"
 
@@ -61,19 +63,19 @@ class ToolAnswer:
         return cls(f"error: {said}", f"{kind}: {said}")
 
 
-def read_call(text: str, marks: Marks = THINK, syntax: str = DEFAULT) -> ToolCall | ToolAnswer | None:
-    """Returns the call in a turn's text behind its thoughts; None if there is none.
-
-    marks: what thoughts begin and end with; a call that is drafted in thoughts is none.
-    syntax: the form in which the model writes calls, one of `SYNTAXES`.
+def read_call(text: str, reading: Reading = UNKNOWN_READING) -> ToolCall | ToolAnswer | None:
+    """Returns the call in a turn's text behind its thoughts; None if there is none. A call drafted in thoughts is none.
 
     For an invalid call, returns an answer that explains what is wrong.
     """
     try:
-        written = SYNTAXES[syntax](split_thoughts(text, marks).final)
+        written = SYNTAXES[reading.syntax](split_thoughts(text, reading.marks).final)
     except MalformedCallError as error:
         return ToolAnswer.failed(MALFORMED, str(error))
-    return None if written is None else ToolCall(written.name, written.arguments)
+    if written is None:
+        return None
+    as_written = {key: text for key, text in written.texts.items() if (written.name, key) in reading.texts}
+    return ToolCall(written.name, {**written.arguments, **as_written}, written.call_id)
 
 
 def write_result(text: str) -> str:

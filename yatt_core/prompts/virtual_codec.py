@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.replies import EncodedReply
 from yatt_core.prompts.token_lists import checked, without_stop
+from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -29,26 +29,17 @@ class VirtualCodec:
     def __init__(
         self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_fraction: float = 0.0
     ) -> None:
-        self.vocabulary = vocabulary
         self._longest = longest
         self._tools = [tool.name for tool in tools.functions] if tools else []
         self._longest_result = tools.max_result_tokens if tools else 0
         self._calls_below = tool_call_fraction * vocabulary if tools else 0.0
 
-    def encode_prompt(
-        self,
-        text: str,
-        prompt_id: str = "",
-        images: int = 0,
-        messages: Sequence[Message] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        rendered: bool = False,
-    ) -> Int32:
+    def encode_prompt(self, prompt: Prompt) -> Int32:
         """Returns the bytes of a prompt or of its transcript: [length]; images take no tokens.
 
         Raises `DataError`, which names the prompt, if it is too long.
         """
-        return checked(list(text.encode()), self._longest, prompt_id, text)
+        return checked(list(prompt.text.encode()), self._longest, prompt.prompt_id, prompt.text)
 
     def encode_answer(self, text: str) -> Int32:
         """Returns the bytes of an answer and the stop token: [length]."""
@@ -76,7 +67,7 @@ class VirtualCodec:
         """Returns the text of a turn, which begins with its tokens."""
         return self.decode(tokens)
 
-    def encode_result(self, text: str, tool: str = "") -> tuple[Int32, str]:
+    def encode_result(self, text: str, call: ToolCall | None = None) -> tuple[Int32, str]:
         """Returns the bytes of a result, truncated if it is too long, and the text that remains."""
         data = text.encode()[: self._longest_result]
         return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +19,15 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from yatt_core.errors import InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.prompts.thoughts import split_thoughts
 from yatt_core.rewards import code_harness
 from yatt_core.rewards.code_cases import CallCase, Case, CaseKeys, ProgramCase, RowTests, row_tests
+from yatt_core.rewards.extraction import final_of
 from yatt_core.rewards.options import built_in
 from yatt_core.rewards.sandboxed_program import MAIN, ProgramLimits, run_program
 
-LABELS = ("```python", "```python3", "```py")
+LABELS = ("python", "python3", "py")
 FENCE = "```"
+_OPENING = re.compile(r"(?P<indent>\s*)(?P<fence>`{3,})\s*(?P<label>[^\s`]*)[^`]*")
 HARNESS = Path(code_harness.__file__).read_text(encoding="utf-8")
 CLOSE = 1e-6
 """Relative and absolute difference of equal numbers if one of them has a fraction."""
@@ -84,7 +86,7 @@ def code_tests(prompt: Prompt, response: str, options: CodeTests, final: str | N
     """
     tests = row_tests(prompt, options)
     if not options.with_thoughts:
-        response = split_thoughts(response).final if final is None else final
+        response = final_of(response, final)
     is_code = options.extract == "whole" or (tests.prefix and FENCE not in response)
     code = response if is_code else fenced(response)
     if code is None or not code.strip():
@@ -171,21 +173,33 @@ def _is_value(found: Any, expected: Any) -> bool:
 
 
 def fenced(text: str) -> str | None:
-    """Returns the contents of the last complete block that is labelled as Python, or else of the last unlabelled one."""
+    """Returns the contents of the last complete block that is labelled as Python, or else of the last unlabelled one.
+
+    As in Markdown, a label is the first word behind the fence, a fence ends with at least as many marks as it begins with, and
+    the lines lose the white space before the fence, in a list for example, but no more.
+    """
     found: dict[bool, str] = {}
-    label, block = "", list[str]()
+    opening: re.Match[str] | None = None
+    block = list[str]()
     for line in text.splitlines():
         mark = line.strip()
-        if not label:
-            label = mark.lower() if mark.startswith(FENCE) else ""
+        if opening is None:
+            opening = _OPENING.fullmatch(line)
             block = []
-        elif mark == FENCE:
-            if label in LABELS or label == FENCE:
-                found[label in LABELS] = "\n".join(block)
-            label = ""
+        elif len(mark) >= len(opening["fence"]) and not mark.strip("`"):
+            label = opening["label"].lower()
+            if label in LABELS or not label:
+                found[label in LABELS] = _shifted(block, len(opening["indent"]))
+            opening = None
         else:
             block.append(line)
     return found.get(True, found.get(False))
+
+
+def _shifted(lines: Sequence[str], most: int) -> str:
+    """Returns lines without the white space that all of them begin with, up to so many characters."""
+    common = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return "\n".join(line[min(common, most) :] for line in lines)
 
 
 def _lines(text: str) -> list[str]:

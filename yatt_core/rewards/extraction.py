@@ -28,6 +28,11 @@ _BOX = re.compile(
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
+def final_of(text: str, final: str | None) -> str:
+    """Returns the final text of a response: the one that is known, or what stands behind the marks of most models."""
+    return split_thoughts(text).final if final is None else final
+
+
 class ResponseExtraction(Options):
     """Where the answer is in a response.
 
@@ -64,7 +69,7 @@ class ResponseExtraction(Options):
         final: the text without its thoughts; by default it is divided at the marks of most models.
         """
         if not self.with_thoughts:
-            text = split_thoughts(text).final if final is None else final
+            text = final_of(text, final)
         return self._extracted(self.extract, text)
 
     def _extracted(self, how: How, text: str) -> str | None:
@@ -102,7 +107,7 @@ class Extraction(ResponseExtraction):
 
     def _of_reference(self, answer: str) -> str:
         text = last_turn(answer)
-        found = self._extracted(self.extract_reference, text if self.with_thoughts else split_thoughts(text).final)
+        found = self._extracted(self.extract_reference, text if self.with_thoughts else final_of(text, None))
         if found is None:
             raise DataError(f"the reference answer has no {self.extract_reference}: {answer!r:.100}")
         return found

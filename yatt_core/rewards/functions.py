@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.named_code import CodeFile, read_code
+from yatt_core.named_code import CodeFile, SentFile
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.steps import split_steps
 from yatt_core.rewards.calls import Call, Limits, Outcome, made
@@ -78,8 +78,7 @@ def load_part(part: FunctionPart, run_folder: Path | None = None, critique: Crit
     if code is None:
         name = FunctionName(place, part.function or "", part.options)
     else:
-        path, data = read_code(code, run_folder)
-        name = FunctionName(place, code.attribute, part.options, str(path), data.decode("latin-1"))
+        name = FunctionName(place, code.attribute, part.options, SentFile.read(code, run_folder))
     function = resolve(name) if is_linear(name) else reward_process().load(name)
     named = critique if critique is not None and critique.part == part.name else None
     if function.takes_steps and named is None:

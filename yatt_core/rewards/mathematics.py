@@ -72,9 +72,10 @@ def check_row(prompt: Prompt, response: str, options: MathEqual) -> float:
 
 def _equal(given: str, reference: str, options: MathEqual) -> bool:
     """Returns whether two answers are equal; both have plain numbers. Raises as `math_equal` does."""
-    if any(_same_text(text, reference) for text in (given, boxed(given)) if text):
+    texts = [text for text in (given, boxed(given)) if text]
+    if any(_same_text(text, reference) for text in texts):
         return True
-    number = number_alone(given)
+    number = next(filter(None, map(number_alone, texts)), None)
     wanted = number_alone(reference)
     if number is not None and wanted is not None and not (number[1] or wanted[1]):
         return near(number[0], wanted[0], options.decimals)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
-from yatt_core.installed import find_function, find_in_file
+from yatt_core.installed import find_function
+from yatt_core.named_code import SentFile
 from yatt_core.rewards.conventions import RewardFunction, reward_function
 
 GROUP = "yatt.rewards"
@@ -26,20 +26,24 @@ class FunctionName:
 
     place: the place that names it, for messages.
     function: an entry point or a dotted name; for a function in a file, its name in the file.
-    path: the file that contains it; empty for installed code.
-    code: the contents of the file.
+    file: the file that contains it; None for installed code.
     """
 
     place: str
     function: str
     options: Mapping[str, Any]
-    path: str = ""
-    code: str = ""
+    file: SentFile | None = None
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> FunctionName:
+        """Returns the name with these fields, which have been JSON."""
+        file = fields["file"]
+        return cls(fields["place"], fields["function"], fields["options"], file and SentFile(**file))
 
 
 def is_linear(name: FunctionName) -> bool:
     """Returns True for a function that needs no process of its own."""
-    found = [point.value for point in entry_points(group=GROUP, name=name.function)] if not name.path else []
+    found = [point.value for point in entry_points(group=GROUP, name=name.function)] if name.file is None else []
     return bool(found) and all(value.startswith(LINEAR) for value in found)
 
 
@@ -49,8 +53,6 @@ def resolve(name: FunctionName) -> RewardFunction:
     Raises `ConfigurationError` for an unknown name (naming the closest ones), for a function that cannot be
     imported or called, and for options that it does not accept.
     """
-    if name.path:
-        function = find_in_file(Path(name.path), name.code.encode("latin-1"), name.function, name.place)
-    else:
-        function = find_function(name.function, GROUP, name.place)
+    file = name.file
+    function = find_function(name.function, GROUP, name.place) if file is None else file.find(name.function, name.place)
     return reward_function(function, name.options, name.place)

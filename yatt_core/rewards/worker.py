@@ -57,7 +57,7 @@ class Server:
 
     def _load(self, request: dict[str, Any]) -> None:
         try:
-            function = resolve(FunctionName(**request["load"]))
+            function = resolve(FunctionName.of_fields(request["load"]))
         except ConfigurationError as error:
             self._say({"refused": str(error)})
             return

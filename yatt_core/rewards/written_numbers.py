@@ -19,7 +19,7 @@ _SEPARATOR = r"(?:,\\!|\{,\}|\\[,!]|[,\u2009\u202f\u00a0])"
 """Between thousands: a comma, also in LaTeX's spellings, or a narrow space."""
 _THOUSANDS = rf"[0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+(?![0-9])"
 _DIGITS = rf"(?:(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
-_EXPONENT = rf"(?:[eE]{SIGN}?[0-9]+(?![0-9A-Za-z.]))?"
+_EXPONENT = rf"(?:[eE]{SIGN}?[0-9]+(?!\.?[0-9A-Za-z]))?"
 # A dash directly behind a digit, a letter or a bracket is an operator or a hyphen: the 5 of `8-5` is not negative.
 _NUMBER = re.compile(rf"(?:(?<![\w)\]}}%])(?P<sign>{SIGN})(?:{_CURRENCY})?)?(?P<digits>{_DIGITS}{_EXPONENT})")
 _ALONE = re.compile(

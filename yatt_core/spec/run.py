@@ -348,6 +348,11 @@ class RunSpec(SpecModel):
                 yield f"{key}: a virtual trainer has no model, so it cannot be its own teacher; write distillation: null"
             if self.data.has_images:
                 yield f"{key}: it supports text prompts only; write distillation: null, or leave image_field out"
+            for number in self.data.rendered_sources:
+                yield (
+                    f"{key}: the texts of data.sources.{number} are rendered, so that the answer has no place in them; write "
+                    "distillation: null, or leave rendered out"
+                )
 
     def _unfit_sampling(self) -> Iterator[str]:
         data, samples = self.data, self.rollout.samples_per_prompt

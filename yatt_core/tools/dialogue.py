@@ -135,7 +135,7 @@ class Dialogue:
     def __init__(self, rollout: RolloutSpec, codec: TextCodec, prompts: Sequence[Int32], media: Media = ()) -> None:
         self._rollout, self._codec, self._media = rollout, codec, media
         self.responses = [Response(prompt, codec.reading) for prompt in prompts]
-        self._called: dict[int, str] = {}
+        self._called: dict[int, ToolCall | ToolAnswer] = {}
 
     @property
     def turn(self) -> int:
@@ -179,7 +179,7 @@ class Dialogue:
             left = None if support is None else support.at(span)
             response.say(tokens, result.log_probs[span], self._codec.decode_turn(tokens), left)
             cut = finish == FINISHED_LENGTH
-            call = None if cut or self._rollout.tools is None else self._read_call(response.last_turn)
+            call = None if cut or self._rollout.tools is None else read_call(response.last_turn, self._codec.reading)
             if cut or (call is not None and response.spoken >= self._rollout.max_new_tokens):
                 response.finish = FINISH_LENGTH
             elif call is None:
@@ -188,19 +188,17 @@ class Dialogue:
                 response.finish = FINISH_TURNS
             else:
                 calls[number] = call
-                self._called[number] = call.name if isinstance(call, ToolCall) else ""
+                self._called[number] = call
         return calls
-
-    def _read_call(self, turn: str) -> ToolCall | ToolAnswer | None:
-        reading = self._codec.reading
-        return read_call(turn, reading.marks, reading.syntax)
 
     def tell(self, answers: Mapping[int, ToolAnswer]) -> None:
         """Adds the answers to all calls of the latest turn."""
         for number, answer in answers.items():
             response = self.responses[number]
             response.tool_error = response.tool_error or answer.error
-            tokens, text = self._codec.encode_result(answer.text, self._called.get(number, ""))
+            call = self._called.get(number)
+            answered = call if isinstance(call, ToolCall) else None
+            tokens, text = self._codec.encode_result(answer.text, answered)
             response.be_told(tokens, text)
 
 

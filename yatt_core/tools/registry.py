@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import find_function, find_in_file
-from yatt_core.named_code import CodeFile, read_code
+from yatt_core.installed import find_function
+from yatt_core.named_code import CodeFile, SentFile
 
 GROUP = "yatt.tools"
 
@@ -34,25 +33,13 @@ class NamedTool(Protocol):
     def options(self) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFile:
-    """The file of a tool, as the tool process receives it.
-
-    path: where the bytes come from, for tracebacks.
-    code: the bytes, each as one character.
-    """
-
-    path: str
-    code: str
-
-
 def tool_file(tool: NamedTool) -> CodeFile | None:
     """Returns the file that defines a tool's function; None for installed code."""
     place = f"rollout.tools.functions {tool.name!r}: file"
     return None if tool.file is None else CodeFile.named(place, tool.file, tool.sha256)
 
 
-def find_tool(name: str, function: str, options: Mapping[str, Any], file: ToolFile | None = None) -> Callable[..., Any]:
+def find_tool(name: str, function: str, options: Mapping[str, Any], file: SentFile | None = None) -> Callable[..., Any]:
     """Returns a tool's function.
 
     function: its name as the spec has it, or within the file.
@@ -65,7 +52,7 @@ def find_tool(name: str, function: str, options: Mapping[str, Any], file: ToolFi
         found = find_function(function, GROUP, place)
     else:
         place = f"rollout.tools.functions {name!r}: file {file.path!r}"
-        found = find_in_file(Path(file.path), file.code.encode("latin-1"), function, place)
+        found = file.find(function, place)
     try:
         inspect.signature(found).bind_partial(**options)
     except (TypeError, ValueError) as error:
@@ -73,7 +60,7 @@ def find_tool(name: str, function: str, options: Mapping[str, Any], file: ToolFi
     return found
 
 
-def read_tool(tool: NamedTool, run_folder: Path | None) -> tuple[str, ToolFile | None]:
+def read_tool(tool: NamedTool, run_folder: Path | None) -> tuple[str, SentFile | None]:
     """Returns the function's name and the file that defines it, as `find_tool` takes them.
 
     run_folder: folder of the run, which has its own copy of a file; None before there is a run.
@@ -83,8 +70,7 @@ def read_tool(tool: NamedTool, run_folder: Path | None) -> tuple[str, ToolFile |
     code = tool_file(tool)
     if code is None:
         return tool.function or "", None
-    path, data = read_code(code, run_folder)
-    return code.attribute, ToolFile(str(path), data.decode("latin-1"))
+    return code.attribute, SentFile.read(code, run_folder)
 
 
 def check_tools(tools: Iterable[NamedTool], run_folder: Path | None = None) -> None:

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.named_code import SentFile
 from yatt_core.orphans import death
 from yatt_core.prompts.tool_calls import DIED
-from yatt_core.tools.registry import ToolFile, find_tool
+from yatt_core.tools.registry import find_tool
 from yatt_core.tools.sandbox import Bounds, sandbox_call, write_line
 
 
@@ -122,7 +123,7 @@ def main() -> int:
     try:
         tools = {
             tool["name"]: Bounds(
-                find_tool(tool["name"], tool["function"], tool["options"], tool["file"] and ToolFile(**tool["file"])),
+                find_tool(tool["name"], tool["function"], tool["options"], tool["file"] and SentFile(**tool["file"])),
                 tool["options"],
                 tool["seconds"],
                 tool["memory_bytes"],

@@ -30,7 +30,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.experience.prepared import read_prepared
 from yatt_core.problems import Problems
 from yatt_core.spec import override_spec, parse_spec
-from yatt_core.spec.reading.code_files import with_digests
+from yatt_core.spec.reading.code_digests import with_digests
 from yatt_core.spec.run import RunSpec
 
 LOSS = {"kind": "custom", "function": "my_methods:squared_loss", "options": {"strength": 2.0}}

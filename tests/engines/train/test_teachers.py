@@ -246,3 +246,9 @@ def test_who_teaches_when_is_checked() -> None:
 def test_a_virtual_policy_cannot_teach_itself() -> None:
     (line,) = mistakes(algorithm={"distillation": {"privileged": {}}}, **VIRTUAL)
     assert line.startswith("algorithm.distillation.privileged: ")
+
+
+def test_a_policy_cannot_teach_itself_with_rendered_prompts() -> None:
+    rendered = {"kind": "jsonl", "path": "rows.jsonl", "rendered": True}
+    (line,) = mistakes(data={"sources": [rendered]}, algorithm={"distillation": {"privileged": {}}})
+    assert line.startswith("algorithm.distillation.privileged: ") and "data.sources.0 are rendered" in line

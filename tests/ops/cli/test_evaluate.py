@@ -59,7 +59,7 @@ def answered_one_by_one(home: Home, run: str) -> int:
     engine.update_weights(weights_of(trainer), 0)
     correct = 0
     for prompt in Inputs.open(folder / INPUTS, spec).held_out:
-        tokens = [codec.encode_prompt(prompt.text)]
+        tokens = [codec.encode_prompt(prompt)]
         request = GenerateRequest(tokens, np.zeros((1, 1), np.uint64), 8, codec.stop_tokens, 0, greedy=True)
         text = codec.decode(engine.generate(request).tokens)
         correct += scorer.score([Scored(prompt, Completion.of_turns(text, [text], 1))])[0].correct

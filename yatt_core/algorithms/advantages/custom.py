@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from yatt_core.algorithms.advantages.base import Advantage, Float64, RewardBatch
-from yatt_core.algorithms.own import ADVANTAGES, PLACES, call, name_of
+from yatt_core.algorithms.own import ADVANTAGES, call, place_of
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.errors import ConfigurationError
-from yatt_core.named_code import file_name, require_one_name
 
 
 class CustomAdvantage(Advantage):
@@ -19,7 +19,7 @@ class CustomAdvantage(Advantage):
     kind: Literal["custom"] = "custom"
     function: str | None = None
     """`package.module:function`, or the name of an entry point of the group `yatt.advantages`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed on unchanged."""
@@ -28,11 +28,6 @@ class CustomAdvantage(Advantage):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. An exact run refuses another source; no run
     executes a `file` with other contents."""
-
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -56,12 +51,12 @@ class CustomAdvantage(Advantage):
         if not isinstance(found, np.ndarray) or found.shape != expected or found.dtype != np.float64:
             shape = getattr(found, "shape", type(found).__name__)
             raise ConfigurationError(
-                f"{PLACES[ADVANTAGES]}: {name_of(self)} returned {shape}; expected {expected[0]} {self.of} in a float64 array"
+                f"{place_of(self, ADVANTAGES)} returned {shape}; expected {expected[0]} {self.of} in a float64 array"
             )
         if not np.isfinite(found).all():
             place = int(np.argmin(np.isfinite(found)))
             raise ConfigurationError(
-                f"{PLACES[ADVANTAGES]}: {name_of(self)} returned {found[place]} at index {place} of {expected[0]} {self.of}; "
+                f"{place_of(self, ADVANTAGES)} returned {found[place]} at index {place} of {expected[0]} {self.of}; "
                 "expected finite numbers"
             )
         return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from yatt_core.algorithms.losses.base import PolicyLoss
-from yatt_core.algorithms.own import LOSSES, PLACES, call, name_of
+from yatt_core.algorithms.own import LOSSES, call, place_of
 from yatt_core.algorithms.tokens import PolicyTokens, TokenLosses
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.errors import ConfigurationError
-from yatt_core.named_code import file_name, require_one_name
 
 
 class CustomLoss(PolicyLoss):
@@ -19,7 +19,7 @@ class CustomLoss(PolicyLoss):
     kind: Literal["custom"] = "custom"
     function: str | None = None
     """`package.module:function`, or the name of an entry point of the group `yatt.losses`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed on unchanged."""
@@ -28,11 +28,6 @@ class CustomLoss(PolicyLoss):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. An exact run refuses another source; no run
     executes a `file` with other contents."""
-
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -53,12 +48,12 @@ class CustomLoss(PolicyLoss):
         sizes = [part.shape if isinstance(part, torch.Tensor) else type(part).__name__ for part in parts]
         if sizes != [tokens.log_probs.shape] * 2:
             raise ConfigurationError(
-                f"{PLACES[LOSSES]}: {name_of(self)} returned {type(found).__name__} with shapes {sizes}; expected TokenLosses "
+                f"{place_of(self, LOSSES)} returned {type(found).__name__} with shapes {sizes}; expected TokenLosses "
                 f"with two tensors of {len(tokens.log_probs)} tokens"
             )
         if tokens.log_probs.requires_grad and torch.is_grad_enabled() and not found.values.requires_grad:
             raise ConfigurationError(
-                f"{PLACES[LOSSES]}: {name_of(self)} returned losses without gradients, from which nothing is learned; expected "
+                f"{place_of(self, LOSSES)} returned losses without gradients, from which nothing is learned; expected "
                 "a function of tokens.log_probs, log_ratio or ratio"
             )
         return found  # type: ignore[no-any-return]

@@ -52,7 +52,7 @@ def read_layout(folder: Path) -> TensorLayout:
         raise ConfigurationError(f"{folder}: is not a readable model folder: {error}") from None
     if not shapes:
         raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
-    text = config.get("text_config", config)
+    text = config.get("text_config") or config
     tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
     if tied:
         shapes.pop(HEAD, None)

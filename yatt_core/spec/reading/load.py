@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from yatt_core.errors import ConfigurationError
 from yatt_core.problems import Problems
 from yatt_core.spec.presets import PRESET, preset_tree
-from yatt_core.spec.reading.code_files import with_digests
+from yatt_core.spec.reading.code_digests import with_digests
 from yatt_core.spec.reading.documents import described, read_document, with_absolute_paths
 from yatt_core.spec.reading.layers import Layer, Override, keys_of, lay_over, origin_of
 from yatt_core.spec.reading.mistakes import mistakes_in

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, model_validator
 
-from yatt_core.named_code import file_name, require_one_name
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.critique import CritiqueSpec, critique_mistakes
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TemplatedPart
@@ -26,7 +26,7 @@ class FunctionPart(RewardPartBase):
     kind: Literal["function"] = "function"
     function: str | None = None
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`; YATT executes this file. The run keeps its own copy."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
@@ -45,16 +45,9 @@ class FunctionPart(RewardPartBase):
             return given
         return given if {"on_failure", FORMER_NAME} & set(given) else {**given, "on_failure": "mask"}
 
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
-
     @model_validator(mode="after")
     def _named_once(self) -> Self:
-        require_one_name(self.function, self.file)
-        if self.file is None and self.sha256 is not None:
-            raise ValueError("sha256: only allowed together with file")
+        require_one_name(self.function, self.file, self.sha256)
         return self
 
     @property

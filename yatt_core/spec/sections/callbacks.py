@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, model_validator
 
-from yatt_core.named_code import file_name, require_one_name
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.spec.base import SpecModel
 
 
@@ -16,21 +16,16 @@ class CallbackSpec(SpecModel):
     function: str | None = None
     """A class, or a function that returns the callback: `package.module:name`, or an entry point of the group
     `yatt.callbacks`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A class or function in a Python file, as `path/of/file.py:name`. The run keeps its own copy and executes only that."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Passed to it as keyword arguments."""
 
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
-
     @model_validator(mode="after")
     def _named_once(self) -> Self:
-        require_one_name(self.function, self.file)
+        require_one_name(self.function, self.file, self.sha256)
         return self
 
     @property

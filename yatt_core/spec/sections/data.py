@@ -6,9 +6,9 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
-from yatt_core.named_code import file_name, require_one_name
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.curriculum import CurriculumSpec
@@ -203,7 +203,7 @@ class FunctionSource(FileSource):
     kind: Literal["function"] = "function"
     function: str | None = None
     """`package.module:function`, or the name of an entry point of the group `yatt.sources`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Passed to it as keyword arguments."""
@@ -212,11 +212,6 @@ class FunctionSource(FileSource):
     `train`."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. Another source is refused."""
-
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -286,13 +281,10 @@ class DataSpec(SpecModel):
 
     @model_validator(mode="after")
     def _system_prompt_is_rendered(self) -> Self:
-        rendered = [
-            number for number, source in enumerate(self.sources) if isinstance(source, FileSource) and source.rendered
-        ]
-        if self.system_prompt is not None and rendered:
+        if self.system_prompt is not None and self.rendered_sources:
             raise ValueError(
-                f"system_prompt: the texts of sources.{rendered[0]} are rendered, so that no system message is added to them; "
-                "leave one of both out"
+                f"system_prompt: the texts of sources.{self.rendered_sources[0]} are rendered, so that no system message is "
+                "added to them; leave one of both out"
             )
         return self
 
@@ -328,6 +320,11 @@ class DataSpec(SpecModel):
     def most_held_out(self) -> int:
         """Maximum number of held-out tasks."""
         return MOST_HELD_OUT if self.held_out is None else self.held_out
+
+    @property
+    def rendered_sources(self) -> list[int]:
+        """The numbers of the sources whose texts are what the model reads."""
+        return [n for n, source in enumerate(self.sources) if isinstance(source, FileSource) and source.rendered]
 
     @property
     def has_images(self) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
-from yatt_core.named_code import file_name, require_one_name
+from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 
 
@@ -17,7 +18,7 @@ class ToolSpec(SpecModel):
     """Name by which the policy calls the tool."""
     function: str | None = None
     """An entry point of the group `yatt.tools`, such as `calculator`, or a dotted name `package.module:function`."""
-    file: str | None = None
+    file: CodeFileName | None = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
@@ -35,14 +36,9 @@ class ToolSpec(SpecModel):
     deterministic: bool = True
     """Whether the same arguments always give the same result, as an exact run requires."""
 
-    @field_validator("file")
-    @classmethod
-    def _names_a_function(cls, file: str | None) -> str | None:
-        return file_name(file)
-
     @model_validator(mode="after")
     def _named_once(self) -> Self:
-        require_one_name(self.function, self.file)
+        require_one_name(self.function, self.file, self.sha256)
         return self
 
     @property
@@ -65,3 +61,12 @@ class ToolsSpec(SpecModel):
     tokens around it."""
     parallel_calls: PositiveInt = 4
     """Maximum number of calls that a controller runs at once."""
+
+    @property
+    def text_parameters(self) -> Iterator[tuple[str, str]]:
+        """The names of tool and parameter of each parameter that is a text by the tool's schema."""
+        for tool in self.functions:
+            properties = tool.parameters.get("properties")
+            for name, schema in properties.items() if isinstance(properties, dict) else ():
+                if isinstance(schema, dict) and schema.get("type") == "string":
+                    yield tool.name, name
