@@ -33,8 +33,9 @@ from ops.starter.recognition.table import (
     value_of,
 )
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.prompts.common_prefix import common_messages, common_text, read_dialogue
+from yatt_core.prompts.common_prefix import common_messages, common_text
 from yatt_core.prompts.conversations import read_conversation, transcript
+from yatt_core.prompts.dialogues import read_dialogue
 from yatt_core.spec.sections.data import DialogueMarks
 
 PREFERRED = ("chosen", "chosen_response", "preferred", "win")
