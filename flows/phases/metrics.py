@@ -140,7 +140,7 @@ def evaluation_metrics(receipts: Iterable[EvaluateReceipt], spec: RunSpec) -> li
     tasks = [task for receipt in receipts for task in receipt.tasks]
     whole = summarise(tasks, spec.evaluation)
     values = {} if whole is None else _summary_values("evaluation", whole)
-    if any(part.on_failure == "mask" for part in spec.rewards.functions):
+    if spec.rollout.tools is not None or any(part.on_failure == "mask" for part in spec.rewards.functions):
         values["evaluation/unscored"] = float(sum(task.unscored for task in tasks))
     for name, part in by_source(tasks, spec.data, spec.evaluation).items():
         values |= _summary_values(f"evaluation/{name}", part)

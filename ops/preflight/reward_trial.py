@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.datasets.sources import first_answerless, first_prompts
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.tool_calls import split_turns
-from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.functions import PartFunction, load_part
 from yatt_core.rewards.written_answers import ways_to_write
 from yatt_core.spec import RunSpec
@@ -98,10 +97,7 @@ def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) ->
     """Returns the outcome for one response."""
     spoken = split_turns(response)[0]
     completion = Completion.of_turns(response, spoken, len(response.split()))
-    try:
-        ((outcome,),) = function.evaluate([[function.candidate(prompt, completion)]])
-    except InfrastructureError as error:  # a service that the function asks; the run would try again
-        outcome = Outcome(0.0, str(error))
+    ((outcome,),) = function.evaluate_once([[function.candidate(prompt, completion)]])
     return Trial(
         function.part.name,
         prompt.prompt_id,
@@ -111,5 +107,5 @@ def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) ->
         outcome.value,
         outcome.reason,
         outcome.place,
-        outcome.failed,
+        outcome.failed_for_good,  # a run asks a service again that does not answer
     )

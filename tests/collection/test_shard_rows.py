@@ -37,7 +37,6 @@ from yatt_core.protocols.generation import (
 )
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
-from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 from yatt_core.wire.support import Support
 
@@ -143,22 +142,21 @@ def test_the_table_of_responses():
     assert {row["weight_version"] for row in rows} == {2}
 
 
-def rewards_of(*names, **rest):
-    parts = [{"name": name, "function": "virtual_score", **rest} for name in names]
-    return RewardSpec.model_validate({"parts": parts})
+def spec_of_parts(*names, **rest):
+    return spec(rewards__parts=[{"name": name, "function": "virtual_score", **rest} for name in names])
 
 
 def test_a_missing_score_has_a_column_where_scores_may_be_missing():
     scores = [SampleScore({"a": 0.5}, 0.5, False), SampleScore({"a": 0.0}, 0.0, False, "a: late", ("a/time_limit",))]
-    assert "unscored" not in score_table(rewards_of("a"), scores).column_names
-    scored = score_table(rewards_of("a", on_failure="mask"), scores)
+    assert "unscored" not in score_table(spec_of_parts("a"), scores).column_names
+    scored = score_table(spec_of_parts("a", on_failure="mask"), scores)
     assert scored.column("unscored").to_pylist() == [None, "a/time_limit"]
 
 
 def test_responses_and_scores_combine_into_experience():
     scores = [SampleScore({"b": 1.0 * i, "a": 0.5}, 1.5, i == 1, "b: late" if i == 2 else "") for i in range(4)]
     parts = ["b", "a"]
-    scored = score_table(rewards_of(*parts), scores)
+    scored = score_table(spec_of_parts(*parts), scores)
     assert scored.schema == score_schema(parts)
     assert scored.column("reward/b").to_pylist() == [0.0, 1.0, 2.0, 3.0]
     assert scored.column("correct").to_pylist() == [False, True, False, False]

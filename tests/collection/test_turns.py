@@ -175,6 +175,23 @@ def test_a_misbehaving_tool_gives_flagged_samples(tmp_path: Path, misbehaving: s
     assert digests(again) == digests(receipts), "failures must be as reproducible as results"
 
 
+def test_a_response_whose_tool_got_no_answer_ends_there_and_has_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yatt_core.redoing.FIRST_SECONDS", 0.001)
+    made = spec_with(tool("asking"))
+    receipts, _ = collect(tmp_path, made)
+    rows = table_of(tmp_path, receipts).to_pylist()
+    ended = [row for row in rows if row["finish"] == "tool"]
+    assert ended and any(row["turns"] > 1 and row["finish"] != "tool" for row in rows)
+    for row in rows:
+        assert (row["unscored"] == "tools/unavailable") == (row["finish"] == "tool")
+        assert ((row["tool_error"] or "").startswith("unavailable: ")) == (row["finish"] == "tool")
+        assert "busy" not in row["response"], "the policy is told of what a service answers, not of its absence"
+    for row in ended:
+        assert (row["reward"], row["correct"], row["loss_mask"][-1]) == (0.0, False, True)
+
+
 def test_calls_that_cannot_be_made_give_flagged_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = spec_with(tool("calculator", "calculator"), rollout__tools__max_turns=2)
     texts = iter(['<tool_call>{"name": "calculater", "arguments": {}}</tool_call>', "<tool_call>1 + 1</tool_call>"])

@@ -4,7 +4,7 @@ import pytest
 
 from tests.rewards.own_rewards import spoken
 from tests.rewards.scored import PROMPT, completion, errors, part, scores, totals
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Completion, Turn
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.thoughts import Marks
@@ -52,9 +52,21 @@ def test_each_call_of_a_coroutine_function_has_its_own_time_limit_and_failure():
     assert [score.error for score in found] == [
         "own: took longer than 1 s", "", "own: cannot read the response: odd", "own: raised TimeoutError: its own",
     ]  # fmt: skip
-    with pytest.raises(InfrastructureError, match="the service is away"):
-        scores(f"{OWN}mixed", "fine", "away")
     assert totals(f"{OWN}mixed", "fine") == [1.0], "the process still serves"
+
+
+def test_a_call_that_a_service_does_not_answer_is_made_again_and_then_fails_as_the_part_says(monkeypatch):
+    monkeypatch.setattr("yatt_core.redoing.FIRST_SECONDS", 0.001)
+    zero = scores(f"{OWN}mixed", "fine", "away", "fine", on_failure="zero")
+    assert [score.total for score in zero] == [1.0, 0.0, 1.0]
+    assert zero[1].error == "own: the service is away"
+    masked = scores(f"{OWN}mixed", "fine", "away", on_failure="mask")
+    assert [score.missing for score in masked] == [(), ("own/service",)]
+    with pytest.raises(InfrastructureError, match="what reward part 'own' asks: the service is away"):
+        scores(f"{OWN}mixed", "fine", "away", on_failure="stop")
+    for on_failure in ("stop", "mask", "zero"):
+        with pytest.raises(AwayError, match="what reward part 'own' asks is away: the service is away"):
+            scores(f"{OWN}mixed", "away", "away", on_failure=on_failure)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.inputs.example_specs import SPELL, SUM, run_spec
 from tests.spec.trees import tells
 from yatt_core.datasets.gym import entries
 from yatt_core.datasets.sources import collect_prompts
-from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.errors import AwayError, DataError
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.protocols.judges import PartValue
 from yatt_core.rewards.builtin import virtual_score
@@ -120,8 +120,9 @@ def test_a_failure_has_the_same_message_in_every_process():
     assert score.error == "quality: raised TypeError: cannot judge <object object at 0x...>"
 
 
-def test_an_unreachable_service_is_not_a_verdict():
-    with pytest.raises(InfrastructureError, match="the judge is away"):
+def test_an_unreachable_service_is_not_a_verdict(monkeypatch):
+    monkeypatch.setattr("yatt_core.redoing.FIRST_SECONDS", 0.001)
+    with pytest.raises(AwayError, match="what reward part 'judge' asks is away: the judge is away"):
         scorer(part("judge", "unavailable", on_failure="zero")).one(PROMPT, "abc", 0)
 
 

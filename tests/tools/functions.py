@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from yatt_core.errors import InfrastructureError
+
 CALLS = 0
 MARK = "YATT_TEST_LEFT_BEHIND"
 
@@ -128,3 +130,10 @@ def detach(expression: str) -> str:
 def printing(expression: str) -> str:
     sys.stdout.write(expression)  # as `print` does
     return "printed"
+
+
+def asking(expression: str, file: str = "") -> str:
+    """Asks a service that never answers questions with a 7, and none while the file exists."""
+    if "7" in expression or (file and Path(file).exists()):
+        raise InfrastructureError("the search is busy")
+    return f"found {expression}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 
 from tests.tools.functions import MARK
 from tests.waiting import wait_until
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call
 from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.tools.toolbox import Toolbox
@@ -216,3 +217,37 @@ def test_a_function_that_cannot_be_loaded_is_reported() -> None:
     functions = [{"name": "count", "function": "tests.tools.functions:countin"}]
     with pytest.raises(ConfigurationError, match=r"rollout\.tools\.functions 'count'.*did you mean 'counting'"):
         ask(Toolbox(ToolsSpec.model_validate({"functions": functions})), "count")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yatt_core.redoing.FIRST_SECONDS", 0.001)
+    monkeypatch.setattr("yatt_core.availability.AWAY_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_call_that_a_service_does_not_answer_beside_others_has_no_answer_for_the_policy() -> None:
+    with closing(Toolbox(spec_of("asking"))) as toolbox:
+        calls = {n: ToolCall("asking", {"expression": text}) for n, text in enumerate(("1", "7", "2"))}
+        found = dict(toolbox.answer(calls))
+        assert (found[0], found[2]) == (ToolAnswer("found 1"), ToolAnswer("found 2"))
+        assert found[1].is_unavailable and found[1].text == ""
+        assert "the search is busy" in found[1].error
+        alone = dict(toolbox.answer({4: ToolCall("asking", {"expression": "77"})}))
+        assert alone[4].is_unavailable, "a call that was answered before shows that the service is there"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_answers_no_call_is_away(tmp_path: Path) -> None:
+    file = tmp_path / "away"
+    spec = spec_of("asking")
+    (tool,) = spec.functions
+    for deterministic in (True, False):
+        options = {"options": {"file": str(file)}, "deterministic": deterministic}
+        with closing(Toolbox(spec.model_copy(update={"functions": (tool.model_copy(update=options),)}))) as toolbox:
+            assert ask(toolbox, "asking", expression="1") == ToolAnswer("found 1")
+            file.touch()
+            with pytest.raises(AwayError, match=r"what tool 'asking' asks is away: .*the search is busy"):
+                ask(toolbox, "asking", expression="2")
+            file.unlink()
+            assert ask(toolbox, "asking", expression="2") == ToolAnswer("found 2")

@@ -320,7 +320,7 @@ class Collector:
                     decode=self.codec.decode,
                     reading=self.codec.reading,
                 )
-            scores = score_table(self.spec.rewards, found, tokens)
+            scores = score_table(self.spec, found, tokens)
             shard.log.append_scores(batch.number, scores)
         self._keep(batch, batch.responses, scores)
 

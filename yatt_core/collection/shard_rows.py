@@ -32,7 +32,6 @@ from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import TemplatedPart
-from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.tools.dialogue import Dialogue, Media, Response
 from yatt_core.wire.columns import fixed_column, list_array, offsets_of, ragged_column
 from yatt_core.wire.support import Support
@@ -268,11 +267,12 @@ def _turn_texts(tokens: Int32, mask: npt.NDArray[np.bool_], codec: TextCodec) ->
     return [codec.decode_turn(part) for part in np.split(tokens, changes)[::2]]
 
 
-def score_table(rewards: RewardSpec, scores: Sequence[SampleScore], tokens: pa.Array | None = None) -> pa.Table:
+def score_table(spec: RunSpec, scores: Sequence[SampleScore], tokens: pa.Array | None = None) -> pa.Table:
     """Returns the scores of some responses as a table, in the order of the responses.
 
     tokens: the rewards of each response's tokens; None without a critique.
     """
+    rewards = spec.rewards
     parts = [part.name for part in rewards.parts]
     columns: dict[str, object] = {
         "reward": [score.total for score in scores],
@@ -280,7 +280,7 @@ def score_table(rewards: RewardSpec, scores: Sequence[SampleScore], tokens: pa.A
         "correct": [score.correct for score in scores],
         "reward_error": [score.error or None for score in scores],
     }
-    if rewards.may_mask:
+    if spec.may_mask:
         columns[UNSCORED] = [" ".join(score.missing) or None for score in scores]
     if any(isinstance(part, TemplatedPart) for part in rewards.judges):
         columns[UNREAD] = [" ".join(score.unread) or None for score in scores]

@@ -32,7 +32,7 @@ TOKEN_REWARDS = "token_rewards"
 TEACHER_PROMPT = "teacher_prompt_tokens"
 SUPPORT_TOKENS, SUPPORT_SIZES = "support_tokens", "support_sizes"
 UNSCORED, UNREAD = "unscored", "unread_judgements"
-FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
+FINISH_STOP, FINISH_LENGTH, FINISH_TURNS, FINISH_TOOL = "stop", "length", "turns", "tool"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
 _COLUMNS: tuple[tuple[str, pa.DataType], ...] = (

@@ -119,7 +119,8 @@ class Completion:
     last_turn: text of the last turn.
     tokens: number of tokens that the policy generated.
     token_ids: these tokens, without those of tool results; empty for a text that no model has generated.
-    stop_reason: `stop`; `length` if the response was cut; `turns` if it had no turn left for a call.
+    stop_reason: `stop`; `length` if the response was cut; `turns` if it had no turn left for a call; `tool` if a
+        tool got no answer.
     reading: how its turns are read: what thoughts are marked by, and what the chat template wrote at their beginning, which is
         part of the texts.
     """

@@ -17,15 +17,16 @@ from yatt_core.prompts.thoughts import split_thoughts
 
 RESULT, RESULT_END = "<tool_result>", "</tool_result>"
 
-MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED = KINDS = (
+MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED, UNAVAILABLE = KINDS = (
     "malformed",
     "unknown",
     "timeout",
     "memory",
     "raised",
     "died",
+    "unavailable",
 )
-"""What can be wrong with a call."""
+"""What can be wrong with a call. `UNAVAILABLE`: a service that the tool asks does not answer, which no policy is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class ToolAnswer:
 
     text: str
     error: str = ""
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Whether there is no answer that the policy could be given."""
+        return self.error.startswith(f"{UNAVAILABLE}:")
 
     @classmethod
     def failed(cls, kind: str, reason: str, tool: str = "") -> ToolAnswer:

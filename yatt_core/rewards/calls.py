@@ -28,8 +28,9 @@ LARGEST = 1e30
 """Maximum absolute value that a part may add to the total: squares and sums of such rewards stay finite in float64,
 and their advantages stay finite in float32."""
 
-RAISED, TIME_LIMIT, PROCESS, VALUE = "raised", "time_limit", "process", "value"
-"""Causes of failures: the function raised, took too long, ended its process, or returned no usable value."""
+RAISED, TIME_LIMIT, PROCESS, VALUE, SERVICE = "raised", "time_limit", "process", "value", "service"
+"""Causes of failures: the function raised, took too long, ended its process, returned no usable value, or said that a service
+that it needs does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Outcome:
     cause: str = ""
     absent: bool = False
     wrong_steps: tuple[int, ...] = ()
+
+    @property
+    def failed_for_good(self) -> bool:
+        """Whether it is no use to make the call again."""
+        return self.failed and self.cause != SERVICE
 
 
 def outcome_of(fields: Mapping[str, Any]) -> Outcome:
@@ -80,7 +86,7 @@ Call = Sequence[Candidate]
 
 
 def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outcome]:
-    """Returns the outcomes of one call. Raises `InfrastructureError` if a service that the function needs is away."""
+    """Returns the outcomes of one call."""
     try:
         return call_within(limits.seconds, functools.partial(made, function, call, limits.weight))
     except TimeLimitReached as reached:
@@ -91,7 +97,7 @@ def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outco
 async def evaluate_concurrently(
     function: RewardFunction, calls: Sequence[Call], limits: Limits, idle: IdleTime
 ) -> AsyncGenerator[tuple[int, list[Outcome]], None]:
-    """Yields each call's index and outcomes as the calls of a coroutine function end. Raises as `evaluate` does.
+    """Yields each call's index and outcomes as the calls of a coroutine function end.
 
     A call has exceeded its time limit if it does so in idle time of the loop, or when it is alone: while other calls
     keep the loop busy, it cannot run.
@@ -135,7 +141,7 @@ def broken(reason: str, cause: str, blames_response: bool, place: str = "") -> O
 
 
 def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
-    """Returns the outcomes of one call without a time limit. Raises as `evaluate` does.
+    """Returns the outcomes of one call without a time limit.
 
     Runs all user code: the function, and the methods of what it returns or raises.
     """
@@ -187,8 +193,8 @@ def _expiring(limit: asyncio.Timeout, seconds: float, idle: IdleTime) -> Iterato
 
 
 def _failure(error: BaseException, call: Call) -> list[Outcome]:
-    if isinstance(error, InfrastructureError):  # a service is unavailable: a retry may help
-        raise error
+    if isinstance(error, InfrastructureError):
+        return [_failed(str(error), SERVICE, error_place(error))] * len(call)
     if isinstance(error, UnreadableResponseError):
         return [Outcome(0.0, f"cannot read the response: {error}")] * len(call)
     return [_failed(f"raised {failure_text(error)}", RAISED, error_place(error))] * len(call)

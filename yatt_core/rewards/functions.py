@@ -6,15 +6,16 @@ process, where they cannot harm this one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.named_code import CodeFile, SentFile
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.steps import split_steps
-from yatt_core.rewards.calls import Call, Limits, Outcome, made
+from yatt_core.redoing import Service, Unanswered
+from yatt_core.rewards.calls import SERVICE, Call, Limits, Outcome, made
 from yatt_core.rewards.conventions import Candidate, RewardFunction, Unit
 from yatt_core.rewards.process import Loaded, reward_process
 from yatt_core.rewards.registry import FunctionName, is_linear, resolve
@@ -26,11 +27,13 @@ from yatt_core.spec.rewards.scheme import FunctionPart
 class PartFunction:
     """The function of a part.
 
+    service: what the function asks, as far as it says by an `InfrastructureError` that it got no answer.
     critique: says how responses are cut into steps; None unless the function takes steps.
     """
 
     part: FunctionPart
     function: RewardFunction | Loaded
+    service: Service[list[Outcome]] = field(compare=False)
     critique: CritiqueSpec | None = None
 
     @property
@@ -51,12 +54,38 @@ class PartFunction:
     def evaluate(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         """Returns the outcomes of each call; none for calls after a failure that stops the run.
 
-        Raises `InfrastructureError` if a service that the function needs is away.
+        A call that got no answer from a service is made again. Raises `AwayError` if the service answers no call, and
+        `InfrastructureError` if a call gets no answer although others do, and the part stops the run.
         """
+        if isinstance(self.function, RewardFunction):
+            return self.evaluate_once(calls)
+        outcomes: list[list[Outcome]] = [[] for _ in calls]
+
+        def asked(numbers: Collection[int]) -> dict[int, list[Outcome] | Unanswered]:
+            found = self.evaluate_once([calls[number] for number in numbers])
+            return {number: _answered(one) for number, one in zip(numbers, found, strict=True) if one}
+
+        for number, answer in self.service.ask(range(len(calls)), asked, repeatable=True):
+            if not isinstance(answer, Unanswered):
+                outcomes[number] = answer
+            elif self.part.on_failure == "stop":
+                raise InfrastructureError(f"{self.service.name}: {answer.reason}")
+            else:
+                failed = Outcome(0.0, answer.reason, failed=True, cause=SERVICE)
+                outcomes[number] = [failed] * len(calls[number])
+        return outcomes
+
+    def evaluate_once(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+        """Returns the outcomes as `evaluate` does, but makes no call again."""
         limits = Limits(self.part.timeout_seconds, self.part.weight, self.part.concurrency)
         if isinstance(self.function, RewardFunction):
             return [made(self.function, call, limits.weight) for call in calls]
         return reward_process().evaluate(self.function, calls, limits, self.part.on_failure == "stop")
+
+
+def _answered(outcomes: list[Outcome]) -> list[Outcome] | Unanswered:
+    unanswered = next((outcome for outcome in outcomes if outcome.cause == SERVICE), None)
+    return outcomes if unanswered is None else Unanswered(unanswered.reason)
 
 
 def part_file(part: FunctionPart) -> CodeFile | None:
@@ -88,4 +117,4 @@ def load_part(part: FunctionPart, run_folder: Path | None = None, critique: Crit
             f"{place} is the part of rewards.critique; expected a function (prompt, steps) that returns for each step "
             "whether it is wrong"
         )
-    return PartFunction(part, function, named)
+    return PartFunction(part, function, Service(f"what reward part {part.name!r} asks"), named)

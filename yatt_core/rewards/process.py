@@ -102,9 +102,7 @@ class RewardProcess:
     def evaluate(self, loaded: Loaded, calls: Sequence[Call], limits: Limits, stop: bool) -> list[list[Outcome]]:
         """Returns the outcomes of each call.
 
-        stop: make no further calls after one that has failed; calls that were not made have no outcomes.
-
-        Raises `InfrastructureError` if a service that the function needs is away.
+        stop: make no further calls after one that has failed for good; calls that were not made have no outcomes.
         """
         outcomes: list[list[Outcome]] = [[] for _ in calls]
         left = list(range(len(calls)))
@@ -166,8 +164,6 @@ class RewardProcess:
                 self._send({**packed, "key": key, "limits": asdict(limits), "stop": stop})
                 while True:
                     answer = self._receive(limits.seconds + GRACE_SECONDS, too_long(limits.seconds))
-                    if "unavailable" in answer:
-                        raise InfrastructureError(answer["unavailable"])
                     if "end" in answer:
                         return None
                     outcomes[part[answer["call"]]] = [outcome_of(one) for one in answer["outcomes"]]
@@ -242,7 +238,7 @@ def reward_process() -> RewardProcess:
 
 def _stopped(outcomes: Sequence[Sequence[Outcome]], stop: bool) -> bool:
     """Returns whether a call has failed, and no further calls are to be made after a failure."""
-    return stop and any(outcome.failed for call in outcomes for outcome in call)
+    return stop and any(outcome.failed_for_good for call in outcomes for outcome in call)
 
 
 def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:

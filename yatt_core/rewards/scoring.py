@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from yatt_core.errors import DataError
+from yatt_core.experience.table import FINISH_TOOL
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.protocols.judges import PartValue
 from yatt_core.rewards.calls import Outcome, as_outcome
@@ -23,6 +24,8 @@ from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 Judged = Mapping[str, PartValue]
 """What the judges' verdicts on a response come to, by name of the part."""
 
+TOOLS_UNAVAILABLE = "tools/unavailable"
+"""Stands among the causes of a missing score for a tool whose service did not answer."""
 NOT_JUDGED: Judged = MappingProxyType({})
 Outcomes = Mapping[str, Outcome]
 """The outcomes of a response by name of the part."""
@@ -36,7 +39,7 @@ class SampleScore:
     total: weighted sum of the values; 0 if they cancel out up to rounding.
     correct: True if the accuracy part reaches its threshold.
     error: the parts without a value of their own, with reasons; empty if there are none.
-    missing: the parts that leave the response without a score, each with its cause; empty if it has a score. Without one,
+    missing: what leaves the response without a score, each with its cause; empty if it has a score. Without one,
         `total` is 0, `correct` is False, and neither means anything.
     unread: the judgements of the response that have no score, each as part/cause.
     wrong_steps: how wrong each step of the response is, from 0 to 1; empty without a critique.
@@ -136,7 +139,8 @@ class RewardScorer:
     def _sum(self, parts: Sequence[RewardPart], outcomes: Outcomes, response: Scored) -> SampleScore:
         values: dict[str, float] = {}
         errors: list[str] = []
-        missing: list[str] = []
+        # A response that ended where a tool got no answer is not the policy's.
+        missing = [TOOLS_UNAVAILABLE] if response.completion.stop_reason == FINISH_TOOL else []
         terms: list[float] = []
         for part in parts:
             outcome = outcomes[part.name]
@@ -170,8 +174,11 @@ def _judgement(part: RewardPart, judged: Judged) -> Outcome:
 
 
 def _refuse(part: RewardPart, outcome: Outcome, response: Scored) -> None:
-    """Raises `DataError` if the part has failed and must stop the run."""
-    if outcome.failed and part.on_failure == "stop":
+    """Raises `DataError` if the part has failed and must stop the run.
+
+    A part need not understand a response that ended in the middle, because a tool got no answer.
+    """
+    if outcome.failed and part.on_failure == "stop" and response.completion.stop_reason != FINISH_TOOL:
         described = part.described if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
         raise DataError(
             f"reward part {part.name!r} ({described}) failed on prompt {response.prompt.prompt_id}, "

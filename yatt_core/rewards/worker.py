@@ -20,7 +20,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError
 from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
 from yatt_core.prompts.prompt import Completion, Message, Prompt
 from yatt_core.prompts.reading import reading_of
@@ -68,19 +68,15 @@ class Server:
     def _evaluate(self, request: dict[str, Any]) -> None:
         function, limits, stop = self._functions[request["key"]], Limits(**request["limits"]), request["stop"]
         calls = _calls(request)
-        try:
-            if function.awaits:
-                self._runner.run(self._await_all(function, calls, limits, stop))
-            else:
-                for index, call in enumerate(calls):
-                    failed = self._report(index, evaluate(function, call, limits))
-                    end_children()
-                    if failed and stop:
-                        break
-        except InfrastructureError as error:
-            self._say({"unavailable": str(error)})
+        if function.awaits:
+            self._runner.run(self._await_all(function, calls, limits, stop))
         else:
-            self._say({"end": True})
+            for index, call in enumerate(calls):
+                failed = self._report(index, evaluate(function, call, limits))
+                end_children()
+                if failed and stop:
+                    break
+        self._say({"end": True})
         end_children()
 
     async def _await_all(self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool) -> None:
@@ -90,9 +86,9 @@ class Server:
                     break
 
     def _report(self, index: int, outcomes: Sequence[Outcome]) -> bool:
-        """Reports a call; returns whether it failed."""
+        """Reports a call; returns whether it failed for good."""
         self._say({"call": index, "outcomes": [asdict(outcome) for outcome in outcomes]})
-        return any(outcome.failed for outcome in outcomes)
+        return any(outcome.failed_for_good for outcome in outcomes)
 
     def _say(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:  # a function that forks returns in both processes

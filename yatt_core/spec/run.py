@@ -155,6 +155,11 @@ class RunSpec(SpecModel):
         return self.epochs * self.mini_batches
 
     @property
+    def may_mask(self) -> bool:
+        """Whether a sample may end up without a score: a reward part or a tool may get no answer."""
+        return self.rewards.may_mask or self.rollout.tools is not None
+
+    @property
     def advantages_of_tokens(self) -> bool:
         """Whether each token has an advantage of its own."""
         return self.algorithm.advantage.by_token or self.rewards.critique is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
+from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.reading import UNKNOWN, Reading
@@ -192,10 +192,13 @@ class Dialogue:
         return calls
 
     def tell(self, answers: Mapping[int, ToolAnswer]) -> None:
-        """Adds the answers to all calls of the latest turn."""
+        """Adds the answers to all calls of the latest turn; a response whose call got none ends here."""
         for number, answer in answers.items():
             response = self.responses[number]
             response.tool_error = response.tool_error or answer.error
+            if answer.is_unavailable:
+                response.finish = FINISH_TOOL
+                continue
             call = self._called.get(number)
             answered = call if isinstance(call, ToolCall) else None
             tokens, text = self._codec.encode_result(answer.text, answered)

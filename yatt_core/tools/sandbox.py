@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yatt_core.errors import InfrastructureError
 from yatt_core.installed import failure_text
 from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
-from yatt_core.prompts.tool_calls import DIED, MEMORY, RAISED, TIMEOUT
+from yatt_core.prompts.tool_calls import DIED, MEMORY, RAISED, TIMEOUT, UNAVAILABLE
 
 LONGEST_REASON = 300
 """Maximum length of a failed call's message in characters."""
@@ -139,6 +140,8 @@ def call_tool(tool: Bounds, arguments: Mapping[str, Any]) -> Outcome:
         value = tool.function(**arguments, **tool.options)
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         return {"value": text[: tool.characters].encode("utf-8", "replace").decode()}
+    except InfrastructureError as error:
+        return {"kind": UNAVAILABLE, "reason": str(error)[:LONGEST_REASON]}
     except MemoryError:
         return {"kind": MEMORY, "reason": f"needed more than {tool.memory_bytes >> 20} MiB"}
     except BaseException as error:  # noqa: BLE001 - the process ends after this, whatever the tool raised

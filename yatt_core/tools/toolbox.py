@@ -13,7 +13,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.tool_calls import UNKNOWN, ToolAnswer, ToolCall
+from yatt_core.redoing import Service, Unanswered
 from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.tools.registry import read_tool
 
@@ -30,6 +31,9 @@ END_SECONDS = 10.0
 """Time limit for the process to exit on its own."""
 SLACK_SECONDS = 60.0
 """Added to the calls' own time limits, for a busy machine."""
+WITNESS = -1
+"""Number of a call that was answered before, and is made again to see whether a service answers at all: no call of a tool that
+is not deterministic, which may do something each time."""
 CHARACTERS_PER_TOKEN = 32
 """Before it is tokenized, a result's text is cut to this many characters per token of `max_result_tokens`."""
 
@@ -45,13 +49,16 @@ class Toolbox:
     def __init__(self, spec: ToolsSpec | None, run_folder: Path | None = None) -> None:
         self._spec, self._run_folder = spec, run_folder
         self._tools = {tool.name: tool for tool in spec.functions} if spec else {}
+        self._services: dict[str, Service[ToolAnswer]] = {}
+        self._answered: dict[str, ToolCall] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = bytearray()
 
     def answer(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> Iterator[tuple[int, ToolAnswer]]:
         """Yields answers to calls by number, in the order in which they arrive; results never depend on that order.
 
-        An invalid call is its own answer. Raises `InfrastructureError` if the process is lost.
+        An invalid call is its own answer. Raises `InfrastructureError` if the process is lost, and `AwayError` if what a tool
+        asks answers no call.
         """
         readable: dict[int, ToolCall] = {}
         for number, call in calls.items():
@@ -63,7 +70,44 @@ class Toolbox:
             else:
                 readable[number] = call
         if readable:
-            yield from self._ask(readable)
+            yield from self._ask_patiently(readable)
+
+    def _ask_patiently(self, calls: Mapping[int, ToolCall]) -> Iterator[tuple[int, ToolAnswer]]:
+        """Yields the answers as they arrive; calls that a service did not answer are made again before they have failed."""
+        sent = time.monotonic()
+        unanswered: dict[str, dict[int, ToolCall]] = {}
+        for number, answer in self._ask(calls):
+            name = calls[number].name
+            if answer.is_unavailable:
+                unanswered.setdefault(name, {})[number] = calls[number]
+                self._service(name).note_failure()
+            else:
+                self._service(name).note_answer(sent)
+                if self._tools[name].deterministic:
+                    self._answered[name] = calls[number]
+                yield number, answer
+        for name, own in sorted(unanswered.items()):
+            yield from self._ask_again(name, own)
+
+    def _service(self, name: str) -> Service[ToolAnswer]:
+        return self._services.setdefault(name, Service(f"what tool {name!r} asks"))
+
+    def _ask_again(self, name: str, calls: Mapping[int, ToolCall]) -> Iterator[tuple[int, ToolAnswer]]:
+        """Yields the answers of one tool to calls that a service did not answer the first time."""
+        known = self._answered.get(name)
+
+        def asked(numbers: Collection[int]) -> dict[int, ToolAnswer | Unanswered]:
+            wanted = {number: calls[number] for number in numbers if number != WITNESS}
+            if known is not None and WITNESS in numbers:
+                wanted[WITNESS] = known
+            found = dict(self._ask(wanted))
+            return {
+                number: Unanswered(answer.error) if answer.is_unavailable else answer
+                for number, answer in found.items()
+            }
+
+        for number, answer in self._service(name).ask(calls, asked, witness=None if known is None else WITNESS):
+            yield number, ToolAnswer("", answer.reason) if isinstance(answer, Unanswered) else answer
 
     def close(self) -> None:
         """Ends the process with all its running calls; the next call starts a new one."""

@@ -21,7 +21,7 @@ from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, compar
 from ops.queries.rollouts import Rollouts, sample_page
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
+from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 BY_PROMPT, BY_SAMPLE = "prompts", "samples"
@@ -36,7 +36,7 @@ ORDER_WORDS = {
     "tokens": "length in tokens",
 }
 Choice = Annotated[str, Like(r"^(|yes|no)$", "yes, no or nothing")]
-Finish = Annotated[str, one_of(("", FINISH_STOP, FINISH_LENGTH, FINISH_TURNS))]
+Finish = Annotated[str, one_of(("", FINISH_STOP, FINISH_LENGTH, FINISH_TURNS, FINISH_TOOL))]
 ValidityChoice = Annotated[str, one_of(("", *Validity))]
 
 
@@ -130,7 +130,7 @@ def show_rollouts(
         views=VIEWS,
         orders=[(name, ORDER_WORDS.get(name, name)) for name in dict.fromkeys((*orders, asked.order))],
         directions=[("false", "largest first"), ("true", "smallest first")],
-        finishes=_choices((FINISH_STOP, FINISH_LENGTH, FINISH_TURNS)),
+        finishes=_choices((FINISH_STOP, FINISH_LENGTH, FINISH_TURNS, FINISH_TOOL)),
         validities=_choices(tuple(each.value for each in Validity)),
         newest=max(1, run.iteration + 1),
         page=page,

@@ -1,0 +1,102 @@
+"""Asks again what failed because a service did not answer, and decides what a failure means that lasts.
+
+Consumes questions by number, and a function that asks some of them. Produces answers; questions that others were answered
+beside have failed, and if none is answered, the service is away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from yatt_core.availability import Availability
+from yatt_core.errors import IS_AWAY, AwayError
+
+Answer = TypeVar("Answer")
+RETRIES = 4
+FIRST_SECONDS = 1.0
+"""Before the first retry; doubled before each further one."""
+LONGEST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """What stands in place of an answer if a service did not give it."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Service(Generic[Answer]):
+    """A service that an author's code asks, as far as can be seen from here.
+
+    name: for messages.
+    sleep, now: the clock.
+    """
+
+    name: str
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.monotonic
+    _availability: Availability = field(default_factory=Availability)
+
+    def ask(
+        self,
+        numbers: Collection[int],
+        asked: Callable[[Collection[int]], Mapping[int, Answer | Unanswered]],
+        repeatable: bool = False,
+        witness: int | None = None,
+    ) -> Iterator[tuple[int, Answer | Unanswered]]:
+        """Yields the answers to questions by number; `Unanswered` for those that failed although others were answered.
+
+        asked: asks some of the questions once; it may leave out what need not be asked any more.
+        repeatable: whether a question that has been answered may be asked again, to see whether the service answers at all.
+        witness: the number of a question that may be asked for that, though its answer is not wanted.
+
+        Raises `AwayError` if nothing is answered for a while.
+        """
+        pending = list(numbers)
+        attempt = 0
+        since = self.now()
+        while pending:
+            sent = self.now()
+            found = asked(pending)
+            failed: dict[int, Unanswered] = {}
+            for number, answer in found.items():
+                if isinstance(answer, Unanswered):
+                    failed[number] = answer
+                    self.note_failure()
+                else:
+                    self.note_answer(sent)
+                    witness = number if repeatable else witness
+                    yield number, answer
+            pending = sorted(failed)
+            if pending and attempt >= RETRIES:
+                if witness is not None:
+                    self._see(witness, asked)
+                if self._availability.answers_what_was_sent_after(since):
+                    yield from failed.items()
+                    return
+                if self._availability.is_away(self.now()):
+                    raise AwayError(f"{self.name}{IS_AWAY}{failed[pending[0]].reason}")
+            if pending:
+                since = self.now()
+                self.sleep(min(FIRST_SECONDS * 2.0**attempt, LONGEST_SECONDS))
+                attempt += 1
+
+    def _see(self, witness: int, asked: Callable[[Collection[int]], Mapping[int, Answer | Unanswered]]) -> None:
+        """Asks a question again that was answered before."""
+        sent = self.now()
+        if isinstance(asked([witness]).get(witness), Unanswered):
+            self.note_failure()
+        else:
+            self.note_answer(sent)
+
+    def note_answer(self, sent: float) -> None:
+        """Notes a question that was answered now. sent: when it was asked."""
+        self._availability.answered(self.now(), sent)
+
+    def note_failure(self) -> None:
+        """Notes a question that got no answer."""
+        self._availability.failed()
