@@ -57,6 +57,7 @@ class Service(Generic[Answer]):
         Raises `AwayError` if nothing is answered for a while.
         """
         pending = list(numbers)
+        others_are_answered = False
         attempt = 0
         since = self.now()
         while pending:
@@ -72,12 +73,16 @@ class Service(Generic[Answer]):
                     witness = number if repeatable else witness
                     yield number, answer
             pending = sorted(failed)
+            if pending and others_are_answered:
+                yield from failed.items()
+                return
             if pending and attempt >= RETRIES:
                 if witness is not None:
                     self._see(witness, asked)
                 if self._availability.answers_what_was_sent_after(since):
-                    yield from failed.items()
-                    return
+                    # The others get a last attempt: the service may have come back a moment ago.
+                    others_are_answered = True
+                    continue
                 if self._availability.is_away(self.now()):
                     raise AwayError(f"{self.name}{IS_AWAY}{failed[pending[0]].reason}")
             if pending:

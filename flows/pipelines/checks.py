@@ -66,7 +66,7 @@ def check_schedule(trigger: ScheduleTrigger, origin: str) -> None:
 
 def figure_names(sampling: EvaluationSampling | None, judges: PanelSpec | None = None) -> list[str]:
     """Returns the names of the figures of an evaluation that a gate can require."""
-    names = [ACCURACY, "low", "high", "reward", "tasks"]
+    names = [ACCURACY, "low", "high", "reward", "tasks", "unscored"]
     if sampling is not None:
         names += [f"pass_at_{k}" for k in sorted(sampling.pass_at)] + [MAJORITY] * (sampling.vote is not None)
     if judges is not None:

@@ -17,7 +17,7 @@ from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.problems import Problems
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.protocols.judges import JudgeItem, JudgeRequest, Verdict
+from yatt_core.protocols.judges import JudgeItem, Verdict
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import EndpointPart
 
@@ -49,9 +49,7 @@ def _ask(part: EndpointPart, prompt: Prompt, seed: int) -> Trial:
     response = MADE_UP if prompt.answer is None else prompt.answer
     seeds = judgement_seeds(part.name, 1, seed, branch=0, iteration=0, ordinal=0, sample=0)
     item = JudgeItem(0, prompt.text, response, prompt.answer, seeds, steps=(response,))
-    once = part.model_copy(update={"retries": 0})
-    pieces = EndpointJudge(once, read_block).judge(JudgeRequest((item,)))
-    verdict = next(verdict for piece in pieces for verdict in piece)
+    verdict = EndpointJudge(part, read_block).ask_once(item)
     said = _unread(part, verdict)
     if said and part.on_unparsed == "error":
         raise ConfigurationError(f"rewards.parts {part.name!r}: {part.url}: {said}")

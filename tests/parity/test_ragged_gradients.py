@@ -107,6 +107,7 @@ def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
     assert columns.log_probs_ref is not None
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
     sequences = []
+    entropies = []
     for i in range(len(batch)):
         prompt = batch.prompt_tokens[batch.prompt_offsets[i] : batch.prompt_offsets[i + 1]]
         span = slice(batch.response_offsets[i], batch.response_offsets[i + 1])
@@ -122,7 +123,9 @@ def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
         policy = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) * weight
         divergence = (reference - new).exp() - (reference - new) - 1
         entropy = -(distribution.exp() * distribution).sum(-1)
-        sequences.append((policy + 0.05 * divergence - 0.01 * entropy)[torch.tensor(batch.loss_mask[span])])
+        counted = torch.tensor(batch.loss_mask[span])
+        sequences.append((policy + 0.05 * divergence)[counted])
+        entropies.append(entropy[counted])
     match aggregation:
         case "token_mean":
             loss = torch.cat(sequences).mean()
@@ -130,6 +133,7 @@ def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
             loss = sum(row.sum() / max(len(row), 1) for row in sequences) / len(sequences)
         case _:
             loss = torch.cat(sequences).sum() / (len(sequences) * MAX_NEW_TOKENS)
+    loss = loss - 0.01 * torch.cat(entropies).mean()
     loss.backward()
     return {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
 

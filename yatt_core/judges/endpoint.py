@@ -89,45 +89,65 @@ class EndpointJudge:
         """
         body = question(self._part, item, seed)
         since = time.monotonic()
+        others_are_answered = False
         for attempt in itertools.count():
             sent = time.monotonic()
             answer = self._attempt(body)
             if isinstance(answer, Completion):
                 self._note_answer(sent)
-                return Judgement(
-                    answer=answer.text,
-                    score=self._parse(answer.text, len(item.steps), answer.cut),
-                    tokens=answer.tokens,
-                    prompt_tokens=answer.prompt_tokens,
-                    cut=answer.cut,
-                )
+                return self._judgement(answer, item)
             self._note_failure()
             reason, asked = answer
             if asked is not None and asked > self._part.longest_wait_seconds:
                 raise self._away(f"{reason}; it asks to wait for {asked:g} s")
             if attempt >= self._part.retries:
-                self._give_up(f"{reason}, {attempt + 1} times in a row", since)
+                reason = f"{reason}, {attempt + 1} times in a row"
+                if others_are_answered:
+                    raise RequestFailedError(f"{self._place}: {reason}")
+                # If others are, this one gets a last attempt: the endpoint may have come back a moment ago.
+                if others_are_answered := self._answers_others(reason, since):
+                    continue
             since = time.monotonic()
             wait = wait_before(self._part, min(attempt, self._part.retries), asked)
             if stop.wait(wait if attempt < self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)):
                 raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
         raise AssertionError("the loop has no end")
 
-    def _give_up(self, reason: str, since: float) -> None:
-        """Decides what a request means that has failed as often as it may; returns if that is not known yet.
+    def _judgement(self, answer: Completion, item: JudgeItem) -> Judgement:
+        return Judgement(
+            answer=answer.text,
+            score=self._parse(answer.text, len(item.steps), answer.cut),
+            tokens=answer.tokens,
+            prompt_tokens=answer.prompt_tokens,
+            cut=answer.cut,
+        )
+
+    def ask_once(self, item: JudgeItem) -> Verdict:
+        """Returns the verdict of one request, for a check. Raises `InfrastructureError` if it gets no answer."""
+        try:
+            answer = self._attempt(question(self._part, item, item.seeds[0]))
+        except DataError as error:
+            return Verdict(item.number, (), f"data: {error}")
+        if not isinstance(answer, Completion):
+            raise InfrastructureError(f"{self._place}: {answer[0]}, 1 times in a row")
+        return Verdict(item.number, (self._judgement(answer, item),))
+
+    def _answers_others(self, reason: str, since: float) -> bool:
+        """Returns whether others are answered while a request has failed as often as it may; False if that is not known yet.
 
         since: when it had failed the time before.
 
-        Raises `RequestFailedError` if the endpoint answers others, and `AwayError` if it has answered none for a while.
+        Raises `AwayError` if the endpoint has answered none for a while.
         """
         with self._lock:
             others_answered = self._availability.answers_what_was_sent_after(since)
         if others_answered or self._answers_at_all():
-            raise RequestFailedError(f"{self._place}: {reason}")
+            return True
         with self._lock:
             is_away = self._availability.is_away(time.monotonic())
         if is_away:
             raise self._away(reason)
+        return False
 
     def _answers_at_all(self) -> bool:
         """Asks for next to nothing: a request may fail for what is in it, while no other is on its way."""

@@ -71,7 +71,8 @@ def learn(
     algorithm = {
         "aggregation": aggregation,
         "kl": {"coefficient": 0.05},
-        "entropy": {"kind": "bonus", "coefficient": 0.01},
+        # A bonus is of the mean over tokens; it does not scale with the number of samples, as the rest does.
+        "entropy": None if aggregation == "fixed_length" else {"kind": "bonus", "coefficient": 0.01},
         "importance_correction": {"kind": "truncate", "cap": 3.0},
     }
     spec = make_spec(algorithm=algorithm)
