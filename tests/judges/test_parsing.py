@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from yatt_core.judges.parsing import parser_of
+from tests.judges.parts import generative
+from yatt_core.judges.parsing import answer_parser, parser_of
 from yatt_core.spec.rewards.parsing import Number, Pattern, YesNo
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
@@ -110,3 +111,30 @@ def test_long_answers_are_read_in_linear_time():
 def test_what_could_never_be_read_is_refused(kind, given_values, words):
     with pytest.raises(ValidationError, match=words):
         kind(**given_values)
+
+
+@pytest.mark.parametrize(
+    ("parse", "limit", "text", "score"),
+    [
+        ({"kind": "number", "take": "first", "maximum": 10}, 16, "Score: 1", None),
+        ({"kind": "number", "take": "first", "maximum": 10}, 16, "Score: 1, since", 1.0),
+        ({"kind": "number", "maximum": 10}, 16, "Score: 1, since", None),
+        ({"kind": "number"}, 16, "I give 0.", None),
+        ({"kind": "number", "maximum": 9}, 1, "8", 8.0),
+        ({"kind": "yes_no"}, 1, " Yes", 1.0),
+        ({"kind": "yes_no"}, 16, "Yes, because the", 1.0),
+        ({"kind": "yes_no", "take": "last"}, 16, "It is 4. Yes", None),
+        ({"kind": "yes_no"}, 16, "<think>Yes, it seems", None),
+        ({"kind": "pattern", "pattern": r"Score: (?P<score>[0-9]+)", "maximum": 10}, 16, "Score: 1", None),
+        ({"kind": "pattern", "pattern": r"Score: (?P<score>[0-9]+)", "maximum": 10}, 16, "Score: 1 of 10", 1.0),
+    ],
+)
+def test_an_answer_that_was_cut_has_a_score_if_the_rest_could_not_change_it(parse, limit, text, score):
+    read = answer_parser(generative(parse=parse, max_new_tokens=limit))
+    assert read(text, cut=True) == score
+    assert read(text, cut=False) is not None or "<think>" in text or text.endswith("0.")
+
+
+def test_a_critique_that_was_cut_names_no_steps():
+    read = answer_parser(generative(template="{steps}", parse={"kind": "wrong_steps"}))
+    assert read("[1, 2]", 3, cut=True) is None and read("[1, 2]", 3) == 2.0

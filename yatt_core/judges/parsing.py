@@ -51,18 +51,21 @@ def answer_parser(part: TemplatedPart) -> AnswerParser:
     """Returns the function that reads a judge's whole answers. Raises as `parser_of` does.
 
     An answer that was cut has a score only where the first match counts, and where it is still the same without the last
-    word, which may have gone on: `Score: 1` may be the beginning of `Score: 10`.
+    word, which may have gone on: `Score: 1` may be the beginning of `Score: 10`. A word for yes or no has a token of its
+    own and does not go on, and neither does an answer of which one token is wanted.
     """
     parse = parser_of(part.parse)
     takes_last = isinstance(part.parse, WrongSteps) or getattr(part.parse, "take", "first") == "last"
+    is_whole = isinstance(part.parse, YesNo) or part.max_new_tokens == 1
 
     def parsed(text: str, steps: int = 0, cut: bool = False) -> float | None:
         read = text if part.parse_thoughts else split_thoughts(text).final
         score = parse(read, steps)
         if not cut or score is None:
             return score
-        whole_words = _LAST_WORD.sub("", read)
-        return None if takes_last or parse(whole_words, steps) != score else score
+        if takes_last and part.max_new_tokens > 1:
+            return None
+        return score if is_whole or parse(_LAST_WORD.sub("", read), steps) == score else None
 
     return parsed
 
