@@ -55,7 +55,7 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
     options = {"tests": key, **({"setup": setup} if setup else {})}
     try_tests(table.rows, options)
-    parts = prompt_parts(table, asked, model, _tasks(table, TASKS))
+    parts = prompt_parts(table, asked, model, _tasks(table, TASKS), solved=True)
     if parts is None:
         return None
     if _are_statements(table, key) and "prompt_field" in parts.source and not _names_functions(table, key, parts):
@@ -72,7 +72,7 @@ def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str 
         raise ConfigurationError(
             f"the tests under {key!r} define `check`, but no key names the function that it checks; expected 'entry_point'"
         )
-    parts = prompt_parts(table, asked, model, _tasks(table, BEGUN))
+    parts = prompt_parts(table, asked, model, _tasks(table, BEGUN), solved=True)
     if parts is None:
         raise ConfigurationError(
             f"the tests under {key!r} have no task: no key has more than code; name the key of the task with --prompt-field"
