@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ops.starter.recognition.agreement import check_agree, check_complete
 from ops.starter.recognition.answer_kinds import single_answers
 from ops.starter.recognition.choices import answer_among
 from ops.starter.recognition.recognised import RL, Asked
@@ -29,13 +30,19 @@ ALSO_ANSWERS = ("output", "response", "completion", "answers")
 def answer_key(table: Table, asked: Asked, question: str) -> str | None:
     """Returns the key of the reference answers; None if there is none.
 
+    Raises `ConfigurationError` if other keys have other answers that may be right.
+
     question: the key of the prompts.
     """
     if asked.answer_field is not None:
         return given_key(table, asked.answer_field, "--answer-field")
     also = ALSO_ANSWERS if asked.objective == RL else ()
     found = [key for key in table.all(*ANSWER_KEYS, *NESTED, *also) if key != question and _has_answers(table, key)]
-    return answer_among(table, found) or next(iter(found), None)
+    key = answer_among(table, found) or next(iter(found), None)
+    if key is not None and not asked.own_reward:
+        check_agree(table, key, found)
+        check_complete(table, key)
+    return key
 
 
 def _has_answers(table: Table, key: str) -> bool:

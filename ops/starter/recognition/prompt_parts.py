@@ -181,10 +181,26 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
 
 
 def system_key(table: Table, prompt: str) -> str | None:
-    """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own."""
-    key = next((key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))), None)
-    own = (messages_in(value_of(row, prompt)) for row in table.rows)
-    return None if any(messages is not None and messages[0][0] == "system" for messages in own) else key
+    """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own.
+
+    Raises `ConfigurationError` if a row has two different ones.
+    """
+    found = [key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))]
+    own = [messages[0][1] if messages and messages[0][0] == "system" else None for messages in _each(table, prompt)]
+    for number, row in enumerate(table.rows, start=1):
+        texts = {key: text for key in found if (text := value_of(row, key))}
+        if (first := own[number - 1]) is not None:
+            texts[prompt] = first
+        if len({str(text).strip() for text in texts.values()}) > 1:
+            raise ConfigurationError(
+                f"row {number} has different system messages: "
+                f"{', '.join(f'{text!r:.60} under {key!r}' for key, text in texts.items())}; leave out all but the right one"
+            )
+    return None if any(text is not None for text in own) else next(iter(found), None)
+
+
+def _each(table: Table, key: str) -> list[list[tuple[str, str]] | None]:
+    return [messages_in(value_of(row, key)) for row in table.rows]
 
 
 def tools_key(table: Table, conversation: str, model: Abilities) -> str | None:

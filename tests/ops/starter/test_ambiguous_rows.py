@@ -175,7 +175,7 @@ def test_texts_of_choices_are_compared_as_they_are_shown(texts: list[str]) -> No
 
 
 def test_a_given_answer_says_what_choices_are_called() -> None:
-    rows = many(question="§ q", choices=["x", "y", "z"], answer="x", gold=(0, 2))
+    rows = many(question="§ q", choices=["x", "y", "z"], answer=("x", "z"), gold=(0, 2))
     assert "and the right choice" in meaning(rows).source["prompt_template"]
     given = meaning(rows, Asked(answer_field="gold"))
     assert "number of the right choice" in given.source["prompt_template"]

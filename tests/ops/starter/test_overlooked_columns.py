@@ -8,6 +8,7 @@ import pytest
 
 from ops.starter.recognition.recognised import Asked
 from tests.ops.starter.numbered_rows import many, meaning, refusal
+from tests.ops.starter.sample_files import user
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,61 @@ def test_code_beside_tests_is_a_solution() -> None:
         many(text="Write plus_one for §.", code="def plus_one(): ...", test_list=["assert plus_one(1) == 2"])
     )
     assert (found.objective, found.unused) == ("rl", ("code",))
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"answer": "3", "target": "0"}, "'answer' and 'target' have different answers in 12 of the first 12 rows"),
+        ({"answer": ("3", "4"), "final_answer": "3"}, "in 6 of the first 12 rows; row 2: '4' and '3'"),
+        ({"answer": "Ada", "ground_truth": ["Bo", "Cy"]}, "'Ada' and ['Bo', 'Cy']"),
+        ({"answer": "so\n#### 3", "solution": "#### 4"}, "'answer' and 'solution'"),
+        ({"options": {"A": "x", "B": "y"}, "answer": ("y", "x"), "answer_idx": "A"}, "row 1: 'A' and 'y'"),
+        ({"choices": ["x", "y", "z"], "answer": "x", "gold": (0, 2)}, "row 2: 'x' and 2"),
+        ({"question": "§ A. x B. y", "answer": "A", "correct": "B"}, "'A' and 'B'"),
+    ],
+)
+def test_answers_that_differ_are_refused_with_both(row: dict[str, Any], says: str) -> None:
+    text = refusal(many(**{"question": "§?", **row}))
+    assert says in text and "--answer-field" in text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"answer": "1,000", "final_answer": "$1000.0", "target": 1000},
+        {"answer": "Ada", "target": ["ada", "Bo"]},
+        {"answer": r"\left(1, 2\right)", "final_answer": "(1,2)"},
+        {"answer": "Ada", "label": (0, 1)},
+        {"options": {"A": "x", "B": "y"}, "answer": ("x", "y"), "answer_idx": ("A", "B"), "label": (0, 1)},
+    ],
+)
+def test_answers_that_agree_or_are_of_another_kind_are_no_conflict(row: dict[str, Any]) -> None:
+    assert meaning(many(question="§?", **row)).objective == "rl"
+
+
+def test_an_option_says_which_answer_is_right() -> None:
+    rows = many(question="§?", answer="3", target="0", answer_aliases=["three"])
+    assert meaning(rows, Asked(answer_field="target")).source["answer_field"] == "target"
+
+
+def test_further_right_answers_are_not_taken_for_wrong() -> None:
+    text = refusal(many(question="§?", answer="Ada", answer_aliases=["Ada Bay"]))
+    assert "further right answers under 'answer_aliases'" in text and "takes those of" not in text
+    assert "--answer-field aliases takes those" in refusal(many(question="§?", answer="Ada", aliases=["Bay", "Ada"]))
+    assert "takes those of" not in refusal(many(question="§?", answer="Ada", possible_answers='["Bay", "Ada"]'))
+    assert meaning(many(question="§?", answer="Ada", answer_aliases=[])).source["answer_field"] == "answer"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [{"role": "system", "content": "be B"}, *user("§?")], "system_prompt": "be A"},
+        {"prompt": "§?", "system": "be B", "system_prompt": "be A"},
+    ],
+)
+def test_system_messages_that_differ_are_refused_with_both(row: dict[str, Any]) -> None:
+    text = refusal(many(answer="3", **row))
+    assert "row 1 has different system messages" in text and "'be A'" in text and "'be B'" in text
+    same = {**row, "system_prompt": "be B"}
+    assert meaning(many(answer="3", **same)).objective == "rl"

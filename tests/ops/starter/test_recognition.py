@@ -188,7 +188,7 @@ def test_preferences_of_other_forms_are_refused(rows: Rows, says: str) -> None:
             {"prompt_field": "conversations", "system_field": "system"},
         ),
         (
-            many(messages=[{"role": "system", "content": "s"}, *answered("§ x", "y")], system="other"),
+            many(messages=[{"role": "system", "content": "s"}, *answered("§ x", "y")], system="s"),
             {"prompt_field": "messages"},
         ),
         (
