@@ -1,7 +1,7 @@
 """Rows whose responses are learnt as they are: conversations, prompts with completions, Alpaca's instructions, plain text.
 
 Consumes a table. Produces a `Recognised`, or None for other rows. Raises `ConfigurationError` for conversations that end in
-the middle, and for tools and images that the model cannot show.
+the middle, for thoughts in a column of their own, and for tools and images that the model cannot show.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ops.starter.recognition.prompt_parts import (
 )
 from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
 from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in
+from ops.starter.recognition.thoughts import refuse_thoughts
 from yatt_core.errors import ConfigurationError
 
 COMPLETIONS = ("completion", "response", "output", "reply", "assistant", "answer", "solution", "target", "chosen")
@@ -39,6 +40,8 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
                 f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or cut them "
                 "behind the assistant's last message"
             )
+    if asked.prompt_field is None:
+        refuse_thoughts(table, key, "--prompt-field")
     source = conversation_source(table, key, model)
     return Recognised(
         shape=f"demonstrations: conversations in {key!r}, of which all turns of the assistant are learnt",
@@ -96,6 +99,8 @@ def _with_completion(
     if parts is None or completion in parts.used:
         return None
     refuse_images(table)
+    if asked.answer_field is None:
+        refuse_thoughts(table, completion, "--objective sft --answer-field")
     used = [*parts.used, completion]
     source = {**parts.source, "answer_field": completion}
     if (tools := tools_key(table, completion, model)) is not None:

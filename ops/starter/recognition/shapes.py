@@ -16,6 +16,7 @@ from ops.starter.recognition.preferences import labelled, pairs
 from ops.starter.recognition.programs import programs
 from ops.starter.recognition.recognised import KTO, PAIRS, RL, SFT, Abilities, Asked, Objective, Recognised
 from ops.starter.recognition.table import Table
+from ops.starter.recognition.thoughts import FORM, thoughts_key
 from ops.starter.recognition.verifiable import verifiable
 from yatt_core.errors import ConfigurationError
 from yatt_core.json_text import object_in
@@ -106,8 +107,21 @@ def _refuse_ambiguous(table: Table, asked: Asked, model: Abilities, read: Reader
             return
         _refuse_both(other, found)
     elif read is verifiable:
+        _refuse_thoughts(table, found)
         for rival in RIVALS:
             _refuse_both(found, rival(table, asked, model))
+
+
+def _refuse_thoughts(table: Table, found: Recognised) -> None:
+    """Raises `ConfigurationError` for answers to compare beside thoughts, which are there to be learnt."""
+    answers = found.source["answer_field"]
+    key = thoughts_key(table, answers)
+    if key is not None:
+        raise ConfigurationError(
+            f"the rows mean two things: {found.shape}, and thoughts under {key!r} to learn; add --objective {RL} for the "
+            f"first; for the second, expected {FORM} (--objective {SFT} --answer-field {answers} learns the answers without "
+            "thoughts)"
+        )
 
 
 def _refuse_both(answers: Recognised | None, learnt: Recognised | None) -> None:

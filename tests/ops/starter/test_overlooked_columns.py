@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from ops.starter.recognition.recognised import Asked
+from ops.starter.recognition.recognised import Asked, Objective
 from tests.ops.starter.numbered_rows import many, meaning, refusal
-from tests.ops.starter.sample_files import user
+from tests.ops.starter.sample_files import answered, user
+
+SFT = Objective.SFT
 
 
 @pytest.mark.parametrize(
@@ -101,3 +103,45 @@ def test_system_messages_that_differ_are_refused_with_both(row: dict[str, Any]) 
     assert "row 1 has different system messages" in text and "'be A'" in text and "'be B'" in text
     same = {**row, "system_prompt": "be B"}
     assert meaning(many(answer="3", **same)).objective == "rl"
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "asked"),
+    [
+        ({"Question": "§?", "Complex_CoT": "hm", "Response": "§."}, "Complex_CoT", Asked(None, "Response", SFT)),
+        ({"prompt": "§?", "reasoning": "so", "response": ("§ so", "yes")}, "reasoning", Asked(None, "response", SFT)),
+        ({"instruction": "§?", "thinking": ("", "so"), "output": "§ is."}, "thinking", Asked(None, "output", SFT)),
+        ({"prompt": "§?", "cot": ["a"], "completion": answered("x", "§")[1:]}, "cot", Asked(None, "completion", SFT)),
+        ({"messages": answered("§?", "y"), "reasoning_content": "so"}, "reasoning_content", Asked("messages")),
+    ],
+)
+def test_thoughts_in_a_column_of_their_own_are_not_dropped(row: dict[str, Any], key: str, asked: Asked) -> None:
+    rows = many(**row)
+    text = refusal(rows)
+    option = f"--objective sft --answer-field {asked.answer_field}" if asked.answer_field else "--prompt-field messages"
+    assert f"thoughts under {key!r}" in text and option in text and "'reasoning_content'" in text
+    assert meaning(rows, asked).unused == (key,)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "§?", "reasoning": "so it is", "response": "<think>\nso it is, yes\n</think>\n\n§"},
+        {"prompt": "§?", "reasoning": "so it is", "response": "so it is, hence §"},
+        {
+            "messages": [*user("§?"), {"role": "assistant", "content": "y", "reasoning_content": "so"}],
+            "reasoning": "so",
+        },
+    ],
+)
+def test_thoughts_that_responses_have_are_learnt_with_them(row: dict[str, Any]) -> None:
+    assert meaning(many(**row)).objective == "sft"
+
+
+def test_thoughts_beside_an_answer_mean_two_things() -> None:
+    rows = many(question="§?", answer=("3", "4"), thinking_trajectories=["I count §"])
+    text = refusal(rows)
+    assert "the rows mean two things" in text and "thoughts under 'thinking_trajectories'" in text
+    assert meaning(rows, Asked(objective=Objective.RL)).objective == "rl"
+    assert meaning(rows, Asked(objective=SFT, answer_field="answer")).objective == "sft"
+    assert "learns the responses without thoughts" in refusal(rows, Asked(objective=SFT))
