@@ -145,3 +145,39 @@ def test_thoughts_beside_an_answer_mean_two_things() -> None:
     assert meaning(rows, Asked(objective=Objective.RL)).objective == "rl"
     assert meaning(rows, Asked(objective=SFT, answer_field="answer")).objective == "sft"
     assert "learns the responses without thoughts" in refusal(rows, Asked(objective=SFT))
+
+
+@pytest.mark.parametrize(
+    ("task", "test"),
+    [
+        (("Write a function to sum up §.", "Write a function find_it to add §."), "assert find_it(1) == 1"),
+        ("Write a function to add §.", "assert add(1) == 1"),
+        ("Write a function to add (or sum up) §.", "assert set(total(1)) == {1}"),
+        ("Write a function that adds up §.", "assert add(1) == 1"),
+    ],
+)
+def test_tests_are_shown_if_a_task_does_not_name_their_function(task: Any, test: str) -> None:
+    rows = many(text=task, test_list=[test])
+    found = meaning(rows)
+    assert "test_list" in found.source["prompt_template"]
+    count = "6 of the first 12 tasks do" if isinstance(task, tuple) else "the task does"
+    assert found.reasons == (
+        f"the prompt shows the tests in 'test_list', because {count} not name the function that they call",
+    )
+    as_text = [{**row, "test_list": f'["{test}"]'} for row in rows]
+    assert "do not name the function that 'test_list' tests (row 1)" in refusal(as_text)
+
+
+@pytest.mark.parametrize(
+    ("task", "test"),
+    [
+        ("Write a function find_it to add §.", "assert find_it(1) == 1"),
+        ("Write a function add to sum up §.", "assert not add(1)"),
+        ("Write `add` for §.", "assert add(1) == 1"),
+        ("Write add(x) for §.", "assert sorted(add(1)) == [1]"),
+        ("Write a function for § and call it add.", "assert (add(1) == 1)"),
+        ("Write a class Stack for §.", "assert Stack().size() == 0"),
+    ],
+)
+def test_tests_are_not_shown_if_all_tasks_name_their_function(task: str, test: str) -> None:
+    assert meaning(many(text=task, test_list=[test])).source["prompt_field"] == "text"
