@@ -6,6 +6,8 @@ the middle, for thoughts in a column of their own, and for tools and images that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ops.starter.recognition.prompt_parts import (
     CONVERSATIONS,
     PROMPT_KEYS,
@@ -15,7 +17,7 @@ from ops.starter.recognition.prompt_parts import (
     tools_key,
 )
 from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
-from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in
+from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in, parsed
 from ops.starter.recognition.thoughts import refuse_thoughts
 from yatt_core.errors import ConfigurationError
 
@@ -44,11 +46,18 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
         refuse_thoughts(table, key, "--prompt-field")
     source = conversation_source(table, key, model)
     return Recognised(
-        shape=f"demonstrations: conversations in {key!r}, of which all turns of the assistant are learnt",
+        shape=f"demonstrations: conversations in {key!r}, of which {_learnt(table, key)} are learnt",
         objective=SFT,
         source=source,
         used=tuple(source.values()),
     )
+
+
+def _learnt(table: Table, key: str) -> str:
+    """Returns which turns are learnt, in words."""
+    turns = (turn for value in table.values(key) for turn in parsed(value))
+    weighed = any(isinstance(turn, Mapping) and turn.get("weight") == 0 for turn in turns)
+    return "the assistant's turns without the weight 0" if weighed else "all turns of the assistant"
 
 
 def alpaca(table: Table, asked: Asked, model: Abilities) -> Recognised | None:

@@ -43,6 +43,7 @@ PROMPT = ("prompt", "question", "problem", "query", "instruction")
 REFUSED: tuple[Callable[[Table, Asked], None], ...] = (
     refused.tokens,
     refused.speakers,
+    refused.weights,
     refused.equations,
     refused.tree,
     refused.process_labels,

@@ -181,3 +181,19 @@ def test_tests_are_shown_if_a_task_does_not_name_their_function(task: Any, test:
 )
 def test_tests_are_not_shown_if_all_tasks_name_their_function(task: str, test: str) -> None:
     assert meaning(many(text=task, test_list=[test])).source["prompt_field"] == "text"
+
+
+@pytest.mark.parametrize("mark", [{"train": False}, {"training": True}, {"loss": 0}])
+def test_marks_of_other_programs_on_what_is_learnt_are_refused(mark: dict[str, Any]) -> None:
+    first, second = answered("§?", "y")
+    text = refusal([*many(messages=[first, second]), {"messages": [first, {**second, **mark}]}])
+    assert "row 13: 'messages' has a message with the key" in text and "expected 'weight': 0" in text
+
+
+@pytest.mark.parametrize(
+    ("weight", "learnt"), [(0, "the assistant's turns without the weight 0"), (1, "all turns of the assistant")]
+)
+def test_what_is_said_to_be_learnt_follows_the_weights(weight: int, learnt: str) -> None:
+    unsaid = {"role": "assistant", "content": "y", "weight": weight}
+    rows = many(messages=[*user("§?"), unsaid, *answered("and?", "z")])
+    assert f"of which {learnt} are learnt" in meaning(rows).shape
