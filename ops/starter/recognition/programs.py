@@ -35,6 +35,9 @@ BEGUN = ("prompt", "query", *TASKS)
 CHECK = "def check("
 _LISTS = ({"inputs", "outputs"}, {"input", "output"})
 _CODE = re.compile(r"(?:from|import|class|def|async def|pass|return)\b|[@#]|[\w.]+\s*=[^=]")
+_PYTEST = re.compile(r"^\s*(?:async )?def test\w*\(", re.MULTILINE)
+_STATEMENT = re.compile(r"^(?:assert\b|test\w*\(|[\w.]+\.main\(|if __name__)", re.MULTILINE)
+"""What runs tests at the top level."""
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _ORDINARY = re.compile(r"[a-z]+")
 _ARGUMENT = re.compile(r"\s*[A-Za-z_]\w*\s*=[^=]")
@@ -54,6 +57,7 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
         return None
     key = others[0]
     _refuse_arguments(table, key)
+    _refuse_pytest(table, key)
     setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
     options = {"tests": key, **({"setup": setup} if setup else {})}
     try_tests(table.rows, options)
@@ -122,6 +126,17 @@ def _refuse_arguments(table: Table, key: str) -> None:
             raise ConfigurationError(
                 f"the inputs under {key!r} name the arguments of a function ({inputs[0]!r:.60}), which no program reads; "
                 "expected what it reads from standard input, 'fn_name' with lists of arguments, or statements that assert"
+            )
+
+
+def _refuse_pytest(table: Table, key: str) -> None:
+    """Raises `ConfigurationError` for functions that pytest would call, and nothing else does."""
+    for number, row in enumerate(table.rows, start=1):
+        value = value_of(row, key)
+        if isinstance(value, str) and _PYTEST.search(value) and not _STATEMENT.search(value):
+            raise ConfigurationError(
+                f"row {number}: the tests under {key!r} are functions of pytest, which nothing calls, so that no statement "
+                "tests something; expected assert statements outside of functions"
             )
 
 

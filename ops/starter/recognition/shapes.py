@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ops.starter.recognition import refused
+from ops.starter.recognition.answer_keys import unread_answers
 from ops.starter.recognition.demonstrations import alpaca, completions, conversations, plain_text
 from ops.starter.recognition.preferences import labelled, pairs
 from ops.starter.recognition.programs import programs
@@ -163,6 +164,8 @@ def _unknown(table: Table, asked: Asked) -> str:
     def missing(shape: Shape) -> list[str]:
         return [what for what, keys in shape.needs.items() if table.find(*keys) is None]
 
+    if asked.allows(RL) and (seen := unread_answers(table)):
+        return f"the rows have no shape that is known{wanted}: {table.described()}; {seen}"
     possible = [shape for shape in SHAPES if asked.allows(*shape.objectives)]
     nearest = min(possible, key=lambda shape: (len(missing(shape)) / len(shape.needs), len(missing(shape))))
     lacks = missing(nearest)
