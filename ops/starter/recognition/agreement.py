@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ops.starter.recognition.answer_kinds import AnswerKind, after_hashes, kind_of, single_answers
+from ops.starter.recognition.answer_kinds import AnswerKind, after_hashes, kind_of, placeholders, single_answers
 from ops.starter.recognition.choices import right_choices
 from ops.starter.recognition.table import Table, parsed, value_of
 from yatt_core.errors import ConfigurationError
@@ -62,8 +62,9 @@ def _differing_rows(table: Table, key: str, other: str) -> list[int]:
     if chosen is not None and also is not None:
         return [place for place, (one, two) in enumerate(zip(chosen, also, strict=True)) if one != two]
     texts = [[_answers(value_of(row, name)) for row in table.rows] for name in (key, other)]
-    kind, second = (kind_of([answer for answers in column for answer in answers]) for column in texts)
-    if kind is not second or kind in INCOMPARABLE:
+    flat = [[answer for answers in column for answer in answers] for column in texts]
+    kind, second = map(kind_of, flat)
+    if kind is not second or kind in INCOMPARABLE or any(map(placeholders, flat)):
         return []
     return [
         place

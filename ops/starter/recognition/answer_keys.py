@@ -93,9 +93,7 @@ def _kind(value: Any) -> str:
 
 
 def _answers_within(table: Table, key: str) -> list[str]:
-    """Returns the keys within objects that have an answer in each row."""
+    """Returns the keys within objects that have answers."""
     names = {name: None for value in table.values(key) for name in object_in(value) or ()}
     keys = [f"{key}.{name}" for name in names if str(name).lower() in WITHIN]
-    return [
-        one for one in keys if len(table.values(one)) == len(table.values(key)) and single_answers(table.values(one))
-    ]
+    return [one for one in keys if single_answers(table.values(one))]

@@ -22,6 +22,8 @@ BESIDE = (
     *SOURCES,
 )  # fmt: skip
 """Keys of what a question may be about, in a form and a place that are not known."""
+WHOLE = ("text", "content")
+"""Keys among these of a whole example, in which the question is a part."""
 TASKS = ("instruction", "instructions", "question")
 """Keys of what else a prompt may say, such as what to do with a question."""
 CODE = ("code", "program", "function", "code_snippet", "source_code")
@@ -36,7 +38,8 @@ def refuse_beside(table: Table, question: str, solved: bool) -> None:
     others = (*BESIDE, *TASKS, *(() if solved else CODE))
     for key in table.all(*others):
         rows = [(value_of(row, key), str(value_of(row, question))) for row in table.rows if value_of(row, key)]
-        shown = sum(1 for value, text in rows if _is_shown(value, text))
+        whole = key.strip().lower() in WHOLE
+        shown = sum(1 for value, text in rows if _is_shown(value, text) or (whole and text in str(value)))
         if key != question and rows and shown < MOST_OF * len(rows):
             raise ConfigurationError(
                 f"it is not clear whether the prompts under {question!r} are about {key!r}; name a key that has both with "
@@ -45,10 +48,9 @@ def refuse_beside(table: Table, question: str, solved: bool) -> None:
 
 
 def _is_shown(value: Any, text: str) -> bool:
-    """Returns whether a question has all texts of a value already, or is one of its parts."""
-    value = parsed(value)
-    texts = list(_texts_in(value))
-    return bool(texts) and (all(one in text for one in texts) or (isinstance(value, str) and text in value))
+    """Returns whether a question has all texts of a value already."""
+    texts = list(_texts_in(parsed(value)))
+    return bool(texts) and all(one in text for one in texts)
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -21,6 +21,8 @@ SFT = Objective.SFT
         ({"documents": '["§ is a knot."]'}, "documents"),
         ({"code": "print('§')"}, "code"),
         ({"code": "def f(n): return n", "question": "", "input": "§"}, "code"),
+        ({"code": "def f(n): return '§'", "question": "", "input": "§", "output": "§ §"}, "code"),
+        ({"instruction": "§? Answer as a pirate.", "question": "§?"}, "instruction"),
         ({"db_schema": "CREATE TABLE knots"}, "db_schema"),
         ({"Schema": {"knots": ["name"]}}, "Schema"),
         ({"instruction": "You are a pirate. Answer the question."}, "instruction"),
@@ -71,6 +73,7 @@ def test_answers_that_differ_are_refused_with_both(row: dict[str, Any], says: st
         {"answer": "Ada", "target": ["ada", "Bo"]},
         {"answer": r"\left(1, 2\right)", "final_answer": "(1,2)"},
         {"answer": "Ada", "label": (0, 1)},
+        {"answer": "Ada", "gold": ("Bo", "N/A")},
         {"options": {"A": "x", "B": "y"}, "answer": ("x", "y"), "answer_idx": ("A", "B"), "label": (0, 1)},
     ],
 )

@@ -44,7 +44,7 @@ def test_what_no_run_learns_from_is_refused_by_name(row: Callable[[int], Row], s
             "12 objects; --answer-field answer.value or answer.aliases takes",
         ),
         (
-            {"answers": {"text": ["Ada"], "answer_start": [3]}},
+            {"answers": {"text": (["Ada"], []), "answer_start": ([3], [])}},
             "12 objects; --answer-field answers.text takes",
         ),
         ({"reward_model": {"ground_truth": ("3", {"inputs": ["1"]})}}, "6 texts and 6 objects"),
