@@ -93,7 +93,8 @@ def test_results_thoughts_weights_and_names(item: Any, message: Message) -> None
     ("item", "says"),
     [
         ({"role": "user", "content": "a", "train": False}, "the key 'train', which has no meaning here"),
-        ({"from": "gpt", "value": "a", "loss": 0}, "the key 'loss'"),
+        ({"from": "gpt", "value": "a", "loss": 0}, "'loss', which has no meaning here; write 'weight': 0 if"),
+        ({"from": "gpt", "value": "a", "mood": "x"}, "'mood', which has no meaning here; leave it out"),
         ({"role": "user", "content": "a", "tool_calls": [FUNCTION]}, "'tool_calls', but the role user"),
         ({"role": "user", "content": "a", "reasoning": "x"}, "'reasoning', but the role user"),
         ({"from": "human", "content": "a"}, "'from' and 'content'"),

@@ -30,6 +30,8 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _HARMLESS = frozenset({"id", "message_id", "timestamp", "created_at", "model"})
 """Keys that identify a message, and say nothing about its meaning."""
 _OF_THE_ASSISTANT = frozenset({*_THOUGHTS, "tool_calls", "function_call", "weight"})
+LEARNT_ELSEWHERE = frozenset({"train", "training", "trainable", "loss", "loss_weight", "train_detail"})
+"""Keys by which other programs say whether a message is learnt, for which `weight` is the key here."""
 _KNOWN = _OF_THE_ASSISTANT | {"role", "content", "name", "tool_call_id"}
 
 
@@ -101,7 +103,8 @@ def _check_keys(given: Mapping[str, Any], role: str, place: str) -> None:
     unknown = [key for key in given if key not in _KNOWN]
     if unknown:
         known = ", ".join(sorted(_KNOWN))
-        raise DataError(f"{place} has the key {unknown[0]!r}, which has no meaning here; leave it out; known: {known}")
+        remedy = "write 'weight': 0 if it is not to be learnt" if unknown[0] in LEARNT_ELSEWHERE else "leave it out"
+        raise DataError(f"{place} has the key {unknown[0]!r}, which has no meaning here; {remedy}; known: {known}")
     misplaced = [key for key in given if key in _OF_THE_ASSISTANT and role != ASSISTANT and key != "weight"]
     if misplaced:
         raise DataError(f"{place} has the key {misplaced[0]!r}, but the role {role}; expected the role assistant")

@@ -127,9 +127,10 @@ def reward_for(
 def _check(key: str, answers: Sequence[str]) -> None:
     """Raises `ConfigurationError` for texts that are no answers, or not written as a run compares them."""
     if missing := placeholders(answers):
+        places = [place for place, answer in enumerate(answers, start=1) if answer.strip() in missing]
         raise ConfigurationError(
-            f"some answers under {key!r} are {', '.join(map(repr, missing))}, which stands for no answer; leave these rows "
-            "out"
+            f"{len(places)} of the first {len(answers)} answers under {key!r} are {', '.join(map(repr, missing))}, which "
+            f"stands for no answer (the first of them is answer {places[0]}); leave these rows out"
         )
     if odd := odd_among_numbers(answers):
         raise ConfigurationError(

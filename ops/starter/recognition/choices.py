@@ -118,6 +118,20 @@ def answer_among(table: Table, keys: Sequence[str]) -> str | None:
     return next((key for called in Called for key in keys if found[key] is called), None)
 
 
+def right_choices(table: Table, answer: str) -> list[int] | None:
+    """Returns the place of each row's right choice by what a key has; None without choices, and if that is not clear."""
+    offered = _offered(table)
+    called = None if offered is None else _called(table, offered, answer)
+    if offered is None or called is None:
+        return None
+    right = [str(value_of(row, answer)).strip() for row in table.rows]
+    if called is Called.FROM_0 or called is Called.FROM_1:
+        return [int(value) - (called is Called.FROM_1) for value in right]
+    shown = offered.names if called is Called.NAME else offered.texts
+    plain = _plain_name if called is Called.NAME else _plain_text
+    return [[plain(one) for one in each].index(plain(value)) for value, each in zip(right, shown, strict=True)]
+
+
 def _asking(offered: _Offered, called: Called) -> str:
     names = {name for each in offered.names for name in each}
     if called is Called.TEXT:
@@ -258,7 +272,15 @@ def _numbered(answers: Sequence[str], most: int) -> Called | None:
 
 
 def _is_named(value: Any, names: Sequence[str]) -> bool:
-    return str(value).strip().strip("().").casefold() in [name.casefold() for name in names]
+    return _plain_name(value) in [name.casefold() for name in names]
+
+
+def _plain_name(value: Any) -> str:
+    return str(value).strip().strip("().").casefold()
+
+
+def _plain_text(value: Any) -> str:
+    return str(value).strip()
 
 
 def _is_choice(value: Any) -> bool:

@@ -1,10 +1,12 @@
 """Rows whose responses are learnt as they are: conversations, prompts with completions, Alpaca's instructions, plain text.
 
 Consumes a table. Produces a `Recognised`, or None for other rows. Raises `ConfigurationError` for conversations that end in
-the middle, and for tools and images that the model cannot show.
+the middle, for thoughts in a column of their own, and for tools and images that the model cannot show.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from ops.starter.recognition.prompt_parts import (
     CONVERSATIONS,
@@ -15,7 +17,8 @@ from ops.starter.recognition.prompt_parts import (
     tools_key,
 )
 from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
-from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in
+from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in, parsed
+from ops.starter.recognition.thoughts import refuse_thoughts
 from yatt_core.errors import ConfigurationError
 
 COMPLETIONS = ("completion", "response", "output", "reply", "assistant", "answer", "solution", "target", "chosen")
@@ -39,13 +42,22 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
                 f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or cut them "
                 "behind the assistant's last message"
             )
+    if asked.prompt_field is None:
+        refuse_thoughts(table, key, "--prompt-field")
     source = conversation_source(table, key, model)
     return Recognised(
-        shape=f"demonstrations: conversations in {key!r}, of which all turns of the assistant are learnt",
+        shape=f"demonstrations: conversations in {key!r}, of which {_learnt(table, key)} are learnt",
         objective=SFT,
         source=source,
         used=tuple(source.values()),
     )
+
+
+def _learnt(table: Table, key: str) -> str:
+    """Returns which turns are learnt, in words."""
+    turns = (turn for value in table.values(key) for turn in parsed(value))
+    weighed = any(isinstance(turn, Mapping) and turn.get("weight") == 0 for turn in turns)
+    return "the assistant's turns without the weight 0" if weighed else "all turns of the assistant"
 
 
 def alpaca(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
@@ -96,6 +108,8 @@ def _with_completion(
     if parts is None or completion in parts.used:
         return None
     refuse_images(table)
+    if asked.answer_field is None:
+        refuse_thoughts(table, completion, "--objective sft --answer-field")
     used = [*parts.used, completion]
     source = {**parts.source, "answer_field": completion}
     if (tools := tools_key(table, completion, model)) is not None:

@@ -7,7 +7,7 @@ form that no objective learns from, and where a prompt would only be guessed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ops.starter.recognition.prompt_parts import (
@@ -177,9 +177,19 @@ def _check_responses(table: Table, key: str) -> None:
         value = value_of(row, key)
         if not is_response(value):
             raise ConfigurationError(
-                f"row {number}: {key!r} is {type_name(value)}; expected a text, or a list of messages that ends with the "
+                f"row {number}: {key!r} is {_seen(value)}; expected a text, or a list of messages that ends with the "
                 "assistant's"
             )
+
+
+def _seen(value: Any) -> str:
+    """Returns what a value is that is no response, in words."""
+    if value is None or not str(value).strip():
+        return "null" if value is None else "empty"
+    if isinstance(value, Mapping) and messages_in([value]) is not None:
+        return "one message that is in no list"
+    messages = messages_in(value)
+    return type_name(value) if messages is None else f"a list of messages that ends with one of {messages[-1][0]!r}"
 
 
 def _check_prefixes(table: Table, chosen: str, rejected: str, what: str) -> None:

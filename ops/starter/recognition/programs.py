@@ -35,6 +35,11 @@ BEGUN = ("prompt", "query", *TASKS)
 CHECK = "def check("
 _LISTS = ({"inputs", "outputs"}, {"input", "output"})
 _CODE = re.compile(r"(?:from|import|class|def|async def|pass|return)\b|[@#]|[\w.]+\s*=[^=]")
+_PYTEST = re.compile(r"^\s*(?:async )?def test\w*\(", re.MULTILINE)
+_STATEMENT = re.compile(r"^(?:assert\b|test\w*\(|[\w.]+\.main\(|if __name__)", re.MULTILINE)
+"""What runs tests at the top level."""
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_ORDINARY = re.compile(r"[a-z]+")
 _ARGUMENT = re.compile(r"\s*[A-Za-z_]\w*\s*=[^=]")
 
 
@@ -52,14 +57,15 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
         return None
     key = others[0]
     _refuse_arguments(table, key)
+    _refuse_pytest(table, key)
     setup = next((name for name in table.all(*SETUP_KEYS) if table.values(name)), None)
     options = {"tests": key, **({"setup": setup} if setup else {})}
     try_tests(table.rows, options)
-    parts = prompt_parts(table, asked, model, _tasks(table, TASKS))
+    parts = prompt_parts(table, asked, model, _tasks(table, TASKS), solved=True)
     if parts is None:
         return None
-    if _are_statements(table, key) and "prompt_field" in parts.source and not _names_functions(table, key, parts):
-        parts = _with_tests_shown(table, key, parts)
+    if _are_statements(table, key) and "prompt_field" in parts.source and (unnamed := _unnamed(table, key, parts)):
+        parts = _with_tests_shown(table, key, parts, unnamed)
     return _recognised(parts, key, [setup] if setup else [], options, _reads(table, key))
 
 
@@ -72,7 +78,7 @@ def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str 
         raise ConfigurationError(
             f"the tests under {key!r} define `check`, but no key names the function that it checks; expected 'entry_point'"
         )
-    parts = prompt_parts(table, asked, model, _tasks(table, BEGUN))
+    parts = prompt_parts(table, asked, model, _tasks(table, BEGUN), solved=True)
     if parts is None:
         raise ConfigurationError(
             f"the tests under {key!r} have no task: no key has more than code; name the key of the task with --prompt-field"
@@ -123,6 +129,17 @@ def _refuse_arguments(table: Table, key: str) -> None:
             )
 
 
+def _refuse_pytest(table: Table, key: str) -> None:
+    """Raises `ConfigurationError` for functions that pytest would call, and nothing else does."""
+    for number, row in enumerate(table.rows, start=1):
+        value = value_of(row, key)
+        if isinstance(value, str) and _PYTEST.search(value) and not _STATEMENT.search(value):
+            raise ConfigurationError(
+                f"row {number}: the tests under {key!r} are functions of pytest, which nothing calls, so that no statement "
+                "tests something; expected assert statements outside of functions"
+            )
+
+
 def _recognised(parts: PromptParts, key: str, others: list[str], options: Mapping[str, Any], reads: str) -> Recognised:
     if "image_field" in parts.source:
         raise ConfigurationError("the rows have images and tests of programs, which no built-in reward reads together")
@@ -167,22 +184,44 @@ def _are_statements(table: Table, key: str) -> bool:
     return all(isinstance(value, list) and all(isinstance(one, str) for one in value) for value in values)
 
 
-def _names_functions(table: Table, key: str, parts: PromptParts) -> bool:
-    """Returns whether most prompts name the function that their first test calls."""
-    firsts = [parsed(value_of(row, key))[0] for row in table.rows]
-    names = [first.removeprefix("assert").lstrip(" (").partition("(")[0].rpartition(" ")[2] for first in firsts]
-    named = sum(1 for name, text in zip(names, parts.texts, strict=True) if name and name in text)
-    return named >= len(names) / 2
+def _unnamed(table: Table, key: str, parts: PromptParts) -> list[int]:
+    """Returns the places of the rows whose prompt names no function that their first test calls."""
+    called = [_CALL.findall(_first_test(value_of(row, key))) for row in table.rows]
+    texts = enumerate(zip(called, parts.texts, strict=True))
+    return [place for place, (names, text) in texts if names and not any(_is_named(name, text) for name in names)]
 
 
-def _with_tests_shown(table: Table, key: str, parts: PromptParts) -> PromptParts:
-    """Returns prompts that show the tests, from which alone the name of the function is known (as MBPP is usually asked)."""
+def _first_test(value: Any) -> str:
+    tests = parsed(value)
+    return str(tests[0]).strip().removeprefix("assert") if isinstance(tests, list) and tests else ""
+
+
+def _is_named(name: str, text: str) -> bool:
+    """Returns whether a text names a function; a name such as `add` may also be a word of the text."""
+    word = rf"(?<!\w){re.escape(name)}(?!\w)"
+    if _ORDINARY.fullmatch(name) is None:
+        return re.search(word, text) is not None
+    signs = rf"[`'\"*.]{word}|{word}(?:[`'\"*]|\s*\()"
+    return re.search(rf"{signs}|\b(?:def|function|method|named|called|name|it)\b[\s:]+{word}", text) is not None
+
+
+def _with_tests_shown(table: Table, key: str, parts: PromptParts, unnamed: list[int]) -> PromptParts:
+    """Returns prompts that show the tests, from which alone the name of the function is known (as MBPP is usually asked).
+
+    unnamed: the places of the rows whose prompt does not name it; all prompts have one form.
+    """
     if any(isinstance(value, str) for value in table.values(key)):
         raise ConfigurationError(
-            f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts that say it"
+            f"{len(unnamed)} of the first {len(table.rows)} tasks under {parts.used[0]!r} do not name the function that "
+            f"{key!r} tests (row {unnamed[0] + 1}); expected prompts that say it"
         )
     template = f"{{{{ {named(parts.used[0])} }}}}\n\nYour code should pass these tests:\n\n{{{{ {named(key)} | join('\\n') }}}}"
-    reason = f"the prompt shows the tests in {key!r}, because the task does not name the function that they call"
+    which = (
+        "the task does"
+        if len(unnamed) == len(table.rows)
+        else f"{len(unnamed)} of the first {len(table.rows)} tasks do"
+    )
+    reason = f"the prompt shows the tests in {key!r}, because {which} not name the function that they call"
     others = {name: value for name, value in parts.source.items() if name != "prompt_field"}
     return replace(parts, source={"prompt_template": template, **others}, reasons=(*parts.reasons, reason))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ops.starter.recognition.beside import refuse_beside
 from ops.starter.recognition.choices import Choices, choices_of, named
 from ops.starter.recognition.recognised import Abilities, Asked
 from ops.starter.recognition.table import (
@@ -36,12 +37,6 @@ BEFORE = ("context", "passage", "document", "article", "story", "background", "p
 """Keys of texts that a question is about."""
 AFTER = ("input", "starter_code", "starter code")
 """Keys of texts that belong to an instruction."""
-BESIDE = (
-    "history", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "content", "excerpt", "table",
-)  # fmt: skip
-"""Keys of what a question may be about, in a form and a place that are not known."""
-BESIDE_INPUT = ("code", "program", "function")
-"""The same for prompts under `input`, which may be the input of these."""
 CONVERSATIONS = ("messages", "conversations", "conversation", "dialog", "dialogue", "chat", "turns", "prompt")
 SYSTEM_KEYS = ("system", "system_prompt", "system_message")
 TOOL_KEYS = ("tools", "functions", "available_tools")
@@ -74,12 +69,14 @@ def prompt_parts(
     keys: Sequence[str] = PROMPT_KEYS,
     answer: str | None = None,
     asks: bool = False,
+    solved: bool = False,
 ) -> PromptParts | None:
     """Returns the parts of the prompts; None if no key looks like a prompt.
 
     keys: candidates for the question, in order of preference.
     answer: the key of what answers it, which says what choices are called.
     asks: whether prompts with choices have to ask for what this key has.
+    solved: whether code beside the question is its solution, and nothing that it is about.
     """
     key = prompt_key(table, asked, keys)
     if key is None:
@@ -87,7 +84,7 @@ def prompt_parts(
     texts = [text_of(value_of(row, key)) for row in table.rows]
     parts = PromptParts({"prompt_field": key}, texts, (key,))
     if asked.prompt_field is None and all(messages_in(value) is None for value in table.values(key)):
-        parts = _with_template(table, parts, choices_of(table, key, answer, asks))
+        parts = _with_template(table, parts, choices_of(table, key, answer, asks), solved)
     parts = _with_media(table, _with_frame(_with_system(table, parts), model), model)
     if asked.prompt_field is None and "image_field" not in parts.source:
         _check_differ(table, parts)
@@ -133,12 +130,12 @@ def _if_any(table: Table, key: str, text: str) -> str:
     return f"{{% if {test} %}}{text}{{% endif %}}"
 
 
-def _with_template(table: Table, parts: PromptParts, choices: Choices | None) -> PromptParts:
+def _with_template(table: Table, parts: PromptParts, choices: Choices | None, solved: bool) -> PromptParts:
     """Returns the parts with what a question is about, and with the answers to choose from."""
     key = parts.used[0]
     before = _belonging(table, key, BEFORE)
     after = _belonging(table, key, AFTER)
-    _refuse_beside(table, key)
+    refuse_beside(table, key, solved)
     if before is None and after is None and choices is None:
         return parts
     reasons = [f"the prompt is {key!r} with {other!r}" for other in (before, after) if other]
@@ -183,24 +180,27 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
     return None
 
 
-def _refuse_beside(table: Table, question: str) -> None:
-    """Raises `ConfigurationError` for rows that have something else that their questions may be about."""
-    others = (*BESIDE, *BESIDE_INPUT) if question.lower() == "input" else BESIDE
-    for key in table.all(*others):
-        rows = [(value_of(row, key), str(value_of(row, question))) for row in table.rows if value_of(row, key)]
-        shown = [value for value, text in rows if isinstance(value, str) and (value in text or text in value)]
-        if key != question and rows and len(shown) < MOST_OF * len(rows):
-            raise ConfigurationError(
-                f"it is not clear whether the prompts under {question!r} are about {key!r}; name a key that has both with "
-                f"--prompt-field (--prompt-field {question} leaves {key!r} out)"
-            )
-
-
 def system_key(table: Table, prompt: str) -> str | None:
-    """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own."""
-    key = next((key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))), None)
-    own = (messages_in(value_of(row, prompt)) for row in table.rows)
-    return None if any(messages is not None and messages[0][0] == "system" for messages in own) else key
+    """Returns the key of the rows' system messages; None if there is none, or if the conversations have their own.
+
+    Raises `ConfigurationError` if a row has two different ones.
+    """
+    found = [key for key in table.all(*SYSTEM_KEYS) if any(map(is_text, table.values(key)))]
+    own = [messages[0][1] if messages and messages[0][0] == "system" else None for messages in _each(table, prompt)]
+    for number, row in enumerate(table.rows, start=1):
+        texts = {key: text for key in found if (text := value_of(row, key))}
+        if (first := own[number - 1]) is not None:
+            texts[prompt] = first
+        if len({str(text).strip() for text in texts.values()}) > 1:
+            raise ConfigurationError(
+                f"row {number} has different system messages: "
+                f"{', '.join(f'{text!r:.60} under {key!r}' for key, text in texts.items())}; leave out all but the right one"
+            )
+    return None if any(text is not None for text in own) else next(iter(found), None)
+
+
+def _each(table: Table, key: str) -> list[list[tuple[str, str]] | None]:
+    return [messages_in(value_of(row, key)) for row in table.rows]
 
 
 def tools_key(table: Table, conversation: str, model: Abilities) -> str | None:

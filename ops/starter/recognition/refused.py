@@ -13,7 +13,7 @@ from ops.starter.recognition.prompt_parts import CONVERSATIONS
 from ops.starter.recognition.recognised import Asked
 from ops.starter.recognition.table import Table, messages_in, parsed, value_of
 from yatt_core.errors import ConfigurationError
-from yatt_core.prompts.message_forms import ROLES
+from yatt_core.prompts.message_forms import LEARNT_ELSEWHERE, ROLES
 
 STEP_MARK = "\u043a\u0438"
 """What Math-Shepherd writes behind a step."""
@@ -39,6 +39,20 @@ def speakers(table: Table, asked: Asked) -> None:
                 raise ConfigurationError(
                     f"row {number}: {key!r} has a message of {unknown[0]!r}; expected {', '.join(ROLES)} under 'role', or "
                     "human and gpt under 'from'"
+                )
+
+
+def weights(table: Table, asked: Asked) -> None:
+    """Refuses messages whose key of another program says whether they are learnt: left out, they would be."""
+    for key in table.all(*CONVERSATIONS, *PREFERRED, *OTHER):
+        for number, row in enumerate(table.rows, start=1):
+            messages = parsed(value_of(row, key))
+            listed = [one for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
+            word = next((name for one in listed for name in one if name in LEARNT_ELSEWHERE), None)
+            if word is not None:
+                raise ConfigurationError(
+                    f"row {number}: {key!r} has a message with the key {word!r}, which is called 'weight' here; expected "
+                    "'weight': 0 in messages of the assistant that are not to be learnt, and no such key in the others"
                 )
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ops.starter.recognition import refused
+from ops.starter.recognition.answer_keys import unread_answers
 from ops.starter.recognition.demonstrations import alpaca, completions, conversations, plain_text
 from ops.starter.recognition.preferences import labelled, pairs
 from ops.starter.recognition.programs import programs
 from ops.starter.recognition.recognised import KTO, PAIRS, RL, SFT, Abilities, Asked, Objective, Recognised
 from ops.starter.recognition.table import Table
+from ops.starter.recognition.thoughts import FORM, thoughts_key
 from ops.starter.recognition.verifiable import verifiable
 from yatt_core.errors import ConfigurationError
 from yatt_core.json_text import object_in
@@ -42,6 +44,7 @@ PROMPT = ("prompt", "question", "problem", "query", "instruction")
 REFUSED: tuple[Callable[[Table, Asked], None], ...] = (
     refused.tokens,
     refused.speakers,
+    refused.weights,
     refused.equations,
     refused.tree,
     refused.process_labels,
@@ -106,8 +109,21 @@ def _refuse_ambiguous(table: Table, asked: Asked, model: Abilities, read: Reader
             return
         _refuse_both(other, found)
     elif read is verifiable:
+        _refuse_thoughts(table, found)
         for rival in RIVALS:
             _refuse_both(found, rival(table, asked, model))
+
+
+def _refuse_thoughts(table: Table, found: Recognised) -> None:
+    """Raises `ConfigurationError` for answers to compare beside thoughts, which are there to be learnt."""
+    answers = found.source["answer_field"]
+    key = thoughts_key(table, answers)
+    if key is not None:
+        raise ConfigurationError(
+            f"the rows mean two things: {found.shape}, and thoughts under {key!r} to learn; add --objective {RL} for the "
+            f"first; for the second, expected {FORM} (--objective {SFT} --answer-field {answers} learns the answers without "
+            "thoughts)"
+        )
 
 
 def _refuse_both(answers: Recognised | None, learnt: Recognised | None) -> None:
@@ -148,6 +164,8 @@ def _unknown(table: Table, asked: Asked) -> str:
     def missing(shape: Shape) -> list[str]:
         return [what for what, keys in shape.needs.items() if table.find(*keys) is None]
 
+    if asked.allows(RL) and (seen := unread_answers(table)):
+        return f"the rows have no shape that is known{wanted}: {table.described()}; {seen}"
     possible = [shape for shape in SHAPES if asked.allows(*shape.objectives)]
     nearest = min(possible, key=lambda shape: (len(missing(shape)) / len(shape.needs), len(missing(shape))))
     lacks = missing(nearest)

@@ -1,21 +1,24 @@
 """Whether prompts ask for what the reference answers are: an answer that no prompt asks for makes every response wrong.
 
 Consumes a table, its prompts and its answers. Raises `ConfigurationError` for letters of choices and for numbers or words of
-classes that the prompts do not show, for texts that ask nothing, and for answers of which a label says that some are wrong.
+classes that the prompts do not show, for texts that ask nothing, for prompts that ask for other words or end with their answer,
+and for answers of which a label says that some are wrong.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ops.starter.recognition.answer_kinds import AnswerKind, kind_of, single_answers
+from ops.starter.recognition.answer_kinds import AnswerKind, after_hashes, kind_of, single_answers
 from ops.starter.recognition.answer_patterns import Form, asked_form
 from ops.starter.recognition.preferences import LABELS
 from ops.starter.recognition.prompt_parts import PromptParts
 from ops.starter.recognition.recognised import Asked
 from ops.starter.recognition.table import Table, value_of
 from yatt_core.errors import ConfigurationError
+from yatt_core.rewards.extraction import boxed
 
 TEXT = "text"
 """A key that is a prompt only beside answers, and only if it asks something: alone, it is text to learn."""
@@ -23,12 +26,23 @@ CLASS_KEYS = frozenset({"label", "target", "gold", "gt", "cop", "correct", "answ
 """Keys that have the name of a class as often as an answer."""
 HIGHEST_CLASS, MOST_CLASSES = 9, 20
 """Of classes with numbers, and of classes with words."""
+_BETWEEN = r"""["'`*]{0,2}\s*(?:,?\s*(?:or|and)|/|,|\|)\s*["'`*]{0,2}"""
+_EITHER = {
+    kind: re.compile(rf"\b(?:{first}{_BETWEEN}{second}|{second}{_BETWEEN}{first})\b", re.IGNORECASE)
+    for kind, first, second in ((AnswerKind.BOOLEAN, "true", "false"), (AnswerKind.YES_NO, "yes", "no"))
+}
+"""How prompts ask for one of two words."""
+_OTHER_WORDS = {AnswerKind.BOOLEAN: AnswerKind.YES_NO, AnswerKind.YES_NO: AnswerKind.BOOLEAN}
+_MARK = r"(?:\banswer\b(?:\s+is)?\W*|####\s*|<answer>\s*|\\boxed\{\s*)"
+"""What stands before the answer at the end of a solved prompt."""
 
 
 def check_shown(table: Table, asked: Asked, key: str, parts: PromptParts) -> None:
     """Raises `ConfigurationError` if prompts do not ask for the answers under a key; options that name keys decide."""
     if asked.answer_field is None:
         _refuse_rated(table, key)
+    _refuse_solved(table, key, parts)
+    _refuse_other_words(table, key, parts)
     if asked.prompt_field is not None or parts.choices is not None:
         return
     if parts.used[0].lower() == TEXT and not _ask(parts.texts):
@@ -68,6 +82,41 @@ def _refuse_rated(table: Table, key: str) -> None:
                 f"it is not clear whether {label!r} says which of the answers under {key!r} are right; leave out the rows "
                 f"with wrong ones, or add --objective rl --answer-field {key} if all are right"
             )
+
+
+def _refuse_solved(table: Table, key: str, parts: PromptParts) -> None:
+    """Raises `ConfigurationError` if most prompts end with their own answers, which differ: examples of a form do not."""
+    found = [_solves(text, value_of(row, key)) for row, text in zip(table.rows, parts.texts, strict=True)]
+    solved = [answer for answer in found if answer is not None]
+    if len(set(solved)) > 1 and len(solved) > len(found) / 2:
+        raise ConfigurationError(
+            f"{len(solved)} of the first {len(found)} prompts under {parts.used[0]!r} end with their own answer "
+            f"({parts.texts[found.index(solved[0])][-60:]!r}), which a response only has to repeat; leave it out of the prompts"
+        )
+
+
+def _solves(text: str, value: Any) -> str | None:
+    """Returns the answer of a row if its prompt ends with it, behind a mark; otherwise None."""
+    for answer in after_hashes(single_answers([value]) or []):
+        final = answer if (in_box := boxed(answer)) is None else in_box
+        if final and re.search(rf"{_MARK}{re.escape(final)}(?:</answer>|\W)*$", text[-1_000:], re.IGNORECASE):
+            return final
+    return None
+
+
+def _refuse_other_words(table: Table, key: str, parts: PromptParts) -> None:
+    """Raises `ConfigurationError` if prompts ask for yes or no and the answers are true or false, or the other way round."""
+    answers = single_answers(table.values(key)) or []
+    kind = kind_of(answers) if answers else None
+    if kind is None or (other := _OTHER_WORDS.get(kind)) is None:
+        return
+    wrong = [bool(_EITHER[other].search(text)) and not _EITHER[kind].search(text) for text in parts.texts]
+    if any(wrong):
+        raise ConfigurationError(
+            f"the answers under {key!r} are {kind.value}, and {sum(wrong)} of the first {len(wrong)} prompts under "
+            f"{parts.used[0]!r} ask for {other.value} (row {wrong.index(True) + 1}), which would never be right; write these "
+            "answers as the prompts ask for them, in all rows alike"
+        )
 
 
 def _are_classes(key: str, answers: Sequence[str]) -> bool:

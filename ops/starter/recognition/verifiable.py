@@ -6,7 +6,7 @@ missing for a reward.
 
 from __future__ import annotations
 
-from ops.starter.recognition.answer_keys import ALSO_ANSWERS, answer_key
+from ops.starter.recognition.answer_keys import ALSO_ANSWERS, answer_key, unread_answers
 from ops.starter.recognition.answer_kinds import kind_of, single_answers
 from ops.starter.recognition.answer_rewards import WITHOUT_REWARD, reward_for
 from ops.starter.recognition.prompt_parts import PromptParts, prompt_key, prompt_parts
@@ -44,6 +44,11 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
             reasons=parts.reasons,
         )
     if key is None:
+        if seen := unread_answers(table, question):
+            raise ConfigurationError(
+                f"the rows have prompts ({', '.join(map(repr, parts.used))}), and no reward can compare their answers: {seen}; "
+                f"or {WITHOUT_REWARD}"
+            )
         raise ConfigurationError(
             f"the rows have prompts ({', '.join(map(repr, parts.used))}) and no reference answers, so nothing says which "
             f"response is right; their keys: {table.described()}; name the answers with --answer-field, or {WITHOUT_REWARD}"

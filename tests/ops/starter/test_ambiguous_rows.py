@@ -175,7 +175,7 @@ def test_texts_of_choices_are_compared_as_they_are_shown(texts: list[str]) -> No
 
 
 def test_a_given_answer_says_what_choices_are_called() -> None:
-    rows = many(question="§ q", choices=["x", "y", "z"], answer="x", gold=(0, 2))
+    rows = many(question="§ q", choices=["x", "y", "z"], answer=("x", "z"), gold=(0, 2))
     assert "and the right choice" in meaning(rows).source["prompt_template"]
     given = meaning(rows, Asked(answer_field="gold"))
     assert "number of the right choice" in given.source["prompt_template"]
@@ -266,7 +266,8 @@ def test_equations_are_refused_by_name(row: dict[str, Any]) -> None:
 
 def test_an_answer_that_is_a_part_of_something_else_is_none() -> None:
     truth = {"target": ("3", "4"), "tolerance": 0.5}
-    assert "no reference answers" in refusal(many(prompt=user("§?"), reward_model={"ground_truth": truth}))
+    text = refusal(many(prompt=user("§?"), reward_model={"ground_truth": truth}))
+    assert "no reward can compare their answers" in text and "--answer-field reward_model.ground_truth.target" in text
 
 
 def test_pairs_may_have_ratings_of_all_responses() -> None:

@@ -153,6 +153,47 @@ def test_questions_that_people_answer_with_yes_are_asked_for_true(prompt: str, a
     ]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answers", "says"),
+    [
+        ("Is § even? Answer yes or no.", (True, False), "are true or false, and 12 of the first 12 prompts"),
+        ("Is § even? (Yes/No)", ("True", "False"), "ask for yes or no (row 1)"),
+        ("Is § even? 'no' or 'yes'?", ("True", "False"), "ask for yes or no"),
+        ("§ is even. True or false?", ("yes", "no"), "are yes or no, and 12 of the first 12 prompts"),
+    ],
+)
+def test_prompts_that_ask_for_other_words_are_refused(prompt: str, answers: tuple[Any, Any], says: str) -> None:
+    rows = many(question=prompt, answer=answers)
+    assert says in refusal(rows)
+    mixed = [*rows, *many(question="Is § wet?", answer=answers)]
+    assert "12 of the first 24 prompts" in refusal(mixed)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["Is § even? Yes or no? Write true or false.", "No doubt, yes, § is wet?", "Is there no § (yes, a true one)?"],
+)
+def test_words_that_are_not_asked_for_are_none_to_choose_from(prompt: str) -> None:
+    assert meaning(many(question=prompt, answer=(True, False))).objective == "rl"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers"),
+    [
+        ("How many § apples? Answer: {}", ("5", "6")),
+        ("How many § apples?\n#### {}", ("so\n#### 5", "#### 6")),
+        ("What is §?\nThe answer is **{}**.", ("Ada", "Bo")),
+        (r"What is §? \boxed{{{}}}", (r"So $\boxed{x}$.", r"$\boxed{y}$")),
+        ("What is §? <answer>{}</answer>", ("Ada", "Bo")),
+    ],
+)
+def test_prompts_that_end_with_their_answer_are_refused(prompt: str, answers: tuple[str, str]) -> None:
+    finals = ("x", "y") if "boxed" in prompt else tuple(answer.rpartition("#### ")[2] for answer in answers)
+    rows = many(prompt=tuple(prompt.format(final) for final in finals), answer=answers)
+    assert "12 of the first 12 prompts under 'prompt' end with their own answer" in refusal(rows)
+    assert meaning([{**row, "prompt": f"{row['prompt']} Sure?"} for row in rows]).objective == "rl"
+
+
 def test_prompts_that_no_system_message_reaches_are_not_asked() -> None:
     words = many(prompt="§?", answer=("Paris", "Rome"))
     assert meaning(words, model=NO_SYSTEM).system_prompt is None

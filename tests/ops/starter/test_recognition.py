@@ -91,7 +91,7 @@ def test_the_other_keys_of_an_object_are_named() -> None:
         ),
         (many(problem="§ x?", answer=("3", "notfound")), "'notfound'"),
         ([*many(q="x", question="§ x?", answer="3"), {"question": "§ y?", "answer": "080 or 081 (both)"}], "but for"),
-        (many(prompt="§ x?", answer={"value": 3}), "no reference answers"),
+        (many(prompt="§ x?", answer={"value": 3}), "no reward can compare their answers"),
     ],
 )
 def test_a_reward_is_never_invented(rows: Rows, says: str) -> None:
@@ -159,7 +159,7 @@ def test_preferences_come_first_and_may_train_a_reward_model() -> None:
     ("rows", "says"),
     [
         (many(chosen="yes", rejected="no"), "no beginning in common"),
-        (many(prompt="§ x?", chosen={"from": "gpt", "value": "y"}, rejected={"from": "gpt", "value": "z"}), "object"),
+        (many(prompt="§ x?", chosen={"from": "gpt", "value": "y"}, rejected={"from": "gpt", "value": "z"}), "no list"),
         (many(prompt="§ x?", chosen=user("§ y"), rejected=user("§ z")), "ends with the assistant's"),
         (many(prompt="§ x?", images=["a.png"], chosen="y", rejected="z"), "images"),
     ],
@@ -188,7 +188,7 @@ def test_preferences_of_other_forms_are_refused(rows: Rows, says: str) -> None:
             {"prompt_field": "conversations", "system_field": "system"},
         ),
         (
-            many(messages=[{"role": "system", "content": "s"}, *answered("§ x", "y")], system="other"),
+            many(messages=[{"role": "system", "content": "s"}, *answered("§ x", "y")], system="s"),
             {"prompt_field": "messages"},
         ),
         (
