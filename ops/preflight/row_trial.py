@@ -29,6 +29,7 @@ from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.code_cases import CallCase, CaseKeys, ProgramCase, row_tests
 from yatt_core.rewards.extraction import Extraction
 from yatt_core.rewards.functions import load_part
+from yatt_core.rewards.non_answers import is_non_answer
 from yatt_core.rewards.options import Options
 from yatt_core.rewards.possible_answers import why_never_matched
 from yatt_core.rewards.registry import FunctionName
@@ -195,8 +196,13 @@ def _look(part: FunctionPart) -> Callable[[Prompt], Facts | None]:
 
 
 def _untried_references(prompt: Prompt, extraction: Extraction) -> Facts | None:
-    """Returns the reference answers that are no plain numbers, which need no parser."""
+    """Returns the reference answers that are no plain numbers, which need no parser.
+
+    Raises `DataError` for what stands for a missing answer: its letters would be read as a product.
+    """
     references = [with_plain_numbers(one) for one in extraction.of_references(prompt)]
+    if all(is_non_answer(one) for one in references):
+        raise DataError(f"the reference answer is {references[0]!r:.100}, which stands for a missing one")
     return [one for one in references if number_alone(one) is None] or None
 
 
