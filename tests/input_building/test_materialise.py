@@ -379,3 +379,12 @@ def test_rows_without_repetition_are_all_used(tmp_path, caplog):
     data = {"held_out": 4, "probe": 0, "prompts_per_iteration": 2, "logical_shards": 1}
     materialise(run_spec(write_jsonl(tmp_path / "a.jsonl", rows), data=data, **VIRTUAL), tmp_path / "r")
     assert not caplog.messages
+
+
+def test_rows_that_repeat_a_probe_prompt_are_counted(tmp_path, caplog):
+    rows = [{"prompt": f"question {row // 2}", "answer": "1"} for row in range(30)]
+    data = {"held_out": 2, "probe": 3, "prompts_per_iteration": 2, "logical_shards": 1}
+    receipt = materialise(run_spec(write_jsonl(tmp_path / "a.jsonl", rows), data=data, **VIRTUAL), tmp_path / "r")
+    assert receipt.train_prompts == 30 - 4 - 6
+    (line,) = caplog.messages
+    assert "5 of 30 rows are left out" in line

@@ -51,11 +51,11 @@ LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
 class LeftOut:
     """What the last complete pass over a source's rows has left out.
 
-    held_out: number of rows whose tasks are held out, those that are held out themselves included.
+    rows: number of rows whose tasks are held out or in the probe, those that are there themselves included.
     of: number of all rows.
     """
 
-    held_out: int = 0
+    rows: int = 0
     of: int = 0
 
 
@@ -79,17 +79,17 @@ class TrainingPrompts:
 
     def __iter__(self) -> Iterator[Prompt]:
         source = self.data.sources[self.number]
-        pool = index = held_out = 0
+        pool = index = of = 0
         for row in self.rows:
+            of += 1
             if (key := task_key(row)) in self.held_out:
-                held_out += 1
                 continue
             pool += 1
             if key not in self.probe:
                 yield _prompt(row, self.number, index)
                 index += 1
-        self.left_out.held_out = held_out
-        self.left_out.of = pool + held_out
+        self.left_out.rows = of - index
+        self.left_out.of = of
         if not index:
             raise ConfigurationError(
                 f"data.sources.{self.number} ({source_label(source)}): none of its {pool} prompts that are not held "
@@ -172,20 +172,20 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
 
 
 def rows_left_out(data: DataSpec, collection: Collection) -> Iterator[str]:
-    """Yields a line for each file source of whose rows some are not trained on, because an equal prompt is held out.
+    """Yields a line for each file source of whose rows some are not trained on, because an equal prompt is kept apart.
 
     collection: its training prompts have been passed over.
     """
     for number, (source, train) in enumerate(zip(data.sources, collection.train, strict=True)):
         if not isinstance(source, FileSource):
             continue
-        repeated = train.left_out.held_out
+        repeated = train.left_out.rows - sum(prompt.source == number for prompt in collection.probe)
         if not has_held_out_files(source):
             repeated -= sum(prompt.source == number for prompt in collection.held_out)
         if repeated:
             yield (
                 f"{source_place(data, number)}: {repeated:,} of {train.left_out.of:,} rows are left out of training, because "
-                "their prompts are equal to held-out ones"
+                "their prompts are equal to held-out or probe prompts"
             )
 
 

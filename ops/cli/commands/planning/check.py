@@ -67,7 +67,9 @@ def check(
     from flows.run.home import Home
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
+    from ops.preflight.reward_trial import same_for_all
     from ops.preflight.run import check_before_start
+    from ops.preflight.solution_trial import try_solutions
     from ops.preflight.unused_keys import unused_keys
     from yatt_core.datasets.sources import first_prompts, source_place
     from yatt_core.problems import Problems
@@ -76,11 +78,14 @@ def check(
     checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
     inputs: list[Found] = []
     asked: list[Trial] = []
+    unsolved: list[str] = []
 
     def further() -> None:
         problems = Problems()
         with problems.noting():
             inputs.append(_all_inputs(checked, place.folder, sample))
+        with problems.noting():
+            unsolved.extend(try_solutions(checked))
         with problems.noting():
             asked.extend([] if offline else _endpoints(checked))
         problems.raise_any()
@@ -95,6 +100,8 @@ def check(
     unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
     warnings = [
         *sound.warnings,
+        *same_for_all(checked, sound.trials),
+        *unsolved,
         *unread,
         *logged,
         *found.contents.warnings,
@@ -258,7 +265,7 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     if found.first is not None:
         write(f"the model reads {found.first.prompt_id} as:")
         write(textwrap.indent(shortened(found.first.text), "    "))
-        words = ("and learns to prefer:", "to:")
+        words: tuple[str, ...] = ("and learns to prefer:", "to:")
         if len(found.first.learnt) == 1:
             words = ("and learns to avoid:" if found.first.avoided else "and learns:",)
         for word, pieces in zip(words, found.first.learnt, strict=False):
