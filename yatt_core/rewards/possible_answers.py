@@ -32,7 +32,10 @@ def why_never_matched(expected: str, options: ExactMatch) -> str:
         case "pattern":
             if _group_allows(options, spellings):
                 return ""
-            return f"the group of pattern {options.pattern!r} cannot be {expected!r:.100}, so that no response scores"
+            group = _up_to_its_end((options.pattern or "").partition(GROUP)[2])
+            return (
+                f"the reference answer {expected!r:.100} is never matched: the pattern's {GROUP}{group}) cannot be that"
+            )
         case "tag":
             form = f"<{options.tag}>{{}}</{options.tag}>"
         case "boxed":

@@ -95,8 +95,8 @@ WORDS = {"extract": "pattern", "pattern": r"Answer: (?P<answer>yes|no)$", "case_
     ("options", "right", "wrong", "says"),
     [
         (LETTERS, ["A", "D"], "E", "[ABCD])"),
-        (WORDS, ["yes", "No"], "maybe", "cannot be 'maybe'"),
-        ({"extract": "pattern", "pattern": r"(?P<answer>(?:[)a]|\)|b){2})"}, ["a)", "bb"], "c", "cannot be 'c'"),
+        (WORDS, ["yes", "No"], "maybe", "'maybe' is never matched"),
+        ({"extract": "pattern", "pattern": r"(?P<answer>(?:[)a]|\)|b){2})"}, ["a)", "bb"], "c", "'c' is never matched"),
         ({"extract": "pattern", "pattern": r"#(?P<answer>[^\n]+)"}, ["a b", "ten"], "a\nb", "cannot be"),
         ({"extract": "last_number"}, ["1", "-2.50", "$1,000", "5%"], "ten", "reads nothing"),
         ({"extract": "last_number"}, ["1"], "12 apples", "reads '12'"),
