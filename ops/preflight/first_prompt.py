@@ -24,11 +24,13 @@ class FirstPrompt:
     text: what the model reads before it writes.
     learnt: what of each response is learnt, in the pieces that it consists of, the preferred response of a pair first; empty
         for a run that samples.
+    avoided: whether the response is one that the model learns not to write.
     """
 
     prompt_id: str
     text: str
     learnt: tuple[tuple[str, ...], ...] = ()
+    avoided: bool = False
 
 
 def first_prompt(spec: RunSpec, model_path: str, prompt: Prompt) -> FirstPrompt | None:
@@ -41,11 +43,12 @@ def first_prompt(spec: RunSpec, model_path: str, prompt: Prompt) -> FirstPrompt 
         return None
     if spec.samples_responses:
         return FirstPrompt(prompt.prompt_id, codec.shown(prompt))
-    encoded = [encode_response(spec, codec, prompt, reply) for reply in responses_of(spec, prompt).replies]
+    responses = responses_of(spec, prompt)
+    encoded = [encode_response(spec, codec, prompt, reply) for reply in responses.replies]
     text = codec.tokenizer.decode(encoded[0].prompt)
     if isinstance(spec.objective, RewardModelObjective):
         return FirstPrompt(prompt.prompt_id, text)
-    return FirstPrompt(prompt.prompt_id, text, tuple(_pieces(codec, each) for each in encoded))
+    return FirstPrompt(prompt.prompt_id, text, tuple(_pieces(codec, each) for each in encoded), not responses.desirable)
 
 
 def _pieces(codec: PromptCodec, encoded: EncodedResponse) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from yatt_core.input_building.engine_check import folder_remarks
+from yatt_core.input_building.template_check import template_codec
 from yatt_core.models.tokenizer import IMAGE, load_tokenizer
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.spec import RunSpec
@@ -59,6 +60,12 @@ def _tokenizer(spec: RunSpec) -> Iterator[str]:
         yield (
             "model.path: the tokenizer has no chat template, so the model receives prompts as plain text; that suits "
             "a base model, but an instruction-tuned model expects its template (chat_template.jinja)"
+        )
+    codec = template_codec(spec)
+    if codec is not None and codec.missing_opening:
+        yield (
+            "model.path: the chat template does not begin the assistant's turn at the end of a prompt "
+            f"(add_generation_prompt): the model has to write {codec.missing_opening!r} itself before it answers"
         )
     if tokenizer.pad_token_id is None:
         yield "model.path: the tokenizer has no padding token; YATT needs none, because padding is masked everywhere"

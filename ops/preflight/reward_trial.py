@@ -6,7 +6,7 @@ Judges are not asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,22 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
                 f"the response {trial.response!r} ({trial.given}); correct it, or set on_failure: mask"
             )
     return trials
+
+
+def same_for_all(spec: RunSpec, trials: Sequence[Trial]) -> Iterator[str]:
+    """Yields a line for each of the user's own functions that gives all responses the same score.
+
+    Functions that are included may do so for good reason: made-up responses are short, and have no code.
+    """
+    for part in spec.rewards.functions:
+        own = [trial for trial in trials if trial.part == part.name]
+        is_users = part.file is not None or ":" in (part.function or "")
+        prompts = len({trial.prompt_id for trial in own})
+        if is_users and own and not any(trial.error for trial in own) and len({trial.score for trial in own}) == 1:
+            yield (
+                f"rewards.parts {part.name!r}: gives {own[0].score:g} to each of {len(own)} responses to {prompts} prompts, "
+                "from an empty one to a sentence; a reward that tells no responses apart teaches nothing"
+            )
 
 
 def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:

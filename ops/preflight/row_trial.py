@@ -1,11 +1,13 @@
 """Tries the reference answer and the tests of rows before a run draws them: those that nothing can be compared with.
 
-Consumes a spec and prompts. Produces what is wrong with their rows: reference answers that cannot be read, tests that are
-none, and tests that an empty program passes. What takes long is tried once: its verdict is kept in the home folder.
+Consumes a spec and prompts. Produces what is wrong with their rows: reference answers that cannot be read or that no response
+can match, tests that are none, and tests that an empty program passes. What takes long is tried once: its verdict is kept in
+the home folder.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +24,14 @@ from yatt_core.datasets.sources import first_prompts
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.prompt import Prompt
+from yatt_core.rewards.builtin import ExactMatch
 from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.code_cases import CallCase, CaseKeys, ProgramCase, row_tests
 from yatt_core.rewards.extraction import Extraction
 from yatt_core.rewards.functions import load_part
+from yatt_core.rewards.non_answers import is_non_answer
 from yatt_core.rewards.options import Options
+from yatt_core.rewards.possible_answers import why_never_matched
 from yatt_core.rewards.registry import FunctionName
 from yatt_core.rewards.written_numbers import number_alone, with_plain_numbers
 from yatt_core.spec import RunSpec
@@ -38,6 +43,8 @@ ROWS_AT_THE_START = 64
 """Rows of each source that are tried before a run starts; `yatt check` tries all."""
 SHOWN = 3
 """Rows that a message names."""
+DISTINCT_ANSWERS = 10_000
+"""Reference answers whose verdict is kept: many rows have few of them."""
 KEPT_AT_ONCE = 256
 """Verdicts that are written at once, and lost if a check is interrupted."""
 PAUSE_SECONDS = 1.0
@@ -174,19 +181,28 @@ def _look(part: FunctionPart) -> Callable[[Prompt], Facts | None]:
     if part.function == PROGRAMS:
         keys = _of(CaseKeys, part.options)
         return lambda prompt: _untried_tests(prompt, keys)
-    extraction = _of(Extraction, part.options)
     if part.function == PARSED:
+        extraction = _of(Extraction, part.options)
         return lambda prompt: _untried_references(prompt, extraction)
+    options = _of(ExactMatch, part.options)
+    why_never = functools.lru_cache(DISTINCT_ANSWERS)(lambda answer: why_never_matched(answer, options))
 
-    def only_read(prompt: Prompt) -> None:
-        extraction.of_references(prompt)
+    def tried_at_once(prompt: Prompt) -> None:
+        reasons = [why_never(answer) for answer in options.of_references(prompt)]
+        if all(reasons):
+            raise DataError(reasons[0])
 
-    return only_read
+    return tried_at_once
 
 
 def _untried_references(prompt: Prompt, extraction: Extraction) -> Facts | None:
-    """Returns the reference answers that are no plain numbers, which need no parser."""
+    """Returns the reference answers that are no plain numbers, which need no parser.
+
+    Raises `DataError` for what stands for a missing answer: its letters would be read as a product.
+    """
     references = [with_plain_numbers(one) for one in extraction.of_references(prompt)]
+    if all(is_non_answer(one) for one in references):
+        raise DataError(f"the reference answer is {references[0]!r:.100}, which stands for a missing one")
     return [one for one in references if number_alone(one) is None] or None
 
 

@@ -122,9 +122,12 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
         check_model(spec)
     if not rows and not model:
         from yatt_core.input_building.fitting import check_first_prompts
+        from yatt_core.input_building.template_check import check_template
 
         with rows.noting():
             check_first_prompts(spec)
+        with rows.noting():
+            check_template(spec)
     problems.extend(rows)
     problems.extend(model)
     return not rows and not model

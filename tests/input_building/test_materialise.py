@@ -357,3 +357,34 @@ def test_parts_that_follow_the_data_stay_when_the_rule_changes(tmp_path, monkeyp
     assert materialise(spec, tmp_path / "other").held_out_prompts == 10
     without = run_spec(source, data={"held_out": None, "probe": None}, **VIRTUAL)
     assert materialise(without, tmp_path / "without").probe_prompts == 0
+
+
+@pytest.mark.parametrize(("held_out", "left_out"), [([], 9), ([0, 1, 7], 20)])
+def test_rows_that_repeat_a_held_out_prompt_are_counted(tmp_path, caplog, held_out, left_out):
+    rows = [{"prompt": f"question {row % 3}", "answer": str(row)} for row in range(30)]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    if held_out:
+        write_jsonl(tmp_path / "h.jsonl", [{"prompt": f"question {row}"} for row in held_out])
+        source = {**source, "held_out_path": str(tmp_path / "h.jsonl")}
+    data = {"held_out": len(held_out) or 1, "probe": 0, "prompts_per_iteration": 2, "logical_shards": 1}
+    receipt = materialise(run_spec(source, data=data, **VIRTUAL), tmp_path / "r")
+    own = 0 if held_out else 1
+    assert receipt.train_prompts == 30 - left_out - own
+    (line,) = caplog.messages
+    assert f"a.jsonl): {left_out} of 30 rows are left out of training" in line
+
+
+def test_rows_without_repetition_are_all_used(tmp_path, caplog):
+    rows = [{"prompt": f"question {row}", "answer": "1"} for row in range(30)]
+    data = {"held_out": 4, "probe": 0, "prompts_per_iteration": 2, "logical_shards": 1}
+    materialise(run_spec(write_jsonl(tmp_path / "a.jsonl", rows), data=data, **VIRTUAL), tmp_path / "r")
+    assert not caplog.messages
+
+
+def test_rows_that_repeat_a_probe_prompt_are_counted(tmp_path, caplog):
+    rows = [{"prompt": f"question {row // 2}", "answer": "1"} for row in range(30)]
+    data = {"held_out": 2, "probe": 3, "prompts_per_iteration": 2, "logical_shards": 1}
+    receipt = materialise(run_spec(write_jsonl(tmp_path / "a.jsonl", rows), data=data, **VIRTUAL), tmp_path / "r")
+    assert receipt.train_prompts == 30 - 4 - 6
+    (line,) = caplog.messages
+    assert "5 of 30 rows are left out" in line

@@ -66,6 +66,22 @@ def test_a_turn_is_learnt_from_where_generation_begins_to_the_token_that_ends_it
     )
 
 
+INSTRUCTS = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
+    "{% else %} {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "missing"),
+    [(CHATML, ""), (THINKS, ""), (TURN, "<|im_start|>assistant"), (INSTRUCTS, ""), ("{{ raise_exception('no') }}", "")],
+)
+def test_a_template_without_generation_prompt_lacks_what_stands_before_replies(
+    tmp_path: Path, template: str, missing: str
+) -> None:
+    assert codec(tmp_path, template).missing_opening == missing
+
+
 def test_the_token_that_ends_turns_ends_responses_too(tmp_path: Path) -> None:
     made = codec(tmp_path, CHATML)
     end = made.tokenizer.convert_tokens_to_ids("<|im_end|>")

@@ -122,6 +122,11 @@ def test_hostile_json_scores_0_and_is_marked():
         ("1000", {}, "The answer is $1,000$.", "The answer is $100$."),
         ("$(x+1)^2$", {"extract": "tag"}, "<answer>x^2 + 2x + 1</answer>", "<answer>x^2 + 1</answer>"),
         ("$[1, 2)$", {"extract": "boxed"}, r"\boxed{[1,2)}", r"\boxed{[1,2]}"),
+        ("ACD", {"extract": "boxed"}, r"\boxed{\text{ACD}}", r"\boxed{CDA}"),
+        ("east", {}, "so $East$", "so $seat$"),
+        ("no solution", {"extract": "boxed"}, r"\boxed{\text{No solution}}", r"\boxed{on solution}"),
+        ("xyz", {"extract": "boxed"}, r"\boxed{z y x}", r"\boxed{zyx^2}"),
+        ("infinity", {"extract": "boxed"}, r"\boxed{\infty}", r"\boxed{-\infty}"),
     ],
 )
 def test_mathematically_equal_answers_are_right(monkeypatch, answer, options, right, wrong):

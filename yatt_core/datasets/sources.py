@@ -47,11 +47,24 @@ LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
 """Number of rows of a file source that are checked before a run starts; heavy rows have images."""
 
 
+@dataclass(slots=True)
+class LeftOut:
+    """What the last complete pass over a source's rows has left out.
+
+    rows: number of rows whose tasks are held out or in the probe, those that are there themselves included.
+    of: number of all rows.
+    """
+
+    rows: int = 0
+    of: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
     """The training prompts of a source, in its order; they come anew on every pass and are never held in memory.
 
     held_out, probe: keys of the excluded tasks.
+    left_out: changes with each pass.
 
     Iterating raises as `collect_prompts` does.
     """
@@ -62,17 +75,21 @@ class TrainingPrompts:
     held_out: Set[bytes]
     probe: Set[bytes]
     rows: KeptRows = field(compare=False)
+    left_out: LeftOut = field(default_factory=LeftOut, compare=False)
 
     def __iter__(self) -> Iterator[Prompt]:
         source = self.data.sources[self.number]
-        pool = index = 0
+        pool = index = of = 0
         for row in self.rows:
+            of += 1
             if (key := task_key(row)) in self.held_out:
                 continue
             pool += 1
             if key not in self.probe:
                 yield _prompt(row, self.number, index)
                 index += 1
+        self.left_out.rows = of - index
+        self.left_out.of = of
         if not index:
             raise ConfigurationError(
                 f"data.sources.{self.number} ({source_label(source)}): none of its {pool} prompts that are not held "
@@ -133,7 +150,7 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
     held_out: list[Prompt] = []
     for number, most in enumerate(apportion(data.most_held_out, weights)):
         source, share = data.sources[number], most
-        if data.held_out is None and not _has_held_out_files(source):
+        if data.held_out is None and not has_held_out_files(source):
             share = _part_of(rows[number], most)
         taken = _held_out(source, share, held_out_keys, keep, rows[number])
         _check_enough("held_out", data, number, share if data.held_out else min(share, 1), len(taken))
@@ -154,6 +171,24 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
     return Collection(tuple(train), tuple(held_out), tuple(probe))
 
 
+def rows_left_out(data: DataSpec, collection: Collection) -> Iterator[str]:
+    """Yields a line for each file source of whose rows some are not trained on, because an equal prompt is kept apart.
+
+    collection: its training prompts have been passed over.
+    """
+    for number, (source, train) in enumerate(zip(data.sources, collection.train, strict=True)):
+        if not isinstance(source, FileSource):
+            continue
+        repeated = train.left_out.rows - sum(prompt.source == number for prompt in collection.probe)
+        if not has_held_out_files(source):
+            repeated -= sum(prompt.source == number for prompt in collection.held_out)
+        if repeated:
+            yield (
+                f"{source_place(data, number)}: {repeated:,} of {train.left_out.of:,} rows are left out of training, because "
+                "their prompts are equal to held-out or probe prompts"
+            )
+
+
 def all_tasks(source: Source, number: int, most: int | None, keep: Keep = verified_address) -> list[Prompt]:
     """Returns the distinct tasks of a source from which nothing is trained: its held-out rows if it names any, else all.
 
@@ -166,7 +201,7 @@ def all_tasks(source: Source, number: int, most: int | None, keep: Keep = verifi
         most = MOST_HELD_OUT if most is None else most
         rows = _gym_rows(source, "held_out", HELD_OUT_SEED, most * DRAWS_PER_HELD_OUT)
     else:
-        rows = read_rows(source, "held_out" if _has_held_out_files(source) else "train", keep)
+        rows = read_rows(source, "held_out" if has_held_out_files(source) else "train", keep)
     taken = _take_distinct(rows, sys.maxsize if most is None else most, set())
     return [_prompt(row, number, index) for index, row in enumerate(taken)]
 
@@ -242,12 +277,13 @@ def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep, train: 
     """
     if isinstance(source, ReasoningGymSource):
         return _take_distinct(_gym_rows(source, "held_out", HELD_OUT_SEED, share * DRAWS_PER_HELD_OUT), share, taken)
-    if _has_held_out_files(source):
+    if has_held_out_files(source):
         return _take_distinct(read_rows(source, "held_out", keep), share, taken)
     return _take_last_distinct(train, share, taken)
 
 
-def _has_held_out_files(source: Source) -> bool:
+def has_held_out_files(source: Source) -> bool:
+    """Returns whether a source names files from which its held-out rows come."""
     return isinstance(source, FileSource) and "held_out" in splits_of(source)
 
 

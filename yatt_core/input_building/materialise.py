@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import shutil
 import string
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.datasets.own_rows import open_sources
-from yatt_core.datasets.sources import collect_prompts, normalise
+from yatt_core.datasets.sources import collect_prompts, normalise, rows_left_out
 from yatt_core.digests import canonical_json, chain_digest, file_sha256
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
@@ -73,6 +74,7 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
 from yatt_core.spec.sections.rollout import VirtualRollout
 
+_LOGGER = logging.getLogger(__name__)
 Bounds = Mapping[int, int | None]
 """Bounds on the tokens of training prompts, by number; None for a prompt without a sure one."""
 
@@ -208,8 +210,11 @@ def _write_collection(spec: RunSpec, folder: Path, ahead: BoundsAhead | None) ->
     training = counted() if ahead is None else ahead.passing(counted())
     parts = ((TRAIN, training), (HELD_OUT, collection.held_out), (PROBE, collection.probe))
     digests = (_written(folder / name, prompts, spec.data.has_images) for name, prompts in parts)
+    data_digest = chain_digest(itertools.chain.from_iterable(digests))
+    for line in rows_left_out(spec.data, collection):
+        _LOGGER.warning("%s", line)
     return {
-        "data_digest": chain_digest(itertools.chain.from_iterable(digests)),
+        "data_digest": data_digest,
         "train_sizes": train_sizes,
         "held_out_prompts": len(collection.held_out),
         "probe_prompts": len(collection.probe),

@@ -129,6 +129,18 @@ class ChatTemplate:
         return opening[place:] if place >= 0 else ""
 
     @cached_property
+    def missing_opening(self) -> str:
+        """What it writes between a question and the assistant's text, if a prompt does not end with it; empty if nothing.
+
+        A template without generation prompt needs none where nothing stands there, as in Mistral's.
+        """
+        prompt = self.render([QUESTION])
+        if prompt != self.render([QUESTION], generates=False):
+            return ""
+        head = _divided(self.render([QUESTION, Message("assistant", CONTENT)], generates=False))[0]
+        return head.removeprefix(prompt).strip() if head.startswith(prompt) else ""
+
+    @cached_property
     def end(self) -> tuple[int, ...]:
         """The tokens that the template writes behind an assistant's text: the end of its turn, and what follows it.
 

@@ -96,6 +96,14 @@ class PromptCodec:
         """The `transformers` tokenizer, for a bound on numbers of tokens."""
         return self._tokenizer
 
+    @property
+    def missing_opening(self) -> str:
+        """What the chat template writes before an assistant's text, but not at the end of a prompt; empty if nothing."""
+        try:
+            return "" if self._template is None else self._template.missing_opening
+        except TemplateError:
+            return ""  # a template that rejects the shortest conversation is reported with the first prompt
+
     def encode_prompt(self, prompt: Prompt) -> Int32:
         """Encodes a prompt as the protocol requires."""
         images = len(prompt.media)

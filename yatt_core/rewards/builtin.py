@@ -39,10 +39,11 @@ def exact_match(prompt: Prompt, response: str, options: ExactMatch, final: str |
     """
     expected = options.of_references(prompt)
     given = options.of_response(response, final)
-    return float(given is not None and any(_matches(given, one, options) for one in expected))
+    return float(given is not None and any(matches(given, one, options) for one in expected))
 
 
-def _matches(given: str, expected: str, options: ExactMatch) -> bool:
+def matches(given: str, expected: str, options: ExactMatch) -> bool:
+    """Returns whether what a response gives equals a reference answer."""
     if given == expected:
         return True
     if not options.case_sensitive or expected.casefold() in TRUTHS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -165,10 +166,16 @@ def _matched(pattern: str, text: str) -> str | None:
 
 def matches_whole(pattern: str, text: str) -> bool:
     """Returns whether an RE2 expression matches a whole text. Raises `ValueError` for an invalid expression."""
+    return matches_any(pattern, [text])
+
+
+def matches_any(pattern: str, texts: Sequence[str]) -> bool:
+    """Returns whether an RE2 expression matches one of some texts as a whole. Raises as `matches_whole` does."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
-        return bool(pc.match_substring_regex(pa.array([text]), pattern=rf"\A(?:{pattern})\z")[0].as_py())
+        found = pc.match_substring_regex(pa.array(texts), pattern=rf"\A(?:{pattern})\z")
     except pa.ArrowInvalid as error:
         raise ValueError(f"is not an RE2 regular expression: {error}") from None
+    return bool(pc.any(found).as_py())

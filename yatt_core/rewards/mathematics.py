@@ -32,6 +32,8 @@ LONGEST = 10_000
 """Maximum length of an answer in characters; the parser is slower than linear."""
 END = 2_000
 """Characters at the end of a longer response in which its answer is looked for if it has no box."""
+SHORTEST_WORD = 3
+"""Letters of a word; two may be a product, or the ends of a line."""
 _FRAME = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}|\\(?:left|right)(?![A-Za-z])")
 _SPACE = re.compile(r"(?:[\s$~]|\\[,;:! ])+")
 _NEEDLESS = re.compile(r" (?!\w)|(?<!\w) ")
@@ -84,6 +86,8 @@ def _equal(given: str, reference: str, options: MathEqual) -> bool:
     found = parse(given if options.extract == "whole" else _expression(given), parsing_timeout=None)
     if not found:
         return False
+    if _is_words(expected[-1]) and _is_words(found[-1]):  # the library takes their letters for factors, in any order
+        return _same_text(found[-1], expected[-1])
     is_equal = verify(expected, found, float_rounding=options.decimals, timeout_seconds=None)
     try:
         if is_equal:
@@ -100,6 +104,14 @@ def _same_text(one: str, other: str) -> bool:
         return False
     is_word = len(texts[0]) > 1 and texts[0].replace(" ", "").isalpha()
     return texts[0] == texts[1] or (is_word and texts[0].casefold() == texts[1].casefold())
+
+
+def _is_words(read: Any) -> bool:
+    """Returns whether what math-verify has read is a text of letters among which is a word, not only names of variables."""
+    if not isinstance(read, str):
+        return False
+    text = _unframed(read)
+    return text.replace(" ", "").isalpha() and any(len(word) >= SHORTEST_WORD for word in text.split(" "))
 
 
 def _unframed(text: str) -> str:

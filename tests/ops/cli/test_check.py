@@ -192,3 +192,45 @@ def test_a_sample_of_the_rows_is_called_a_sample(yatt: Yatt, spec: Path) -> None
     assert answer.code == 0, answer.err
     assert "sampled: the reference answers and tests of 6 of 30 rows were tried" in answer.out
     assert "sampled" not in yatt("check", path).out
+
+
+def test_tests_that_the_rows_own_solutions_do_not_pass_are_named(yatt: Yatt, spec: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "prompt": f"Write f{n} to add {n}.",
+            "tests": [f"assert f{n}(1) == {n + 1}"],
+            "code": f"def f{n}(x): return x + {n}",
+        }
+        for n in range(30)
+    ]
+    part = {"name": "code", "function": "code_tests", "timeout_seconds": 60.0, "options": {"isolation": "limits"}}
+    sound = yatt("check", with_rows(spec, rows, part))
+    assert sound.code == 0 and "own solution" not in sound.err
+    rows[2]["tests"] = ["assert f2(1) == 7"]
+    rows[4] |= {"tests": ["assert False"], "code": ["def f4(x): return 0", "def f4(x): return x + 4"]}
+    del rows[5]["code"]
+    named = yatt("check", with_rows(spec, rows, part))
+    assert named.code == 0, named.err
+    assert "'code': the row's own solution does not pass the tests in 2 of 7 rows" in named.err
+    assert "the first is 0/train/rows.jsonl:3 (key 'code')" in named.err
+
+
+@pytest.mark.parametrize(("code", "warned"), [("1.0", True), ("0.0", True), ("float(len(response))", False)])
+def test_a_reward_that_gives_the_same_to_everything_is_named(yatt: Yatt, spec: Path, code: str, warned: bool) -> None:
+    (spec.parent / "reward.py").write_text(f"def score(prompt, response):\n    return {code}\n")
+    tree = yaml.safe_load(spec.read_text())
+    spec.write_text(yaml.safe_dump({**tree, "rewards": {"parts": [{"name": "own", "file": "reward.py:score"}]}}))
+    answer = yatt("check", str(spec))
+    assert answer.code == 0, answer.err
+    assert ("rewards.parts 'own': gives" in answer.err) is warned
+
+
+def test_contradicting_rows_are_named(yatt: Yatt, spec: Path) -> None:
+    rows = [{"prompt": f"q {n // 2 if n < 14 else n}", "answer": f"{n}"} for n in range(30)]
+    answer = yatt("check", with_rows(spec, rows, {"name": "exact", "function": "exact_match"}))
+    assert answer.code == 0, answer.err
+    assert (
+        "2 of 30 rows are left out of training, because their prompts are equal to held-out or probe prompts"
+        in answer.err
+    )
+    assert "another answer than in an earlier row with an equal prompt have 5 of 28 rows" in answer.err

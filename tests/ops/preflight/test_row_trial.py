@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,9 @@ def test_references_that_cannot_be_parsed_are_named_and_counted(tmp_path: Path) 
         ("exact_match", {"extract_reference": "tag"}, rows_of("<answer>1</answer>", "2"), "a:1: the reference answer has no tag"),
         ("exact_match", {}, rows_of("1", None), "a:1: the prompt has no reference answer"),
         ("math_equal", {"extract_reference": "boxed"}, rows_of(r"\boxed{1}", "2"), "a:1: the reference answer has no boxed"),
+        ("math_equal", {}, rows_of("1", "N/A", "none"), "a:1: the reference answer is 'N/A', which stands for a missing one"),
+        ("math_equal", {}, rows_of("x", r"\text{Proof.}"), "a:1: the reference answer is"),
+        ("math_equal", {"extract": "boxed"}, rows_of("see the solution", "proofs"), "a:0: the reference answer is 'see the"),
         ("code_tests", {}, rows_with(STDIN, []), "row 0/train/a:1: column 'tests' is empty"),
         ("code_tests", {}, rows_with(STDIN, "[1"), "row 0/train/a:1: column 'tests' is not JSON"),
         ("code_tests", {}, rows_with(STDIN, [{"input": "1", "output": " "}]), "a:1: its tests pass without any code"),
@@ -80,6 +85,45 @@ def test_a_row_that_nothing_can_be_compared_with_is_refused(
 ) -> None:
     said = faults(spec_of(function, options=options), prompts, tmp_path)
     assert f"1 of {len(prompts)} rows" in said and says in said
+
+
+LETTERS = {"extract": "pattern", "pattern": r"(?i)answer:\s*\(?(?P<answer>[ABCD])\b"}
+WORDS = {"extract": "pattern", "pattern": r"Answer: (?P<answer>yes|no)$", "case_sensitive": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "right", "wrong", "says"),
+    [
+        (LETTERS, ["A", "D"], "E", "[ABCD])"),
+        (WORDS, ["yes", "No"], "maybe", "'maybe' is never matched"),
+        ({"extract": "pattern", "pattern": r"(?P<answer>(?:[)a]|\)|b){2})"}, ["a)", "bb"], "c", "'c' is never matched"),
+        ({"extract": "pattern", "pattern": r"#(?P<answer>[^\n]+)"}, ["a b", "ten"], "a\nb", "cannot be"),
+        ({"extract": "last_number"}, ["1", "-2.50", "$1,000", "5%"], "ten", "reads nothing"),
+        ({"extract": "last_number"}, ["1"], "12 apples", "reads '12'"),
+        ({"extract": "last_number"}, ["1"], "1/2", "reads '2'"),
+        ({"extract": "last_number", "extract_reference": "last_number"}, ["1 of 2", "so 12 apples"], "N/A", "has no last_number"),
+        ({"extract": "boxed"}, ["ten", "{x}"], "}{", "extract: boxed"),
+        ({"extract": "tag"}, ["ten", "<b>"], "a<answer>b", "extract: tag"),
+    ],
+)  # fmt: skip
+def test_a_reference_that_no_response_can_match_is_refused(
+    tmp_path: Path, options: dict[str, Any], right: list[str], wrong: str, says: str
+) -> None:
+    spec = spec_of("exact_match", options=options)
+    try_rows(spec, rows_of(*right), len(right), tmp_path)
+    said = faults(spec, rows_of(*right, wrong, wrong), tmp_path)
+    assert f"2 of {len(right) + 2} rows cannot be used: row 0/train/a:{len(right)}: " in said and says in said
+    either = [replace(row, other_answers=(right[0],)) for row in rows_of(wrong)]
+    if options.get("extract_reference") is None:
+        try_rows(spec, either, 1, tmp_path)
+
+
+def test_references_of_many_rows_are_matched_in_little_time(tmp_path: Path) -> None:
+    prompts = rows_of(*(str(row % 5000) for row in range(20_000)))
+    options = {"extract": "pattern", "pattern": r"Answer: (?P<answer>[0-9]+)"}
+    began = time.monotonic()
+    try_rows(spec_of("exact_match", options=options), prompts, len(prompts), tmp_path)
+    assert time.monotonic() - began < 10
 
 
 def test_where_failures_mark_samples_the_rows_are_a_warning(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ops.preflight.first_prompt import FirstPrompt
     from ops.preflight.needs import Needs
     from ops.preflight.reward_trial import Trial
+    from ops.preflight.row_contents import RowContents
     from ops.preflight.row_trial import RowsTried
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
@@ -66,7 +67,9 @@ def check(
     from flows.run.home import Home
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
+    from ops.preflight.reward_trial import same_for_all
     from ops.preflight.run import check_before_start
+    from ops.preflight.solution_trial import try_solutions
     from ops.preflight.unused_keys import unused_keys
     from yatt_core.datasets.sources import first_prompts, source_place
     from yatt_core.problems import Problems
@@ -75,11 +78,14 @@ def check(
     checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
     inputs: list[Found] = []
     asked: list[Trial] = []
+    unsolved: list[str] = []
 
     def further() -> None:
         problems = Problems()
         with problems.noting():
             inputs.append(_all_inputs(checked, place.folder, sample))
+        with problems.noting():
+            unsolved.extend(try_solutions(checked))
         with problems.noting():
             asked.extend([] if offline else _endpoints(checked))
         problems.raise_any()
@@ -92,7 +98,16 @@ def check(
     needs = needs_of(checked)
     unused = unused_keys(checked, first_prompts(checked.data, checked.seed, ROWS_FOR_KEYS))
     unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
-    warnings = [*sound.warnings, *unread, *logged, *found.rows.warnings, *_answers_missing(checked, found)]
+    warnings = [
+        *sound.warnings,
+        *same_for_all(checked, sound.trials),
+        *unsolved,
+        *unread,
+        *logged,
+        *found.contents.warnings,
+        *found.rows.warnings,
+        *_answers_missing(checked, found),
+    ]
     if output is Output.JSON:
         receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
@@ -103,6 +118,7 @@ def check(
             "conversations": found.conversations,
             "conversation": found.shown,
             "first_prompt": None if found.first is None else asdict(found.first),
+            "labels": found.contents.labels,
             "rows_tried": {"tried": found.rows.tried, "of": found.rows.of},
             "unused_keys": {source_place(checked.data, number): keys for number, keys in unused.items()},
             "warnings": warnings,
@@ -166,6 +182,7 @@ class Found:
     first_answerless: id of the first of these; empty if there are none.
     conversations: number of prompts of several messages.
     shown: id and transcript of the first of these; None if there are none.
+    contents: what the rows' responses, labels and answers are.
     rows: the rows whose reference answers and tests were tried.
     first: the first training prompt as the model reads it; None in a virtual run.
     """
@@ -176,6 +193,7 @@ class Found:
     first_answerless: str
     conversations: int
     shown: dict[str, str] | None
+    contents: RowContents
     rows: RowsTried
     first: FirstPrompt | None
 
@@ -192,6 +210,7 @@ def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
 
 def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
     from ops.preflight.first_prompt import first_prompt
+    from ops.preflight.row_contents import look_at_rows
     from ops.preflight.row_trial import try_rows
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
@@ -214,6 +233,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
+        contents = look_at_rows(spec, itertools.chain.from_iterable(files))
         rows = try_rows(spec, itertools.chain.from_iterable(files), sum(map(len, files)), home, sample)
         return Found(
             receipt=receipt,
@@ -222,6 +242,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             first_answerless=first_answerless,
             conversations=conversations,
             shown=shown,
+            contents=contents,
             rows=rows,
             first=first_prompt(spec, receipt.model_path, files[0][0]),
         )
@@ -244,11 +265,16 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     if found.first is not None:
         write(f"the model reads {found.first.prompt_id} as:")
         write(textwrap.indent(shortened(found.first.text), "    "))
-        words = ("and learns to prefer:", "to:") if len(found.first.learnt) > 1 else ("and learns:",)
+        words: tuple[str, ...] = ("and learns to prefer:", "to:")
+        if len(found.first.learnt) == 1:
+            words = ("and learns to avoid:" if found.first.avoided else "and learns:",)
         for word, pieces in zip(words, found.first.learnt, strict=False):
             write(word)
             for piece in pieces:
                 write(textwrap.indent(shortened(piece), "    "))
+    if found.contents.labels is not None:
+        desirable, undesirable = found.contents.labels
+        write(f"labels: {desirable:,} desirable, {undesirable:,} undesirable")
     if found.rows.tried < found.rows.of and found.rows.tried:
         write(f"sampled: the reference answers and tests of {found.rows.tried:,} of {found.rows.of:,} rows were tried")
     if not spec.virtual:

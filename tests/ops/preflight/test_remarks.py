@@ -1,0 +1,18 @@
+"""What works but may not be intended is said before a run starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ops.preflight.remarks import remarks
+from tests.inputs.example_specs import SPELL, run_spec
+from tests.models.folders import CHATML, make_folder
+
+
+def test_a_template_that_does_not_begin_the_models_turn_is_named(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model")
+    spec = run_spec(SPELL, model={"kind": "folder", "path": str(folder)})
+    assert not any("add_generation_prompt" in line for line in remarks(spec))
+    (folder / "chat_template.jinja").write_text(CHATML.partition("{% if add_generation_prompt %}")[0])
+    (line,) = (line for line in remarks(spec) if "add_generation_prompt" in line)
+    assert line.startswith("model.path: ") and "'<|im_start|>assistant'" in line
