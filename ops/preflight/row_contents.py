@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from yatt_core.digests import canonical_json
@@ -169,27 +169,34 @@ class _Labels:
         return RowContents(warnings, (desirable, undesirable))
 
 
+_Written = tuple[str | None, tuple[str, ...]]
+"""The reference answers of a row, as they are written."""
+
+
 @dataclass(slots=True)
 class _Answers:
     """Reference answers with which a reward compares.
 
+    known: the answers to each question, by its digest, as they are written where it was first asked.
     as_texts: whether they are compared as texts; if not, expressions that are written differently may be equal.
     """
 
     options: Extraction
     as_texts: bool
     total: int = 0
-    known: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
+    known: dict[bytes, _Written] = field(default_factory=dict)
     contradicted: _Count = field(default_factory=_Count)
 
     def add(self, prompt: Prompt) -> None:
         """Looks at a row."""
         self.total += 1
-        answers = self._answers(prompt)
-        if not answers:
+        written = (prompt.answer, prompt.other_answers)
+        earlier = self.known.setdefault(_digest(_question(prompt)), written)
+        if earlier == written:
             return
-        before = self.known.setdefault(_digest(_question(prompt)), answers)
-        if not set(before) & set(answers):
+        before = self._answers(replace(prompt, answer=earlier[0], other_answers=earlier[1]))
+        answers = self._answers(prompt)
+        if before and answers and not set(before) & set(answers):
             self.contradicted.add(prompt, f" with {answers[0]!r:.60} after {before[0]!r:.60}")
 
     def result(self) -> RowContents:

@@ -69,6 +69,8 @@ class Split:
 
 def split_thoughts(text: str, marks: Marks = THINK) -> Split:
     """Returns the thoughts and the final text of a turn."""
+    if marks.begin not in text and marks.end not in text:
+        return Split("", text)
     thoughts, final = _spans(text, marks)
     pieces = [text[begin:end].strip() for begin, end in thoughts]
     return Split("\n".join(filter(None, pieces)), "".join(text[begin:end] for begin, end in final))
