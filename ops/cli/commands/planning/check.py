@@ -64,6 +64,7 @@ def check(
     cluster, its nodes are asked which of them share the home folder. `yatt train` makes the same checks, of all rows once its
     cluster is up.
     """
+    message(f"reading {spec}")  # before the libraries are read, which takes most of the first second
     from flows.run.home import Home
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
