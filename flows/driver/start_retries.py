@@ -44,7 +44,7 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
         except StorageFullError:
             raise
         except AwayError as error:
-            if session.claimed or not session.outages.wait(error, START):
+            if session.claimed or session.stops.asked or not session.outages.wait(error, START):
                 raise
             attempt -= 1
         except InfrastructureError as error:

@@ -21,6 +21,8 @@ from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
 NON_FINITE, CURSOR = "non_finite", "cursor"
+FIRST_PHASES = frozenset({"start", "recover"})
+"""The phases that make the actors ready, before which the loop heeds no stop request."""
 SKIP, ROLLBACK = "skip", "rollback"
 READS_SHARDS = frozenset({"prepare", "learn"})
 
@@ -39,6 +41,9 @@ def handle_failure(session: DriverSession, iteration: int, name: str, error: Yat
     if isinstance(error, StorageFullError):
         raise Paused(f"{reason}; free some space, then `yatt resume {session.context.run}`") from error
     if isinstance(error, AwayError):
+        # What the loop would have to get through before it heeds the request is just what is waited for.
+        if session.stops.asked and name in FIRST_PHASES:
+            raise Paused(f"{session.stops.reason} while waiting: {reason}") from error
         if session.outages.wait(error, name):
             raise PhaseRetry(reason) from error
         hours = session.context.spec.recovery.wait_hours

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.driver.stopping import StopRequests
 from flows.run.results import run_results
 from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
@@ -17,7 +18,7 @@ from yatt_core.errors import AwayError
 from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_SECONDS, pause_before
 
 MINUTE = 60.0
-WAYS = {"collect": "judge 'helpful' at https://judge.example/v1", "learn": "a store"}
+WAYS = {"collect": "judge 'helpful' at https://judge.example/v1", "learn": "a store", "start": "a node of the run"}
 
 
 class Outage:
@@ -85,6 +86,26 @@ def test_a_run_that_has_waited_for_too_long_is_paused_and_goes_on_later(
     made.seconds = 0.0
     later = simulation.drive()
     assert later is not None and (later.state, later.iteration) == ("completed", 3)
+
+
+def test_a_run_that_waits_for_a_node_heeds_a_request_to_stop(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops = StopRequests()
+
+    def ask_for_a_stop(tries: int, chance: float) -> float:
+        stops.ask(reason="enough")
+        return 1.0
+
+    monkeypatch.setattr("flows.driver.session.StopRequests", lambda: stops)
+    monkeypatch.setattr("flows.driver.outages.pause_before", ask_for_a_stop)
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    failing = outage(simulation, "start", 3 * 60 * MINUTE)
+    monkeypatch.setattr(BranchRunActors, "outgrown", lambda actors: failing.calls == 1)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.exit_code) == ("paused", 4)
+    assert ended.reason.startswith("enough while waiting: a node of the run is away")
+    assert len(failing.failed) == 2, "asked again at once, without a pause, it would have been for two hours"
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0, exclude_max=True))
