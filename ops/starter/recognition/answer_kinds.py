@@ -14,14 +14,15 @@ from typing import Any
 from ops.starter.recognition.table import MOST_OF
 from yatt_core.json_text import WrittenFloat, parsed
 from yatt_core.rewards.extraction import boxed
+from yatt_core.rewards.non_answers import is_non_answer
 from yatt_core.rewards.written_numbers import last_number
 
 LETTERS = "ABCDEFGHIJ"
 MOST_WORDS, MOST_CHARACTERS = 3, 60
 """Of an answer that can be compared as text: a longer one is one of many ways to say the same."""
 LONGEST_FORMULA = 300
-PLACEHOLDERS = frozenset({"proof", "notfound", "not found", "n/a", "none", "null", "nan", "unknown", "tbd", "todo"})
-"""What data sets write in place of an answer that they do not have."""
+DOUBTFUL = frozenset({"none", "null", "unknown"})
+"""Answers, or what stands for one that is missing: a file may mean either."""
 _NUMBER = re.compile(
     r"\s*\\?\$?\s*[-+\u2212]?\s*(?:\d{1,3}(?:(?:,|\{,\})\d{3})+|\d+)(?:\.\d+)?\s*\\?[%$]?\s*|\s*[-+]?\.\d+\s*"
 )
@@ -123,7 +124,7 @@ def are_lists(answers: Sequence[str]) -> bool:
 
 def placeholders(answers: Sequence[str]) -> list[str]:
     """Returns the texts among the answers that stand for an answer that is missing."""
-    return sorted({answer.strip() for answer in answers if answer.strip().lower() in PLACEHOLDERS})
+    return sorted({answer.strip() for answer in answers if is_non_answer(answer) or answer.strip().lower() in DOUBTFUL})
 
 
 def odd_among_numbers(answers: Sequence[str]) -> list[str]:
