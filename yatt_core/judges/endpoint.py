@@ -44,6 +44,7 @@ class EndpointJudge:
     def __init__(self, part: EndpointPart, read_block: BlockReader | None = None) -> None:
         self._part, self._parse = part, answer_parser(part)
         self._place = f"rewards.parts {part.name!r}: {part.url}"
+        self._name = f"judge {part.name!r}"
         self._exchange = Exchange(_client_of(part, read_block), part.timeout_seconds)
         self._availability = Availability()
         self._lock = threading.Lock()
@@ -122,6 +123,10 @@ class EndpointJudge:
             cut=answer.cut,
         )
 
+    def answers(self) -> bool:
+        """Returns whether the endpoint answers a request for next to nothing."""
+        return self._answers_at_all()
+
     def ask_once(self, item: JudgeItem) -> Verdict:
         """Returns the verdict of one request, for a check. Raises `InfrastructureError` if it gets no answer."""
         try:
@@ -164,7 +169,11 @@ class EndpointJudge:
         return answers
 
     def _away(self, reason: str) -> AwayError:
-        return AwayError(f"judge {self._part.name!r} at {self._part.url}{IS_AWAY}{reason}")
+        return AwayError(f"{self._name} at {self._part.url}{IS_AWAY}{reason}")
+
+    def is_named(self, dependency: str) -> bool:
+        """Returns whether what an `AwayError` names is this judge."""
+        return dependency.startswith(self._name)
 
     def _note_answer(self, sent: float) -> None:
         with self._lock:
