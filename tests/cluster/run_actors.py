@@ -6,8 +6,8 @@ import itertools
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,15 @@ with DriverBeat(1):
 
 def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *overrides: str) -> None:
     """Runs a driver of term 1 until it reports that it has reached `moment`, and kills it."""
+    with driver_stopped_at(moment, head, namespace, folder, *overrides):
+        pass
+
+
+@contextmanager
+def driver_stopped_at(
+    moment: str, head: Head, namespace: str, folder: Path, *overrides: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Runs a driver of term 1 until it reports that it has reached `moment`, and stops it; kills it in the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, head.address, namespace, str(head.run_folder), str(folder), moment, *overrides],
         cwd=ROOT,
@@ -126,9 +135,13 @@ def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *ove
     )
     assert process.stdout is not None
     said = process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert said == f"{moment}\n"
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert said == f"{moment}\n"
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
 
 
 __all__ = [
@@ -140,6 +153,7 @@ __all__ = [
     "begin",
     "behind_buckets",
     "driver_killed_at",
+    "driver_stopped_at",
     "shard_tasks",
 ]
 

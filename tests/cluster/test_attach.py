@@ -22,6 +22,7 @@ from tests.cluster.run_actors import (
     batch_of,
     begin,
     driver_killed_at,
+    driver_stopped_at,
     pid_of,
     pids,
     shard_tasks,
@@ -75,6 +76,25 @@ def test_the_next_driver_attaches_to_the_actors_of_a_killed_one(
             receipts = list(actors.collect(tasks))
             assert {receipt.term for receipt in receipts} == ({1} if moment == "collect" else {2})
             assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
+
+
+def test_a_suspended_driver_holds_no_controller(
+    attached: Head, actor_sets: list[RunActors], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yatt_core.run_actors.run_actors.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("yatt_core.run_actors.wave_collection.LOOK_SECONDS", 1.0)
+    spec = actors_spec(SLOW)
+    with driver_stopped_at("collect", attached, NAMESPACE, tmp_path, SLOW), DriverBeat(2):
+        actor_sets.append(actors := actors_of(spec, tmp_path, 2))
+        actors.start()
+        actors.load(actors.materialise())
+        actors.sync(0)
+        tasks = shard_tasks(spec, 2)
+        # Until the deadline of ten minutes, the controllers' old calls, whose results nobody takes, would not end.
+        assert len(list(actors.collect(tasks))) == len(tasks)
+        assert all("an earlier driver, which is suspended" in failure.reason for failure in actors.failures)
+        assert actors.failures, "at least one had begun a stream of results"
+        assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
 
 
 def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp_path: Path) -> None:

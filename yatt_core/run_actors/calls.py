@@ -149,6 +149,11 @@ class ActorCalls:
                     lost.append(references[reference])
         return sorted(lost)
 
+    def idle(self, names: Collection[str]) -> set[str]:
+        """Returns which of some actors say that they are doing nothing."""
+        reports = gather_stacks(self.registry.store, self._folder, names)
+        return {name for name, report in reports.items() if not report.method}
+
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
         """Names, logs and ends the actors that block the others; returns the error that reports them.
 

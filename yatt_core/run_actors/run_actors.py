@@ -44,6 +44,7 @@ from yatt_core.protocols.receipts import (
 )
 from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, TRAINER, ActorFailure, ActorRegistry
 from yatt_core.run_actors.actors_state import ActorsState
+from yatt_core.run_actors.blocked import FIRST_LOOK_SECONDS, LOOK_SECONDS, BlockedControllers
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.device_use import device_use
@@ -95,6 +96,7 @@ class RunActors:
         self._registry.examine = self.files.examine
         self._trainer = TrainerRanks(self._calls, self._registry, self.files, term, branch, self._start_seconds)
         self.failures: list[ActorFailure] = self._registry.failures
+        self._blocked = BlockedControllers(self._calls)
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
         self.avoid_nodes: frozenset[str] = frozenset()
@@ -123,11 +125,30 @@ class RunActors:
         """
         try:
             self._created = self._registry.gather(self.avoid_nodes)
+            self._blocked.heard(self._created)
+            if self._end_blocked():
+                self._created += self._registry.gather(self.avoid_nodes)
+                self._blocked.heard(self._created)
             self._created += self._mend_ranks()
             self.spilled_bytes()
         except ray.exceptions.RayError as error:
             raise unwrap_ray_error(error, "Ray, to start the actors") from error
         return self._created
+
+    def _end_blocked(self) -> bool:
+        """Ends controllers that an earlier driver, which is suspended, keeps occupied; returns True if there were any."""
+        unheard = self._blocked.unheard(self._members(CONTROLLER))
+        handles = dict(zip(self._members(CONTROLLER), self._controllers, strict=True))
+        pending = {handles[name].answers.remote(self._term, ""): name for name in unheard}
+        timeout = FIRST_LOOK_SECONDS
+        while pending:
+            with self._interruptions.shielded():
+                done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=timeout)
+            self._blocked.heard([pending.pop(each) for each in done])
+            if not self._blocked.look(pending.values()):
+                break
+            timeout = LOOK_SECONDS
+        return any(name not in self._members(CONTROLLER) for name in unheard)
 
     def outgrown(self) -> bool:
         """Returns True if the set of controllers needs to change, so that the actors should be prepared again.
@@ -293,7 +314,7 @@ class RunActors:
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Distributes shards over the controllers and yields receipts as they arrive (`wave_collection.collect`)."""
         self._move_ranks("offload")
-        yield from collect(self._calls, tasks)
+        yield from collect(self._calls, tasks, self._blocked)
 
     def rest(self) -> None:
         """Puts engines and judges to sleep unless the devices have enough memory for them and the trainer together."""

@@ -18,6 +18,7 @@ from yatt_core.cluster.metering import first_ready, unwrap_ray_error
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import ShardReceipt, ShardTask
 from yatt_core.run_actors.actor_registry import DISPATCHER
+from yatt_core.run_actors.blocked import LOOK_SECONDS, BlockedControllers
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.shard_assignment import Assigned, ShardAssignment
@@ -25,7 +26,7 @@ from yatt_core.run_actors.shard_assignment import Assigned, ShardAssignment
 log = logging.getLogger(__name__)
 
 
-def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+def collect(calls: ActorCalls, tasks: Sequence[ShardTask], blocked: BlockedControllers) -> Iterator[ShardReceipt]:
     """Distributes shards over the controllers and yields receipts as they arrive.
 
     The shards of a lost controller go to the others, which adopt finished shards and continue unfinished ones.
@@ -38,7 +39,12 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
     streams = _begin(calls, assignment.unfinished())
     deadline = time.monotonic() + calls.deadline
     while streams:
-        stream = first_ready(list(streams), deadline - time.monotonic(), calls.interruptions)
+        left = deadline - time.monotonic()
+        unheard = blocked.unheard(list(streams.values()))
+        stream = first_ready(list(streams), min(left, LOOK_SECONDS) if unheard else left, calls.interruptions)
+        if stream is None and time.monotonic() < deadline:
+            blocked.look(unheard)  # one that it ends is lost, and so is its stream
+            continue
         if stream is None:
             waiting = list(dict.fromkeys(streams.values()))
             if more := calls.more_time(calls.deadline, waiting, ", ".join(waiting)):
@@ -46,6 +52,7 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
                 continue
             raise calls.stuck(f"{', '.join(waiting)}: no shard within {calls.deadline:g} s", waiting)
         name = streams[stream]
+        blocked.heard([name])
         try:
             receipt = _next_receipt(calls, stream, name)
         except InfrastructureError as error:
