@@ -5,6 +5,7 @@ Imports prefect only after its server's address has been put into the environmen
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +29,12 @@ from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from yatt_core.cluster.connect import disconnect_ray
 from yatt_core.code_files import fetch_code, settle_code
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import AwayError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec
 from yatt_core.tracing.settings import tracing_settings
+
+log = logging.getLogger("yatt_core.flow")
 
 
 def run_session(
@@ -92,6 +95,9 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
     """Starts the services and runs the flow, which claims the session and ends it."""
 
     def start() -> Outcome:
+        if not session.store_is_ready:
+            _settle(session.context.ledger, session.context.run, session.context.spec, session.context.folder)
+            session.store_is_ready = True
         services.choose_server()
         services.keep()
         session.start.begin(lambda: services.connect(session.start.give_up_at_the_end))
@@ -108,13 +114,13 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
 def _run_flow(session: DriverSession) -> Outcome:
     """Runs the flow to its end: in the current flow run if the session is scheduled, else in a new one.
 
-    A Prefect server that is unreachable at the end does not change the session's outcome. Raises `InfrastructureError`
-    if it is unreachable at the beginning.
+    A Prefect server that is unreachable at the end does not change the session's outcome. Raises `AwayError` if
+    it is unreachable at the beginning.
     """
     # Imported late: prefect reads its settings on first import.
     from prefect import tags
 
-    from flows.prefect_io.prefect_client import AWAY, RUN_TAG, is_unreachable, server_needed, server_trouble
+    from flows.prefect_io.prefect_client import AWAY, RUN_TAG, is_unreachable, server_trouble, start_trouble
     from flows.prefect_io.prefect_events import sent_events
     from flows.train import train
 
@@ -125,7 +131,7 @@ def _run_flow(session: DriverSession) -> Outcome:
         if not is_unreachable(error):
             raise
         if not session.claimed:
-            raise InfrastructureError(server_needed(error)) from error
+            raise start_trouble(error) from error
         if session.failure is not None:
             raise session.failure from error
         if session.outcome is None:
@@ -148,9 +154,13 @@ def open_session(
 ) -> DriverSession:
     """Takes the lease and opens the session; the caller must end it."""
     ledger = Ledger.open(home.ledger)
+    store_is_ready = True
     try:
-        store = claim_store(ledger, run, spec, home.run_folder(run))
-        settle_code(spec, home.run_folder(run), store)
+        try:
+            _settle(ledger, run, spec, home.run_folder(run))
+        except AwayError as error:
+            log.warning("%s; it is waited for once the session has begun", error)
+            store_is_ready = False
         fence = take_lease(ledger, run, f"{DRIVER}{run}", spec.recovery.lease_seconds)
     except BaseException:
         ledger.close()
@@ -159,6 +169,12 @@ def open_session(
     ledger.outbox.enqueue(fence, first_entries(run, spec))
     context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift, pages=pages)
     session = DriverSession(context, trackers, notifier, window, until=until)
+    session.store_is_ready = store_is_ready
     session.threads.start()
     session.machine.start()
     return session
+
+
+def _settle(ledger: Ledger, run: str, spec: RunSpec, folder: Path) -> None:
+    """Claims the run's durable tier, and puts the run's copies of code on both tiers; may be repeated."""
+    settle_code(spec, folder, claim_store(ledger, run, spec, folder))

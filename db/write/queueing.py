@@ -23,6 +23,8 @@ RUN, HOLD, REMOVE = "run", "hold", "remove"
 SPEC, AUTO = "spec", "auto"
 """Whose interval of checkpoints a run uses: its spec's, or the scheduler's."""
 REMOVED = "removed"
+PARKED = 2**52
+"""Stands for the time of the next start of a run whose driver waits without devices."""
 ONLY = 1
 """Key of the scheduler's row."""
 
@@ -153,7 +155,11 @@ def _waiting_as(row: Any, wanted: str, now: int) -> Mapping[str, Any]:
     if row.state != WAITING:
         return {}
     if wanted == RUN:
-        return {"waiting_since": now, "not_before": None, "failures": 0}
+        return {
+            "waiting_since": now,
+            "not_before": PARKED if row.not_before == PARKED else None,
+            "failures": 0,
+        }
     if row.waiting_since is None:
         return {}
     return {"waiting_since": None, "waited_ms": row.waited_ms + now - row.waiting_since}

@@ -16,10 +16,11 @@ from sqlalchemy import Connection, func, insert, select, update
 from db.core.engine import Database
 from db.core.errors import Conflict, Fenced, SchedulerHeld
 from db.core.holder import Holder, holder_columns, live_holder
+from db.core.models import RunWait
 from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueScheduler
 from db.core.queue_rows import ALLOCATION, AllocationRow, ForecastRow
 from db.write.events import append, lock_run
-from db.write.queueing import ENDED, RUN, RUNNING, WAITING, lock_queue
+from db.write.queueing import ENDED, PARKED, RUN, RUNNING, WAITING, lock_queue
 from db.write.runs import STOP, desire
 
 STARTED, STOPPING, RELEASED, LEFT = "queue_started", "queue_stopping", "queue_released", "queue_ended"
@@ -171,6 +172,7 @@ class Scheduling:
         ends: bool = False,
         failures: int = 0,
         pause_seconds: float = 0.0,
+        parks: bool = False,
         cost: Callable[[int], float | None] | None = None,
     ) -> None:
         """Takes a run's devices back.
@@ -178,12 +180,16 @@ class Scheduling:
         ends: True if the run leaves the queue; otherwise it waits again.
         failures: starts in a row that came to nothing.
         pause_seconds: time for which it is not started again.
+        parks: the run's driver has given the devices back and waits without them, so no other one is started until `unpark`.
+            Nothing happens if it has taken them again.
         cost: takes the time (milliseconds), and returns what the run has cost, which is recorded beside its predictions.
 
         Raises `Fenced`.
         """
         with self._fenced(fence) as (connection, now):
             head = lock_run(connection, self._database, held.run)
+            if parks and not _has_returned_devices(connection, held.run):
+                return
             connection.execute(_own(held).values(ended_at=now, outcome=outcome))
             entry = _entry(connection, held.run)
             values: dict[str, Any] = {"state": WAITING, "reason": outcome, "failures": failures}
@@ -191,6 +197,8 @@ class Scheduling:
                 "waiting_since": now if entry is not None and entry.wanted == RUN else None,
                 "not_before": now + round(pause_seconds * 1000) if pause_seconds else None,
             }
+            if parks:
+                values["not_before"] = PARKED
             if ends:
                 values |= {"state": ENDED, "ended_at": now, "outcome": outcome, "waiting_since": None}
             connection.execute(update(QueueEntry).where(QueueEntry.run == held.run).values(**values))
@@ -199,6 +207,12 @@ class Scheduling:
             if cost is not None:
                 own = update(QueueForecast).where(QueueForecast.run == held.run, QueueForecast.ended_at.is_(None))
                 connection.execute(own.values(ended_at=now, actual_cost=cost(now)))
+
+    def unpark(self, fence: SchedulerFence, run: str) -> None:
+        """Lets a run whose driver waited without devices be started again. Raises `Fenced`."""
+        with self._fenced(fence) as (connection, _):
+            own = update(QueueEntry).where(QueueEntry.run == run, QueueEntry.not_before == PARKED)
+            connection.execute(own.values(not_before=None))
 
     def end(self, fence: SchedulerFence, run: str, outcome: str) -> None:
         """Ends the entry of a run that holds no devices. Raises `Fenced`."""
@@ -237,6 +251,11 @@ class Scheduling:
             if row is None or row.term != fence.term or row.holder is None:
                 raise Fenced(f"the scheduler's term {fence.term} has ended")
             yield connection, int(row.now)
+
+
+def _has_returned_devices(connection: Connection, run: str) -> bool:
+    query = select(RunWait.run).where(RunWait.run == run, RunWait.returned_at.is_not(None))
+    return connection.execute(query).one_or_none() is not None
 
 
 def _own(held: AllocationRow) -> Any:

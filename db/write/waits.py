@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select, update
 
 from db.core.engine import Database, Fence
-from db.core.models import Lease, RunWait
+from db.core.models import Lease, QueueEntry, RunWait
 from db.write.events import append, lock_run, signature
+from db.write.queueing import RUNNING
 
 ASKED = "wait_asked"
 """Kind of the event that records a request for a try at once."""
@@ -54,6 +55,20 @@ class Waits:
             changed = connection.execute(update(RunWait).where(RunWait.run == fence.run).values(**values))
             if not changed.rowcount:
                 connection.execute(insert(RunWait), values)
+
+    def take_devices(self, fence: Fence) -> bool:
+        """Notes that the run takes devices again; returns False if the queue has its devices, from which it must get others.
+
+        Raises `Fenced`.
+        """
+        entry = select(QueueEntry.state).where(QueueEntry.run == fence.run, QueueEntry.ended_at.is_(None))
+        with self._database.fenced(fence) as (connection, _):
+            lock_run(connection, self._database, fence.run)
+            state = connection.execute(entry).scalar_one_or_none()
+            if state not in (None, RUNNING):
+                return False
+            connection.execute(update(RunWait).where(RunWait.run == fence.run).values(returned_at=None))
+        return True
 
     def over(self, fence: Fence) -> None:
         """Removes the run's row, if there is one. Raises `Fenced`."""

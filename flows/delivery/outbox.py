@@ -221,11 +221,14 @@ class OutboxPump:
         return self.join(drain_seconds)
 
     def _pump(self) -> None:
-        ledger, wait, unsure = Ledger.open(self._address, migrate=False), RETRY_SECONDS, False
+        ledger: Ledger | None = None
+        wait, unsure = RETRY_SECONDS, False
         try:
             while True:
                 last_round = self._ended.is_set()
                 try:
+                    if ledger is None:
+                        ledger = Ledger.open(self._address, migrate=False)
                     if unsure:
                         self._deliverer.start_over(ledger, self._fence)
                         unsure = False
@@ -251,7 +254,8 @@ class OutboxPump:
                     return
                 self._ended.wait(POLL_SECONDS)
         finally:
-            ledger.close()
+            if ledger is not None:
+                ledger.close()
             self._deliverer.close()
 
     def _say(self, error: Exception) -> None:

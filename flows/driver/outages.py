@@ -91,6 +91,7 @@ class Outages:
         self._context, self._stops, self._threads, self._standby = context, stops, threads, standby
         self._chance = chance
         self._outage: Outage | None = None
+        self._left = ""
         self.seconds = 0.0
         self.tell: Callable[[str], None] = lambda text: None
 
@@ -128,10 +129,18 @@ class Outages:
         finally:
             self.seconds += clock.monotonic() - began
         if self._standby.gave_back:
+            if not self._context.ledger.waits.take_devices(self._context.fence):
+                self._left = f"{outage.dependency} may be back; the run waits in the queue for devices"
+                self._stops.ask(reason=self._left)
+                return True
             self._context.observer.stage(f"{outage.dependency} may be back: taking devices again")
             self._standby.took()
             outage.holds_since = clock.monotonic()
         return True
+
+    def why_stopped(self, reason: str) -> str:
+        """Returns why a session that was asked to stop ends while it waits. reason: what it waits for."""
+        return self._left or f"{self._stops.reason} while waiting: {reason}"
 
     def over(self, phase: str) -> None:
         """Notes that a phase has ended well: nothing that it needs is away."""

@@ -135,7 +135,8 @@ class SessionServices:
     def use_prefect(self) -> None:
         """Points Prefect's client at the session's server, once that answers.
 
-        Raises `InfrastructureError` if it does not: no flow can start without one.
+        Raises `AwayError` if a shared one does not, and `InfrastructureError` if the run's own one does not start: no flow
+        can start without one.
         """
         if self.in_flow_run:
             return
@@ -172,13 +173,13 @@ class SessionServices:
 
 
 def require_prefect() -> None:
-    """Raises `InfrastructureError` if the Prefect server does not answer."""
+    """Raises `AwayError` if the Prefect server does not answer, and `InfrastructureError` if it refuses."""
     # Imported late: prefect reads its settings on first import.
     from prefect.client.orchestration import get_client
 
-    from flows.prefect_io.prefect_client import server_needed
+    from flows.prefect_io.prefect_client import start_trouble
 
     with get_client(sync_client=True) as client:
         error = client.api_healthcheck()
     if error is not None:
-        raise InfrastructureError(server_needed(error)) from error
+        raise start_trouble(error) from error

@@ -85,6 +85,8 @@ class DriverSession:
         self.standby = Standby(self.start, self.billing)
         self.outages = Outages(context, self.stops, self.threads, self.standby)
         self.ledger_outage = LedgerOutage(context, self.stops, self.threads, self.standby)
+        self.store_is_ready = True
+        """False if the durable tier was away when the session was opened, and is claimed once it answers."""
         self.claimed = False
         """True once the flow has taken the session over."""
         self.outcome: Outcome | None = None

@@ -76,5 +76,5 @@ def _waited(session: DriverSession, error: AwayError) -> Outcome | None:
     waited = session.stops.asked or session.outages.wait(error, START)
     reason = redact(str(error))
     if session.stops.asked:
-        return session.leave(f"{session.stops.reason} while waiting: {reason}")
+        return session.leave(session.outages.why_stopped(reason))
     return None if waited else session.pause(session.waited_too_long(reason))

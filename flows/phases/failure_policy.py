@@ -66,7 +66,7 @@ def wait_for(session: DriverSession, name: str, error: AwayError) -> NoReturn:
     waited = session.stops.asked or session.outages.wait(error, name)
     # Before it heeds the request, the loop would need devices again, or just what is waited for.
     if session.stops.asked and (name in NOT_INTERRUPTED or session.outages.gave_back):
-        raise StoppedWaiting(f"{session.stops.reason} while waiting: {reason}") from error
+        raise StoppedWaiting(session.outages.why_stopped(reason)) from error
     if waited:
         raise PhaseRetry(reason) from error
     raise Paused(session.waited_too_long(reason)) from error

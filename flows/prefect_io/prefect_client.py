@@ -13,6 +13,7 @@ from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL
 
 from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, PREFECT_VARIABLE, shown
+from yatt_core.errors import IS_AWAY, AwayError, InfrastructureError
 from yatt_core.logs import redact
 
 AWAY = (HTTPError, PrefectException)
@@ -36,6 +37,14 @@ def server_trouble(error: Exception) -> str:
 def server_needed(error: Exception) -> str:
     """Returns the message for callers that need Prefect: as `server_trouble`, with a remedy if no server answers."""
     return server_trouble(error) + _remedy(error)
+
+
+def start_trouble(error: Exception) -> InfrastructureError:
+    """Returns YATT's error for a server that is needed at the start: `AwayError` if it may come back by itself."""
+    is_answer = isinstance(error, HTTPStatusError) and error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR
+    if is_answer:
+        return InfrastructureError(server_needed(error))
+    return AwayError(f"the Prefect server{IS_AWAY}{server_needed(error)}")
 
 
 def _remedy(error: Exception) -> str:

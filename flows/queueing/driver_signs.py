@@ -32,6 +32,7 @@ class DriverSigns:
     lost: drivers in a row that ended without recording it.
     starts: drivers started since the newest session, which all have ended without one of their own.
     gone: devices of the allocation that are lost by now.
+    returned: what the driver waits for without devices, which it has given back; empty if it holds them.
     """
 
     driven: bool
@@ -44,6 +45,7 @@ class DriverSigns:
     lost: int = 0
     starts: int = 0
     gone: bool = False
+    returned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Release:
     ends: bool = False
     failures: int = 0
     pause_seconds: float = 0.0
+    parks: bool = False
 
 
 Verdict = Keep | StartDriver | Release
@@ -76,6 +79,8 @@ Verdict = Keep | StartDriver | Release
 
 def judge(entry: EntryRow, held: AllocationRow, signs: DriverSigns) -> Verdict:
     """Returns what becomes of the devices."""
+    if signs.driven and signs.returned:
+        return Release(f"waits for {signs.returned}", parks=True)
     if signs.driven or signs.starting:
         return Keep(ask_again=signs.driven and held.stop_asked_at is not None and signs.desired == "run")
     if signs.state == COMPLETED and signs.has_session:

@@ -15,10 +15,11 @@ from statistics import fmean, median
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
 from db.read.overview import DriverSessionRow
+from db.write.queueing import PARKED
 from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import run_progress
 from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
+from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts, Wanted
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.run_progress import RunProgress
@@ -190,10 +191,16 @@ def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, pr
         order=row.seq,
         waited=row.waited(now),
         run_seconds=progress.run_seconds(),
-        not_before=0.0 if row.not_before is None else row.not_before / 1000,
+        not_before=_not_before(row.not_before),
         wanted=Wanted(row.wanted),
         held=None if allocation is None else _held(pools, allocation, progress, now),
     )
+
+
+def _not_before(at: int | None) -> float:
+    if at is None:
+        return 0.0
+    return NEVER if at == PARKED else at / 1000
 
 
 def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Held:

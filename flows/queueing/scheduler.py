@@ -14,10 +14,10 @@ from db.core.errors import LeaseHeld
 from db.core.holder import is_gone, this_process
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
-from db.write.queueing import AUTO, REMOVE, REMOVED
+from db.write.queueing import AUTO, PARKED, REMOVE, REMOVED
 from db.write.scheduling import Grant, SchedulerFence
 from flows.branching.branches import revise
-from flows.queueing.driver_signs import COMPLETED, DriverSigns, Keep, Release, StartDriver, judge, not_started
+from flows.queueing.driver_signs import COMPLETED, STOPPED, DriverSigns, Keep, Release, StartDriver, judge, not_started
 from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, progress_of
 from flows.queueing.pools_file import read_pools
 from flows.queueing.predictions import predicted
@@ -95,7 +95,9 @@ class _Round:
         for held in rows.held:
             self._watch(entries[held.run], held, rows)
         for entry in rows.open:
-            if entry.wanted == REMOVE and entry.state == "waiting":
+            if entry.not_before == PARKED:
+                self._watch_parked(entry)
+            elif entry.wanted == REMOVE and entry.state == "waiting":
                 self._scheduling.end(self._fence, entry.run, REMOVED)
         self._decide()
 
@@ -110,6 +112,27 @@ class _Round:
                 self._start_driver(entry, held)
             case Release():
                 self._release(held, verdict)
+
+    def _watch_parked(self, entry: EntryRow) -> None:
+        """Decides about a run whose driver waited without devices: once it has ended, it may be started again."""
+        run = self._ledger.runs.find(entry.run)
+        if self._is_driven(entry.run):
+            if entry.wanted == REMOVE and run.desired_state == "run":
+                self._ledger.runs.ask_to_stop(entry.run, REMOVED)
+        elif entry.wanted == REMOVE:
+            self._scheduling.end(self._fence, entry.run, REMOVED)
+        elif run.state in ("paused", "failed"):
+            self._scheduling.end(self._fence, entry.run, f"{run.state}: {run.state_reason}")
+        elif run.desired_state == "stop":
+            self._scheduling.end(self._fence, entry.run, STOPPED)
+        else:
+            self._scheduling.unpark(self._fence, entry.run)
+
+    def _is_driven(self, run: str) -> bool:
+        holder = self._ledger.leases.holders().get(run)
+        if holder is None or not holder.text.startswith(DRIVER) or is_gone(holder):
+            return False
+        return self._ledger.overview.line(run).lease_expires_in > 0
 
     def _time_to_stop(self, held: AllocationRow, rows: QueueRows) -> float | None:
         """Returns the seconds in which a run that was asked to stop must end; None: at its next commit."""
@@ -127,20 +150,20 @@ class _Round:
             ends=verdict.ends,
             failures=verdict.failures,
             pause_seconds=verdict.pause_seconds,
+            parks=verdict.parks,
             cost=(lambda now: cost_of(rows, now)) if verdict.outcome == COMPLETED else None,
         )
         log.info("%s: gives back devices %s of %s: %s", held.run, held.devices, held.pool, verdict.outcome)
 
     def _signs(self, held: AllocationRow, rows: QueueRows) -> DriverSigns:
-        run, line = self._ledger.runs.find(held.run), self._ledger.overview.line(held.run)
-        holder = self._ledger.leases.holders().get(held.run)
-        driven = holder is not None and holder.text.startswith(DRIVER) and line.lease_expires_in > 0
+        run = self._ledger.runs.find(held.run)
+        wait = self._ledger.waits.of([held.run]).get(held.run)
         newest = [row for row in self._ledger.overview.sessions(held.run, 1) if row.term > held.lease_term]
         fresh = bool(newest) and newest[0].term > held.start_term
         lost = {(each.pool, each.device) for each in rows.outages if each.lost_at <= rows.now}
         started = held.pid is not None and held.process_start is not None
         return DriverSigns(
-            driven=driven and holder is not None and not is_gone(holder),
+            driven=self._is_driven(held.run),
             starting=started and self._drivers.is_alive(held.pid or 0, held.process_start or 0),
             session=newest[0].outcome if newest else None,
             has_session=bool(newest),
@@ -150,6 +173,7 @@ class _Round:
             lost=self._ledger.leases.lost_in_a_row(held.run, DRIVER, held.started_at),
             starts=0 if fresh else held.starts,
             gone=any((held.pool, number) in lost for number in held.numbers),
+            returned="" if wait is None or wait.returned_at is None else wait.dependency,
         )
 
     # -- deciding -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from yatt_core.cluster.background_calls import no_calls
 from yatt_core.cluster.ray_head import ray_environment
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, InfrastructureError
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
@@ -29,9 +29,14 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
         settings are already in the environment.
 
     Raises `InfrastructureError` if nothing listens there within `timeout` seconds or Ray refuses the
-    connection, and `ConfigurationError` for an address of any other form.
+    connection, `AwayError` if nothing listens at an external cluster's address, and `ConfigurationError` for an address of
+    any other form.
     """
-    _wait_for_listener(address, timeout)
+    if (silence := _await_listener(address, timeout)) is not None:
+        said = f"nothing listens at the Ray head's address {address} after {timeout:g} s: {silence}"
+        if run_folder is None:
+            raise AwayError(f"the Ray cluster{IS_AWAY}{said}")
+        raise InfrastructureError(said)
     import ray
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
@@ -73,8 +78,11 @@ def disconnect_ray() -> None:
         ray.shutdown()
 
 
-def _wait_for_listener(address: str, timeout: float) -> None:
-    """Waits until the head accepts connections. Ray itself would try for minutes to reach a head that is gone."""
+def _await_listener(address: str, timeout: float) -> OSError | None:
+    """Waits until the head accepts connections; returns why it does not, if it does not in time.
+
+    Ray itself would try for minutes to reach a head that is gone.
+    """
     host, _, port = address.rpartition(":")
     if not port.isdigit() or "/" in host:
         raise ConfigurationError(f"Ray address {address!r}: expected host:port of the head, such as 127.0.0.1:6379")
@@ -82,10 +90,8 @@ def _wait_for_listener(address: str, timeout: float) -> None:
     while True:
         try:
             socket.create_connection((host, int(port)), PROBE_SECONDS).close()
-            return
+            return None
         except OSError as error:
             if time.monotonic() >= deadline:
-                raise InfrastructureError(
-                    f"nothing listens at the Ray head's address {address} after {timeout:g} s: {error}"
-                ) from error
+                return error
             time.sleep(RETRY_SECONDS)

@@ -78,6 +78,8 @@ class _Round:
 
     def _place(self, entry: Entry) -> None:
         """Starts a run, makes room for it, or says why it waits."""
+        if entry.not_before == NEVER:  # its driver waits, without devices, for what is away
+            return
         if entry.not_before > self._now:
             self._waiting[entry.run] = Waiting("waits after a failure", entry.not_before)
             return

@@ -57,7 +57,7 @@ class Entry:
     waited: seconds that it has waited for devices so far, in all.
     order: position by submission; unique.
     run_seconds: predicted time from a start to the run's end; `NEVER` if unknown.
-    not_before: time before which it is not started, after a failure.
+    not_before: time before which it is not started, after a failure; `NEVER` while its driver waits without devices.
     """
 
     run: str

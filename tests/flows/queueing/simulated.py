@@ -11,6 +11,7 @@ from db.ledger import Ledger
 from db.write.lease import ENDED
 from db.write.metrics import Metric
 from db.write.queueing import Submission
+from db.write.waits import WaitRow
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.queueing.scheduler import LIFE_SECONDS, Scheduler
 from flows.run.home import Home
@@ -80,6 +81,27 @@ class SimulatedDrivers:
             if driver.run in self.never or not self._step(driver, pid):
                 self.alive.pop(pid, None)
 
+    def give_back(self, run: str, dependency: str) -> None:
+        """Has a run's driver wait for something without devices."""
+        (pid,) = self.of(run)
+        fence = self.alive[pid].fence
+        assert fence is not None
+        now = self.ledger.overview.line(run).run.created_at
+        self.ledger.waits.record(fence, WaitRow(run, dependency, "status 503", now, now, 1, returned_at=now))
+        self.ledger.runs.set_state(fence, "waiting", dependency)
+
+    def come_back(self, run: str) -> bool:
+        """Has a run's driver take devices again; returns False, and ends it, if it must get others from the queue."""
+        (pid,) = self.of(run)
+        fence = self.alive[pid].fence
+        assert fence is not None
+        if taken := self.ledger.waits.take_devices(fence):
+            self.ledger.waits.over(fence)
+            self.ledger.runs.set_state(fence, "running")
+        else:
+            self._end(self.alive.pop(pid), "stopped", "the run waits in the queue for devices")
+        return taken
+
     def end(self, run: str, state: str, reason: str = "") -> None:
         """Ends a run's session in order."""
         (pid,) = self.of(run)
@@ -99,6 +121,8 @@ class SimulatedDrivers:
             self._end(driver, "completed" if row.iteration >= row.target_iterations else "stopped")
             return False
         self.ledger.leases.renew(driver.fence, LEASE_SECONDS)
+        if self.ledger.waits.of([driver.run]):
+            return True
         points = [Metric("seconds/iteration", STEP_SECONDS, "timing")]
         self.ledger.commits.commit(driver.fence, commit_of(row.iteration + 1, metrics=points))
         return True

@@ -359,3 +359,61 @@ def test_a_scheduler_may_die_after_any_of_its_writes(tmp_path: Path, monkeypatch
             done = count() < step
         step += 1
     assert step > 20
+
+
+def test_a_run_that_waits_without_devices_lets_others_have_them_and_gets_others_once_it_can_go_on(world: World) -> None:
+    first = world.submit(4, iterations=6)
+    world.rounds(3)
+    second = world.submit(4, iterations=2)
+    world.drivers.give_back(first, "judge 'kind'")
+    world.rounds(2)
+    assert world.held() == {second: "main:0,1,2,3"}
+    entry = world.ledger.queue.entry(first)
+    assert entry is not None and (entry.state, entry.reason) == ("waiting", "waits for judge 'kind'")
+    world.ledger.submissions.change(first, "ann", wanted="hold")
+    world.ledger.submissions.change(first, "ann", wanted="run")
+    world.rounds(6)
+    assert world.outcome(second) == "completed" and world.held() == {}, "nobody starts a second driver of the first run"
+    assert not world.drivers.come_back(first)
+    world.finish()
+    assert world.outcomes(first) == ["waits for judge 'kind'", "completed"]
+    assert world.ledger.runs.find(first).iteration == 6
+
+
+def test_a_run_that_takes_its_devices_again_in_time_keeps_them(world: World) -> None:
+    run = world.submit(4, iterations=6)
+    world.rounds(3)
+    world.drivers.give_back(run, "judge 'kind'")
+    assert world.drivers.come_back(run), "the scheduler has not seen it yet"
+    world.finish()
+    assert world.outcomes(run) == ["completed"]
+
+
+@pytest.mark.parametrize("state", ["paused", "stopped", "lost"])
+def test_a_run_whose_driver_ends_while_it_waits_without_devices(world: World, state: str) -> None:
+    run = world.submit(4, iterations=6)
+    world.rounds(3)
+    world.drivers.give_back(run, "judge 'kind'")
+    world.rounds(2)
+    if state == "lost":
+        world.drivers.kill(run)
+        world.finish()
+        assert world.outcome(run) == "completed", "another driver goes on"
+        return
+    if state == "stopped":
+        world.ledger.runs.ask_to_stop(run, "yatt stop")
+    world.drivers.end(run, state, "waited for 2 h")
+    world.rounds(2)
+    assert world.outcome(run) == ("paused: waited for 2 h" if state == "paused" else "stopped")
+
+
+def test_a_run_that_waits_without_devices_can_be_removed(world: World) -> None:
+    run = world.submit(4, iterations=6)
+    world.rounds(3)
+    world.drivers.give_back(run, "judge 'kind'")
+    world.rounds(2)
+    world.ledger.submissions.change(run, "ann", wanted="remove")
+    world.round()
+    assert world.ledger.runs.find(run).desired_state == "stop", "its driver is asked to end"
+    world.rounds(2)
+    assert world.outcome(run) == "removed"
