@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 import httpx
 
-from yatt_core.availability import Availability
+from yatt_core.availability import Attempts, Availability, Step
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, InfrastructureError
 from yatt_core.judges.api_keys import key_of
 from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
@@ -88,9 +88,8 @@ class EndpointJudge:
         stop: set when the result is no longer needed.
         """
         body = question(self._part, item, seed)
-        since = time.monotonic()
-        others_are_answered = False
-        for attempt in itertools.count():
+        attempts = Attempts(self._part.retries, since=time.monotonic())
+        for number in itertools.count(1):
             sent = time.monotonic()
             answer = self._attempt(body)
             if isinstance(answer, Completion):
@@ -100,18 +99,31 @@ class EndpointJudge:
             reason, asked = answer
             if asked is not None and asked > self._part.longest_wait_seconds:
                 raise self._away(f"{reason}; it asks to wait for {asked:g} s")
-            if attempt >= self._part.retries:
-                reason = f"{reason}, {attempt + 1} times in a row"
-                if others_are_answered:
-                    raise RequestFailedError(f"{self._place}: {reason}")
-                # If others are, this one gets a last attempt: the endpoint may have come back a moment ago.
-                if others_are_answered := self._answers_others(reason, since):
-                    continue
-            since = time.monotonic()
-            wait = wait_before(self._part, min(attempt, self._part.retries), asked)
-            if stop.wait(wait if attempt < self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)):
+            step = self._after_failure(attempts)
+            if number > self._part.retries:
+                reason = f"{reason}, {number} times in a row"
+            if step == "failed":
+                raise RequestFailedError(f"{self._place}: {reason}")
+            if step == "away":
+                raise self._away(reason)
+            if step == "wait" and stop.wait(self._pause(attempts.pauses, asked)):
                 raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
         raise AssertionError("the loop has no end")
+
+    def _after_failure(self, attempts: Attempts) -> Step:
+        """Returns what follows a failed attempt; asks for next to nothing if that decides it."""
+        with self._lock:
+            step = attempts.after_failure(self._availability, time.monotonic(), can_see=True)
+        if step != "see":
+            return step
+        self._see()
+        with self._lock:
+            return attempts.after_failure(self._availability, time.monotonic(), can_see=False)
+
+    def _pause(self, pauses: int, asked: float | None) -> float:
+        """Returns the seconds before an attempt. pauses: the number of this pause, from 1."""
+        wait = wait_before(self._part, min(pauses - 1, self._part.retries), asked)
+        return wait if pauses <= self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)
 
     def _judgement(self, answer: Completion, item: JudgeItem) -> Judgement:
         return Judgement(
@@ -132,24 +144,7 @@ class EndpointJudge:
             raise InfrastructureError(f"{self._place}: {answer[0]}, 1 times in a row")
         return Verdict(item.number, (self._judgement(answer, item),))
 
-    def _answers_others(self, reason: str, since: float) -> bool:
-        """Returns whether others are answered while a request has failed as often as it may; False if that is not known yet.
-
-        since: when it had failed the time before.
-
-        Raises `AwayError` if the endpoint has answered none for a while.
-        """
-        with self._lock:
-            others_answered = self._availability.answers_what_was_sent_after(since)
-        if others_answered or self._answers_at_all():
-            return True
-        with self._lock:
-            is_away = self._availability.is_away(time.monotonic())
-        if is_away:
-            raise self._away(reason)
-        return False
-
-    def _answers_at_all(self) -> bool:
+    def _see(self) -> None:
         """Asks for next to nothing: a request may fail for what is in it, while no other is on its way."""
         body = {"model": self._part.model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}
         sent = time.monotonic()
@@ -161,7 +156,6 @@ class EndpointJudge:
             self._note_answer(sent)
         else:
             self._note_failure()
-        return answers
 
     def _away(self, reason: str) -> AwayError:
         return AwayError(f"judge {self._part.name!r} at {self._part.url}{IS_AWAY}{reason}")
