@@ -6,6 +6,7 @@ is telemetry: no result depends on it.
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from yatt_core.judges.completion import Completion
-from yatt_core.protocols.judges import Effort
+from yatt_core.protocols.judges import Effort, ScoreEffort
 from yatt_core.spec.rewards.addresses import TokenPrices
 
 PREFIX = "endpoints"
@@ -25,6 +26,8 @@ LATENCY_STEP = 1.05
 SHORTEST_SECONDS = 1e-4
 """Shorter latencies count as this one."""
 PERCENTILES = (50, 95)
+KEPT = 20
+"""Number of the slowest and of the dearest scores that are kept of a shard, for each part."""
 
 
 @dataclass(slots=True)
@@ -85,7 +88,7 @@ def effort_figures(sums: Mapping[str, float]) -> dict[str, float]:
     for key, value in sums.items():
         prefix, _, rest = key.partition("/")
         part, _, name = rest.partition("/")
-        if prefix != PREFIX:
+        if prefix != PREFIX or not name:
             continue
         kind, _, which = name.partition("/")
         if kind != LATENCY:
@@ -96,6 +99,34 @@ def effort_figures(sums: Mapping[str, float]) -> dict[str, float]:
         for percent in PERCENTILES:
             figures[f"{PREFIX}/{part}/{LATENCY}_p{percent}"] = _percentile(counts, percent)
     return figures
+
+
+def remarkable(efforts: Iterable[ScoreEffort], count: int = KEPT) -> tuple[ScoreEffort, ...]:
+    """Returns the slowest and the dearest scores of each part, the slowest first; each score once."""
+    each = list(efforts)
+    kept: set[ScoreEffort] = set()
+    for part in {effort.part for effort in each}:
+        own = [effort for effort in each if effort.part == part]
+        kept.update(heapq.nlargest(count, own, key=_slowness), heapq.nlargest(count, own, key=_expense))
+    return tuple(sorted(kept, key=_slowness, reverse=True))
+
+
+def slowest(efforts: Iterable[ScoreEffort], count: int) -> list[ScoreEffort]:
+    """Returns the scores that took longest, the slowest first."""
+    return heapq.nlargest(count, efforts, key=_slowness)
+
+
+def dearest(efforts: Iterable[ScoreEffort], count: int) -> list[ScoreEffort]:
+    """Returns the scores that cost most, the dearest first, out of those whose cost is known."""
+    return heapq.nlargest(count, (effort for effort in efforts if effort.cost is not None), key=_expense)
+
+
+def _slowness(effort: ScoreEffort) -> tuple[float, int, int]:
+    return effort.seconds, -effort.prompt_ordinal, -effort.sample
+
+
+def _expense(effort: ScoreEffort) -> tuple[float, int, int]:
+    return effort.cost or 0.0, -effort.prompt_ordinal, -effort.sample
 
 
 def _class_of(seconds: float) -> int:

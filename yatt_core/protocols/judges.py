@@ -92,6 +92,26 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreEffort:
+    """What it took to get one score from an endpoint (class timing).
+
+    seconds, waited: as in `Effort`.
+    cost: by the part's prices; None without prices.
+    """
+
+    part: str
+    prompt_ordinal: int
+    prompt_id: str
+    sample: int
+    seconds: float
+    waited: float
+    retries: int
+    tokens: int
+    prompt_tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's result for one item.
 
