@@ -11,8 +11,9 @@ import pytest
 from tests.judges.parts import endpoint, item, verdicts
 from tests.judges.server import KEY, Reply, completion, serving
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
+from yatt_core.judges import failover
 from yatt_core.judges.endpoint import EndpointJudge
-from yatt_core.judges.limits import FAILURES_THAT_OPEN
+from yatt_core.judges.limits import BURST_SECONDS, FAILURES_THAT_OPEN
 from yatt_core.protocols.judges import JudgeRequest
 
 
@@ -127,14 +128,24 @@ def test_an_endpoint_that_only_says_wait_is_away_in_the_end():
             verdicts(EndpointJudge(part), item(1))
 
 
-def test_what_waits_for_a_limit_has_not_failed_and_runs_share_it(tmp_path: Path):
+def test_what_waits_for_a_limit_has_not_failed_and_runs_share_it(tmp_path: Path, monkeypatch):
+    signs = []
+    monkeypatch.setattr(failover, "SIGN_SECONDS", 0.05)
+    monkeypatch.setattr(failover, "advanced", signs.append)
     with serving(yes) as server:
-        part = endpoint(server.url, requests_per_minute=120, retries=0, max_concurrent_requests=16)
-        said = verdicts(EndpointJudge(part, folder=tmp_path), *map(item, range(12)))
-        assert scores(said) == [1.0] * 12 and not any(verdict.effort.waited for verdict in said.values())
-        other = verdicts(EndpointJudge(part, folder=tmp_path), item(20))
+        part = endpoint(server.url, requests_per_minute=60, retries=0)
+        one, other = EndpointJudge(part, folder=tmp_path), EndpointJudge(part, folder=tmp_path)
+        began = time.time()
+        said = verdicts(one, *map(item, range(5)))
+        assert scores(said) == [1.0] * 5 and not any(verdict.effort.waited for verdict in said.values())
+        (shared,) = [each.shared for each in other._endpoints._each]
+        assert shared.seen().requests_full_at >= began + 5.0, "the other run knows of them"
+        shared.change(lambda state, now: setattr(state, "requests_full_at", now + BURST_SECONDS))
+        said = verdicts(one, item(20))
         alone = verdicts(EndpointJudge(part), item(20))
-    assert other[20].effort.waited > 0.0 and alone[20].effort.waited == 0.0
+    assert said[20].effort.waited > 0.5 and said[20].judgements[0].score == 1.0
+    assert alone[20].effort.waited == 0.0
+    assert len(signs) > 2 and f"until the limit of {server.url} allows a request" in signs[0]
 
 
 def test_tokens_are_counted_as_the_endpoint_counts_them(tmp_path: Path):

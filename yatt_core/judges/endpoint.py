@@ -23,6 +23,7 @@ from yatt_core.judges.effort import Meter, effort_of
 from yatt_core.judges.failover import Endpoints, Trouble
 from yatt_core.judges.parsing import answer_parser
 from yatt_core.judges.retrying import wait_before
+from yatt_core.progress import advanced
 from yatt_core.protocols.judges import NO_ERROR, JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.secret_references import BlockReader
 from yatt_core.spec.rewards.judges import EndpointPart
@@ -132,6 +133,7 @@ class EndpointJudge:
             answer = self._endpoints.send(body, stop, meter)
             if isinstance(answer, Completion):
                 self._note_answer(sent)
+                advanced()
                 return answer
             reason = answer.reason
             if answer.too_long:

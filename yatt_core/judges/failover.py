@@ -32,9 +32,13 @@ from yatt_core.judges.exchange import Answer, Exchange
 from yatt_core.judges.limits import EndpointState, Rates
 from yatt_core.judges.retrying import LIMITED, asked_seconds, meaning_of
 from yatt_core.judges.shared_state import SharedState, state_file
+from yatt_core.progress import advanced
 from yatt_core.secret_references import BlockReader
 from yatt_core.spec.rewards.addresses import LOOPBACK, FallbackEndpoint
 from yatt_core.spec.rewards.judges import EndpointPart
+
+SIGN_SECONDS = 10.0
+"""Between two signs of progress of a request that waits for a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +135,22 @@ class Endpoints:
         if wait <= 0.0:
             return True
         meter.waited += wait
-        if stop.wait(wait):
-            raise InfrastructureError(f"{self._place(endpoint)}: an answer that was waited for is no longer needed")
+        self._sleep(endpoint, wait, stop)
         if endpoint.shared.seen().held_seconds(time.time()) > 0.0:
             endpoint.shared.change(lambda state, _: state.give_back(self._rates, tokens))
             return False
         return True
+
+    def _sleep(self, endpoint: _Endpoint, seconds: float, stop: threading.Event) -> None:
+        """Waits for a limit, and says so now and then: what waits for its turn is not stuck.
+
+        Raises `InfrastructureError` if the result is no longer needed.
+        """
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0.0:
+            advanced(f"judge {self._part.name!r}: {left:.0f} s until the limit of {endpoint.url} allows a request")
+            if stop.wait(min(left, SIGN_SECONDS)):
+                raise InfrastructureError(f"{self._place(endpoint)}: an answer that was waited for is no longer needed")
 
     def _settle(self, endpoint: _Endpoint, tokens: int, answer: Completion) -> None:
         """Replaces the estimated tokens of a request by those that the endpoint has counted, if it has."""

@@ -84,7 +84,7 @@ def test_what_it_took_to_ask_endpoints_is_added_up_over_shards_and_attempts() ->
         "scores": [{"part": "judge"}],
     }
     damaged = {"endpoints/judge/retries": "many", "endpoints/judge/latency/10": math.nan}
-    telemetry = {
+    telemetry: dict[str, Any] = {
         "collect.w00.t0001": {"shard-0": one, "shard-1": damaged, "shard-2": 5},
         "collect.w00.t0002": {"shard-0": one},
     }
