@@ -12,6 +12,8 @@ from tests.judges.parts import endpoint, item, verdicts
 from tests.judges.server import KEY, Reply, completion, serving
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.judges import failover
+from yatt_core.judges.completion import smallest_question
+from yatt_core.judges.effort import Meter
 from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.limits import BURST_SECONDS, FAILURES_THAT_OPEN
 from yatt_core.protocols.judges import JudgeRequest
@@ -146,6 +148,26 @@ def test_what_waits_for_a_limit_has_not_failed_and_runs_share_it(tmp_path: Path,
     assert said[20].effort.waited > 0.5 and said[20].judgements[0].score == 1.0
     assert alone[20].effort.waited == 0.0
     assert len(signs) > 2 and f"until the limit of {server.url} allows a request" in signs[0]
+
+
+def test_a_request_that_is_no_longer_needed_gives_its_place_back(tmp_path: Path):
+    part = endpoint("http://127.0.0.1:9/v1", requests_per_minute=1)
+    endpoints = EndpointJudge(part, folder=tmp_path)._endpoints
+    (shared,) = [each.shared for each in endpoints._each]
+    shared.change(lambda state, now: setattr(state, "requests_full_at", now + 30.0))
+    before, stop = shared.seen(), threading.Event()
+
+    def ask():
+        with pytest.raises(InfrastructureError, match="no longer needed"):
+            endpoints.send(smallest_question(part), stop, Meter())
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    while shared.seen() == before:
+        time.sleep(0.005)
+    stop.set()
+    waiting.join()
+    assert shared.seen().requests_full_at == pytest.approx(before.requests_full_at)
 
 
 def test_tokens_are_counted_as_the_endpoint_counts_them(tmp_path: Path):

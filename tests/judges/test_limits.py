@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_processes_share_a_limit_and_lose_no_request(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_counts_as_new(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    for text in ("{", "[]", '{"failures": "many"}', ""):
+    for text in ("{", "[]", '{"failures": "many"}', json.dumps(EndpointState(probe_at=math.nan).to_json()), ""):
         path.write_text(text)
         shared = SharedState(path)
         assert shared.seen() == EndpointState()

@@ -135,22 +135,25 @@ class Endpoints:
         if wait <= 0.0:
             return True
         meter.waited += wait
-        self._sleep(endpoint, wait, stop)
+        if not self._sleep(endpoint, wait, stop):
+            endpoint.shared.change(lambda state, _: state.give_back(self._rates, tokens))
+            raise InfrastructureError(f"{self._place(endpoint)}: an answer that was waited for is no longer needed")
         if endpoint.shared.seen().held_seconds(time.time()) > 0.0:
             endpoint.shared.change(lambda state, _: state.give_back(self._rates, tokens))
             return False
         return True
 
-    def _sleep(self, endpoint: _Endpoint, seconds: float, stop: threading.Event) -> None:
+    def _sleep(self, endpoint: _Endpoint, seconds: float, stop: threading.Event) -> bool:
         """Waits for a limit, and says so now and then: what waits for its turn is not stuck.
 
-        Raises `InfrastructureError` if the result is no longer needed.
+        Returns False if the result is no longer needed.
         """
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0.0:
             advanced(f"judge {self._part.name!r}: {left:.0f} s until the limit of {endpoint.url} allows a request")
             if stop.wait(min(left, SIGN_SECONDS)):
-                raise InfrastructureError(f"{self._place(endpoint)}: an answer that was waited for is no longer needed")
+                return False
+        return True
 
     def _settle(self, endpoint: _Endpoint, tokens: int, answer: Completion) -> None:
         """Replaces the estimated tokens of a request by those that the endpoint has counted, if it has."""

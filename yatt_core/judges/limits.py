@@ -9,6 +9,7 @@ takes what it needs at once and waits until it is covered, so that those which w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -154,6 +155,8 @@ class EndpointState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Returns the state in plain values. Raises `LookupError`, `ValueError` or `TypeError` for others."""
+        if not all(math.isfinite(value) for value in values.values()):
+            raise ValueError("expected finite numbers")
         return cls(
             failures=int(values["failures"]),
             openings=int(values["openings"]),

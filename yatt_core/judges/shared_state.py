@@ -48,7 +48,8 @@ class SharedState:
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
-        self._path, self._now = path, now
+        self._path = path
+        self._now = now
         self._lock = threading.Lock()
         self._state = EndpointState()
         self._version: tuple[int, int] | None = None
@@ -102,7 +103,7 @@ class SharedState:
             self._version = version
         except FileNotFoundError:
             return
-        except (OSError, LookupError, ValueError, TypeError, OverflowError) as error:
+        except (OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
             _log.warning("%s: cannot be read, so the endpoint's state begins anew: %s", self._path, error)
 
     def _write(self, path: Path) -> None:

@@ -121,6 +121,7 @@ def show_rollouts(
     asked = Asked(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
     found = _read(visit, run_id, asked, offset)
     page = found.page
+    number = asked.iteration
     shown = 0 if page is None else len(page.groups if isinstance(page, Groups) else page.samples)
     orders = (PROMPT_ORDER,) if page is None else page.orders
     return visit.render_run(
@@ -140,7 +141,7 @@ def show_rollouts(
         comparison=found.comparison,
         histogram=histogram(found.comparison) if found.comparison else None,
         problem=found.problem,
-        efforts=costly_scores(visit.served.ledger, visit.served.home, run_id, asked.iteration, asked.iteration),
+        efforts=costly_scores(visit.served.ledger, visit.served.home, run_id, first=number, last=number),
         **_turns(run_id, asked, page, offset, shown),
     )
 

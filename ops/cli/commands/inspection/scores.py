@@ -50,7 +50,7 @@ def scores(
         name = find_run(ledger, run)
         newest = ledger.runs.find(name).iteration if iteration is None else iteration
         oldest = max(1, newest - last + 1) if iteration is None else iteration
-        found = costly_scores(ledger, place, name, oldest, newest, part, limit)
+        found = costly_scores(ledger, place, name, first=oldest, last=newest, part=part, limit=limit)
     if output is Output.JSON:
         write_json(asdict(found))
     else:
