@@ -32,8 +32,12 @@ KEPT = 20
 
 @dataclass(slots=True)
 class Meter:
-    """Measures one judgement."""
+    """Measures one judgement.
 
+    sent: when its newest request was sent, on the monotonic clock.
+    """
+
+    sent: float = 0.0
     waited: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)

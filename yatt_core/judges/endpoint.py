@@ -129,17 +129,17 @@ class EndpointJudge:
         failures = 0
         pauses_for_limits = 0
         while True:
-            sent = time.monotonic()
+            began = time.monotonic()
             answer = self._endpoints.send(body, stop, meter)
             if isinstance(answer, Completion):
-                self._note_answer(sent)
+                self._note_answer(meter.sent)
                 advanced()
                 return answer
             reason = answer.reason
             if answer.too_long:
                 raise self._away(reason)
             if answer.is_limited:
-                limited_since = self._since(limited_since, sent, reason)
+                limited_since = self._since(limited_since, began, reason)
                 pauses_for_limits += 1
                 pause = wait_before(self._part, pauses_for_limits - 1)
             else:
@@ -158,21 +158,22 @@ class EndpointJudge:
             if stop.wait(pause):
                 raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
 
-    def _since(self, limited: float | None, sent: float, reason: str) -> float:
+    def _since(self, limited: float | None, began: float, reason: str) -> float:
         """Returns since when a request has been told to wait, while no other was answered.
 
-        limited: the time before this request; None if it has not been told to wait before.
+        limited: the same before the newest attempt; None if it had not been told to wait.
+        began: when the newest attempt began.
 
         Raises `AwayError` if that is longer than a request may wait.
         """
         if limited is None:
-            return sent
+            return began
         with self._lock:
             others_answered = self._availability.answers_what_was_sent_after(limited)
         if others_answered:
-            return sent
-        if sent - limited > self._part.longest_wait_seconds:
-            raise self._away(f"{reason} for {sent - limited:.0f} s")
+            return began
+        if began - limited > self._part.longest_wait_seconds:
+            raise self._away(f"{reason} for {began - limited:.0f} s")
         return limited
 
     def _after_failure(self, attempts: Attempts, stop: threading.Event) -> Step:
@@ -192,14 +193,14 @@ class EndpointJudge:
 
     def _see(self, stop: threading.Event) -> None:
         """Asks for next to nothing: a request may fail for what is in it, while no other is on its way."""
-        sent = time.monotonic()
+        meter = Meter()
         try:
-            answer = self._endpoints.send(smallest_question(self._part), stop, Meter())
+            answer = self._endpoints.send(smallest_question(self._part), stop, meter)
         except (ConfigurationError, DataError):  # it refuses the question, so it is there
-            self._note_answer(sent)
+            self._note_answer(meter.sent)
             return
         if isinstance(answer, Completion):
-            self._note_answer(sent)
+            self._note_answer(meter.sent)
         elif not answer.is_limited:
             self._note_failure()
 

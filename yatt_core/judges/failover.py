@@ -177,7 +177,7 @@ class Endpoints:
         return answer
 
     def _asked(self, endpoint: _Endpoint, body: Mapping[str, Any], meter: Meter) -> Completion | Trouble:
-        sent = time.monotonic()
+        sent = meter.sent = time.monotonic()
         try:
             answer = endpoint.exchange.post(f"{endpoint.url}/chat/completions", body)
             meaning = meaning_of(answer.status)
