@@ -45,6 +45,7 @@ from db.write.runs import Runs
 from db.write.scheduling import Scheduling
 from db.write.suites import Suites
 from db.write.upkeep import Upkeep
+from db.write.waits import Waits
 
 
 class Ledger:
@@ -82,6 +83,7 @@ class Ledger:
         self.browse = Browser(database)
         self.exports = Exports(database)
         self.upkeep = Upkeep(database)
+        self.waits = Waits(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:

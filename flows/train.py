@@ -33,7 +33,7 @@ from flows.driver.stopping import StopNow
 from flows.phases import rows
 from flows.phases.batches import draw_rows
 from flows.phases.commit import IterationResults, commit, commit_start
-from flows.phases.failure_policy import Paused, PhaseRetry
+from flows.phases.failure_policy import CLOSE, Paused, PhaseRetry, StoppedWaiting, wait_for
 from flows.phases.flow_run_report import FlowRunReport, flow_run_report
 from flows.phases.guard_rollback import roll_back
 from flows.phases.links import publish_links
@@ -41,6 +41,7 @@ from flows.phases.recovery import recover, start
 from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sft, sync
 from flows.reports.session_report import publish_reports
 from flows.run.control_state import ControlState
+from yatt_core.errors import AwayError
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
@@ -67,19 +68,29 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
             if state is not None and roll_back(session, state):
                 state = None
             elif state is not None and not session.should_continue(state):
-                return session.close(state)
+                return close(session, state)
             report.before(state)
             state = advance(session, state)
             report.after(state)
         except PhaseRetry:
             state = None
         except LedgerUnavailable as error:
-            session.await_ledger(error)
+            session.ledger_outage.wait(error)
             state = None
         except StopNow:
             assert state is not None, "recovery is not interruptible"
         except Paused as paused:
             return session.pause(str(paused))
+        except StoppedWaiting as stopped:
+            return session.leave(str(stopped))
+
+
+def close(session: DriverSession, state: ControlState) -> Outcome:
+    """Concludes the loop with a last checkpoint; what is away then is waited for as in a phase."""
+    try:
+        return session.close(state)
+    except AwayError as error:
+        wait_for(session, CLOSE, error)
 
 
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:

@@ -58,6 +58,17 @@ def test_what_may_not_be_asked_twice_is_not_asked_to_see_whether_anything_is_ans
     with pytest.raises(AwayError, match="it is away: busy"):
         found += list(asked.service().ask(range(8), asked))
     assert all(asked.times[number] == 1 for number in range(8) if number != 3)
+
+
+def test_a_service_that_is_away_is_asked_again_for_what_it_did_not_answer() -> None:
+    asked = Asked(lambda number, attempt, now: now > 10 * AWAY_SECONDS)
+    service = asked.service()
+    assert service.answers() is None, "nothing is known of it yet"
+    with pytest.raises(AwayError):
+        list(service.ask(range(3), asked))
+    assert service.answers() is False
+    asked.time = 10 * AWAY_SECONDS
+    assert service.answers() is True
     assert asked.time >= AWAY_SECONDS
 
 

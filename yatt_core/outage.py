@@ -7,16 +7,19 @@ wait for the same thing do not come back at once.
 from __future__ import annotations
 
 FIRST_SECONDS = 2.0
-LONGEST_SECONDS = 15.0
+LONGEST_SECONDS = 10.0
+LONGEST_BLIND_SECONDS = 60.0
+"""Longest pause before a try that takes the devices, because nothing less can tell whether the dependency is back."""
 JITTER = 0.25
 """Largest fraction by which a pause is longer or shorter."""
 
 
-def pause_before(tries: int, chance: float) -> float:
+def pause_before(tries: int, chance: float, longest: float = LONGEST_SECONDS) -> float:
     """Returns the seconds before the next try.
 
     tries: number of tries so far.
     chance: a number in [0, 1).
+    longest: the bound, before jitter.
     """
-    usual = min(FIRST_SECONDS * 2.0 ** min(tries, 60), LONGEST_SECONDS)
+    usual = min(FIRST_SECONDS * 2.0 ** min(tries, 60), longest)
     return usual * (1.0 + JITTER * (2.0 * chance - 1.0))

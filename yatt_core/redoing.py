@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from yatt_core.availability import Attempts, Availability
@@ -40,6 +41,7 @@ class Service(Generic[Answer]):
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
     _availability: Availability = field(default_factory=Availability)
+    _unanswered: Callable[[], bool] | None = None
 
     def ask(
         self,
@@ -81,6 +83,7 @@ class Service(Generic[Answer]):
                 yield from failed.items()
                 return
             if step == "away":
+                self._unanswered = partial(self._is_answered, asked, pending[0] if witness is None else witness)
                 raise AwayError(f"{self.name}{IS_AWAY}{failed[pending[0]].reason}")
             if step == "wait":
                 self.sleep(min(FIRST_SECONDS * 2.0 ** (attempts.pauses - 1), LONGEST_SECONDS))
@@ -92,6 +95,13 @@ class Service(Generic[Answer]):
             self.note_failure()
         else:
             self.note_answer(sent)
+
+    def _is_answered(self, asked: Callable[[Collection[int]], Mapping[int, Answer | Unanswered]], number: int) -> bool:
+        return not isinstance(asked([number]).get(number), Unanswered)
+
+    def answers(self) -> bool | None:
+        """Asks again what got no answer when the service was found to be away; None if it was not."""
+        return None if self._unanswered is None else self._unanswered()
 
     def note_answer(self, sent: float) -> None:
         """Notes a question that was answered now. sent: when it was asked."""

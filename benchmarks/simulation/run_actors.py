@@ -80,6 +80,20 @@ class SimulatedRunActors:
         """Returns nothing: simulated actors have no devices."""
         return ()
 
+    def had_room(self) -> None:
+        """Does nothing: the simulated cluster neither shrinks nor grows."""
+
+    def check_room(self) -> None:
+        """Does nothing: there is always room."""
+
+    def answers(self, dependency: str) -> bool | None:
+        """Returns None: only another attempt can tell."""
+        return None
+
+    def leave_devices(self) -> None:
+        """Ends trainer and engine."""
+        self._cluster.lost |= {TRAINER, ENGINE}
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from db.core.queue_models import QueueForecast as QueueForecast
 from db.core.queue_models import QueueOutage as QueueOutage
 from db.core.queue_models import QueueScheduler as QueueScheduler
 from db.core.suite_models import SuiteEvaluation as SuiteEvaluation
+from db.core.wait_models import RunWait as RunWait
 
 
 class Run(Base):

@@ -14,6 +14,7 @@ from db.core.engine import Database
 from db.core.models import Checkpoint, Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, RunTag
 from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
+from db.write.runs import DRIVEN_STATES
 
 REWARD, ACCURACY, ITERATION_SECONDS = "reward/mean", "evaluation/accuracy", "seconds/iteration"
 NEWEST = MetricPoint.step == Run.iteration
@@ -154,7 +155,7 @@ def _lines(
     rows = connection.execute(
         select_lines(now, Run.event_seq)
         .where(*wanted)
-        .order_by(case((Run.state == "running", 0), else_=1), *NEWEST_FIRST)
+        .order_by(case((Run.state.in_(DRIVEN_STATES), 0), else_=1), *NEWEST_FIRST)
         .limit(limit)
         .offset(offset)
     ).all()

@@ -62,7 +62,7 @@ class AttemptRow:
     bytes_to_driver: int | None
 
 
-def fail_open(connection: Connection, run: str, reason: str, now: int, failure_class: str = "infrastructure") -> int:
+def fail_open(connection: Connection, run: str, reason: str, now: int, failure_class: str) -> int:
     """Marks every open attempt of a run as failed; returns their number."""
     change = (
         update(PhaseAttempt)
@@ -120,14 +120,14 @@ class Phases:
             result = connection.execute(change.values(state=FAILED, ended_at=now, **values))
             _expect_one(result.rowcount, attempt, "failed", "open")
 
-    def fail_open(self, fence: Fence, reason: str) -> int:
-        """Marks every open attempt of the run as failed (class infrastructure); returns their number. Raises `Fenced`.
+    def fail_open(self, fence: Fence, reason: str, failure_class: str = "infrastructure") -> int:
+        """Marks every open attempt of the run as failed; returns their number. Raises `Fenced`.
 
         This is for a driver that continues after the ledger was unavailable, and does not know whether its last
         writes about open attempts were recorded.
         """
         with self._database.fenced(fence) as (connection, now):
-            return fail_open(connection, fence.run, reason, now)
+            return fail_open(connection, fence.run, reason, now, failure_class)
 
     def history(self, run: str, phase: str, limit: int = 20) -> list[float]:
         """Returns the seconds that a phase's newest finished attempts took, over all branches, newest first."""

@@ -20,7 +20,9 @@ from db.core.models import Branch, Choice, DeletedRun, Iteration, Lease, Run, Sp
 from db.write.events import GENESIS, append, lock_run, signature
 from db.write.outbox import OutboxEntry, enqueue
 
-STATES = ("created", "running", "stopped", "paused", "failed", "completed")
+STATES = ("created", "running", "waiting", "stopped", "paused", "failed", "completed")
+DRIVEN_STATES = ("running", "waiting")
+"""The states that end with their driver: a run that is in one and has no driver has lost it."""
 RUN, STOP = "run", "stop"
 """Values of a run's desired state."""
 NAME_TRIES = 20

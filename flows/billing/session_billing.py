@@ -92,17 +92,19 @@ class SessionBilling:
         money = sum((amounts.cost for place, amounts in charges.items() if place.currency == self.currency), Decimal(0))
         return {f"costs/{name}": float(value) for name, value in ({**figures, "cost": money}).items()}
 
-    def devices_known(self, kinds: Mapping[str, int]) -> None:
+    def devices_known(self, kinds: Mapping[str, int], at: int | None = None) -> None:
         """Records what the run is charged for the devices that its actors got.
 
         kinds: number of devices by kind.
+        at: since when it has had them; None: since now, or since the session began if this is its first record.
 
         Raises `ConfigurationError` if a budget of the spec or of the price file needs the unknown price or power of a kind.
         """
         self._devices = dict(kinds)
         self._check_budget(kinds)
         started = not self.records or self.records[-1].since < self._since
-        self._record(self._since if started else self.now())
+        known = self.now() if at is None else at
+        self._record(self._since if started else known)
 
     def refresh(self) -> None:
         """Records new prices, if a price began or ended since the last check or the price file has changed.

@@ -43,7 +43,12 @@ def alarm_entry(body: Mapping[str, Any], at_ms: int) -> OutboxEntry:
 
 def state_entry(run: str, term: int, state: str, reason: str, at_ms: int) -> OutboxEntry:
     """Returns the outbox row that notifies people of a run's new state."""
-    return OutboxEntry(f"{run}/t{term}/now-{state}", NOTIFICATION, {"text": f"the run is {state}: {reason}"}, at_ms)
+    return news_entry(run, term, f"now-{state}", f"the run is {state}: {reason}", at_ms)
+
+
+def news_entry(run: str, term: int, occasion: str, text: str, at_ms: int) -> OutboxEntry:
+    """Returns the outbox row that notifies people of something, once per session and occasion."""
+    return OutboxEntry(f"{run}/t{term}/{occasion}", NOTIFICATION, {"text": text}, at_ms)
 
 
 def approval_entry(run: str, key: str, question: str, at_ms: int) -> OutboxEntry:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from db.core.holder import Holder, is_gone
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry, Undelivered
+from db.write.runs import DRIVEN_STATES
 from flows.delivery.outbox import Deliverer, row_ids
 from flows.run.creation import current_spec
 from flows.run.lease import KEEPER, LeaseKeeper, give_back, take_lease
@@ -41,7 +42,7 @@ def lost_runs(ledger: Ledger, holder_is_gone: Callable[[Holder], bool] = is_gone
     for run, holder in ledger.leases.holders().items():
         line = ledger.overview.line(run)
         pending = Undelivered(run, 0, holder, -line.lease_expires_in)
-        if line.run.state == "running" and is_dead(pending, holder_is_gone):
+        if line.run.state in DRIVEN_STATES and is_dead(pending, holder_is_gone):
             lost.append(run)
     return lost
 

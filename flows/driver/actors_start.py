@@ -14,14 +14,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from threading import Event
 
+from db.core.errors import LedgerUnavailable
 from db.write.records import ChoiceRow
 from flows.delivery.datasets import dataset_entries
+from flows.driver.attachment import attached
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
 from flows.prefect_io.secret_blocks import blocks_of
 from yatt_core.cluster.devices import Device, inventory, measured_gpus
+from yatt_core.cluster.nodes import A_NODE
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards, without_card
@@ -41,7 +44,7 @@ ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers
 class ActorsStart:
     """Starts, repairs and ends the actors of one session.
 
-    check: raises `FencedError` if the driver may no longer act.
+    check: raises as `DriverThreads.check` does if the driver may not act.
     charge: receives the number of devices of each kind that the actors got.
     """
 
@@ -99,6 +102,8 @@ class ActorsStart:
         self._ending.set()
         try:
             self._check()
+        except LedgerUnavailable as error:
+            log.warning("whether this driver was replaced is left to the actors: %s", error)
         except FencedError:
             if self._logs is not None:
                 self._logs.end(last=False)
@@ -118,7 +123,7 @@ class ActorsStart:
         return self.make_ready()
 
     def give_up_at_the_end(self) -> None:
-        """Raises `InfrastructureError` once the session is ending, and `FencedError` if the driver was replaced."""
+        """Raises `InfrastructureError` once the session is ending, and as `DriverThreads.check` does."""
         self._check()
         if self._ending.is_set():
             raise InfrastructureError("the session is ending")
@@ -131,6 +136,8 @@ class ActorsStart:
         self.book_losses()
         actors = self._actors
         actors.avoid_nodes = self._quarantined()
+        if self._had_room():
+            actors.had_room()
         actors.resident = self._account()
         actors.secret_blocks = blocks_of(context.spec)
         self.give_up_at_the_end()
@@ -153,11 +160,28 @@ class ActorsStart:
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
 
+    def place_is_there(self, dependency: str) -> bool | None:
+        """Returns whether the cluster has room for the actors again; None if something else is away."""
+        if dependency != A_NODE:
+            return None
+        try:
+            self._account()
+            self._actors.check_room()
+        except AwayError:
+            return False
+        return True
+
+    def _had_room(self) -> bool:
+        """Returns True if a cluster that may grow again has held the run's actors before."""
+        if self._inputs is not None:
+            return True
+        return attached() and last_seats(self._context.ledger, self._context.run) is not None
+
     def _account(self) -> bool:
         """Checks the devices' memory before it is used; returns True if it suffices for all roles at once.
 
         Raises `ConfigurationError` if it does not suffice even for one role at a time, or if the nodes cannot hold the
-        trainer's ranks; `AwayError` if they could when the session began.
+        trainer's ranks; `AwayError` if they could before.
         """
         context, devices, cards = self._context, inventory(), read_cards()
         self.devices, self._inventory = len(devices), devices
@@ -167,9 +191,9 @@ class ActorsStart:
         try:
             demand = None if cluster is None else check_device_memory(context.spec, cluster)
         except ConfigurationError as error:
-            if self._inputs is None:
+            if not self._had_room():
                 raise
-            raise AwayError(f"a node of the run{IS_AWAY}it was lost since the session began. {error}") from error
+            raise AwayError(f"{A_NODE}{IS_AWAY}it is lost. {error}") from error
         if demand is None:
             context.observer.warned(
                 "the memory of the devices, or the size of the model, is not known: the memory check was skipped"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from db.write.outbox import OutboxEntry
-from flows.delivery.notifications import state_entry
+from flows.delivery.notifications import news_entry, state_entry
 from flows.delivery.outbox import row_ids
 from flows.driver.context import RunContext
 from flows.driver.guards import Ending
@@ -19,6 +19,7 @@ NEWS = ("paused", "failed")
 """States that people are notified of."""
 TRACKED_STATES = {
     "running": "RUNNING",
+    "waiting": "RUNNING",
     "completed": "FINISHED",
     "stopped": "FINISHED",
     "paused": "SCHEDULED",
@@ -43,22 +44,33 @@ class Outcome:
     exit_code: int
 
 
-def set_state(context: RunContext, state: str, reason: str) -> None:
+def set_state(context: RunContext, state: str, reason: str, occasion: str = "") -> None:
     """Records the run's state in the ledger and, through the outbox, in the tracker.
 
     Notifies people if the run is paused or has failed.
+
+    occasion: distinguishes states that a session is in more than once, since the tracker is told only once of each.
     """
     is_news = state in NEWS and context.spec.guards.notify is not None
     now = context.clock.time_ms()
     news = [state_entry(context.run, context.fence.term, state, reason, now)] if is_news else []
     context.ledger.runs.set_state(context.fence, state, reason, news)
-    _tell_tracker(context, f"{state}/tags", "tags", {"yatt.state": state, "yatt.state_reason": reason})
-    _tell_tracker(context, state, "status", {"status": TRACKED_STATES[state]})
+    _tell_tracker(context, f"{state}{occasion}/tags", "tags", {"yatt.state": state, "yatt.state_reason": reason})
+    _tell_tracker(context, state + occasion, "status", {"status": TRACKED_STATES[state]})
+
+
+def tell_people(context: RunContext, occasion: str, text: str) -> None:
+    """Notifies people, once per session and occasion, if the spec asks for notifications."""
+    if context.spec.guards.notify is None:
+        return
+    entry = news_entry(context.run, context.fence.term, occasion, redact(text), context.clock.time_ms())
+    context.ledger.outbox.enqueue(context.fence, [entry])
 
 
 def conclude(context: RunContext, ending: Ending) -> Outcome:
     """Records how the session ends and returns its outcome."""
     reason = redact(ending.reason)
+    context.ledger.waits.over(context.fence)
     set_state(context, ending.state, reason)
     _tell_digests(context)
     return Outcome(context.run, ending.state, context.committed_iteration, reason, ending.exit_code)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from db.core.errors import LedgerError, LedgerUnavailable
+from db.core.errors import LedgerError
 from db.ledger import Ledger
 from flows.billing.price_file import price_path
 from flows.billing.session_billing import SessionBilling
@@ -24,9 +24,11 @@ from flows.driver.context import RunContext
 from flows.driver.deadlines import PhaseDeadlines
 from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
+from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.outages import START, Outages
 from flows.driver.run_status import Outcome, conclude, set_state
+from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
 from flows.driver.tracing import SessionTracing
@@ -47,7 +49,6 @@ from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.tracing.calls import call_term
 
 log = logging.getLogger("yatt_core.flow")
-LEDGER_POLL_SECONDS = 1.0
 HOUR_MS = 3_600_000
 
 
@@ -80,8 +81,10 @@ class DriverSession:
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
-        self.outages = Outages(context, self.stops, self.threads)
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
+        self.standby = Standby(self.start, self.billing)
+        self.outages = Outages(context, self.stops, self.threads, self.standby)
+        self.ledger_outage = LedgerOutage(context, self.stops, self.threads, self.standby)
         self.claimed = False
         """True once the flow has taken the session over."""
         self.outcome: Outcome | None = None
@@ -96,6 +99,7 @@ class DriverSession:
         self.actors.when_extended(self._extended)
         self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
         self.start.enter_branch(context, self.actors, self.checkpoints)
+        self.standby.enter_branch(context, self.actors, self.checkpoints)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -103,28 +107,8 @@ class DriverSession:
         """Records the flow run that drives this session, and marks the run as running."""
         self.context.ledger.leases.start_session(self.context.fence, flow_run_id, flow_run_name)
         self.outages.over(START)
+        self.context.ledger.waits.over(self.context.fence)  # of a driver that was lost while it waited
         set_state(self.context, "running", "")
-
-    def await_ledger(self, error: LedgerUnavailable) -> None:
-        """Waits for the ledger, then records open attempts as failed.
-
-        Raises `LedgerUnavailable` if it does not answer within `recovery.ledger_wait_seconds`.
-        """
-        context = self.context
-        log.warning("the ledger does not answer: %s", error)
-        context.observer.warned(f"the ledger does not answer, waiting: {redact(str(error))}")
-        wait = context.spec.recovery.ledger_wait_seconds
-        give_up = context.clock.monotonic() + wait
-        while True:
-            try:
-                context.ledger.phases.fail_open(context.fence, redact(str(error)))
-            except LedgerUnavailable as last:
-                if context.clock.monotonic() > give_up:
-                    # Always of this class, whatever the cause: the address is right, since the run has used it before.
-                    raise LedgerUnavailable(f"the ledger did not answer for {wait:g} s: {last}") from last
-                context.clock.sleep(LEDGER_POLL_SECONDS)
-            else:
-                return
 
     def already_finished(self) -> Outcome | None:
         """Ends the session at once if the run has already completed; returns None if there is work left."""
@@ -188,6 +172,15 @@ class DriverSession:
         self.context.observer.warned(f"paused: {reason}")
         return self._conclude(Ending.of("pause", reason))
 
+    def waited_too_long(self, reason: str) -> str:
+        """Returns the reason of a pause for something that has been away for as long as the run may wait."""
+        hours = self.context.spec.recovery.wait_hours
+        return f"{reason}; waited for {hours:g} h, `yatt resume {self.context.run}` tries again"
+
+    def leave(self, reason: str) -> Outcome:
+        """Concludes the training loop by stopping the run where it is: without a last checkpoint."""
+        return self._conclude(Ending("stopped", reason, ExitCode.OK))
+
     def _conclude(self, ending: Ending) -> Outcome:
         self.outcome = conclude(self.context, ending)
         return self.outcome
@@ -226,6 +219,7 @@ class DriverSession:
     def should_continue(self, state: ControlState) -> bool:
         """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
+        self.standby.committed = state.iteration
         self._see_requests(self.context.ledger)
         self._promote()
         if self._until is not None and state.iteration >= self._until:
@@ -247,6 +241,12 @@ class DriverSession:
         """Returns how a guard or a gate ends the session after an iteration; None if it may continue."""
         place = self.context.branch, iteration
         return self.guards.ending(*place) or (self.gates.ending(*place) if iteration >= 0 else None)
+
+    def waited(self) -> dict[str, float]:
+        """Returns the metric of the seconds that the session has waited since the last call, if it has."""
+        seconds = self.outages.seconds + self.ledger_outage.seconds
+        self.outages.seconds = self.ledger_outage.seconds = 0.0
+        return {"seconds/waiting": seconds} if seconds else {}
 
     def evaluates(self, iteration: int) -> bool:
         """Returns True if the iteration is evaluated on the held-out tasks."""

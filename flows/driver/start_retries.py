@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
 
 from db.core.errors import LedgerUnavailable
+from db.write.lease import ENDED
 from flows.driver.outages import START
+from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
 from yatt_core.errors import AwayError, InfrastructureError, StorageFullError
 from yatt_core.logs import redact
@@ -23,13 +24,13 @@ PAUSE_SECONDS = 2.0
 """Pause after the first failure, for a service that is on its way up; later ones are longer."""
 
 log = logging.getLogger("yatt_core.flow")
-R = TypeVar("R")
 
 
-def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
+def with_retries(session: DriverSession, start: Callable[[], Outcome]) -> Outcome:
     """Returns what `start` returns; repeats it after an `InfrastructureError` that precedes the training loop.
 
-    What is away is waited for, at no cost to the budget.
+    What is away is waited for, at no cost to the budget. If it stays away for too long, the run is paused, and if the session
+    is asked to stop meanwhile, it is stopped.
 
     Raises the last error once the budget is exhausted, and errors of the training loop, which has budgets of its own.
     """
@@ -44,8 +45,16 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
         except StorageFullError:
             raise
         except AwayError as error:
-            if session.claimed or session.stops.asked or not session.outages.wait(error, START):
+            if session.claimed:
                 raise
+            if (outcome := _waited(session, error)) is not None:
+                session.end(ENDED)
+                return outcome
+            attempt -= 1
+        except LedgerUnavailable as error:
+            if session.claimed:
+                raise
+            session.ledger_outage.wait(error)
             attempt -= 1
         except InfrastructureError as error:
             if session.claimed:
@@ -60,3 +69,12 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
                 raise
             context.clock.sleep(PAUSE_SECONDS * attempt)
             context.observer.warned(f"the start of the session failed, retrying: {reason}")
+
+
+def _waited(session: DriverSession, error: AwayError) -> Outcome | None:
+    """Waits until the start should be tried again; returns how the session ends if it should not."""
+    waited = session.stops.asked or session.outages.wait(error, START)
+    reason = redact(str(error))
+    if session.stops.asked:
+        return session.leave(f"{session.stops.reason} while waiting: {reason}")
+    return None if waited else session.pause(session.waited_too_long(reason))

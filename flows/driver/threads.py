@@ -22,6 +22,8 @@ from yatt_core.supervisor.client import Heartbeat
 
 log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
+LEDGER_PATIENCE_SECONDS = 15.0
+"""How long the main loop waits for a ledger that has not confirmed the lease, before it counts as away."""
 BETWEEN_PHASES_SECONDS = 300.0
 """Time that the main loop may spend between phases before it counts as hung."""
 
@@ -44,8 +46,8 @@ class DriverThreads:
         address = addresses(context.home, context.pages, context.spec.gates)
         deliverer = NotificationDeliverer(notifier, notify, address) if notifier and notify else None
         self._observer, self._folder, self._fence = context.observer, context.folder, fence
-        life, wait = recovery.lease_seconds, recovery.ledger_wait_seconds
-        self._lease = LeaseKeeper(ledger, fence, life, wait, beat, on_loss=self._cut)
+        life = recovery.lease_seconds
+        self._lease = LeaseKeeper(ledger, fence, life, LEDGER_PATIENCE_SECONDS, beat, on_loss=self._cut)
         self._heartbeat = ExitStack()
         self._trackers = {
             name: OutboxPump(ledger, fence, TrackerDeliverer(tracker, lane=name)) for name, tracker in trackers.items()
@@ -61,7 +63,7 @@ class DriverThreads:
             pump.start()
 
     def check(self) -> None:
-        """Raises `FencedError` if this driver may no longer act."""
+        """Raises `FencedError` if this driver may no longer act, and `LedgerUnavailable` if the ledger does not say."""
         self._lease.check()
 
     def allow(self, seconds: float, work: str) -> None:

@@ -155,6 +155,7 @@ def _timing_metrics(
         **session.machine.read(),
         **used,
         **session.billing.gauges(),
+        **session.waited(),
     }
     metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
     tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)

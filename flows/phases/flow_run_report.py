@@ -21,7 +21,7 @@ from prefect import flow
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TagsContext
-from prefect.states import Completed, Crashed, Failed
+from prefect.states import Completed, Crashed, Failed, Running
 
 from db.core.errors import LedgerError
 from flows.driver.context import RunContext
@@ -66,6 +66,7 @@ class FlowRunReport:
         self._logged = self._done = -1
         self._told = time.monotonic()
         self._progress = self._artifact("progress", 0.0, "progress", f"Iterations of {self._context.run}")
+        session.outages.tell = self.waiting
 
     @property
     def _context(self) -> RunContext:
@@ -122,6 +123,14 @@ class FlowRunReport:
             *rows,
         ]
         self.note("report", "\n".join(lines), f"Driver session of {context.run}")
+
+    def waiting(self, what: str) -> None:
+        """Shows as the flow run's state what the run waits for; an empty text: nothing any more."""
+        if (flow_run := self._flow_run) is None:
+            return
+        state: State[Any] = Running(name="Waiting", message=what) if what else Running()
+        # Forced, since Prefect would take the change from running to running for a mistake.
+        self._client.ask(lambda client: client.set_flow_run_state(flow_run, state, force=True))
 
     def note(self, name: str, markdown: str, description: str) -> None:
         """Publishes a Markdown artifact of the flow run; its key is the run's name and `name`."""

@@ -79,7 +79,7 @@ def commit(
         metrics += _results(results.evaluation.metrics)
     tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
     used = {f"devices/{name}/utilization_percentage": use for name, use in session.actors.device_use().items()}
-    gauges = {**session.machine.read(), **used, **session.billing.gauges()}
+    gauges = {**session.machine.read(), **used, **session.billing.gauges(), **session.waited()}
     metrics += timing_metrics(seconds, meter.seconds, tokens, rows, meter.driver_bytes, gauges)
     committed = write_commit(session, after, metrics, None, meter)
     clear_up(session, iteration, [], results.prepared, new_checkpoint)

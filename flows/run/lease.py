@@ -118,14 +118,17 @@ class LeaseKeeper:
     def check(self) -> None:
         """Returns if the lease is valid; past its deadline, waits until the ledger has confirmed the term.
 
-        Raises `FencedError` if the lease was lost, or the ledger does not answer within `wait_seconds`.
+        Raises `FencedError` if the lease was lost, and `LedgerUnavailable` if the ledger does not answer within
+        `wait_seconds`.
         """
         with self._told:
             give_up = time.monotonic() + self._wait
             while not self._lost and time.monotonic() > self._deadline:
                 if self._ended.is_set() or time.monotonic() > give_up:
                     overdue = time.monotonic() - self._deadline
-                    raise FencedError(f"the lease of term {self._fence.term} expired {overdue:.1f} s ago")
+                    raise LedgerUnavailable(
+                        f"the lease of term {self._fence.term} expired {overdue:.1f} s ago, and the ledger does not confirm it"
+                    )
                 self._told.wait(self._life / RENEWALS_PER_LIFE)
             if self._lost:
                 raise FencedError(self._lost)

@@ -64,6 +64,8 @@ class LedgerCollector(Collector):
         yield _filled(
             names.CHECKPOINT, {(run,): at / 1000 for run, at in self._ledger.run_list.newest_checkpoints(runs).items()}
         )
+        waits = self._ledger.waits.of(runs)
+        yield _filled(names.WAITING, {(run, row.dependency): row.since / 1000 for run, row in waits.items()})
         pending = self._ledger.run_list.outbox_pending(runs)
         yield _filled(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})
         newest = self._ledger.run_list.newest(runs, LEARNING)

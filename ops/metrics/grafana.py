@@ -98,6 +98,12 @@ ALL_RUNS = (
     Panel("Queue's scheduler", "stat", ((of(names.QUEUE_SCHEDULER), "up"),), columns=6),
     Panel("Approvals that wait", "timeseries", ((of(names.APPROVALS), "{{kind}}"),)),
     Panel("Longest wait for an approval", "stat", ((of(names.APPROVAL_WAIT), "longest wait"),), "s", columns=6),
+    Panel(
+        "Runs that wait for something outside",
+        "timeseries",
+        ((f"time() - {of(names.WAITING)}", "{{run}}, {{dependency}}"),),
+        "s",
+    ),
     Panel("Undelivered outbox rows", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
     Panel("Runs without their own series", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
     Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),

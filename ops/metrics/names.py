@@ -66,6 +66,12 @@ LEFT_SECONDS = MetricName(
     "yatt_run_left_seconds", "gauge", ("run",), "Time to the target at the pace of the newest iterations."
 )
 LEARNING = MetricName("yatt_run_learning", "gauge", ("run", "metric"), "A learning metric of the newest iteration.")
+WAITING = MetricName(
+    "yatt_run_waiting_since_timestamp_seconds",
+    "gauge",
+    ("run", "dependency"),
+    "Since when the run waits for something outside that is away.",
+)
 OUTBOX = MetricName("yatt_run_outbox_pending_rows", "gauge", ("run",), "Outbox rows that are not delivered yet.")
 FAILED = MetricName(
     "yatt_run_failed_attempts", "counter", ("run", "phase", "failure_class"), "Failed attempts at phases."

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from db.write.waits import WaitRow
+    from flows.run.waiting_file import WaitingFile
 
 LONGEST_WORD, LONGEST_LINE = 300, 1_000
 """Maximum lengths of a word and of a line in an error, in characters; YATT's own messages, with a path, are shorter."""
@@ -87,3 +92,10 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def wait_text(wait: WaitRow | WaitingFile, now: float) -> str:
+    """Returns what a run waits for in one line. now: seconds since 1970."""
+    left = max(0.0, wait.next_try_at / 1000 - now)
+    given = "" if wait.returned_at is None else f", devices given back at {moment(wait.returned_at)}"
+    return f"for {wait.dependency} since {moment(wait.since)}, next try in {left:.0f} s{given}: {wait.reason}"

@@ -15,6 +15,7 @@ from db.read.history import AttemptTimes, RunHistory
 from db.read.overview import DriverSessionRow
 from db.write.alarms import ALARM, AlarmRow
 from db.write.annotations import Note
+from db.write.waits import WaitRow
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
 from flows.schedule.window_record import window_parameters
@@ -91,9 +92,11 @@ class RunView:
     alarms, sessions: the newest ones, newest first.
     windows: given parameters of the sessions that were windows of a deployment, by Prefect flow run.
     note: what people wrote about the run; None if nothing.
+    wait: what its driver waits for; None if for nothing.
     """
 
     run: ListedRun
+    wait: WaitRow | None
     mlflow_run_id: str | None
     spec_revision: int
     spec_digest: str
@@ -121,6 +124,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
     metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
     return RunView(
         run=line,
+        wait=ledger.waits.of([run]).get(run),
         mlflow_run_id=ledger.runs.find(run).mlflow_run_id,
         spec_revision=revision.revision,
         spec_digest=revision.digest,

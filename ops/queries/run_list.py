@@ -13,6 +13,7 @@ from db.core.errors import RunNotFound
 from db.ledger import Ledger
 from db.read.overview import RunLine
 from db.read.run_list import RunListLine
+from db.write.runs import DRIVEN_STATES
 from flows.run.lease import is_keeper
 
 DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
@@ -110,13 +111,13 @@ def find_line(ledger: Ledger, run: str) -> ListedRun:
 def driver_of(line: RunLine) -> str:
     """Returns `driven`, `lost` or `nobody`.
 
-    A driver is lost if its lease expired, or if the run is still running although nobody holds the lease: the keeper takes
-    and releases the lease of a lost driver.
+    A driver is lost if its lease expired, or if the run is still running or waiting although nobody holds the lease: the keeper
+    takes and releases the lease of a lost driver.
     """
     held = line.holder is not None and not is_keeper(line.holder)
     if held and line.lease_expires_in > 0:
         return DRIVEN
-    return LOST if held or line.run.state == "running" else NOBODY
+    return LOST if held or line.run.state in DRIVEN_STATES else NOBODY
 
 
 def listed_run(found: RunListLine) -> ListedRun:

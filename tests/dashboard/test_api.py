@@ -229,7 +229,7 @@ def test_a_request_text_with_a_nul_is_refused(reader: TestClient) -> None:
 @pytest.mark.parametrize(
     ("path", "where", "says"),
     [
-        ("/api/v1/runs?state=gone", "state", "created, running, stopped, paused, failed, completed"),
+        ("/api/v1/runs?state=gone", "state", "created, running, waiting, stopped, paused, failed, completed"),
         ("/api/v1/runs?text=%00", "text", "NUL"),
         ("/api/v1/runs/toy-1/logs?level=loud", "level", "debug, info, warning, error, critical"),
         ("/api/v1/runs/toy-1/checkpoints?before=1", "before", "`next`, such as 2.0.1"),

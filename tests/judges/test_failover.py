@@ -11,6 +11,7 @@ import pytest
 from tests.judges.parts import endpoint, item, verdicts
 from tests.judges.server import KEY, Reply, completion, serving
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
+from yatt_core.judges import endpoint as endpoint_judge
 from yatt_core.judges import failover
 from yatt_core.judges.completion import smallest_question
 from yatt_core.judges.effort import Meter
@@ -249,3 +250,15 @@ def test_the_effort_of_a_verdict_counts_its_requests():
     assert effort.outcomes == {"500": 1, "429": 1, "malformed": 1, "200": 1} and effort.retries == 3
     assert effort.cost == pytest.approx((11 * 2.0 + 3 * 10.0) / 1e6)
     assert len(effort.latencies) == 1 and 0.0 < effort.latencies[0] <= effort.seconds
+
+
+def test_whether_a_judge_is_back_is_not_asked_while_it_wants_to_be_left_alone(monkeypatch):
+    replies = [Reply(503), Reply(body=completion("1")), Reply(429, headers={"Retry-After": "30"})]
+    with serving(lambda body, number: replies[number]) as server:
+        judge = EndpointJudge(endpoint(server.url))
+        assert [judge.answers() for _ in replies] == [False, True, False]
+        assert judge.is_named(f"judge 'judge' at {server.url}") and not judge.is_named("judge 'judges' at x")
+        monkeypatch.setattr(endpoint_judge, "LONGEST_LOOK_SECONDS", 0.01)
+        assert judge.answers() is False
+        assert len(server.bodies) == 3
+    assert server.bodies[0]["max_tokens"] == 1

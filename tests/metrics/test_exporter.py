@@ -18,6 +18,7 @@ from db.ledger import Ledger
 from db.write.approvals import Question
 from db.write.queueing import Submission
 from db.write.scheduling import Grant
+from db.write.waits import WaitRow
 from flows.run.home import Home
 from ops.metrics import collector, names
 from tests.dashboard.conftest import client as client
@@ -65,6 +66,7 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
     run = seed_run(home, committed=1)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder("another"), 600)
+        ledger.waits.record(fence, WaitRow(run, "judge 'kind'", "status 503", 1000, 2000, 1))
         ledger.leases.start_session(fence, "", "session")
         failing = ledger.phases.plan(fence, 0, 2, "collect")
         ledger.phases.dispatch(fence, failing)

@@ -92,6 +92,7 @@ def test_names_follow_the_conventions() -> None:
         assert not metric.name.endswith(("_total", "_info"))
         assert set(metric.labels) <= {
             "run",
+            "dependency",
             "state",
             "metric",
             "phase",

@@ -12,7 +12,7 @@ from s3fs import S3FileSystem
 from ops.preflight.run import check_before_start
 from tests.object_store.server import SECRET, S3Server
 from tests.ops.seeding import toy_spec
-from yatt_core.errors import ConfigurationError, ExitCode, FailureClass, InfrastructureError, StorageFullError
+from yatt_core.errors import AwayError, ConfigurationError, ExitCode, InfrastructureError, StorageFullError
 from yatt_core.spec import availability
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.storage.objects import ATTEMPTS, ObjectStore
@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError")])
-def test_throttling_and_5xx_are_retried_and_then_infrastructure(
+def test_a_store_that_throttles_or_answers_with_5xx_after_retries_is_away(
     server: S3Server, objects: ObjectStore, impatient: None, status: int, code: str
 ) -> None:
     server.refuse(status, code, ATTEMPTS - 1)
@@ -42,16 +42,16 @@ def test_throttling_and_5xx_are_retried_and_then_infrastructure(
     server.refuse(status, code, 4 * ATTEMPTS)
     with pytest.raises(InfrastructureError, match=code) as caught:
         objects.write("b", b"refused")
-    assert caught.value.failure_class is FailureClass.INFRASTRUCTURE
+    assert isinstance(caught.value, AwayError) and caught.value.dependency == f"the object store {objects.url}"
     server.refusals.clear()
     assert objects.sizes("") == {"a": 4}, "a refused write leaves nothing"
 
 
-def test_an_unreachable_store_is_infrastructure(
+def test_an_unreachable_store_is_away(
     objects: ObjectStore, fresh: None, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(InfrastructureError, match=r"storage\.url s3://.*connect"):
+    with pytest.raises(InfrastructureError, match=r"the object store s3://.* is away: checking access: .*connect"):
         objects.check()
 
 

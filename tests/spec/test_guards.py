@@ -100,6 +100,7 @@ def test_the_known_metrics_are_those_of_the_documentation() -> None:
         "unread_judgements/PART/CAUSE",
         "seconds/PHASE",
         "seconds/iteration",
+        "seconds/waiting",
     }
     assert listed["result"] - families | {"sampling/invalid_groups", "sampling/cut_groups"} == RESULT_METRICS
     of_machines = {name for name in listed["timing"] if name.startswith(("system/", "devices/", "endpoints/"))}

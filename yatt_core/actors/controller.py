@@ -110,6 +110,12 @@ class Controller:
                     results.update(zip(batch.rows, answers.results(batch), strict=True))
         return EvaluateReceipt(task.key, tuple(results[row] for row in range(task.start, task.stop)))
 
+    def answers(self, term: int, dependency: str) -> bool | None:
+        """Returns whether what a reward function or a tool asks answers again; None if something else is away."""
+        with self._presence.serving("answers", term):
+            found = self._scorer.answers(dependency)
+            return self._toolbox.answers(dependency) if found is None else found
+
     def tidy(self, term: int, leftovers: Leftovers) -> None:
         """Deletes files of this node's disk that the run no longer needs."""
         with self._presence.serving("tidy", term):

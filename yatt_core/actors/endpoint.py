@@ -13,6 +13,7 @@ from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.errors import InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
+from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.judges.shared_state import ENDPOINTS
 from yatt_core.logs import actor_logs
@@ -61,3 +62,10 @@ class EndpointActor:
             )
         with self._presence.serving("judge", term):
             yield from held_verdicts(self._judge.judge(request))
+
+    def answers(self, term: int, dependency: str) -> bool | None:
+        """Returns whether the endpoint answers again; None if something else is away."""
+        with self._presence.serving("answers", term):
+            if not isinstance(self._judge, EndpointJudge) or not self._judge.is_named(dependency):
+                return None
+            return self._judge.answers()

@@ -11,6 +11,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.errors import IS_AWAY, AwayError
 
+A_NODE = "a node of the run"
+"""Stands for missing nodes in an `AwayError`."""
+
 
 def node_names() -> dict[str, str]:
     """Maps Ray's id of each live node to its name. Raises `InfrastructureError` if the cluster does not answer."""
@@ -33,9 +36,7 @@ def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[
     if len(names) < 2 or not avoided:
         return frozenset()
     if len(avoided) == len(names):
-        raise AwayError(
-            f"a node for the run's actors{IS_AWAY}all of {', '.join(sorted(set(names.values())))} are quarantined"
-        )
+        raise AwayError(f"{A_NODE}{IS_AWAY}all of {', '.join(sorted(set(names.values())))} are quarantined")
     return avoided
 
 

@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from yatt_core.cluster.devices import Device, inventory
 from yatt_core.cluster.gcs import recall, remember
+from yatt_core.cluster.nodes import A_NODE
 from yatt_core.cluster.seating import (
     RankLayout,
     by_size,
@@ -38,10 +39,12 @@ from yatt_core.cluster.seating import (
     seat_order,
     together,
 )
-from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, InfrastructureError
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError
 
 log = logging.getLogger(__name__)
 KEY = "devices"
+A_PLACE = "a free place on the cluster"
+"""Stands for devices that others use in an `AwayError`."""
 FREE_SECONDS = 30.0
 """How long devices may take to become free, for example those of a run that is ending."""
 NODE_LABEL = "ray.io/node-id"
@@ -85,7 +88,9 @@ class Seat:
         return {"scheduling_strategy": strategy, "num_gpus": GPU_SHARE if self.kind == "gpu" else 0}
 
 
-def reserve(wanted: int, avoided: Collection[str], layout: RankLayout, pool: RankLayout = NO_POOL) -> tuple[Seat, ...]:
+def reserve(
+    wanted: int, avoided: Collection[str], layout: RankLayout, pool: RankLayout = NO_POOL, had_room: bool = False
+) -> tuple[Seat, ...]:
     """Reserves devices outside the nodes to avoid and returns their seats, as `seat_order` orders them.
 
     These are as many as wanted, or all available ones.
@@ -93,15 +98,14 @@ def reserve(wanted: int, avoided: Collection[str], layout: RankLayout, pool: Ran
     avoided: Ray's ids of nodes.
     layout: the trainer's.
     pool: the rollout engines'.
+    had_room: the cluster could hold the run before, so that it is for lack of nodes if it cannot now.
 
-    Raises `ConfigurationError` if the nodes cannot hold the ranks or the engines, `InfrastructureError` if this is because
-    nodes are lost or avoided, if devices do not become free, or if Ray does not answer.
+    Raises `ConfigurationError` if the nodes cannot hold the ranks or the engines, `AwayError` if this is because
+    nodes are lost or avoided, or if devices do not become free, and `InfrastructureError` if Ray does not answer.
     """
-    devices = inventory()
+    devices, groups = inventory(), _groups()
+    _require_room(devices, groups, avoided, (layout, pool), had_room)
     kind, living = devices[0].kind, {device.node for device in devices}
-    groups = _groups()
-    for part in (layout, pool):
-        _check(devices, groups, avoided, part)
     pool = divided(_usable(devices, groups, avoided), pool)
     if lost := groups.keys() - living:
         for node in lost:
@@ -112,6 +116,33 @@ def reserve(wanted: int, avoided: Collection[str], layout: RankLayout, pool: Ran
         _tell(groups)
     counts = {node: group.count for node, group in groups.items() if node not in avoided}
     return tuple(Seat(kind, node, groups[node], bundle) for node, bundle in seat_order(counts, layout))
+
+
+def check_room(avoided: Collection[str], layout: RankLayout, pool: RankLayout, had_room: bool) -> None:
+    """Raises `reserve`'s errors about nodes that cannot hold ranks or engines; reserves nothing."""
+    _require_room(inventory(), _groups(), avoided, (layout, pool), had_room)
+
+
+def _require_room(
+    devices: Sequence[Device],
+    groups: Mapping[str, Group],
+    avoided: Collection[str],
+    layouts: Sequence[RankLayout],
+    had_room: bool,
+) -> None:
+    for part in layouts:
+        try:
+            check_seats(_by_label(devices, groups, avoided), part)
+        except ConfigurationError as error:
+            if not groups and not avoided and not had_room:
+                raise
+            raise AwayError(f"{A_NODE}{IS_AWAY}it is lost or quarantined. {error}") from error
+
+
+def _by_label(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str]) -> dict[str, int]:
+    """Returns how many devices the run has or may reserve on each node, by the node's name for people."""
+    names = labels_of(devices)
+    return {names[node]: count for node, count in _usable(devices, groups, avoided).items()}
 
 
 def gpus_of(seats: Sequence[Seat]) -> tuple[str, ...]:
@@ -170,19 +201,6 @@ def lacking(
     return {node: count for node, count in added.items() if count}
 
 
-def _check(
-    devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str], layout: RankLayout
-) -> None:
-    """Raises `reserve`'s errors about nodes that cannot hold the ranks, before anything is reserved."""
-    names = labels_of(devices)
-    try:
-        check_seats({names[node]: count for node, count in _usable(devices, groups, avoided).items()}, layout)
-    except ConfigurationError as error:
-        if not groups and not avoided:
-            raise
-        raise AwayError(f"a node of the run{IS_AWAY}it is lost or quarantined. {error}") from error
-
-
 def _usable(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str]) -> dict[str, int]:
     """Returns how many devices of each living node that is not avoided the run has or may reserve."""
     counts = Counter({node: group.count for node, group in groups.items()})
@@ -213,8 +231,8 @@ def _group_on(node: str, count: int, kind: str, name: str) -> Group:
         made = placement_group(bundles, "PACK", name, lifetime="detached", bundle_label_selector=selectors)
     if not made.wait(FREE_SECONDS):
         remove_placement_group(made)
-        raise InfrastructureError(
-            f"{count} {kind}s of Ray's node {node} are not free: others have reserved them; wait until they end, or "
+        raise AwayError(
+            f"{A_PLACE}{IS_AWAY}{count} {kind}s of Ray's node {node} are not free: others have reserved them; end these, or "
             "configure fewer instances and ranks for the run"
         )
     log.info("reserved %d %ss of node %s", count, kind, node)

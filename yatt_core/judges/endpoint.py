@@ -31,6 +31,9 @@ from yatt_core.spec.rewards.judges import EndpointPart
 LONGEST_PAUSE_SECONDS = 5.0
 """Between two attempts at a request that has used up its retries, until it is known what its failure means."""
 
+LONGEST_LOOK_SECONDS = 20.0
+"""How long a request waits for a limit that is to show whether a judge that was away answers again."""
+
 
 class EndpointJudge:
     """Asks the endpoints of a part.
@@ -45,6 +48,7 @@ class EndpointJudge:
         self._part = part
         self._parse = answer_parser(part)
         self._urls = ", ".join(endpoint.url for endpoint in part.endpoints)
+        self._name = f"judge {part.name!r}"
         self._place = f"rewards.parts {part.name!r}: {self._urls}"
         self._endpoints = Endpoints(part, read_block, folder)
         self._availability = Availability()
@@ -81,6 +85,23 @@ class EndpointJudge:
             finally:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
+
+    def is_named(self, dependency: str) -> bool:
+        """Returns whether what an `AwayError` names is this judge."""
+        return dependency.startswith(self._name)
+
+    def answers(self) -> bool:
+        """Returns whether an endpoint answers a request for next to nothing, and need not be waited for much longer."""
+        stop = threading.Event()
+        timer = threading.Timer(LONGEST_LOOK_SECONDS, stop.set)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._see(stop)
+        except InfrastructureError:  # its limit would have had to be waited for
+            return False
+        finally:
+            timer.cancel()
 
     def ask_once(self, item: JudgeItem) -> Verdict:
         """Returns the verdict of one request to each endpoint, for a check: the first endpoint's.
@@ -191,21 +212,26 @@ class EndpointJudge:
         wait = wait_before(self._part, min(pauses - 1, self._part.retries))
         return wait if pauses <= self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)
 
-    def _see(self, stop: threading.Event) -> None:
-        """Asks for next to nothing: a request may fail for what is in it, while no other is on its way."""
+    def _see(self, stop: threading.Event) -> bool:
+        """Asks for next to nothing: a request may fail for what is in it, while no other is on its way.
+
+        Returns whether that was answered.
+        """
         meter = Meter()
         try:
             answer = self._endpoints.send(smallest_question(self._part), stop, meter)
         except (ConfigurationError, DataError):  # it refuses the question, so it is there
             self._note_answer(meter.sent)
-            return
+            return True
         if isinstance(answer, Completion):
             self._note_answer(meter.sent)
-        elif not answer.is_limited:
+            return True
+        if not answer.is_limited:
             self._note_failure()
+        return False
 
     def _away(self, reason: str) -> AwayError:
-        return AwayError(f"judge {self._part.name!r} at {self._urls}{IS_AWAY}{reason}")
+        return AwayError(f"{self._name} at {self._urls}{IS_AWAY}{reason}")
 
     def _note_answer(self, sent: float) -> None:
         with self._lock:

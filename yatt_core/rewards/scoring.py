@@ -87,6 +87,13 @@ class RewardScorer:
         """The names of the parts that are functions."""
         return tuple(self._functions)
 
+    def answers(self, dependency: str) -> bool | None:
+        """Returns whether the service that a function asks answers again; None if something else is away."""
+        for function in self._functions.values():
+            if function.service.name == dependency:
+                return function.service.answers()
+        return None
+
     def outcomes(self, unit: Unit, responses: Sequence[Scored]) -> list[dict[str, Outcome]]:
         """Returns the outcomes of the parts whose functions take one response, a group, or a batch.
 

@@ -31,7 +31,7 @@ from yatt_core.cluster.control_store import RayControlStore
 from yatt_core.cluster.driver_signs import announce, forget_drivers, require_newest
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
-from yatt_core.cluster.reservation import Seat, gpus_of, release, reserve
+from yatt_core.cluster.reservation import Seat, check_room, gpus_of, release, reserve
 from yatt_core.cluster.seating import RankLayout, layout_of, pool_layout
 from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
@@ -106,6 +106,7 @@ class ActorRegistry:
 
     failures: the actors that were lost.
     store: what driver and actors tell each other.
+    had_room: whether the cluster could hold the actors before, so that nodes are missing if it cannot.
     examine: called with the live nodes' names by id, and the ids of those to avoid, before actors are created there.
 
     The parameter `avoid_nodes` of some methods contains names of nodes that get no actors as long as there are
@@ -143,6 +144,7 @@ class ActorRegistry:
         self._living: dict[str, str] = {}
         self._node_names: dict[str, str] = {}
         self.failures: list[ActorFailure] = []
+        self.had_room = False
         self.examine: Callable[[Mapping[str, str], Collection[str]], None] = lambda _names, _avoided: None
 
     # -- current actors -----------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class ActorRegistry:
         avoided = avoided_nodes(self._living, avoid_nodes)
         self.examine(self._living, avoided)
         if self._devices:
-            self._seats = reserve(self._devices, avoided, self._layout, self._pool)
+            self._seats = reserve(self._devices, avoided, self._layout, self._pool, self.had_room)
             self._instances = InstanceSeats([seat.node for seat in self._seats], self._pool)
             self._wanted[FOLLOWER] = self._instances.followers
         found = self._find(avoided)
@@ -265,6 +267,22 @@ class ActorRegistry:
             self._end(list(members.values()))
             forget_drivers(self.store)
             if seats:
+                release()
+
+    def check_room(self, avoid_nodes: frozenset[str]) -> None:
+        """Raises as `gather` does if the nodes have no room for the actors; creates and reserves nothing."""
+        if self._devices:
+            check_room(avoided_nodes(node_names(), avoid_nodes), self._layout, self._pool, self.had_room)
+
+    def leave_devices(self) -> None:
+        """Ends the actors that hold devices, and releases these. Raises `FencedError` in a driver that was replaced."""
+        seated = [member for name, member in self._members.items() if _role(name) in (ROLLOUT, FOLLOWER, TRAINER)]
+        self._end(seated)
+        for member in seated:
+            del self._members[member.name]
+        seats, self._seats = self._seats, ()
+        if seats:
+            with suppress(ray.exceptions.RayError):
                 release()
 
     # -- lost actors --------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ __all__ = ["ActorFailure", "RunActors"]
 
 log = logging.getLogger(__name__)
 START_SECONDS = 180.0
+ANSWER_SECONDS = 30.0
+"""How long actors may take to find out whether something answers again."""
 
 
 class RunActors:
@@ -191,6 +194,37 @@ class RunActors:
     def stop(self) -> None:
         """Ends all actors. If the Ray head is gone, its actors have ended already."""
         self._registry.end_all()
+
+    def answers(self, dependency: str) -> bool | None:
+        """Returns whether what an `AwayError` names answers again; None if no actor can tell.
+
+        Asks the controllers and the judges' endpoints, one of which has found it to be away. One that does not reply in time
+        has no answer.
+        """
+        asked = [*self._controllers, *self._registry.of(ENDPOINT)]
+        references = [actor.answers.remote(self._term, dependency) for actor in asked]
+        done, late = (
+            ray.wait(references, num_returns=len(references), timeout=ANSWER_SECONDS) if references else ([], [])
+        )
+        found: list[bool | None] = [False] * bool(late)
+        for reference in done:
+            with suppress(ray.exceptions.RayError):  # an actor that was lost has nothing to tell
+                found.append(ray.get(reference))
+        if any(found):
+            return True
+        return False if False in found else None
+
+    def had_room(self) -> None:
+        """Notes that the cluster could hold the actors before: if it cannot now, nodes are missing, which may come back."""
+        self._registry.had_room = True
+
+    def check_room(self) -> None:
+        """Raises as `start` does if the cluster has no room for the actors; starts nothing."""
+        self._registry.check_room(self.avoid_nodes)
+
+    def leave_devices(self) -> None:
+        """Ends the actors that hold devices and gives these back; the others stay. The next `start` creates them again."""
+        self._registry.leave_devices()
 
     def spilled_bytes(self) -> int:
         """Returns the bytes that the object store spilled on all nodes since the last call or the actors' start."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from yatt_core import durable
-from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, StorageFullError, YattError
 
 DENIED = frozenset(
     {
@@ -30,7 +30,7 @@ def refusals(address: str, work: str) -> Iterator[None]:
     """Turns the store's errors within the block into YATT's own.
 
     Raises `ConfigurationError` for a wrong bucket, endpoint, credentials or permissions; `StorageFullError` for an
-    exhausted quota or a full disk of this host; `InfrastructureError` for everything else: connections, timeouts,
+    exhausted quota or a full disk of this host; `AwayError` for everything else: connections, timeouts,
     throttling and 5xx responses, all of which are raised only after retries.
 
     work: what is being attempted, for the text.
@@ -81,7 +81,12 @@ def failure_of(address: str, work: str, error: BaseException) -> YattError:
     if isinstance(error, OSError) and error.errno in durable.FULL:
         return StorageFullError(f"{where}: this host's disk: {error.strerror}; free some space, then resume the run")
     said = f"{code}: {error}" if code else f"{type(error).__name__}: {error}"
-    return InfrastructureError(f"{where}: {said}")
+    return AwayError(f"{store_name(address)}{IS_AWAY}{work}: {said}")
+
+
+def store_name(address: str) -> str:
+    """Returns the name of a store in an `AwayError`."""
+    return f"the object store {address}"
 
 
 def code_of(error: BaseException) -> str:

@@ -23,11 +23,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from yatt_core import durable
-from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.errors import AwayError, ConfigurationError, DataError, InfrastructureError
 from yatt_core.manifests import MANIFEST
 from yatt_core.prompts.media import MEDIA
 from yatt_core.spec import RunSpec
 from yatt_core.storage.contents import entries_of, inode, is_intact, term_of
+from yatt_core.storage.failures import store_name
 from yatt_core.storage.fetching import fetching, partial_of
 from yatt_core.storage.objects import ObjectStore
 
@@ -38,6 +39,10 @@ Check = Callable[[Path], None]
 
 class RunStore(Protocol):
     """What a run needs from its durable tier; folders are relative to the run folder."""
+
+    def answers(self, dependency: str) -> bool | None:
+        """Returns whether the store answers again; None if something else is away."""
+        ...
 
     def claim(self, owner: str) -> None:
         """Ensures that the address belongs to this run.
@@ -121,6 +126,10 @@ class RunStore(Protocol):
 class NoStore:
     """The durable tier of a run that has only its folder."""
 
+    def answers(self, dependency: str) -> bool | None:
+        """Returns None: it is never away."""
+        return None
+
     def claim(self, owner: str) -> None:
         """Does nothing."""
 
@@ -178,6 +187,16 @@ class ObjectRunStore:
 
     def __init__(self, objects: ObjectStore, run_folder: Path) -> None:
         self._objects, self._run_folder = objects, run_folder
+
+    def answers(self, dependency: str) -> bool | None:
+        """Returns whether the store answers a small request; None if something else is away."""
+        if dependency != store_name(self._objects.url):
+            return None
+        try:
+            self._objects.read(self._name(OWNER))
+        except AwayError:
+            return False
+        return True
 
     def claim(self, owner: str) -> None:
         """Records the owner if there is none yet. Raises `ConfigurationError` if the address belongs to another run."""

@@ -51,6 +51,8 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in spec.functions} if spec else {}
         self._services: dict[str, Service[ToolAnswer]] = {}
         self._answered: dict[str, ToolCall] = {}
+        self._unanswered: dict[str, ToolCall] = {}
+        self._found: dict[str, ToolAnswer] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = bytearray()
 
@@ -67,6 +69,8 @@ class Toolbox:
             elif call.name not in self._tools:
                 known = ", ".join(sorted(self._tools))
                 yield number, ToolAnswer.failed(UNKNOWN, f"there is no tool {call.name[:100]!r}; there are: {known}")
+            elif (found := self._found.pop(_identity(call), None)) is not None:
+                yield number, found
             else:
                 readable[number] = call
         if readable:
@@ -106,8 +110,26 @@ class Toolbox:
                 for number, answer in found.items()
             }
 
+        self._unanswered[name] = next(iter(calls.values()))
         for number, answer in self._service(name).ask(calls, asked, witness=None if known is None else WITNESS):
             yield number, ToolAnswer("", answer.reason) if isinstance(answer, Unanswered) else answer
+        del self._unanswered[name]
+
+    def answers(self, dependency: str) -> bool | None:
+        """Returns whether what a tool asks answers again; None if something else is away.
+
+        The call that is made for that is one that was answered before, if it may be repeated. Otherwise it is one that got
+        no answer; its answer is kept for the next call that equals it, so that nothing is done twice.
+        """
+        name = next((name for name, service in self._services.items() if service.name == dependency), None)
+        if name is None or name not in self._unanswered:
+            return None
+        known = self._answered.get(name)
+        call = known or self._unanswered[name]
+        ((_, answer),) = self._ask({WITNESS: call})
+        if not answer.is_unavailable and known is None:
+            self._found[_identity(call)] = answer
+        return not answer.is_unavailable
 
     def close(self) -> None:
         """Ends the process with all its running calls; the next call starts a new one."""
@@ -207,6 +229,10 @@ class Toolbox:
         self._unread = rest
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+def _identity(call: ToolCall) -> str:
+    return json.dumps([call.name, dict(call.arguments)], sort_keys=True)
 
 
 def _answer_of(tool: str, answer: Mapping[str, Any]) -> ToolAnswer:

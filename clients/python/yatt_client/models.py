@@ -1112,9 +1112,11 @@ class RunView(TypedDict):
     alarms, sessions: the newest ones, newest first.
     windows: given parameters of the sessions that were windows of a deployment, by Prefect flow run.
     note: what people wrote about the run; None if nothing.
+    wait: what its driver waits for; None if for nothing.
     """
 
     run: ListedRun
+    wait: WaitRow | None
     mlflow_run_id: str | None
     spec_revision: int
     spec_digest: str
@@ -1378,3 +1380,21 @@ class Visitor(TypedDict):
 
     name: str | None
     role: NotRequired[Role | None]
+
+
+class WaitRow(TypedDict):
+    """What a run waits for. Times are milliseconds since 1970.
+
+    since: when it was found to be away.
+    next_try_at: when the driver will look whether it is back.
+    tries: how often it has looked so far.
+    returned_at: when the run gave its devices back; None while it holds them.
+    """
+
+    run: str
+    dependency: str
+    reason: str
+    since: int
+    next_try_at: int
+    tries: int
+    returned_at: NotRequired[int | None]

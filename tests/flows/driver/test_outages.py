@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def test_a_run_that_waits_for_a_node_heeds_a_request_to_stop(
 ) -> None:
     stops = StopRequests()
 
-    def ask_for_a_stop(tries: int, chance: float) -> float:
+    def ask_for_a_stop(tries: int, chance: float, longest: float) -> float:
         stops.ask(reason="enough")
         return 1.0
 
@@ -103,9 +104,99 @@ def test_a_run_that_waits_for_a_node_heeds_a_request_to_stop(
     failing = outage(simulation, "start", 3 * 60 * MINUTE)
     monkeypatch.setattr(BranchRunActors, "outgrown", lambda actors: failing.calls == 1)
     ended = simulation.drive()
-    assert ended is not None and (ended.state, ended.exit_code) == ("paused", 4)
+    assert ended is not None and (ended.state, ended.exit_code) == ("stopped", 0)
     assert ended.reason.startswith("enough while waiting: a node of the run is away")
-    assert len(failing.failed) == 2, "asked again at once, without a pause, it would have been for two hours"
+    assert len(failing.failed) == 1, "what is waited for is not needed to stop"
+
+
+def test_devices_are_given_back_with_a_checkpoint_and_taken_again(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = Simulation.of(tmp_path / "quiet", "iterations=4")
+    assert quiet.drive() is not None
+    simulation = Simulation.of(tmp_path / "waiting", "iterations=4")
+    clock, made = simulation.cluster.clock, outage(simulation, "collect", 30 * MINUTE)
+    left, tried = list[float](), list[float]()
+    leave, answers = BranchRunActors.leave_devices, BranchRunActors.answers
+
+    def leaving(actors: BranchRunActors) -> None:
+        left.append(clock.monotonic())
+        leave(actors)
+
+    def answering(actors: BranchRunActors, dependency: str) -> bool:
+        assert dependency == WAYS["collect"]
+        tried.append(clock.monotonic())
+        return tried[-1] >= made.failed[0] + made.seconds
+
+    monkeypatch.setattr(BranchRunActors, "leave_devices", leaving)
+    monkeypatch.setattr(BranchRunActors, "answers", answering)
+    ended = simulation.drive()
+    assert answers is not BranchRunActors.answers and ended is not None
+    assert (ended.state, ended.iteration) == ("completed", 4)
+    assert len(made.failed) == 1, "while something answers that it is away, the phase is not attempted"
+    assert len(left) == 1 and 5 * MINUTE <= left[0] - made.failed[0] < 7 * MINUTE, "with the checkpoint's minute"
+    assert tried[-1] - (made.failed[0] + made.seconds) < 2 * LONGEST_SECONDS
+    with simulation.ledger() as ledger, quiet.ledger() as other:
+        assert same_result(run_results(ledger, simulation.run), run_results(other, quiet.run))
+        assert ledger.records.own_checkpoints(simulation.run, "kept"), (
+            "one was taken before the devices were given back"
+        )
+        taken = {row.iteration for row in ledger.records.own_checkpoints(simulation.run)}
+        assert 1 in taken and 1 not in {row.iteration for row in other.records.own_checkpoints(quiet.run)}
+        assert simulation.run not in ledger.waits.of([simulation.run])
+    said = [reason for reason in reasons(simulation) if reason.startswith("waiting for ")]
+    assert len(said) == 2 and "its devices are given back" in said[1]
+
+
+def test_somebody_who_asks_for_it_has_a_run_try_at_once(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    clock, made = simulation.cluster.clock, outage(simulation, "collect", 3 * MINUTE)
+    tried = list[float]()
+
+    def answering(actors: BranchRunActors, dependency: str) -> bool:
+        tried.append(clock.monotonic())
+        if len(tried) == 5:
+            with simulation.ledger() as ledger:
+                assert ledger.waits.of([simulation.run])[simulation.run].dependency == WAYS["collect"]
+                assert ledger.waits.ask(simulation.run, "ann")
+        return tried[-1] >= made.failed[0] + made.seconds
+
+    monkeypatch.setattr(BranchRunActors, "answers", answering)
+    ended = simulation.drive()
+    assert ended is not None and ended.state == "completed"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert gaps[4] <= 3.0 < gaps[3], "it looks for such a request every two seconds"
+    with simulation.ledger() as ledger:
+        assert not ledger.waits.ask(simulation.run), "it waits for nothing any more"
+        assert [event.body for event in ledger.events.of_kind(simulation.run, "wait_asked")] == [{"by": "ann"}]
+
+
+def test_a_run_asked_to_stop_once_its_devices_are_given_back_takes_none(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops = StopRequests()
+    monkeypatch.setattr("flows.driver.session.StopRequests", lambda: stops)
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    outage(simulation, "collect", 60 * MINUTE)
+    started = list[float]()
+    start = BranchRunActors.start
+
+    def starting(actors: BranchRunActors) -> tuple[str, ...]:
+        started.append(simulation.cluster.clock.monotonic())
+        return start(actors)
+
+    def leaving(actors: BranchRunActors) -> None:
+        stops.ask(reason="its window is over")
+
+    monkeypatch.setattr(BranchRunActors, "start", starting)
+    monkeypatch.setattr(BranchRunActors, "leave_devices", leaving)
+    monkeypatch.setattr(BranchRunActors, "answers", lambda actors, dependency: False)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.exit_code) == ("stopped", 0)
+    assert ended.reason.startswith("its window is over while waiting: judge")
+    assert len(started) == 1
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0, exclude_max=True))

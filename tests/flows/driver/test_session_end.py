@@ -13,6 +13,7 @@ import pytest
 from db.core.errors import Fenced, LedgerReadOnly, LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session, ended_on_error, ended_unless_claimed, offered
 from flows.driver.windows import Window
@@ -89,9 +90,9 @@ def test_an_expired_lease_that_nobody_took_leaves_a_failed_run(session: DriverSe
 def test_attempts_open_during_a_ledger_outage_have_failed_afterwards(session: DriverSession) -> None:
     attempt = session.context.ledger.phases.plan(session.context.fence, 0, 1, "collect")
     session.context.ledger.phases.dispatch(session.context.fence, attempt)
-    session.await_ledger(LedgerUnavailable("token=abc: away"))
+    session.ledger_outage.wait(LedgerUnavailable("token=abc: away"))
     (found,) = session.context.ledger.phases.attempts(session.context.run, 0, 1)
-    assert (found.state, found.failure_class, found.reason) == ("FAILED", "infrastructure", "token=*** away")
+    assert (found.state, found.failure_class, found.reason) == ("FAILED", "away", "token=*** away")
     session.end("ended")
 
 
@@ -101,11 +102,12 @@ def test_a_ledger_that_became_read_only_counts_as_unavailable(
     def refuses(*_: object) -> None:
         raise LedgerReadOnly("the ledger x: /runs is not writable")
 
-    session.context = replace(session.context, clock=ImpatientClock())
+    context = replace(session.context, clock=ImpatientClock())
+    session.ledger_outage = LedgerOutage(context, session.stops, session.threads, session.standby)
     with monkeypatch.context() as patch:
         patch.setattr(session.context.ledger.phases, "fail_open", refuses)
-        with pytest.raises(LedgerUnavailable, match="did not answer for 120 s: the ledger x: /runs is not") as raised:
-            session.await_ledger(LedgerReadOnly("the ledger x"))
+        with pytest.raises(LedgerUnavailable, match="did not answer for 7200 s: the ledger x: /runs is not") as raised:
+            session.ledger_outage.wait(LedgerReadOnly("the ledger x"))
     assert exit_code(raised.value) == ExitCode.FAILURE
     session.end("ended")
 

@@ -79,7 +79,7 @@ def test_a_start_that_exhausts_the_budget_fails_and_leaves_a_recorded_state(sess
 
 def test_what_is_away_is_waited_for_whatever_the_budget(session: DriverSession) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flows.driver.outages.pause_before", lambda tries, chance: 0.0)
+        patch.setattr("flows.driver.outages.pause_before", lambda tries, chance, longest: 0.0)
         assert with_retries(session, Start(5, AwayError("a node of the run is away: it is lost"))) == "done"
     run = session.context.run
     assert not session.context.ledger.events.of_kind(run, START_FAILED)

@@ -52,8 +52,11 @@ class RecoverySpec(SpecModel):
     """How long the run's cluster waits for a new driver after the last one has disconnected."""
     wait_hours: PositiveFloat = 2.0
     """How long a run waits for something outside of YATT that is away, such as the endpoint of a judge; then it pauses."""
-    ledger_wait_seconds: PositiveFloat = 120.0
-    """How long a driver waits for an unresponsive ledger; it does no other work meanwhile."""
+    hold_minutes: float = Field(default=5.0, ge=0.0)
+    """How long a run that waits keeps its devices. Then it takes a checkpoint, gives them back, and takes them again once
+    what it waits for answers."""
+    ledger_wait_seconds: PositiveFloat | None = None
+    """How long a driver waits for an unresponsive ledger; it does no other work meanwhile. `null`: for `wait_hours`."""
     stop_grace_seconds: PositiveFloat | None = None
     """Maximum time that a session continues after a stop signal or the end of a window; it may then end between
     two phases. `null`: it ends after the current iteration."""

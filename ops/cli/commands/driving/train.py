@@ -56,6 +56,7 @@ def register(app: typer.Typer) -> None:
         "yatt resume latest",
         "yatt resume quickstart-3 --set iterations=200 -o json",
         "yatt resume quickstart-3 --unless-paused",
+        "yatt resume quickstart-3 --now",
         "yatt resume latest --detach",
         "yatt resume latest --until 100",
     )
@@ -95,6 +96,12 @@ def resume(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec from the next iteration on."),
     ] = None,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="If its driver waits for something that is away, have it look at once whether that is back."
+        ),
+    ] = False,
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Replay updates even if the environment has changed since.")
     ] = False,
@@ -124,6 +131,9 @@ def resume(
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
         finish_fork(place, ledger, name)
+        if now and ledger.waits.ask(name, acting_name()):
+            _say_asked(ledger, name, output)
+            return
         row, decided = ledger.runs.find(name), is_decided(ledger, name)
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
@@ -137,6 +147,15 @@ def resume(
         _detach(place, name, output, accept_drift, until)
     else:
         drive(place, name, output, accept_drift, until)
+
+
+def _say_asked(ledger: Ledger, run: str, output: Output) -> None:
+    """Says that the driver of a run that waits looks at once whether it can go on."""
+    (row,) = ledger.waits.of([run]).values()
+    if output is Output.JSON:
+        write_json({"run": run, "state": "waiting", "asked": True, "dependency": row.dependency})
+    else:
+        write(f"{run} waits for {row.dependency}; its driver looks at once whether that is back")
 
 
 def _detach(home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
@@ -295,7 +314,11 @@ def stop(
     if output is Output.JSON:
         write_json({"run": name, "state": state, "asked": driven})
     elif not driven:
-        lost = f"; it was lost, and `{RESUME} {name}` continues the run" if state == "running" else ": nothing to stop"
+        from db.write.runs import DRIVEN_STATES
+
+        lost = (
+            f"; it was lost, and `{RESUME} {name}` continues the run" if state in DRIVEN_STATES else ": nothing to stop"
+        )
         write(f"{name} is {state} and has no driver{lost}")
     else:
         limit = "after its current iteration" if within is None else f"within {within:g} s"

@@ -47,6 +47,8 @@ def doing(seen: Watched) -> str:
         )
     if not seen.begun:
         return "starting"
+    if run.state == "waiting":
+        return run.state_reason
     return "between phases" if run.state == "running" else "ending"
 
 

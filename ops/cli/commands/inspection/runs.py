@@ -35,6 +35,7 @@ class State(StrEnum):
 
     CREATED = "created"
     RUNNING = "running"
+    WAITING = "waiting"
     STOPPED = "stopped"
     PAUSED = "paused"
     FAILED = "failed"
@@ -134,9 +135,11 @@ def _show(runs: Sequence[ListedRun], drawn: dict[str, tuple[float | None, ...]],
 
 def _row(run: ListedRun, curve: Sequence[float | None]) -> dict[str, object]:
     """Returns a run's cells by column."""
+    from db.write.runs import DRIVEN_STATES
+
     return {
         "run": run.id,
-        "state": f"{run.state}, driver lost" if run.driver == "lost" and run.state == "running" else run.state,
+        "state": f"{run.state}, driver lost" if run.driver == "lost" and run.state in DRIVEN_STATES else run.state,
         "iteration": f"{max(0, run.iteration)}/{run.target_iterations}",
         "%": round(100 * run.progress),
         "reward": run.reward,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.curves import sparkline
-from ops.presentation.output import write, write_json, write_table
+from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.time_accounts import time_facts, write_time
-from ops.presentation.words import at_the_start, duration, place, size
+from ops.presentation.words import at_the_start, duration, place, size, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from db.core.errors import LedgerUnavailable
     from db.ledger import Ledger
     from db.read.overview import RunLine, RunOverview
     from flows.run.home import Home
@@ -49,15 +51,37 @@ def driver(line: RunLine) -> str:
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show one run: results and digests, alarms, phases, failures, use of time, sessions and checkpoints."""
+    from db.core.errors import LedgerUnavailable
     from flows.run.home import Home
 
     located = Home.locate(home)
-    with opened_ledger(located) as ledger:
-        facts = run_facts(ledger, located, find_run(ledger, run))
+    try:
+        with opened_ledger(located) as ledger:
+            facts = run_facts(ledger, located, find_run(ledger, run))
+    except LedgerUnavailable as error:
+        _show_waiting(located, run, output, error)
+        return
     if output is Output.JSON:
         write_json(facts)
     else:
         _print_run(facts)
+
+
+def _show_waiting(home: Home, run: str, output: Output, error: LedgerUnavailable) -> None:
+    """Shows what a run's driver says while the ledger is away. Raises the ledger's error if it says nothing."""
+    from flows.run.waiting_file import read_waiting
+
+    found = read_waiting(home.run_folder(run))
+    if found is None:
+        raise error
+    message(f"the ledger does not answer: {error}")
+    if output is Output.JSON:
+        write_json({"state": "waiting", "waiting": asdict(found)})
+        return
+    write(f"{found.run} is waiting, last known commit {found.iteration}")
+    write(f"  {'waiting':<22}{wait_text(found, time.time())}")
+    write(f"  {'driver':<22}{found.holder.text}")
+    write(f"  {'folder':<22}{home.run_folder(run)}")
 
 
 def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
@@ -68,10 +92,12 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
     line = overview.line
+    wait = ledger.waits.of([run]).get(run)
     return {
         **asdict(run_results(ledger, run)),
         "target_iterations": line.run.target_iterations,
         "state_reason": line.run.state_reason,
+        "waiting": None if wait is None else asdict(wait),
         "desired_state": line.run.desired_state,
         "branch": line.run.current_branch,
         "term": line.term,
@@ -107,7 +133,7 @@ def _tables(overview: RunOverview, windows: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _print_run(facts: dict[str, Any]) -> None:
-    reason = f" ({facts['state_reason']})" if facts["state_reason"] else ""
+    reason = f" ({facts['state_reason']})" if facts["state_reason"] and facts["waiting"] is None else ""
     write(f"{facts['run']} is {facts['state']}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
     for name, value in _headlines(facts):
         write(f"  {name:<22}{value}")
@@ -160,6 +186,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             "held-out accuracy",
             f"{share(facts['accuracy'])}, {at_the_start(facts['sft'])} {share(facts['accuracy_sft'])}",
         ),
+        *_waiting(facts["waiting"]),
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
         ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
@@ -174,6 +201,12 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
     ]
+
+
+def _waiting(wait: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    from db.write.waits import WaitRow
+
+    return [] if wait is None else [("waiting", wait_text(WaitRow(**wait), time.time()))]
 
 
 def _untold(pending: int) -> list[tuple[str, str]]:

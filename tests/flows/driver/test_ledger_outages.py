@@ -1,0 +1,95 @@
+"""A ledger that is away for long: the driver keeps what it has, says so in the run's folder, and goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from db.core.errors import LedgerUnavailable
+from db.write.phases import Phases
+from flows.run.results import run_results
+from flows.run.waiting_file import WaitingFile, read_waiting
+from tests.flows.simulated import BranchRunActors, Simulation
+from tests.flows.tools import same_result
+
+MINUTE = 60.0
+
+
+class Absence:
+    """Lets the ledger refuse to finish a phase, and to record its failure, for some simulated seconds."""
+
+    def __init__(self, simulation: Simulation, seconds: float) -> None:
+        self.clock, self.seconds = simulation.cluster.clock, seconds
+        self.began: float | None = None
+        self.seen: list[WaitingFile] = []
+        self.folder = simulation.home.run_folder(simulation.run)
+
+    def refuse(self) -> None:
+        if self.began is None:
+            self.began = self.clock.monotonic()
+        if self.clock.monotonic() < self.began + self.seconds:
+            if (found := read_waiting(self.folder)) is not None:
+                self.seen.append(found)
+            raise LedgerUnavailable("the ledger at db:5432 does not answer")
+
+
+@pytest.fixture
+def absence(monkeypatch: pytest.MonkeyPatch) -> Callable[[Simulation, float], Absence]:
+    def begin(simulation: Simulation, seconds: float) -> Absence:
+        made = Absence(simulation, seconds)
+        finish, fail_open = Phases.finish, Phases.fail_open
+
+        def finishing(phases: Phases, fence: object, attempt: object, *more: object) -> None:
+            if getattr(attempt, "phase", "") == "learn" and getattr(attempt, "iteration", 0) == 2:
+                made.refuse()
+            finish(phases, fence, attempt, *more)  # type: ignore[arg-type]
+
+        def failing(phases: Phases, *given: object) -> int:
+            made.refuse()
+            return fail_open(phases, *given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Phases, "finish", finishing)
+        monkeypatch.setattr(Phases, "fail_open", failing)
+        return made
+
+    return begin
+
+
+def test_a_driver_waits_for_the_ledger_and_says_so_in_the_runs_folder(
+    tmp_path: Path, absence: Callable[[Simulation, float], Absence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = Simulation.of(tmp_path / "quiet", "iterations=4")
+    assert quiet.drive() is not None
+    simulation = Simulation.of(tmp_path / "waiting", "iterations=4")
+    left = list[float]()
+    leave = BranchRunActors.leave_devices
+
+    def leaving(actors: BranchRunActors) -> None:
+        left.append(simulation.cluster.clock.monotonic())
+        leave(actors)
+
+    monkeypatch.setattr(BranchRunActors, "leave_devices", leaving)
+    made = absence(simulation, 20 * MINUTE)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.iteration) == ("completed", 4)
+    assert made.began is not None and len(left) == 1 and 5 * MINUTE <= left[0] - made.began < 6 * MINUTE
+    last = made.seen[-1]
+    assert (last.dependency, last.iteration) == ("the ledger", 1) and last.returned_at is not None
+    assert last.reason == "the ledger at db:5432 does not answer" and last.next_try_at > last.since
+    assert read_waiting(made.folder) is None, "it is gone with the outage"
+    with simulation.ledger() as ledger, quiet.ledger() as other:
+        assert same_result(run_results(ledger, simulation.run), run_results(other, quiet.run))
+        classes = {row.failure_class for row in ledger.phases.attempts(simulation.run, 0, 2) if row.failure_class}
+    assert classes == {"away"}, "nobody is charged"
+
+
+def test_a_driver_gives_up_after_as_long_as_for_anything_else(
+    tmp_path: Path, absence: Callable[[Simulation, float], Absence]
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=4", "recovery.wait_hours=0.5")
+    made = absence(simulation, 60 * MINUTE)
+    with pytest.raises(LedgerUnavailable, match="did not answer for 1800 s"):
+        simulation.drive()
+    assert len(made.seen) > 100
