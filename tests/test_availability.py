@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.availability import AWAY_SECONDS, LEAST_FAILURES, Availability
+from yatt_core.availability import AWAY_SECONDS, LEAST_FAILURES, Attempts, Availability
 
 EVENTS = st.lists(st.tuples(st.floats(0.0, 10.0), st.booleans()), max_size=30)
 
@@ -38,3 +38,39 @@ def test_what_is_not_asked_is_not_away() -> None:
     known.failed()
     known.answered(1.0, 0.5)
     assert not known.is_away(1e6), "it was answered, and nothing has failed since"
+
+
+@given(st.integers(0, 5), st.lists(st.booleans(), max_size=40), st.floats(0.1, 10.0))
+def test_a_request_is_given_up_only_beside_others_that_are_answered(
+    retries: int, answered: list[bool], pause: float
+) -> None:
+    """answered: whether another request is sent and answered in each pause."""
+    known, attempts, now, evidence = Availability(), Attempts(retries, since=0.0), 0.0, -1.0
+    for other in answered:
+        known.failed()
+        before = attempts.since
+        step = attempts.after_failure(known, now, can_see=False)
+        if step == "again":
+            assert evidence > before, "a last attempt only after an answer to what was sent later"
+            known.failed()
+            assert attempts.after_failure(known, now, can_see=False) == "failed"
+            return
+        if step == "away":
+            assert known.is_away(now)
+            return
+        assert step == "wait"
+        if other:
+            known.answered(now + pause, now + pause / 2)
+            evidence = now + pause / 2
+        now += pause
+
+
+def test_something_else_is_asked_once_the_retries_are_used_up_and_not_before() -> None:
+    known, attempts = Availability(), Attempts(retries=1, since=0.0)
+    known.failed()
+    assert attempts.after_failure(known, 1.0, can_see=True) == "wait"
+    known.failed()
+    assert attempts.after_failure(known, 2.0, can_see=True) == "see"
+    known.answered(3.0, 2.5)
+    assert attempts.after_failure(known, 3.0, can_see=False) == "again"
+    assert attempts.after_failure(known, 4.0, can_see=True) == "failed"

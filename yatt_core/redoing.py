@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from yatt_core.availability import Availability
+from yatt_core.availability import Attempts, Availability
 from yatt_core.errors import IS_AWAY, AwayError
 
 Answer = TypeVar("Answer")
@@ -59,9 +59,7 @@ class Service(Generic[Answer]):
         Raises `AwayError` if nothing is answered for a while.
         """
         pending = list(numbers)
-        others_are_answered = False
-        attempt = 0
-        since = self.now()
+        attempts = Attempts(RETRIES, since=self.now())
         while pending:
             sent = self.now()
             found = asked(pending)
@@ -75,23 +73,20 @@ class Service(Generic[Answer]):
                     witness = number if repeatable else witness
                     yield number, answer
             pending = sorted(failed)
-            if pending and others_are_answered:
+            if not pending:
+                return
+            step = attempts.after_failure(self._availability, self.now(), can_see=witness is not None)
+            if step == "see" and witness is not None:
+                self._see(witness, asked)
+                step = attempts.after_failure(self._availability, self.now(), can_see=False)
+            if step == "failed":
                 yield from failed.items()
                 return
-            if pending and attempt >= RETRIES:
-                if witness is not None:
-                    self._see(witness, asked)
-                if self._availability.answers_what_was_sent_after(since):
-                    # The others get a last attempt: the service may have come back a moment ago.
-                    others_are_answered = True
-                    continue
-                if self._availability.is_away(self.now()):
-                    self._unanswered = partial(self._is_answered, asked, pending[0] if witness is None else witness)
-                    raise AwayError(f"{self.name}{IS_AWAY}{failed[pending[0]].reason}")
-            if pending:
-                since = self.now()
-                self.sleep(min(FIRST_SECONDS * 2.0**attempt, LONGEST_SECONDS))
-                attempt += 1
+            if step == "away":
+                self._unanswered = partial(self._is_answered, asked, pending[0] if witness is None else witness)
+                raise AwayError(f"{self.name}{IS_AWAY}{failed[pending[0]].reason}")
+            if step == "wait":
+                self.sleep(min(FIRST_SECONDS * 2.0 ** (attempts.pauses - 1), LONGEST_SECONDS))
 
     def _see(self, witness: int, asked: Callable[[Collection[int]], Mapping[int, Answer | Unanswered]]) -> None:
         """Asks a question again that was answered before."""

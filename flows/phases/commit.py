@@ -19,6 +19,7 @@ from flows.phases.attempts import phase
 from flows.phases.experience import Experience
 from flows.phases.metrics import (
     device_metrics,
+    endpoint_metrics,
     evaluation_metrics,
     experience_metrics,
     judge_metrics,
@@ -161,7 +162,7 @@ def _timing_metrics(
     if tools or judges:
         telemetry = read_telemetry(context.folder, context.branch, iteration)
         metrics += [tool_seconds(telemetry)] if tools else []
-        metrics += judge_metrics(telemetry, collected.usage) if judges else []
+        metrics += [*judge_metrics(telemetry, collected.usage), *endpoint_metrics(telemetry)] if judges else []
     return metrics + device_metrics(collected.usage)
 
 

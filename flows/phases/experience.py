@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from db.write.records import ShardRow
 from flows.driver.context import RunContext
@@ -23,7 +23,7 @@ from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import InfrastructureError
 from yatt_core.experience.dynamic_sampling import Sampling, SamplingRule, admission_of
 from yatt_core.experience.shard_log import read_group_facts
-from yatt_core.experience.telemetry import write_telemetry
+from yatt_core.experience.telemetry import SCORES, write_telemetry
 from yatt_core.keys import WorkKey, wave_name
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.receipts import PEAK_BYTES, Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
@@ -265,13 +265,14 @@ def _make(
     number, term = wave.plan.wave, call_term(context.fence.term)
     keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
     tasks = [ShardTask(key, term, prompts[shard], iteration - 1) for shard, key in keys.items()]
-    telemetry = {}
+    telemetry: dict[str, dict[str, object]] = {}
     if tasks and context.spec.rewards.judges:
         samples = sum(len(task.prompts) for task in tasks) * context.spec.rollout.samples_per_prompt
         session.actors.begin_wave(wave_name(tasks[0].key), samples)
     try:
         for receipt in session.actors.collect(tasks):
-            telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
+            efforts = {SCORES: [asdict(effort) for effort in receipt.efforts]} if receipt.efforts else {}
+            telemetry[f"shard-{receipt.key.shard:04d}"] = {**receipt.timing, **efforts}
             yield receipt
     finally:
         write_telemetry(context.folder, branch, iteration, f"collect.w{number:02d}.t{term:04d}", telemetry)

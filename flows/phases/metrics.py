@@ -13,6 +13,8 @@ from db.write.metrics import RESULT, TIMING, Metric
 from yatt_core.evaluation.summary import Summary, by_source, summarise
 from yatt_core.experience.table import PART_PREFIX, UNREAD, UNSCORED
 from yatt_core.experience.telemetry import telemetry_figure
+from yatt_core.judges.effort import PREFIX as ENDPOINTS
+from yatt_core.judges.effort import effort_figures
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 from yatt_core.protocols.judges import CUT, UNPARSED
@@ -111,6 +113,17 @@ def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
     ]
 
 
+def endpoint_metrics(telemetry: Telemetry) -> list[Metric]:
+    """Returns what it took to ask endpoints, by reward part, over the shards of all attempts."""
+    stages = [shard for shards in _of_collect(telemetry) for shard in shards.values() if isinstance(shard, dict)]
+    sums: dict[str, float] = {}
+    for shard in stages:
+        for key in shard:
+            if key.startswith(f"{ENDPOINTS}/"):
+                sums[key] = sums.get(key, 0.0) + (telemetry_figure(shard, key) or 0.0)
+    return [Metric(key, value, TIMING) for key, value in sorted(effort_figures(sums).items())]
+
+
 def device_metrics(usage: Sequence[Usage]) -> list[Metric]:
     """Returns the work of each rollout instance: seconds by role, tokens per busy second.
 
@@ -131,8 +144,13 @@ def device_metrics(usage: Sequence[Usage]) -> list[Metric]:
 
 def _collected(telemetry: Telemetry, key: str) -> float:
     """Sums a figure of `collect` over the shards of all attempts; values that are not numbers are ignored."""
-    collected = [shards for name, shards in telemetry.items() if name.startswith("collect.")]
+    collected = _of_collect(telemetry)
     return math.fsum(telemetry_figure(stages, key) or 0.0 for shards in collected for stages in shards.values())
+
+
+def _of_collect(telemetry: Telemetry) -> list[Mapping[str, Any]]:
+    """Returns the shards of all attempts at `collect`."""
+    return [shards for name, shards in telemetry.items() if name.startswith("collect.")]
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt], spec: RunSpec) -> list[Metric]:

@@ -43,7 +43,8 @@ def blocks_of(spec: RunSpec) -> dict[str, str]:
 
     They are passed in calls, and so stand in no environment, file or table. Raises what `read_block` raises.
     """
-    keys = (part.credential for part in spec.rewards.judges if isinstance(part, EndpointPart))
+    parts = (part for part in spec.rewards.judges if isinstance(part, EndpointPart))
+    keys = (endpoint.credential for part in parts for endpoint in part.endpoints)
     names = sorted({key.prefect_block for key in keys if key is not None and key.prefect_block is not None})
     found = {name: read_block(name) for name in names}
     for value in found.values():

@@ -5,6 +5,7 @@ runs/                     the home: $YATT_HOME, or `runs` in the working folder
   mlflow.db, artifacts/   MLflow's store, unless $MLFLOW_BACKEND_STORE_URI or $MLFLOW_TRACKING_URI names another
   group/                  the service group of `yatt up`: its state, logs, and Prefect's database
   checks/                 which reference answers and tests `yatt check` has tried; may be deleted at any time
+  endpoints/              limits and circuits of judges' endpoints, for all runs of the home; may be deleted at any time
   restoring.json          while `yatt restore` fills the home
   <run>/                  inputs, experience, checkpoints, logs, supervisor, prefect
 """

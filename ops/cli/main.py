@@ -32,6 +32,7 @@ from ops.cli.commands.inspection import (
     placement,
     rollouts,
     runs,
+    scores,
     show,
     watch,
 )
@@ -77,6 +78,7 @@ for module in (
     alarms,
     logs,
     rollouts,
+    scores,
     placement,
     evaluate,
     suites,

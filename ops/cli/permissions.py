@@ -13,7 +13,20 @@ from ops.people.roles import Permission
 READ, OPERATE, APPROVE, ADMINISTER = Permission
 READING = (
     *("init", "check", "plan", "schema", "doctor"),
-    *("lineage", "runs", "show", "compare", "watch", "open", "alarms", "logs", "rollouts", "aliases", "status"),
+    *(
+        "lineage",
+        "runs",
+        "show",
+        "compare",
+        "watch",
+        "open",
+        "alarms",
+        "logs",
+        "rollouts",
+        "scores",
+        "aliases",
+        "status",
+    ),
     *("placement explain", "placement replay", "placement gantt", "soup show", "audit verify", "audit weights"),
     *("approvals", "costs", "evaluations", "sweep show", "export", "dashboard"),
     *("pipeline show", "pipeline list", "backup list", "backup verify"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +27,8 @@ from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, pars
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
 from tests.ops.seeding import seed_run, toy_spec, write_copied_logs
 from tests.placement.recorded_run import judged_spec, record_run
+from yatt_core.experience.telemetry import write_telemetry
+from yatt_core.protocols.judges import ScoreEffort
 from yatt_core.spec import parse_spec
 from yatt_core.spec.reading.documents import parse_yaml
 
@@ -39,7 +42,9 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home = Home(tmp_path_factory.mktemp("pages") / "runs")
     seed_run(home, committed=3)
     shake(home, "toy-1")
-    seed_run(home, ends=False)
+    judged = seed_run(home, ends=False)
+    score = ScoreEffort("<b>part</b>", 3, "p3", 1, 4.5, 0.5, 2, 3, 11, 0.25)
+    write_telemetry(home.run_folder(judged), 0, 2, "collect.w00.t0001", {"shard-0000": {"scores": [asdict(score)]}})
     record_run(home, judged_spec(), 3)
     return home
 
@@ -102,6 +107,9 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     first = "/runs/toy-2/rollouts?iteration=1&view=prompts&prompt=0&order=prompt"
     assert first in set(links(parsed(browser.get("/runs/toy-2/rollouts?iteration=1").text)))
     assert "no experience of iteration 9" in text_of("/runs/toy-2/rollouts?iteration=9")
+    assert "Slowest scores" not in text_of("/runs/toy-2/rollouts?iteration=1"), "no endpoint was asked"
+    slow = text_of("/runs/toy-2/rollouts?iteration=2")
+    assert "Slowest scores" in slow and "Dearest scores" in slow and "<b>part</b>" in slow
     assert "an actor was lost" in text_of("/runs/toy-1/faults")
     logs = text_of("/runs/toy-1/logs?actor=controller-0&level=error")
     assert "shard 1" in logs and "driver started" not in logs and "shard 0" not in logs

@@ -70,6 +70,24 @@ def test_judges_stand_beside_functions(part):
         (ENDPOINT, {"credential": {"env": "A", "file": "/x"}}, ("credential: ", "expected one of")),
         (ENDPOINT, {"credential": {}}, ("credential: ", "expected one of")),
         (ENDPOINT, {"credential": {"file": "key"}}, ("credential: file: ", "expected an absolute path")),
+        (ENDPOINT, {"fallbacks": [{"url": "https://a.example/v1/"}]}, ("", "https://a.example/v1", "twice")),
+        (
+            ENDPOINT,
+            {"fallbacks": [{"url": "http://b.example/v1"}]},
+            ("fallbacks.0: ", "not encrypted", "allow_http: true"),
+        ),
+        (
+            ENDPOINT,
+            {"fallbacks": [{"url": "https://u:secret@b.example"}]},
+            ("fallbacks.0.url: ", "password", "credential"),
+        ),
+        (
+            ENDPOINT,
+            {"tokens_per_minute": 10, "max_new_tokens": 16},
+            ("", "tokens_per_minute 10", "max_new_tokens 16"),
+        ),
+        (ENDPOINT, {"send_temperature": False, "temperature": 0.5}, ("", "temperature 0.5", "leave temperature out")),
+        (ENDPOINT, {"max_tokens_field": "max_output_tokens"}, ("max_tokens_field: ", "'max_completion_tokens'")),
         (REWARD_MODEL, {"template": "{response} {answer}"}, ("template: ", "{response}", "{prompt}")),
     ],
 )

@@ -103,6 +103,6 @@ def test_the_known_metrics_are_those_of_the_documentation() -> None:
         "seconds/waiting",
     }
     assert listed["result"] - families | {"sampling/invalid_groups", "sampling/cut_groups"} == RESULT_METRICS
-    of_machines = {name for name in listed["timing"] if name.startswith(("system/", "devices/"))}
+    of_machines = {name for name in listed["timing"] if name.startswith(("system/", "devices/", "endpoints/"))}
     assert of_machines and all(is_timing(name) for name in of_machines)
     assert listed["timing"] - families - of_machines == TIMING_METRICS

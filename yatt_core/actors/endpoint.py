@@ -1,7 +1,7 @@
 """The Ray actor of a third-party judge: fences its callers and sends their questions to the endpoint.
 
-Consumes questions from controllers; produces verdicts. It serves as many requests at once as the endpoint
-allows, since requests spend most of their time waiting for the endpoint.
+Consumes questions from controllers, and the limits and circuits that the runs of the home share; produces verdicts. It serves as
+many requests at once as the endpoint allows, since requests spend most of their time waiting for the endpoint.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.loading import held_verdicts, load_judges
+from yatt_core.judges.shared_state import ENDPOINTS
 from yatt_core.logs import actor_logs
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.receipts import ActorIdentity
@@ -42,7 +43,13 @@ class EndpointActor:
         with self._presence.serving("load", term):
             if self._judge is None:
                 inputs = self._folder / INPUTS
-                judges = load_judges(self._spec, inputs, [self._part], read_block=blocks.__getitem__)
+                judges = load_judges(
+                    spec=self._spec,
+                    inputs=inputs,
+                    parts=[self._part],
+                    read_block=blocks.__getitem__,
+                    shared=self._folder.parent / ENDPOINTS,
+                )
                 self._judge = judges[self._part.name]
         own = self._identity
         return ActorIdentity(own.name, own.pid, own.node, self._part.kind, holds=own_holdings())

@@ -34,12 +34,13 @@ from yatt_core.dispatch.stream import Arrival, Judged, Stream
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.experience.turn_log import TurnLog
+from yatt_core.judges.effort import add_effort, remarkable
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
 from yatt_core.logs import timed
 from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Int32
-from yatt_core.protocols.judges import JudgeRequest
+from yatt_core.protocols.judges import JudgeRequest, ScoreEffort
 from yatt_core.protocols.pieces import join_pieces
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
@@ -71,6 +72,7 @@ class OpenShard:
     finished: dict[int, pa.Table] = field(default_factory=dict)
     judgements: dict[int, pa.Table] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
+    efforts: list[ScoreEffort] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -301,6 +303,31 @@ class Collector:
             (JUDGE_PROMPT_TOKENS, sum(one.prompt_tokens for one in judgements)),
         ):
             timing[name] = timing.get(name, 0.0) + tokens
+        self._note_efforts(batch, judged)
+
+    def _note_efforts(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+        """Notes what it took to ask endpoints: telemetry."""
+        shard = batch.shard
+        ids = {ref.ordinal: prompt.prompt_id for ref, prompt in zip(shard.task.prompts, shard.prompts, strict=True)}
+        for verdict in judged.verdicts:
+            effort = verdict.effort
+            if effort is None:
+                continue
+            add_effort(shard.timing, judged.part, effort)
+            member = batch.members[verdict.number]
+            one = ScoreEffort(
+                part=judged.part,
+                prompt_ordinal=member.ordinal,
+                prompt_id=ids[member.ordinal],
+                sample=member.sample,
+                seconds=effort.seconds,
+                waited=effort.waited,
+                retries=effort.retries,
+                tokens=effort.tokens,
+                prompt_tokens=effort.prompt_tokens,
+                cost=effort.cost,
+            )
+            shard.efforts = list(remarkable([*shard.efforts, one]))
 
     def _settle(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Makes a batch's scores durable if its responses are durable and all of them are scored."""
@@ -349,7 +376,8 @@ class Collector:
             receipt = shard.log.seal(table, shard.timing, self._judgements(shard), here)
         with timed(shard.timing, "store"):
             self.store.publish(receipt.folder)
-        return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
+        timing = {**shard.timing, PEAK_BYTES: float(stream.peak_bytes)}
+        return replace(receipt, timing=timing, efforts=tuple(shard.efforts))
 
     def _judgements(self, shard: OpenShard) -> pa.Table | None:
         """Returns all verdicts on the shard's responses; None for a run without judges."""

@@ -19,6 +19,8 @@ from yatt_core.keys import iteration_folder
 
 _log = logging.getLogger(__name__)
 PREFIX, SUFFIX = "telemetry.", ".json"
+SCORES = "scores"
+"""Key of a shard's entry: what some of its scores took, as `ScoreEffort`s."""
 
 
 def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, values: Mapping[str, Any]) -> None:

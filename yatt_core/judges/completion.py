@@ -6,6 +6,8 @@ Pure functions between items, JSON and judgements.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,10 @@ SEED_RANGE = 2**31
 """Endpoints accept seeds below this value."""
 COUNT_RANGE = 2**31
 """Token counts are below this value; larger ones are ignored."""
+BYTES_PER_TOKEN = 4
+"""Of usual text; what the endpoint counts replaces the estimate."""
+CHANGEABLE_FIELDS = ("max_tokens", "max_completion_tokens", "temperature", "seed")
+"""Fields of a request that some endpoints refuse, and that options of a part change or leave out."""
 
 
 class MalformedError(Exception):
@@ -44,11 +50,44 @@ def question(part: EndpointPart, item: JudgeItem, seed: int) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": part.model,
         "messages": [{"role": "user", "content": filled_text(part.template, item)}],
-        "temperature": part.temperature,
-        "max_tokens": part.max_new_tokens,
+        part.max_tokens_field: part.max_new_tokens,
         "n": 1,
     }
-    return body | {"seed": seed % SEED_RANGE} if part.seeded else body
+    if part.send_temperature:
+        body["temperature"] = part.temperature
+    if part.seeded:
+        body["seed"] = seed % SEED_RANGE
+    return body
+
+
+def smallest_question(part: EndpointPart) -> dict[str, Any]:
+    """Returns the request body of a question of one token, to see whether anything is answered."""
+    return {"model": part.model, "messages": [{"role": "user", "content": "1"}], part.max_tokens_field: 1}
+
+
+def estimated_tokens(body: Mapping[str, Any], part: EndpointPart) -> int:
+    """Returns about how many tokens a request will count: those of its text, and the most that it may be answered with."""
+    text = "".join(message["content"] for message in body["messages"])
+    return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1 + int(body[part.max_tokens_field])
+
+
+def refused_field(body: bytes, sent: Mapping[str, Any]) -> str | None:
+    """Returns the field of a request that an error response says is not supported, out of those that a part may change.
+
+    Nothing else of the response is used, since it may repeat what was sent.
+    """
+    try:
+        tree = json.loads(body)
+        error = tree.get("error", tree)
+        detail = tree.get("detail") or []
+        message = detail if isinstance(detail, str) else str(error.get("message"))
+        named = [error.get("param"), *([] if isinstance(detail, str) else [each["loc"][-1] for each in detail])]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    fields = [field for field in CHANGEABLE_FIELDS if field in sent]
+    said = [field for field in fields if field in named]
+    said += [field for field in fields if re.search(rf"['\"`]{field}['\"`]", message)]
+    return said[0] if said else None
 
 
 def completion_of(body: bytes) -> Completion:

@@ -1,51 +1,56 @@
-"""A third-party judge behind an OpenAI-compatible `chat/completions` endpoint.
+"""A third-party judge behind OpenAI-compatible `chat/completions` endpoints.
 
 Consumes items. Produces a verdict as soon as all judgements of an item are complete. Each judgement is one
 request, with as many in parallel as the part allows; each is retried with exponential backoff as long as a
 retry may help. A request that still fails while others are answered has failed: its item gets no judgement. While none is
-answered, the endpoint is away, and no item gets anything. Messages contain neither keys nor the bodies of error
-responses, which may repeat what was sent.
+answered at any endpoint, the judge is away, and no item gets anything. A request that has to wait for a limit has not failed.
+Messages contain neither keys nor the bodies of error responses, which may repeat what was sent.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from pathlib import Path
 
-import httpx
-
-from yatt_core.availability import Availability
+from yatt_core.availability import Attempts, Availability, Step
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, InfrastructureError
-from yatt_core.judges.api_keys import key_of
-from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
-from yatt_core.judges.exchange import Exchange
+from yatt_core.judges.completion import Completion, question, smallest_question
+from yatt_core.judges.effort import Meter, effort_of
+from yatt_core.judges.failover import Endpoints, Trouble
 from yatt_core.judges.parsing import answer_parser
-from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
-from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.judges.retrying import wait_before
+from yatt_core.progress import advanced
+from yatt_core.protocols.judges import NO_ERROR, JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.secret_references import BlockReader
-from yatt_core.spec.rewards.judges import LOOPBACK, EndpointPart
+from yatt_core.spec.rewards.judges import EndpointPart
 
 LONGEST_PAUSE_SECONDS = 5.0
 """Between two attempts at a request that has used up its retries, until it is known what its failure means."""
 
+LONGEST_LOOK_SECONDS = 20.0
+"""How long a request waits for a limit that is to show whether a judge that was away answers again."""
+
 
 class EndpointJudge:
-    """Sends requests to one endpoint.
+    """Asks the endpoints of a part.
 
     read_block: reads a Prefect block, for a key that is in one.
+    folder: where all processes of the home keep the endpoints' limits and circuits; None: this process keeps its own.
 
-    Raises `ConfigurationError` if its key or the environment's proxies cannot be used.
+    Raises `ConfigurationError` if a key or the environment's proxies cannot be used.
     """
 
-    def __init__(self, part: EndpointPart, read_block: BlockReader | None = None) -> None:
-        self._part, self._parse = part, answer_parser(part)
-        self._place = f"rewards.parts {part.name!r}: {part.url}"
+    def __init__(self, part: EndpointPart, read_block: BlockReader | None = None, folder: Path | None = None) -> None:
+        self._part = part
+        self._parse = answer_parser(part)
+        self._urls = ", ".join(endpoint.url for endpoint in part.endpoints)
         self._name = f"judge {part.name!r}"
-        self._exchange = Exchange(_client_of(part, read_block), part.timeout_seconds)
+        self._place = f"rewards.parts {part.name!r}: {self._urls}"
+        self._endpoints = Endpoints(part, read_block, folder)
         self._availability = Availability()
         self._lock = threading.Lock()
 
@@ -63,8 +68,8 @@ class EndpointJudge:
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts in order of completion.
 
-        Raises `ConfigurationError` for a 4xx response that a retry cannot change, and `AwayError` if the endpoint answers
-        no request.
+        Raises `ConfigurationError` for a 4xx response that a retry cannot change, and `AwayError` if no endpoint answers
+        any request.
         """
         stop = threading.Event()
         with ThreadPoolExecutor(self._part.max_concurrent_requests, thread_name_prefix="judge") as pool:
@@ -73,46 +78,168 @@ class EndpointJudge:
             missing = [len(futures) for futures in asked]
             try:
                 for future in as_completed(places):
-                    if (error := future.exception()) is not None and not isinstance(
-                        error, DataError | RequestFailedError
-                    ):
+                    if (error := future.exception()) is not None:
                         raise error
                     missing[place := places[future]] -= 1
-                    yield () if missing[place] else (_verdict(request.items[place].number, asked[place]),)
+                    yield () if missing[place] else (self._verdict(request.items[place].number, asked[place]),)
             finally:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
 
-    def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> Judgement:
-        """Returns one judgement, after as many attempts as necessary and allowed.
+    def is_named(self, dependency: str) -> bool:
+        """Returns whether what an `AwayError` names is this judge."""
+        return dependency.startswith(self._name)
 
-        stop: set when the result is no longer needed.
+    def answers(self) -> bool:
+        """Returns whether an endpoint answers a request for next to nothing, and need not be waited for much longer."""
+        stop = threading.Event()
+        timer = threading.Timer(LONGEST_LOOK_SECONDS, stop.set)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._see(stop)
+        except InfrastructureError:  # its limit would have had to be waited for
+            return False
+        finally:
+            timer.cancel()
+
+    def ask_once(self, item: JudgeItem) -> Verdict:
+        """Returns the verdict of one request to each endpoint, for a check: the first endpoint's.
+
+        Raises `InfrastructureError` if one gives no answer.
         """
-        body = question(self._part, item, seed)
-        since = time.monotonic()
-        others_are_answered = False
-        for attempt in itertools.count():
-            sent = time.monotonic()
-            answer = self._attempt(body)
+        try:
+            body = question(self._part, item, item.seeds[0])
+        except DataError as error:
+            return Verdict(item.number, (), f"data: {error}")
+        verdicts = [self._checked(place, body, item) for place in range(len(self._part.endpoints))]
+        return verdicts[0]
+
+    def _checked(self, place: int, body: Mapping[str, object], item: JudgeItem) -> Verdict:
+        """Returns the verdict of one endpoint."""
+        try:
+            answer = self._endpoints.ask(place, body, Meter())
+        except DataError as error:
+            return Verdict(item.number, (), f"data: {error}")
+        if isinstance(answer, Trouble):
+            where = f"rewards.parts {self._part.name!r}: {self._part.endpoints[place].url}"
+            raise InfrastructureError(f"{where}: {answer.reason}, 1 times in a row")
+        return Verdict(item.number, (self._judgement(answer, item),))
+
+    def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> _Asked:
+        """Asks for one judgement. stop: set when the result is no longer needed."""
+        meter = Meter()
+        judgement = None
+        error = NO_ERROR
+        try:
+            judgement = self._judgement(self._answer(question(self._part, item, seed), stop, meter), item)
+        except DataError as failure:
+            error = f"data: {failure}"
+        except RequestFailedError as failure:
+            error = f"infrastructure: {failure}"
+        meter.stop()
+        return _Asked(meter, judgement, error)
+
+    def _answer(self, body: Mapping[str, object], stop: threading.Event, meter: Meter) -> Completion:
+        """Returns the answer to a question, after as many attempts as necessary and allowed.
+
+        Raises `RequestFailedError` if others are answered and this one is not, and `AwayError` if none is.
+        """
+        attempts = Attempts(self._part.retries, since=time.monotonic())
+        limited_since: float | None = None
+        failures = 0
+        pauses_for_limits = 0
+        while True:
+            began = time.monotonic()
+            answer = self._endpoints.send(body, stop, meter)
             if isinstance(answer, Completion):
-                self._note_answer(sent)
-                return self._judgement(answer, item)
-            self._note_failure()
-            reason, asked = answer
-            if asked is not None and asked > self._part.longest_wait_seconds:
-                raise self._away(f"{reason}; it asks to wait for {asked:g} s")
-            if attempt >= self._part.retries:
-                reason = f"{reason}, {attempt + 1} times in a row"
-                if others_are_answered:
+                self._note_answer(meter.sent)
+                advanced()
+                return answer
+            reason = answer.reason
+            if answer.too_long:
+                raise self._away(reason)
+            if answer.is_limited:
+                limited_since = self._since(limited_since, began, reason)
+                pauses_for_limits += 1
+                pause = wait_before(self._part, pauses_for_limits - 1)
+            else:
+                self._note_failure()
+                failures += 1
+                if failures > self._part.retries:
+                    reason = f"{reason}, {failures} times in a row"
+                step = self._after_failure(attempts, stop)
+                if step == "failed":
                     raise RequestFailedError(f"{self._place}: {reason}")
-                # If others are, this one gets a last attempt: the endpoint may have come back a moment ago.
-                if others_are_answered := self._answers_others(reason, since):
+                if step == "away":
+                    raise self._away(reason)
+                if step == "again":
                     continue
-            since = time.monotonic()
-            wait = wait_before(self._part, min(attempt, self._part.retries), asked)
-            if stop.wait(wait if attempt < self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)):
+                pause = self._pause(attempts.pauses)
+            if stop.wait(pause):
                 raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
-        raise AssertionError("the loop has no end")
+
+    def _since(self, limited: float | None, began: float, reason: str) -> float:
+        """Returns since when a request has been told to wait, while no other was answered.
+
+        limited: the same before the newest attempt; None if it had not been told to wait.
+        began: when the newest attempt began.
+
+        Raises `AwayError` if that is longer than a request may wait.
+        """
+        if limited is None:
+            return began
+        with self._lock:
+            others_answered = self._availability.answers_what_was_sent_after(limited)
+        if others_answered:
+            return began
+        if began - limited > self._part.longest_wait_seconds:
+            raise self._away(f"{reason} for {began - limited:.0f} s")
+        return limited
+
+    def _after_failure(self, attempts: Attempts, stop: threading.Event) -> Step:
+        """Returns what follows a failed attempt; asks for next to nothing if that decides it."""
+        with self._lock:
+            step = attempts.after_failure(self._availability, time.monotonic(), can_see=True)
+        if step != "see":
+            return step
+        self._see(stop)
+        with self._lock:
+            return attempts.after_failure(self._availability, time.monotonic(), can_see=False)
+
+    def _pause(self, pauses: int) -> float:
+        """Returns the seconds before an attempt. pauses: the number of this pause, from 1."""
+        wait = wait_before(self._part, min(pauses - 1, self._part.retries))
+        return wait if pauses <= self._part.retries else min(wait, LONGEST_PAUSE_SECONDS)
+
+    def _see(self, stop: threading.Event) -> bool:
+        """Asks for next to nothing: a request may fail for what is in it, while no other is on its way.
+
+        Returns whether that was answered.
+        """
+        meter = Meter()
+        try:
+            answer = self._endpoints.send(smallest_question(self._part), stop, meter)
+        except (ConfigurationError, DataError):  # it refuses the question, so it is there
+            self._note_answer(meter.sent)
+            return True
+        if isinstance(answer, Completion):
+            self._note_answer(meter.sent)
+            return True
+        if not answer.is_limited:
+            self._note_failure()
+        return False
+
+    def _away(self, reason: str) -> AwayError:
+        return AwayError(f"{self._name} at {self._urls}{IS_AWAY}{reason}")
+
+    def _note_answer(self, sent: float) -> None:
+        with self._lock:
+            self._availability.answered(time.monotonic(), sent)
+
+    def _note_failure(self) -> None:
+        with self._lock:
+            self._availability.failed()
 
     def _judgement(self, answer: Completion, item: JudgeItem) -> Judgement:
         return Judgement(
@@ -123,144 +250,26 @@ class EndpointJudge:
             cut=answer.cut,
         )
 
-    def answers(self) -> bool:
-        """Returns whether the endpoint answers a request for next to nothing."""
-        return self._answers_at_all()
+    def _verdict(self, number: int, futures: Sequence[Future[_Asked]]) -> Verdict:
+        """Returns the verdict on an item whose judgements are complete or have failed.
 
-    def ask_once(self, item: JudgeItem) -> Verdict:
-        """Returns the verdict of one request, for a check. Raises `InfrastructureError` if it gets no answer."""
-        try:
-            answer = self._attempt(question(self._part, item, item.seeds[0]))
-        except DataError as error:
-            return Verdict(item.number, (), f"data: {error}")
-        if not isinstance(answer, Completion):
-            raise InfrastructureError(f"{self._place}: {answer[0]}, 1 times in a row")
-        return Verdict(item.number, (self._judgement(answer, item),))
-
-    def _answers_others(self, reason: str, since: float) -> bool:
-        """Returns whether others are answered while a request has failed as often as it may; False if that is not known yet.
-
-        since: when it had failed the time before.
-
-        Raises `AwayError` if the endpoint has answered none for a while.
+        If several have failed, the verdict gives the reason of the first.
         """
-        with self._lock:
-            others_answered = self._availability.answers_what_was_sent_after(since)
-        if others_answered or self._answers_at_all():
-            return True
-        with self._lock:
-            is_away = self._availability.is_away(time.monotonic())
-        if is_away:
-            raise self._away(reason)
-        return False
-
-    def _answers_at_all(self) -> bool:
-        """Asks for next to nothing: a request may fail for what is in it, while no other is on its way."""
-        body = {"model": self._part.model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}
-        sent = time.monotonic()
-        try:
-            answers = isinstance(self._attempt(body), Completion)
-        except (ConfigurationError, DataError):  # it refuses the question, so it is there
-            answers = True
-        if answers:
-            self._note_answer(sent)
-        else:
-            self._note_failure()
-        return answers
-
-    def _away(self, reason: str) -> AwayError:
-        return AwayError(f"{self._name} at {self._part.url}{IS_AWAY}{reason}")
-
-    def is_named(self, dependency: str) -> bool:
-        """Returns whether what an `AwayError` names is this judge."""
-        return dependency.startswith(self._name)
-
-    def _note_answer(self, sent: float) -> None:
-        with self._lock:
-            self._availability.answered(time.monotonic(), sent)
-
-    def _note_failure(self) -> None:
-        with self._lock:
-            self._availability.failed()
-
-    def _attempt(self, body: Mapping[str, object]) -> Completion | tuple[str, float | None]:
-        """Returns a completion, or the reason why there is none yet and the wait that the endpoint asks for."""
-        try:
-            answer = self._exchange.post(f"{self._part.url}/chat/completions", body)
-            meaning = meaning_of(answer.status)
-            if meaning == "fine":
-                return completion_of(answer.body)
-        except TimeoutError:
-            return f"no response within {self._part.timeout_seconds:g} s", None
-        except httpx.DecodingError:
-            return "a response that does not match its Content-Encoding", None
-        except httpx.HTTPError as error:
-            return f"cannot be reached ({type(error).__name__})", None
-        except MalformedError as error:
-            return str(error), None
-        if meaning == "refused":
-            raise ConfigurationError(
-                f"{self._place}: rejected with status {answer.status} {_hint(self._part, answer.status)}"
-            )
-        return f"status {answer.status}", asked_seconds(answer.retry_after, datetime.now(UTC))
+        asked = [future.result() for future in futures]
+        error = next((each.error for each in asked if each.error), NO_ERROR)
+        judgements = tuple(each.judgement for each in asked if each.judgement is not None)
+        effort = effort_of((each.meter for each in asked), self._part.prices)
+        return Verdict(number, () if error else judgements, error, effort)
 
 
 class RequestFailedError(Exception):
-    """A request that the endpoint does not answer although it answers others; the text is the reason."""
+    """A request that no endpoint answers although others are answered; the text is the reason."""
 
 
-def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
-    """Returns the verdict on an item whose judgements are complete or have failed.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What came of asking for one judgement: a judgement, or why there is none."""
 
-    If several have failed, the verdict gives the reason of the first.
-    """
-    try:
-        return Verdict(number, tuple(judgement.result() for judgement in judgements))
-    except DataError as error:
-        return Verdict(number, (), f"data: {error}")
-    except RequestFailedError as error:
-        return Verdict(number, (), f"infrastructure: {error}")
-
-
-def _client_of(part: EndpointPart, read_block: BlockReader | None) -> httpx.AsyncClient:
-    """Returns a client with the key and the environment's proxies and certificates; loopback bypasses proxies."""
-    headers = _key_header(part, read_block)
-    limits = httpx.Limits(
-        max_connections=part.max_concurrent_requests, max_keepalive_connections=part.max_concurrent_requests
-    )
-    try:
-        host = httpx.URL(part.url).host
-    except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError for a name that only looks like Punycode
-        raise ConfigurationError(f"rewards.parts {part.name!r}: url: {part.url} is not a valid URL: {error}") from None
-    direct = f"all://[{host}]" if ":" in host else f"all://{host}"
-    try:
-        return httpx.AsyncClient(
-            headers=headers,
-            timeout=None,  # the exchange limits the total time
-            limits=limits,
-            follow_redirects=False,
-            mounts={direct: None} if host in LOOPBACK else None,
-        )
-    except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:
-        # The text of the error may contain a proxy's password.
-        raise ConfigurationError(
-            f"rewards.parts {part.name!r}: the environment's proxy or certificate settings cannot be used "
-            f"({type(error).__name__}); check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
-        ) from None
-
-
-def _key_header(part: EndpointPart, read_block: BlockReader | None) -> dict[str, str]:
-    key = key_of(part, read_block)
-    return {} if key is None else {"Authorization": f"Bearer {key}"}
-
-
-def _hint(part: EndpointPart, status: int) -> str:
-    """Returns what to check after a rejected request."""
-    if status in (401, 403):
-        named = f"the key in {part.credential}" if part.credential else "whether it needs a key (credential)"
-        return f"(not authorised); check {named}"
-    if status == 404:
-        return f"(not found); check url and model {part.model!r}"
-    if 300 <= status < 400:
-        return "(moved); redirects are not followed; set url to the new address"
-    return f"; check url, model {part.model!r} and what the endpoint supports (max_new_tokens, temperature, seeded)"
+    meter: Meter
+    judgement: Judgement | None
+    error: str

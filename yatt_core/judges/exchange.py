@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -20,6 +21,8 @@ from yatt_core.judges.retrying import meaning_of
 
 LARGEST_ANSWER_BYTES = 4 << 20
 """Maximum size of a response; a larger one counts as malformed."""
+EXPLAINED = frozenset({400, 422})
+"""The statuses with which endpoints refuse a field of a request; the body names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Answer:
     """A response of the endpoint.
 
     retry_after: the unparsed `Retry-After` header; None if there is none.
-    body: empty if the status indicates that it contains no completion.
+    body: empty unless the response contains a completion, or says what was wrong with the request.
     """
 
     status: int
@@ -53,8 +56,12 @@ class Exchange:
 
     async def _post(self, url: str, body: Mapping[str, object]) -> Answer:
         async with asyncio.timeout(self._seconds), self._client.stream("POST", url, json=body) as response:
-            fine = meaning_of(response.status_code) == "fine"
-            read = await _read(response) if fine else b""
+            read = b""
+            if meaning_of(response.status_code) == "fine":
+                read = await _read(response)
+            elif response.status_code in EXPLAINED:
+                with suppress(MalformedError, httpx.HTTPError):  # without a body, the status still says enough
+                    read = await _read(response)
             return Answer(response.status_code, response.headers.get("retry-after"), read)
 
 

@@ -24,18 +24,20 @@ def load_judges(
     parts: Iterable[JudgePart],
     in_turn: bool = False,
     read_block: BlockReader | None = None,
+    shared: Path | None = None,
 ) -> dict[str, Judge]:
     """Returns the judges of some reward parts by name. Raises as `build_judge` does.
 
     in_turn: whether each is put to sleep before the next one is loaded.
     read_block: reads a Prefect block, for a key that is in one.
+    shared: the folder in which all processes of a home keep the limits and circuits of endpoints; None: not shared.
     """
     listed, judges = list(parts), dict[str, Judge]()
     if not listed:
         return judges
     manifest = read_manifest(inputs, spec)
     for part in listed:
-        judges[part.name] = build_judge(part, judge_model_path(manifest, part), read_block)
+        judges[part.name] = build_judge(part, judge_model_path(manifest, part), read_block, shared)
         if in_turn:
             judges[part.name].sleep()
     return judges

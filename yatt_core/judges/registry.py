@@ -19,11 +19,14 @@ from yatt_core.spec.rewards.judges import (
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 
-def build_judge(part: JudgePart, model_path: str | None, read_block: BlockReader | None = None) -> Judge:
+def build_judge(
+    part: JudgePart, model_path: str | None, read_block: BlockReader | None = None, shared: Path | None = None
+) -> Judge:
     """Returns the judge of a part, ready for requests.
 
     model_path: folder of its model (`manifest.judge_model_path`); None for a judge without one.
     read_block: reads a Prefect block, for a key that is in one.
+    shared: the folder in which all processes of a home keep the limits and circuits of endpoints; None: not shared.
 
     Raises `ConfigurationError` for a model that cannot be used, and for a key that is not where the spec says.
     """
@@ -31,7 +34,7 @@ def build_judge(part: JudgePart, model_path: str | None, read_block: BlockReader
         case EndpointPart():
             from yatt_core.judges.endpoint import EndpointJudge
 
-            return EndpointJudge(part, read_block)
+            return EndpointJudge(part, read_block, shared)
         case RewardModelPart():
             from yatt_core.judges.reward_model import RewardModelJudge
 

@@ -13,6 +13,8 @@ from yatt_core.spec.rewards.judges import EndpointPart
 
 PASSING = frozenset({408, 409, 425, 429})
 """Client errors that may be temporary."""
+LIMITED = frozenset({429})
+"""The endpoint answers, but not so many requests at once."""
 
 Meaning = Literal["fine", "passing", "refused"]
 
@@ -24,14 +26,9 @@ def meaning_of(status: int) -> Meaning:
     return "passing" if status in PASSING or status >= 500 else "refused"
 
 
-def wait_before(part: EndpointPart, attempt: int, asked: float | None) -> float:
-    """Returns the seconds to wait before the next attempt.
-
-    attempt: number of the failed attempt, from 0.
-    asked: the wait that the endpoint asks for, which takes precedence if it is longer.
-    """
-    own = min(part.backoff_seconds * 2.0 ** min(attempt, 60), part.longest_wait_seconds)
-    return own if asked is None else max(own, asked)
+def wait_before(part: EndpointPart, attempt: int) -> float:
+    """Returns the seconds to wait before the next attempt. attempt: number of the failed attempt, from 0."""
+    return min(part.backoff_seconds * 2.0 ** min(attempt, 60), part.longest_wait_seconds)
 
 
 def asked_seconds(header: str | None, now: datetime) -> float | None:

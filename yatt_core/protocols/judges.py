@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 NO_ERROR = ""
@@ -69,6 +69,49 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """What it took to ask an endpoint about an item, over all of its judgements: telemetry, on which no result depends.
+
+    seconds: of the judgement that took longest, from when it began until its answer, without `waited`.
+    waited: seconds in which requests waited for a limit or because the endpoint asked for it.
+    retries: requests after the first of each judgement.
+    outcomes: number of requests by HTTP status, or by `timeout`, `unreachable` or `malformed`.
+    latencies: seconds of each request that was answered.
+    tokens, prompt_tokens: written and read, as counted by the endpoint.
+    cost: by the part's prices; None without prices.
+    """
+
+    seconds: float
+    waited: float
+    retries: int
+    outcomes: Mapping[str, int]
+    latencies: tuple[float, ...]
+    tokens: int
+    prompt_tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreEffort:
+    """What it took to get one score from an endpoint (class timing).
+
+    seconds, waited: as in `Effort`.
+    cost: by the part's prices; None without prices.
+    """
+
+    part: str
+    prompt_ordinal: int
+    prompt_id: str
+    sample: int
+    seconds: float
+    waited: float
+    retries: int
+    tokens: int
+    prompt_tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's result for one item.
 
@@ -76,11 +119,13 @@ class Verdict:
     judgements: one per seed, in the order of the seeds; empty if `error` is set.
     error: empty, or why the judge can never judge this item, as failure class and reason, such as `data: the prompt
         has ...`.
+    effort: what it took; None unless it has just come from an endpoint. It is not kept with the verdict.
     """
 
     number: int
     judgements: tuple[Judgement, ...]
     error: str = NO_ERROR
+    effort: Effort | None = field(default=None, compare=False)
 
 
 class Judge(Protocol):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.keys import WorkKey
+from yatt_core.protocols.judges import ScoreEffort
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class ShardReceipt:
     sums: additive statistics of the samples (class result); lengths are in response tokens.
     timing: seconds by stage, and `PEAK_BYTES` (class timing).
     adopted: whether the shard was found sealed rather than produced now.
+    efforts: the slowest and the dearest of the scores that endpoints gave (class timing).
     """
 
     key: WorkKey
@@ -140,6 +142,7 @@ class ShardReceipt:
     timing: Mapping[str, float]
     adopted: bool = False
     groups: GroupFacts = GroupFacts()
+    efforts: tuple[ScoreEffort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rollouts page: an iteration's samples by prompt or one by one, and two iterations side by side."""
+"""The rollouts page: an iteration's samples by prompt or one by one, two iterations side by side, and scores that took long."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
 from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, comparison, group_pairs
 from ops.queries.rollouts import Rollouts, sample_page
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
+from ops.queries.score_efforts import costly_scores
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
 
@@ -120,6 +121,7 @@ def show_rollouts(
     asked = Asked(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
     found = _read(visit, run_id, asked, offset)
     page = found.page
+    number = asked.iteration
     shown = 0 if page is None else len(page.groups if isinstance(page, Groups) else page.samples)
     orders = (PROMPT_ORDER,) if page is None else page.orders
     return visit.render_run(
@@ -139,6 +141,7 @@ def show_rollouts(
         comparison=found.comparison,
         histogram=histogram(found.comparison) if found.comparison else None,
         problem=found.problem,
+        efforts=costly_scores(visit.served.ledger, visit.served.home, run_id, first=number, last=number),
         **_turns(run_id, asked, page, offset, shown),
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 from flows.phases.metrics import (
     add_sums,
     device_metrics,
+    endpoint_metrics,
     evaluation_metrics,
     experience_metrics,
     judge_metrics,
@@ -72,6 +74,24 @@ def test_telemetry_without_numbers_counts_as_lost() -> None:
     shards = {f"shard-{number}": stages for number, stages in enumerate(found)}
     metrics = values(judge_metrics({"collect.w00.t0001": shards}, ()))
     assert metrics == {"judge/tokens": 7.0, "judge/prompt_tokens": 0.0, "judge/device_seconds": 0.0}
+
+
+def test_what_it_took_to_ask_endpoints_is_added_up_over_shards_and_attempts() -> None:
+    one = {
+        "endpoints/judge/retries": 2.0,
+        "endpoints/judge/latency/10": 1.0,
+        "generate": 3.0,
+        "scores": [{"part": "judge"}],
+    }
+    damaged = {"endpoints/judge/retries": "many", "endpoints/judge/latency/10": math.nan}
+    telemetry: dict[str, Any] = {
+        "collect.w00.t0001": {"shard-0": one, "shard-1": damaged, "shard-2": 5},
+        "collect.w00.t0002": {"shard-0": one},
+    }
+    metrics = endpoint_metrics(telemetry)
+    assert {metric.metric_class for metric in metrics} == {"timing"}
+    assert values(metrics)["endpoints/judge/retries"] == 4.0
+    assert set(values(metrics)) == {f"endpoints/judge/{name}" for name in ("retries", "latency_p50", "latency_p95")}
 
 
 def answered(*rewards: float, samples: int = 1, source: int = 0) -> EvaluateReceipt:

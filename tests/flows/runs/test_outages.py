@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flows.branching.branches import revise
+from ops.queries.score_efforts import costly_scores
 from tests.flows.tools import Driver, same_result
 from tests.judges.server import Reply, Server, completion, serving
 
@@ -21,7 +22,7 @@ AWAY_SECONDS = 3.0
 def judge(url: str) -> dict[str, Any]:
     return {
         "name": "others", "kind": "endpoint", "url": url, "model": "m", "template": "{prompt} {response}", "seeded": True,
-        "retries": 1, "backoff_seconds": 0.05,
+        "retries": 1, "backoff_seconds": 0.05, "prices": {"prompt": 2.0, "completion": 10.0},
     }  # fmt: skip
 
 
@@ -56,11 +57,25 @@ def states(driver: Driver, run: str) -> list[str]:
         return [event.body["reason"] for event in ledger.events.of_kind(run, "state")]
 
 
+def check_effort(driver: Driver, run: str, server: Server) -> None:
+    """Checks what the run says it took to ask the endpoint, and that its runs share a file about the endpoint's limits."""
+    with driver.ledger() as ledger:
+        found = {key: sum(value for _, value in ledger.metrics.history(run, key)) for key in ledger.metrics.latest(run)}
+        scores = costly_scores(ledger, driver.home, run, 1, 2, limit=3)
+    asked = len(server.bodies)
+    assert found["endpoints/others/requests"] == found["endpoints/others/status/200"] == asked
+    assert found["endpoints/others/cost"] == pytest.approx(asked * (11 * 2.0 + 3 * 10.0) / 1e6)
+    assert found["endpoints/others/latency_p95"] >= found["endpoints/others/latency_p50"] > 0.0
+    assert len(scores.slowest) == len(scores.dearest) == 3 and scores.slowest[0]["prompt_id"]
+    assert (driver.home.folder / "endpoints").is_dir()
+
+
 @pytest.mark.timeout(300)
 def test_a_run_waits_for_a_judge_and_ends_with_the_bits_of_an_undisturbed_one(driver: Driver) -> None:
     with endpoint() as (server, asked):
         quiet = create(driver, server)
         driver.drive(quiet)
+        check_effort(driver, quiet, server)
     back = threading.Event()
     with endpoint(back) as (server, answered):
         run = create(driver, server, "recovery.wait_hours=1e-4")

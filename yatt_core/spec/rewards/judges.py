@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
@@ -17,6 +16,7 @@ from pydantic import (
 
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
+from yatt_core.spec.rewards.addresses import BaseUrl, FallbackEndpoint, TokenPrices, check_encrypted
 from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
 from yatt_core.spec.rewards.parts import OnFailure, RewardPartBase
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -24,8 +24,6 @@ from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSiz
 from yatt_core.spec.template import ANSWER, FINAL, PROMPT, RESPONSE, STEPS, THOUGHTS, fields_of
 
 Aggregate = Literal["mean", "vote", "median", "min", "max"]
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
 
 JudgeModel = Annotated[ModelFolder | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
@@ -151,7 +149,7 @@ class EndpointPart(TemplatedPart):
     """A third-party judge behind an OpenAI-compatible `chat/completions` endpoint."""
 
     kind: Literal["endpoint"] = "endpoint"
-    url: str
+    url: BaseUrl
     """Base URL of the API, such as `https://judge.example/v1`; requests go to `chat/completions` below it."""
     model: str = Field(min_length=1)
     """Name of the model at the endpoint."""
@@ -166,38 +164,66 @@ class EndpointPart(TemplatedPart):
     """A request that takes longer has failed and is retried."""
     retries: NonNegativeInt = 4
     """Maximum number of retries after a timeout, a lost connection, a response that is not a chat completion, or a
-    status of 408, 409, 425, 429 or 5xx."""
+    status of 408, 409, 425 or 5xx at every endpoint. A status of 429 only asks to wait, and uses up none."""
     backoff_seconds: PositiveFloat = Field(default=1.0, le=LONGEST_CALL_SECONDS)
-    """Wait before the first retry, doubled before each further one; a longer `Retry-After` of the endpoint takes
-    precedence."""
+    """Wait before the first retry, doubled before each further one. A `Retry-After` of an endpoint holds for all requests to
+    it."""
     longest_wait_seconds: PositiveFloat = Field(default=60.0, le=LONGEST_CALL_SECONDS)
-    """Maximum wait before a retry; an endpoint that asks for a longer one counts as unreachable."""
+    """Maximum wait before a retry; an endpoint that asks for a longer one, or to wait again and again for longer, counts as
+    unreachable."""
     max_concurrent_requests: PositiveInt = Field(default=8, le=1024)
     """Maximum number of requests in flight at once."""
 
-    @field_validator("url")
-    @classmethod
-    def _safe_address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not _is_host(parts.hostname) or not url.isprintable() or " " in url:
-            raise ValueError("expected https://host/path")
-        if parts.port == 0:  # reading a port that is not a number, or too large, raises
-            raise ValueError("port 0 is not valid")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError(
-                "the URL must not contain a password; put the key into an environment variable or a file and name that in "
-                "credential"
-            )
-        if parts.query or parts.fragment:
-            raise ValueError("expected the base URL only, without ? or #")
-        return url.rstrip("/")
+    fallbacks: tuple[FallbackEndpoint, ...] = ()
+    """Other endpoints of the same model. A request that fails at one goes to another at once; the judge is away only if all
+    are. The first in order whose circuit is closed and which need not be waited for is asked."""
+    requests_per_minute: PositiveInt | None = None
+    """Maximum rate of requests to each endpoint, shared by all runs of the home that use it with the same key and model; `null`:
+    no limit."""
+    tokens_per_minute: PositiveInt | None = None
+    """Maximum rate of tokens, read and written, at each endpoint; shared like `requests_per_minute`. `null`: no limit."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """The name under which `max_new_tokens` is sent. Newer models of OpenAI refuse `max_tokens`; their
+    `max_completion_tokens` includes their hidden thoughts."""
+    send_temperature: bool = True
+    """Whether `temperature` is sent. `false`, for models that refuse it: the endpoint uses its own, usually 1."""
+    prices: TokenPrices | None = None
+    """What the endpoint charges, for the metric `endpoints/NAME/cost` and `yatt scores`; `null`: unknown."""
 
     @model_validator(mode="after")
     def _encrypted(self) -> Self:
-        parts = urlsplit(self.url)
-        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_http:
-            raise ValueError(f"url {self.url} is not encrypted; use https:// or set allow_http: true")
+        check_encrypted(self.url, self.allow_http)
         return self
+
+    @model_validator(mode="after")
+    def _different_fallbacks(self) -> Self:
+        urls = [endpoint.url for endpoint in self.endpoints]
+        if repeated := [url for number, url in enumerate(urls) if url in urls[:number]]:
+            raise ValueError(f"fallbacks: {repeated[0]} is there twice; expected each address once, apart from url")
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_an_answer(self) -> Self:
+        if self.tokens_per_minute is not None and self.tokens_per_minute < self.max_new_tokens:
+            raise ValueError(
+                f"tokens_per_minute {self.tokens_per_minute} is less than max_new_tokens {self.max_new_tokens}, so that no "
+                "answer may be asked for; lower max_new_tokens or raise the limit"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _temperature_only_if_sent(self) -> Self:
+        if not self.send_temperature and self.temperature != 1.0:
+            raise ValueError(
+                f"temperature {self.temperature:g} has no effect with send_temperature: false; leave temperature out"
+            )
+        return self
+
+    @property
+    def endpoints(self) -> tuple[FallbackEndpoint, ...]:
+        """All endpoints, the first one included, in order of preference."""
+        first = FallbackEndpoint(url=self.url, credential=self.credential, allow_http=self.allow_http)
+        return (first, *self.fallbacks)
 
 
 def known_placeholders(template: str | None) -> str | None:
@@ -246,14 +272,6 @@ class RewardModelPart(RewardPartBase):
     def on_unparsed(self) -> Literal["error"]:
         """Irrelevant, because nothing is parsed."""
         return "error"
-
-
-def _is_host(name: str | None) -> bool:
-    """Returns True if a name can be looked up, that is if none of its labels is empty or too long."""
-    try:
-        return bool(name and name.encode("idna"))
-    except UnicodeError:
-        return False
 
 
 JudgePart = GenerativePart | EndpointPart | RewardModelPart

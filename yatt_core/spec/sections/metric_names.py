@@ -40,7 +40,7 @@ TIMING_METRICS = frozenset(
     }
 )  # fmt: skip
 """Metrics that depend on timing, load and attempts."""
-TIMING_FAMILIES = ("seconds/", "system/", "devices/")
+TIMING_FAMILIES = ("seconds/", "system/", "devices/", "endpoints/")
 
 
 def is_timing(metric: str) -> bool:
