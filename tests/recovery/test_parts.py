@@ -27,7 +27,6 @@ from yatt_core.supervisor.runner import free_port
 START_SECONDS = 120.0
 VIRTUAL = (
     "iterations=100000", "evaluation.every=1", "rollout.engine.base_seconds=0.05", "trainer.engine.fixed_seconds=1.0",
-    "recovery.budgets.infrastructure=1000", "recovery.budgets.lost_drivers_per_hour=1000", "recovery.quarantine_after=1000",
     "recovery.lease_seconds=2",
 )  # fmt: skip
 STRIKES = (

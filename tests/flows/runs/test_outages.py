@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from flows.branching.branches import revise
+from flows.placement.seats import SEATS
 from ops.queries.score_efforts import costly_scores
 from tests.flows.tools import Driver, same_result
 from tests.judges.server import Reply, Server, completion, serving
+from tests.waiting import wait_until
 
 RULE = {"name": "rule", "function": "virtual_score"}
-AWAY_SECONDS = 3.0
 
 
 def judge(url: str) -> dict[str, Any]:
@@ -70,6 +71,27 @@ def check_effort(driver: Driver, run: str, server: Server) -> None:
     assert (driver.home.folder / "endpoints").is_dir()
 
 
+def set_once_devices_are_given_back(driver: Driver, run: str, back: threading.Event) -> None:
+    with driver.ledger() as ledger:
+        wait_until(lambda: any(row.returned_at for row in ledger.waits.of([run]).values()), seconds=120.0)
+    back.set()
+
+
+def check_devices(driver: Driver, run: str) -> None:
+    """Checks that actors on devices ended while the run waited, after a checkpoint, and that the others stayed."""
+    with driver.ledger() as ledger:
+        *_, before, after = (
+            {seat["actor"]: seat["id"] for seat in link.body["seats"]} for link in ledger.events.of_kind(run, SEATS)
+        )
+        taken = {row.iteration for row in ledger.records.own_checkpoints(run)}
+        assert not ledger.waits.of([run])
+    replaced = {name.rpartition("-")[0] for name in before if before[name] != after[name]}
+    assert replaced == {"trainer", "rollout"} and len(after) > len(replaced)
+    assert 0 in taken
+    (said,) = (reason for reason in states(driver, run) if "its devices are given back" in reason)
+    assert said.startswith("waiting for judge 'others' at ")
+
+
 @pytest.mark.timeout(300)
 def test_a_run_waits_for_a_judge_and_ends_with_the_bits_of_an_undisturbed_one(driver: Driver) -> None:
     with endpoint() as (server, asked):
@@ -87,9 +109,10 @@ def test_a_run_waits_for_a_judge_and_ends_with_the_bits_of_an_undisturbed_one(dr
         with driver.ledger() as ledger:
             attempts = ledger.phases.attempts(run, 0, 1)
             assert {row.failure_class for row in attempts if row.failure_class} == {"away"}
-        threading.Timer(AWAY_SECONDS, back.set).start()
-        revise(driver.home, run, ["recovery.wait_hours=1"])
+        threading.Thread(target=set_once_devices_are_given_back, args=(driver, run, back), daemon=True).start()
+        revise(driver.home, run, ["recovery.wait_hours=1", "recovery.hold_minutes=0.01"])
         driver.drive(run)
+    check_devices(driver, run)
     assert same_result(driver.results(quiet), driver.results(run))
     assert len(answered) == len(asked) > 0
     assert states(driver, run)[-1] == "target reached"
