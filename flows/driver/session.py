@@ -26,6 +26,7 @@ from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.outages import START, Outages
+from flows.driver.requested_checkpoints import RequestedCheckpoints
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
@@ -81,6 +82,7 @@ class DriverSession:
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
         self.outages = Outages(context, self.stops, self.threads)
+        self.requested = RequestedCheckpoints(ledger, fence, context.observer)
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.claimed = False
         """True once the flow has taken the session over."""
@@ -175,6 +177,7 @@ class DriverSession:
             self.context.observer.stage("taking the last checkpoint")
             self.checkpoints.begin(state.iteration)
             self.checkpoints.wait()
+        self.requested.settle(self.checkpoints, state.iteration)
         self._promote()
         ending = self._ending(state.iteration)
         if ending is None:
@@ -227,6 +230,7 @@ class DriverSession:
         """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)
+        self.requested.settle(self.checkpoints, state.iteration)
         self._promote()
         if self._until is not None and state.iteration >= self._until:
             self.stops.ask(reason=f"asked to stop after iteration {self._until}")
@@ -256,7 +260,7 @@ class DriverSession:
 
     def takes_checkpoint(self, iteration: int) -> bool:
         """Returns True if a checkpoint begins in the iteration."""
-        return iteration % self.context.spec.checkpoints.every == 0
+        return iteration % self.context.spec.checkpoints.every == 0 or self.requested.is_due(iteration)
 
     def _beat(self, ledger: Ledger) -> None:
         """Checks for stop requests and stalled phases, in the thread that renews the lease."""
