@@ -263,9 +263,10 @@ class DriverSession:
         return iteration % self.context.spec.checkpoints.every == 0 or self.requested.is_due(iteration)
 
     def _beat(self, ledger: Ledger) -> None:
-        """Checks for stop requests and stalled phases, in the thread that renews the lease."""
+        """Checks for stop requests, stalled phases and the deadline, in the thread that renews the lease."""
         self._see_requests(ledger)
         self.guards.look_at_phase(ledger)
+        self.guards.look_at_deadline(ledger)
 
     def _see_requests(self, ledger: Ledger) -> None:
         """Turns an operator's request, or the end of the session's window, into a stop request."""

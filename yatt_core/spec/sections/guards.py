@@ -6,10 +6,20 @@ Every guard is enabled, with defaults well outside the range of a healthy run; `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
@@ -230,6 +240,31 @@ class BudgetGuard(SpecModel):
         return self.cost is not None or self.carbon_kg is not None
 
 
+def _moment(given: object) -> datetime:
+    """Returns a date and time as given or written; a number, a day alone or a time without a zone would be guessed."""
+    try:
+        at = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+    except ValueError:
+        at = None
+    if isinstance(given, int | float) or at is None or at.tzinfo is None:
+        raise ValueError("expected a date and time with a time zone, such as 2026-11-27T18:00:00+01:00")
+    return at
+
+
+class DeadlineGuard(SpecModel):
+    """The time by which the run should reach its target, and what happens if it has not.
+
+    As soon as the forecast, by the durations of the newest iterations, is later than the deadline, an alarm with the
+    action `alert` is raised.
+    """
+
+    at: Annotated[AwareDatetime, BeforeValidator(_moment)] | None = None
+    """The deadline, with a time zone, such as 2026-11-27T18:00:00+01:00. `null`: none."""
+    action: TimedAction = "alert"
+    """What happens once the deadline has passed, as described for `kl`. With `pause` and `stop` the run does not
+    continue until the deadline is moved."""
+
+
 class NotifySpec(SpecModel):
     """Where to send alarms and the news that the run was paused or has failed."""
 
@@ -258,6 +293,7 @@ class GuardsSpec(SpecModel):
     custom: tuple[CustomGuard, ...] = ()
     """Guards of other metrics, or of the same metrics with other bounds."""
     budget: BudgetGuard = BudgetGuard()
+    deadline: DeadlineGuard = DeadlineGuard()
     rollback_limit: PositiveInt = 3
     """Number of rollbacks by guards to the same iteration after which the run pauses."""
     notify: NotifySpec | None = None

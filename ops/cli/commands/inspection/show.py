@@ -64,6 +64,8 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     """Returns a run's results and overview as plain values."""
     from flows.run.results import run_results
     from flows.schedule.window_record import window_parameters
+    from ops.queries.forecast import run_forecast
+    from ops.queries.run_list import find_line
 
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
@@ -77,6 +79,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "term": line.term,
         "driver": driver(line),
         "last_commit_age": line.last_commit_age,
+        "forecast": asdict(run_forecast(ledger, find_line(ledger, run), revision.spec)),
         "sft": revision.spec.get("sft") is not None,
         "spec_revision": revision.revision,
         "spec_digest": revision.digest,
@@ -163,6 +166,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
         ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
+        *([("forecast", facts["forecast"]["text"])] if facts["forecast"]["text"] else []),
         ("driver", facts["driver"] or "none"),
         ("weights digest", facts["weights_digest"] or "-"),
         ("experience digest", facts["experience_digest"]),
