@@ -60,7 +60,7 @@ class Collected:
 class IterationResults:
     """The results of an iteration's phases.
 
-    evaluation: receipts of the evaluation; None if none was due.
+    evaluation: None if none was due.
     """
 
     placement: Placement
@@ -68,7 +68,7 @@ class IterationResults:
     prepared: PrepareReceipt
     update: UpdateReceipt
     synced: Sequence[SyncReceipt]
-    evaluation: Sequence[EvaluateReceipt] | None
+    evaluation: EvaluateReceipt | None
 
 
 @phase
@@ -77,7 +77,7 @@ def commit_start(
     iteration: int,
     state: ControlState,
     fine_tuned: SftReceipt,
-    evaluation: Sequence[EvaluateReceipt],
+    evaluation: EvaluateReceipt,
     meter: IterationMeter,
 ) -> ControlState:
     """Commits iteration 0."""

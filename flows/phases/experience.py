@@ -8,7 +8,7 @@ rebuilt alone, from the same prompts, seeds and weights, and must reproduce the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from db.write.records import ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import whole_shards as whole_on_any_tier
+from flows.phases.finishing import Finish
 from flows.phases.metrics import add_sums
 from flows.phases.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
 from flows.run.control_state import ControlState
@@ -97,9 +98,11 @@ def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
 def gather(session: DriverSession, iteration: int, state: ControlState) -> Experience:
     """Gathers all waves of an iteration: keeps intact shards, and has the controllers make the others.
 
-    They are made with the engines' current weights.
+    They are made with the engines' current weights. Once the time of `dynamic_sampling.deadline` is over, the wave in
+    progress goes on without its unfinished shards, and is the last.
     """
     spec = session.context.spec
+    finish = Finish.start(spec.dynamic_sampling.deadline, spec.data.prompts_per_iteration, session.context.clock)
     sampling = Sampling(SamplingRule.of(spec), state.sampling_average)
     cursor, shards = state.cursor.under(spec.data, session.start.inputs.pools), list[SealedShard]()
     drawn: dict[int, PromptRef] = {}
@@ -107,9 +110,12 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
         wave = plan_wave(session.context, iteration, sampling.plan(), cursor)
         prompts, cursor = _prompts_of(session.context, wave)
         drawn |= {ref.ordinal: ref for ref in prompts}
-        sealed = _sealed_wave(session, iteration, wave, prompts)
+        sealed = _sealed_wave(session, iteration, wave, prompts, sampling, finish)
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
-        sampling = sampling.after(wave.outcome or settle_wave(session.context, iteration, wave, sampling, groups))
+        outcome = wave.outcome
+        if outcome is None:
+            outcome = settle_wave(session.context, iteration, wave, sampling, groups, finish.is_over)
+        sampling = sampling.after(outcome)
         shards += sealed
     results = (
         (drawn[ordinal], correct / scored)
@@ -128,9 +134,17 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
 
 
 def _sealed_wave(
-    session: DriverSession, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]
+    session: DriverSession,
+    iteration: int,
+    wave: PlannedWave,
+    drawn: Sequence[PromptRef],
+    sampling: Sampling,
+    finish: Finish,
 ) -> list[SealedShard]:
-    """Returns the wave's finished shards in order; cancels the stragglers of an over-dispatched wave."""
+    """Returns the wave's finished shards in order.
+
+    Cancels the stragglers of an over-dispatched wave, and what is unfinished when the iteration's time is over.
+    """
     context = session.context
     prompts = split_shards(drawn, wave.plan.shards)
     ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
@@ -144,11 +158,24 @@ def _sealed_wave(
     open_shards = range(len(prompts)) if wave.outcome is None else lost
     missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
 
+    earlier = sum(outcome.groups for outcome in sampling.outcomes)
+
+    def finished() -> int:
+        return sum(len(shard.ordinals) for shard in sealed.values())
+
     def is_enough() -> bool:
-        return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
+        if wave.cut:  # by an earlier driver: all others are needed
+            return len(sealed) + len(wave.cut) == len(prompts)
+        return lost <= sealed.keys() and finished() >= wave.plan.wanted
+
+    def is_late() -> bool:
+        is_open = wave.outcome is None and not wave.cut
+        return is_open and lost <= sealed.keys() and finish.allows(earlier + finished())
 
     session.threads.allow(session.actors.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
-    with closing(_make(session, context.branch, iteration, wave, prompts, [] if is_enough() else missing)) as receipts:
+    wanted = [] if is_enough() else missing
+    stop = None if finish.spec is None else is_late
+    with closing(_make(session, context.branch, iteration, wave, prompts, wanted, stop)) as receipts:
         for receipt in receipts:
             row = _row(receipt)
             _record(context, row, replaces=row.shard in lost)
@@ -156,11 +183,13 @@ def _sealed_wave(
             sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups, peak)
             if wave.plan.is_overdispatched and is_enough():
                 break
-    if not is_enough():
+    late = not is_enough() and is_late()
+    if not is_enough() and not late:
         raise InfrastructureError(f"wave {wave.plan.wave}: the controllers finished before all shards were sealed")
     if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
         cut = [shard for shard in range(len(prompts)) if shard not in sealed]
-        record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
+        left_out = [ordinal for shard in cut for ordinal in ordinals[shard]]
+        record_cut(context, iteration, wave, cut, left_out, late)
         session.actors.cut()
     return [sealed[shard] for shard in sorted(sealed)]
 
@@ -256,8 +285,11 @@ def _make(
     wave: PlannedWave,
     prompts: Sequence[tuple[PromptRef, ...]],
     shards: Sequence[int],
+    is_enough: Callable[[], bool] | None = None,
 ) -> Generator[ShardReceipt]:
     """Has the controllers make shards and yields each receipt when the shard's manifest is durable.
+
+    is_enough: returns True if no more shards are needed; None if all are.
 
     Writes the timings of the stages to a telemetry file.
     """
@@ -270,7 +302,7 @@ def _make(
         samples = sum(len(task.prompts) for task in tasks) * context.spec.rollout.samples_per_prompt
         session.actors.begin_wave(wave_name(tasks[0].key), samples)
     try:
-        for receipt in session.actors.collect(tasks):
+        for receipt in session.actors.collect(tasks, is_enough):
             telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
             yield receipt
     finally:

@@ -26,7 +26,7 @@ from yatt_core.logs import actor_logs, log_context
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.protocols.receipts import (
     ActorIdentity,
-    EvaluateReceipt,
+    AnsweredTasks,
     EvaluateTask,
     InputsReceipt,
     ShardReceipt,
@@ -90,25 +90,24 @@ class Controller:
         ):
             yield from collector.collect(tasks, stream)
 
-    def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
-        """Answers held-out tasks and scores the answers."""
+    def evaluate(self, task: EvaluateTask) -> Iterator[AnsweredTasks]:
+        """Answers held-out tasks and yields the scored answers of each decode batch, until the rest is cut."""
         inputs, codec = self._ready()
         answers = TaskAnswers(self._spec, codec, self._scorer, self._toolbox)
         in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
-        results: dict[int, TaskResult] = {}
         with (
             self._presence.serving("evaluate", task.term),
             GenerationStream[TaskBatch](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):
             for batch in answers.batches(task.start, inputs.held_out[task.start : task.stop]):
-                stream.submit(batch, answers.request(batch, task.weight_version))
+                if task.only is None or not task.only.isdisjoint(batch.rows):
+                    stream.submit(batch, answers.request(batch, task.weight_version))
             for batch, result in stream.results():
                 if answers.hear(batch, result):
                     stream.submit(batch, answers.request(batch, task.weight_version))
                 else:
-                    results.update(zip(batch.rows, answers.results(batch), strict=True))
-        return EvaluateReceipt(task.key, tuple(results[row] for row in range(task.start, task.stop)))
+                    yield _answered(task, batch.rows, answers.results(batch))
 
     def tidy(self, term: int, leftovers: Leftovers) -> None:
         """Deletes files of this node's disk that the run no longer needs."""
@@ -119,3 +118,9 @@ class Controller:
         if self._inputs is None or self._codec is None:
             raise InfrastructureError(f"{self._name} was called before it was loaded")
         return self._inputs, self._codec
+
+
+def _answered(task: EvaluateTask, rows: range, results: Sequence[TaskResult]) -> AnsweredTasks:
+    """Returns the results of a decode batch that are wanted; its other tasks only shared the batch."""
+    wanted = [(row, found) for row, found in zip(rows, results, strict=True) if task.only is None or row in task.only]
+    return AnsweredTasks(tuple(row for row, _ in wanted), tuple(found for _, found in wanted))

@@ -23,7 +23,8 @@ RESULT_METRICS = frozenset(
         "evaluation/reward", "update/skipped",
         "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
-        "unscored_fraction", "evaluation/unscored", "judge/unread", "judge/unparsed", "judge/cut",
+        "unscored_fraction", "evaluation/unscored", "evaluation/tasks", "evaluation/unanswered",
+        "judge/unread", "judge/unparsed", "judge/cut",
         "evaluation/loss", "evaluation/margin", "preference/accuracy", "preference/margin",
     }
 )  # fmt: skip
