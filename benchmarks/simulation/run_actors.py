@@ -14,6 +14,7 @@ from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Updat
 from benchmarks.simulation.files import read_checkpoint
 from benchmarks.simulation.trace import ENGINE, TRAINER
 from yatt_core.actors.leftovers import Leftovers
+from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, checkpoint_folder
@@ -72,8 +73,8 @@ class SimulatedRunActors:
         """Returns nothing: the simulation does not measure devices."""
         return ()
 
-    def device_use(self) -> dict[str, float]:
-        """Returns nothing: the simulation does not measure devices."""
+    def process_use(self) -> dict[str, ProcessUse]:
+        """Returns nothing: the simulation has no processes."""
         return {}
 
     def seats(self) -> tuple[ActorSeat, ...]:

@@ -31,6 +31,7 @@ from yatt_core.guards.deadline import DEADLINE
 from yatt_core.guards.findings import Alarm
 from yatt_core.guards.judging import History, Judge
 from yatt_core.guards.stalls import PhaseUnderWay
+from yatt_core.run_actors.process_use import process_names
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -89,7 +90,7 @@ class Guards:
     ) -> None:
         self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
         self._observer, self._stops = observer, stops
-        self._judge = Judge(spec.guards, spec.rollout, spec.replays_support)
+        self._judge = Judge(spec.guards, spec.rollout, spec.replays_support, process_names(spec))
         self._history, self._place = History.of(self._judge.rules), (-1, -1)
         self._budgets = Budgets(ledger, fence, spec, clock, billing)
         self._deadline = TargetDeadline(ledger, fence.run, spec, clock)

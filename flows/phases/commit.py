@@ -27,6 +27,7 @@ from flows.phases.metrics import (
     tool_seconds,
 )
 from flows.phases.placement import CollectedWork, Placement, record_outcome
+from flows.phases.process_gauges import process_gauges
 from flows.phases.transport import sync_gauges
 from flows.run.control_state import ControlState
 from flows.run.protocols import IterationSummary
@@ -147,7 +148,7 @@ def _timing_metrics(
     """Returns the metrics of class timing."""
     context, collected = session.context, results.collected
     sums = collected.experience.sums
-    used = {f"devices/{name}/utilization_percentage": use for name, use in session.actors.device_use().items()}
+    used = process_gauges(session.actors.process_use())
     gauges = {
         **collected.gauges,
         **sync_gauges(results.synced),

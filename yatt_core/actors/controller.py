@@ -14,6 +14,7 @@ from typing import Any
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.use_meter import MemoryMeter, ProcessUse
 from yatt_core.collection.collector import Collector, OpenBatch
 from yatt_core.dispatch.generation import GenerationStream
 from yatt_core.dispatch.in_flight import BytesInFlight
@@ -24,9 +25,9 @@ from yatt_core.input_building.settling import settle_inputs
 from yatt_core.inputs.reader import Inputs
 from yatt_core.logs import actor_logs, log_context
 from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.protocols.answers import AnsweredTasks
 from yatt_core.protocols.receipts import (
     ActorIdentity,
-    AnsweredTasks,
     EvaluateTask,
     InputsReceipt,
     ShardReceipt,
@@ -48,6 +49,7 @@ class Controller:
         self._name = f"controller-{index}"
         self._identity = actor_logs(self._folder, self._name, term)
         self._presence = Presence(self._name, term, self._spec.recovery.grace_seconds)
+        self._memory = MemoryMeter()
         self._scorer = RewardScorer(self._spec.rewards, self._folder)
         self._toolbox = Toolbox(self._spec.rollout.tools, self._folder)
         self._store = open_store(self._spec, self._folder)
@@ -108,6 +110,11 @@ class Controller:
                     stream.submit(batch, answers.request(batch, task.weight_version))
                 else:
                     yield _answered(task, batch.rows, answers.results(batch))
+
+    def process_use(self, term: int) -> ProcessUse:
+        """Returns what the process and its children hold; it has no device."""
+        with self._presence.serving("process_use", term):
+            return ProcessUse(None, self._memory.read())
 
     def tidy(self, term: int, leftovers: Leftovers) -> None:
         """Deletes files of this node's disk that the run no longer needs."""

@@ -177,17 +177,6 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredTasks:
-    """The results of a decode batch of held-out tasks.
-
-    rows: indexes of the tasks among all held-out tasks.
-    """
-
-    rows: tuple[int, ...]
-    tasks: tuple[TaskResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluateReceipt:
     """The results of the held-out tasks that were answered, in order.
 

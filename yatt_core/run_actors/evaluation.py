@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from yatt_core.protocols.receipts import AnsweredTasks, EvaluateTask, TaskResult
+from yatt_core.protocols.answers import AnsweredTasks
+from yatt_core.protocols.receipts import EvaluateTask, TaskResult
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.streams import StreamWait, next_item

@@ -18,6 +18,7 @@ import ray
 from yatt_core.actors.dispatcher import PlacementReport
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.trainer import RankState
+from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.errors import InfrastructureError
@@ -45,10 +46,10 @@ from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, TRAINER, A
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
-from yatt_core.run_actors.device_use import device_use
 from yatt_core.run_actors.evaluation import evaluate
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
+from yatt_core.run_actors.process_use import process_use
 from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.trainer_ranks import TrainerRanks
@@ -252,10 +253,15 @@ class RunActors:
         rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
         return tuple(row for of_one in rows for row in of_one)
 
-    def device_use(self) -> dict[str, float]:
-        """Returns how busy the devices were since the last call, in percent, by the name of an instance or a rank."""
-        names = self._members(ROLLOUT, TRAINER)
-        return device_use(dict(zip(names, [*self._engines, *self._ranks], strict=True)), self._term)
+    def process_use(self) -> dict[str, ProcessUse]:
+        """Returns what the actors use, by their names: how busy devices were since the last call, and memory."""
+        roles = (ROLLOUT, TRAINER, CONTROLLER, ENDPOINT)
+        actors = {
+            name: actor
+            for role in roles
+            for name, actor in zip(self._registry.names_of(role), self._registry.of(role), strict=True)
+        }
+        return process_use(actors, self._term)
 
     def collect(
         self, tasks: Sequence[ShardTask], is_enough: Callable[[], bool] | None = None

@@ -161,6 +161,34 @@ class ThroughputGuard(MetricGuard):
     """Minimum mean that raises no alarm, as a fraction of the median of the values before the window."""
 
 
+class IdleDeviceGuard(MetricGuard):
+    """Watches `devices/least_utilization_percentage`: a device does next to nothing from iteration to iteration."""
+
+    action: TimedAction = "alert"
+    """As described for `throughput`."""
+    window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
+    """Number of recent values whose mean is checked, as soon as that many exist."""
+    at_least: float | None = 5.0
+    """Minimum mean that raises no alarm, in percent."""
+
+
+class CreepingMemoryGuard(SpecModel):
+    """Watches `memory/PROCESS/...`: a process holds more and more memory, on its host or on its device.
+
+    The slope is the median of the slopes between all values of the window, and both halves of the window must grow, so that
+    starts, restarts, single large batches and growth that levels off raise no alarm.
+    """
+
+    action: TimedAction = "alert"
+    """As described for `throughput`."""
+    window: int = Field(default=50, ge=10, le=200)
+    """Number of recent values that are checked, as soon as that many exist. An alarm is about new values only."""
+    growth: PositiveFloat = 0.2
+    """Minimum growth over the window that raises an alarm, as a fraction of the median of its values."""
+    megabytes: NonNegativeFloat = 512.0
+    """Minimum growth over the window that raises an alarm, in megabytes."""
+
+
 class CustomGuard(MetricGuard):
     """A user-defined guard of any metric."""
 
@@ -290,6 +318,8 @@ class GuardsSpec(SpecModel):
     unread_judgements: UnreadJudgementsGuard | None = UnreadJudgementsGuard()
     throughput: ThroughputGuard | None = ThroughputGuard()
     stalled_phase: StalledPhaseGuard | None = StalledPhaseGuard()
+    idle_device: IdleDeviceGuard | None = IdleDeviceGuard()
+    creeping_memory: CreepingMemoryGuard | None = CreepingMemoryGuard()
     custom: tuple[CustomGuard, ...] = ()
     """Guards of other metrics, or of the same metrics with other bounds."""
     budget: BudgetGuard = BudgetGuard()

@@ -41,7 +41,9 @@ TIMING_METRICS = frozenset(
     }
 )  # fmt: skip
 """Metrics that depend on timing, load and attempts."""
-TIMING_FAMILIES = ("seconds/", "system/", "devices/")
+TIMING_FAMILIES = ("seconds/", "system/", "devices/", "memory/")
+LEAST_BUSY = "devices/least_utilization_percentage"
+"""How busy the least busy device was."""
 
 
 def is_timing(metric: str) -> bool:
