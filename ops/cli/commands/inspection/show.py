@@ -66,6 +66,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     from flows.schedule.window_record import window_parameters
     from ops.queries.forecast import run_forecast
     from ops.queries.run_list import find_line
+    from yatt_core.fault_stacks import kept_stacks
 
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
@@ -85,6 +86,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "spec_digest": revision.digest,
         "mlflow_run_id": line.run.mlflow_run_id,
         "folder": str(home.run_folder(run)),
+        "stacks": kept_stacks(home.run_folder(run)),
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
         "curves": _curves(ledger, run),
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
@@ -177,7 +179,13 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
+        *_hung(facts["stacks"]),
     ]
+
+
+def _hung(stacks: list[str]) -> list[tuple[str, str]]:
+    """Returns where the stacks of actors that hung are."""
+    return [("stacks of hung actors", f"{len(stacks)} in the folder, the newest {stacks[0]}")] if stacks else []
 
 
 def _untold(pending: int) -> list[tuple[str, str]]:
