@@ -1,5 +1,6 @@
 """The keeper's rounds over Prefect: they close flow runs whose process is dead (`flows.schedule.reaper`), and resume those that
-waited at a gate which is decided (`flows.schedule.suspension`). They also schedule maintenance (`ops.group.maintenance`).
+waited at a gate which is decided (`flows.schedule.suspension`). They also schedule maintenance (`ops.group.maintenance`) and,
+once, apply the automation that closes flow runs of dead machines (`flows.schedule.dead_machines`).
 
 They run in a thread of their own, so that an unresponsive Prefect server does not delay deliveries to MLflow.
 Consumes the ledger and Prefect's address from the environment; produces the state `Crashed` and a line in the
@@ -32,14 +33,19 @@ def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
 
 def _go_round(home: Home, ended: threading.Event) -> None:
     from flows.prefect_io.prefect_client import AWAY, server_trouble
+    from flows.schedule.dead_machines import NAME, apply_automation
     from flows.schedule.reaper import reap
     from flows.schedule.suspension import resume_windows
     from ops.group.maintenance import Scheduled
 
-    scheduled = Scheduled(home)
+    scheduled, automated = Scheduled(home), False
     try:
         while not ended.is_set():
             try:
+                if not automated:
+                    if done := apply_automation():
+                        log.info("%s the automation %r", done, NAME)
+                    automated = True
                 with Ledger.open(home.ledger, migrate=False) as ledger:
                     for closed in reap(ledger, home):
                         log.info("%s: closed flow run %s: %s", closed.run, closed.flow_run, closed.why)
