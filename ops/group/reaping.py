@@ -31,27 +31,50 @@ def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
     return thread
 
 
+class Automated:
+    """The automation that closes flow runs of dead machines: applied once, in the first round in which the server takes it."""
+
+    def __init__(self) -> None:
+        self._applied = False
+        self._said = ""
+
+    def keep(self) -> None:
+        """Applies the automation. A failure is logged once, tried again in the next round, and holds up nothing else."""
+        from flows.prefect_io.prefect_client import AWAY, server_trouble
+        from flows.schedule.dead_machines import NAME, apply_automation
+
+        if self._applied:
+            return
+        try:
+            done = apply_automation()
+        except AWAY as error:
+            trouble = server_trouble(error)
+            if trouble != self._said:
+                log.warning("the automation %r is not applied: %s", NAME, trouble)
+            self._said = trouble
+            return
+        self._applied = True
+        if done:
+            log.info("%s the automation %r", done, NAME)
+
+
 def _go_round(home: Home, ended: threading.Event) -> None:
     from flows.prefect_io.prefect_client import AWAY, server_trouble
-    from flows.schedule.dead_machines import NAME, apply_automation
     from flows.schedule.reaper import reap
     from flows.schedule.suspension import resume_windows
     from ops.group.maintenance import Scheduled
 
-    scheduled, automated = Scheduled(home), False
+    scheduled, automated = Scheduled(home), Automated()
     try:
         while not ended.is_set():
             try:
-                if not automated:
-                    if done := apply_automation():
-                        log.info("%s the automation %r", done, NAME)
-                    automated = True
                 with Ledger.open(home.ledger, migrate=False) as ledger:
                     for closed in reap(ledger, home):
                         log.info("%s: closed flow run %s: %s", closed.run, closed.flow_run, closed.why)
                     for flow_run in resume_windows(ledger):
                         log.info("resumed flow run %s, whose approval is decided", flow_run)
                 scheduled.keep()
+                automated.keep()
             except AWAY as error:
                 log.warning("dead and suspended flow runs stay as they are: %s", server_trouble(error))
             except LedgerError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from httpx import HTTPError
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
@@ -26,7 +28,9 @@ from flows.prefect_io.prefect_server import (
     sqlite_address,
     worker_service,
 )
+from flows.schedule import dead_machines
 from flows.schedule.dead_machines import HEARTBEAT, NAME, WATCHED, apply_automation, automation
+from ops.group.reaping import Automated
 from tests.waiting import wait_until
 from yatt_core.supervisor.runner import free_port
 
@@ -58,6 +62,26 @@ def test_it_is_applied_once_and_renewed(client: SyncPrefectClient) -> None:
     client.create_automation(automation())
     apply_automation()
     assert len(client.read_automations_by_name(NAME)) == 1
+
+
+def test_the_keeper_applies_it_once_and_survives_a_server_that_refuses(
+    client: SyncPrefectClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automated = Automated()
+
+    def refuse() -> str:
+        raise HTTPError("no automations here")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(dead_machines, "apply_automation", refuse)
+        automated.keep()
+        automated.keep()
+    assert caplog.text.count("is not applied: ") == 1 and "no automations here" in caplog.text
+    automated.keep()
+    assert len(client.read_automations_by_name(NAME)) == 1, "as soon as the server takes it"
+    client.delete_automation(client.read_automations_by_name(NAME)[0].id)
+    automated.keep()
+    assert client.read_automations_by_name(NAME) == [], "once: somebody has deleted it"
 
 
 def test_heartbeats_are_on(tmp_path: Path) -> None:
