@@ -133,6 +133,51 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
     return Experience(tuple(shard.row for shard in shards), sampling, cursor, peak)
 
 
+@dataclass(slots=True)
+class OpenWave:
+    """A wave in progress.
+
+    total: number of its shards.
+    earlier: number of finished groups of the iteration's earlier waves.
+    sealed: its sealed shards, by number.
+    lost: shards that are recorded, but damaged, so that they are needed in any case.
+    """
+
+    wave: PlannedWave
+    total: int
+    earlier: int
+    finish: Finish
+    sealed: dict[int, SealedShard]
+    lost: frozenset[int]
+
+    @property
+    def missing(self) -> list[int]:
+        """The shards to make. Of a settled wave, only damaged shards can be missing."""
+        open_shards = range(self.total) if self.wave.outcome is None else sorted(self.lost)
+        return [shard for shard in open_shards if shard not in self.sealed and shard not in self.wave.cut]
+
+    @property
+    def _finished(self) -> int:
+        return sum(len(shard.ordinals) for shard in self.sealed.values())
+
+    def is_enough(self) -> bool:
+        """Returns True if the wave needs no more shards."""
+        if self.wave.cut:  # by an earlier driver, which has left out no other shard
+            return len(self.sealed) + len(self.wave.cut) == self.total
+        return self.lost <= self.sealed.keys() and self._finished >= self.wave.plan.wanted
+
+    def is_late(self) -> bool:
+        """Returns True if the rest may be left out because the iteration's time is over."""
+        is_open = self.wave.outcome is None and not self.wave.cut
+        return is_open and self.lost <= self.sealed.keys() and self.finish.allows(self.earlier + self._finished)
+
+    def left_out(self) -> list[int]:
+        """Returns the shards that are to be cut: those that are not sealed, if no choice has been recorded yet."""
+        if self.wave.outcome is not None or self.wave.cut:
+            return []
+        return [shard for shard in range(self.total) if shard not in self.sealed]
+
+
 def _sealed_wave(
     session: DriverSession,
     iteration: int,
@@ -153,43 +198,25 @@ def _sealed_wave(
         row.shard: SealedShard(row, ordinals[row.shard], read_group_facts(context.folder, row))
         for row in whole_shards(context, recorded)
     }
-    lost = {row.shard for row in recorded} - sealed.keys()
-    # Of a settled wave, only damaged shards can be missing.
-    open_shards = range(len(prompts)) if wave.outcome is None else lost
-    missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
-
+    lost = frozenset(row.shard for row in recorded) - sealed.keys()
     earlier = sum(outcome.groups for outcome in sampling.outcomes)
-
-    def finished() -> int:
-        return sum(len(shard.ordinals) for shard in sealed.values())
-
-    def is_enough() -> bool:
-        if wave.cut:  # by an earlier driver: all others are needed
-            return len(sealed) + len(wave.cut) == len(prompts)
-        return lost <= sealed.keys() and finished() >= wave.plan.wanted
-
-    def is_late() -> bool:
-        is_open = wave.outcome is None and not wave.cut
-        return is_open and lost <= sealed.keys() and finish.allows(earlier + finished())
-
+    work = OpenWave(wave, len(prompts), earlier, finish, sealed, lost)
     session.threads.allow(session.actors.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
-    wanted = [] if is_enough() else missing
-    stop = None if finish.spec is None else is_late
+    wanted = [] if work.is_enough() else work.missing
+    stop = None if finish.spec is None else work.is_late
     with closing(_make(session, context.branch, iteration, wave, prompts, wanted, stop)) as receipts:
         for receipt in receipts:
             row = _row(receipt)
             _record(context, row, replaces=row.shard in lost)
             peak = receipt.timing.get(PEAK_BYTES, 0.0)
             sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups, peak)
-            if wave.plan.is_overdispatched and is_enough():
+            if wave.plan.is_overdispatched and work.is_enough():
                 break
-    late = not is_enough() and is_late()
-    if not is_enough() and not late:
+    late = not work.is_enough() and work.is_late()
+    if not work.is_enough() and not late:
         raise InfrastructureError(f"wave {wave.plan.wave}: the controllers finished before all shards were sealed")
-    if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
-        cut = [shard for shard in range(len(prompts)) if shard not in sealed]
-        left_out = [ordinal for shard in cut for ordinal in ordinals[shard]]
-        record_cut(context, iteration, wave, cut, left_out, late)
+    if cut := work.left_out():
+        record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]], late)
         session.actors.cut()
     return [sealed[shard] for shard in sorted(sealed)]
 
