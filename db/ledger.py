@@ -30,6 +30,7 @@ from db.write.alarms import Alarms
 from db.write.aliases import Aliases
 from db.write.annotations import Annotations
 from db.write.approvals import Approvals
+from db.write.checkpoint_requests import CheckpointRequests
 from db.write.commit import Commits
 from db.write.deletions import Deletions
 from db.write.events import Events
@@ -66,6 +67,7 @@ class Ledger:
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
         self.events = Events(database)
+        self.checkpoint_requests = CheckpointRequests(database)
         self.aliases = Aliases(database)
         self.alarms = Alarms(database)
         self.annotations = Annotations(database)

@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from flows.run.creation import load_run
 from flows.run.home import Home
 from flows.schedule.parameters import CONTINUE, NO_OVERRIDES, DurationText, RunChoice, WindowParameters
-from flows.schedule.scheduled import drive_window, window_flow
+from flows.schedule.scheduled import drive_window, stopped_in_order, window_flow
 from flows.schedule.window_start import BegunWindow, Ending, begin_window
 from ops.evaluators import start_evaluators
 from ops.group.pages import live_pages
@@ -63,8 +63,11 @@ def window(
 
         check_before_start(place.folder, spec, copies=copies)
 
-    begun = begin_window(place, deployed_run, owner, parameters, check)
-    return _driven(place, begun) if isinstance(begun, BegunWindow) else begun
+    def body() -> Ending:
+        begun = begin_window(place, deployed_run, owner, parameters, check)
+        return _driven(place, begun) if isinstance(begun, BegunWindow) else begun
+
+    return stopped_in_order(place, deployed_run, body)
 
 
 def _driven(home: Home, begun: BegunWindow) -> Ending:

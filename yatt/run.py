@@ -27,6 +27,7 @@ from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.integrations.mlflow_reader import reader_of
 from ops.people.caller import permitted
 from ops.people.roles import Permission
+from ops.queries.checkpoints import request
 from ops.queries.run_list import DRIVEN, find_line
 from ops.queries.run_list import ListedRun as State
 from yatt import tables
@@ -172,6 +173,15 @@ class Run:
             if driven:
                 ledger.runs.ask_to_stop(self.id, reason, within, by)
         return driven
+
+    def checkpoint(self, reason: str = ASKED) -> None:
+        """Asks the driver for a checkpoint after its current iteration; the run goes on. Returns at once.
+
+        Raises `ConfigurationError` if nobody drives the run.
+        """
+        by = operator(self.home)
+        with opened_ledger(self.home) as ledger:
+            request(ledger, self.id, reason, by)
 
     def wait(self, timeout: float | None = None, callbacks: Sequence[object] = ()) -> State:
         """Waits until nobody drives the run; returns its state: completed, stopped or paused (or created).

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from yatt_core.fault_stacks import stand_by
+
 PART_BYTES, PARTS = 16 << 20, 4
 """The approximate size of one part of a process's log, and the number of most recent parts kept."""
 _PART = re.compile(r"\.part(\d+)\.jsonl$")
@@ -62,6 +64,11 @@ def log_context(**fields: int | str) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
+
+
+def current_context() -> Mapping[str, int | str]:
+    """Returns the fields that the surrounding `log_context` adds to log records."""
+    return _context.get()
 
 
 class JsonLinesFormatter(logging.Formatter):
@@ -150,7 +157,11 @@ class PartsHandler(logging.FileHandler):
 
 
 def actor_logs(run_folder: Path, actor: str, term: int) -> ProcessLabel:
-    """Sends YATT's and Python's log records of this process to the actor's file and no longer to any other."""
+    """Sends YATT's and Python's log records of this process to the actor's file and no longer to any other.
+
+    The process also stands by to write its stacks (`yatt_core.fault_stacks`).
+    """
+    stand_by(run_folder, actor)
     log_file(run_folder, actor, term).parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, PartsHandler)]:

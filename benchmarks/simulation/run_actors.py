@@ -6,7 +6,7 @@ actor, even if the actor was lost long before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Updat
 from benchmarks.simulation.files import read_checkpoint
 from benchmarks.simulation.trace import ENGINE, TRAINER
 from yatt_core.actors.leftovers import Leftovers
+from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, checkpoint_folder
@@ -72,8 +73,8 @@ class SimulatedRunActors:
         """Returns nothing: the simulation does not measure devices."""
         return ()
 
-    def device_use(self) -> dict[str, float]:
-        """Returns nothing: the simulation does not measure devices."""
+    def process_use(self) -> dict[str, ProcessUse]:
+        """Returns nothing: the simulation has no processes."""
         return {}
 
     def seats(self) -> tuple[ActorSeat, ...]:
@@ -156,7 +157,9 @@ class SimulatedRunActors:
     def rest(self) -> None:
         """Does nothing: no memory is simulated."""
 
-    def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+    def collect(
+        self, tasks: Sequence[ShardTask], is_enough: Callable[[], bool] | None = None
+    ) -> Iterator[ShardReceipt]:
         """Yields shards as they are sealed; continues a collection that an earlier driver began."""
         cluster = self._cluster
         waiting = [task for task in tasks if task.key not in cluster.sealed]
@@ -165,11 +168,17 @@ class SimulatedRunActors:
             cluster.collection = Gathering(waiting)
         for task in tasks:
             while task.key not in cluster.sealed:
+                if is_enough is not None and is_enough():
+                    return
                 if cluster.collection is None:
                     raise InfrastructureError("simulated: the controllers stopped, an engine was lost")
                 cluster.spend(cluster.shard_seconds - cluster.collection.worked, needs=(ENGINE,))
             receipt = cluster.sealed[task.key]
             yield replace(receipt, adopted=receipt.term != self._term)
+
+    def cut(self) -> None:
+        """Ends the collection in progress."""
+        self._cluster.collection = None
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Lets the phase's time pass; an attempt that is lost starts over."""
@@ -207,10 +216,17 @@ class SimulatedRunActors:
     def check_weights(self, version: int, committed: str | None) -> None:
         """Does nothing: simulated engines hold no weights."""
 
-    def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
+    def evaluate(
+        self,
+        run: str,
+        iteration: int,
+        held_out: int,
+        only: Collection[int] | None = None,
+        allows: Callable[[int], bool] | None = None,
+    ) -> EvaluateReceipt:
         """Takes no simulated time; only the first and the last iteration are evaluated."""
-        key = WorkKey(run, 0, iteration, "evaluate")
-        return [EvaluateReceipt(key, (TaskResult("virtual", 0, 1, 1, 0.0),) * held_out)]
+        key, rows = WorkKey(run, 0, iteration, "evaluate"), tuple(range(held_out) if only is None else only)
+        return EvaluateReceipt(key, (TaskResult("virtual", 0, 1, 1, 0.0),) * len(rows), rows, held_out)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 

@@ -22,13 +22,16 @@ from flows.billing.session_billing import SessionBilling
 from flows.delivery.notifications import alarm_entry
 from flows.driver.budgets import Budgets
 from flows.driver.stopping import StopRequests
+from flows.driver.target_deadline import TargetDeadline
 from flows.run.clock import Clock
 from flows.run.protocols import Observer
 from yatt_core.errors import ExitCode
 from yatt_core.guards.budget import BUDGET
+from yatt_core.guards.deadline import DEADLINE
 from yatt_core.guards.findings import Alarm
 from yatt_core.guards.judging import History, Judge
 from yatt_core.guards.stalls import PhaseUnderWay
+from yatt_core.run_actors.process_use import process_names
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -87,9 +90,10 @@ class Guards:
     ) -> None:
         self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
         self._observer, self._stops = observer, stops
-        self._judge = Judge(spec.guards, spec.rollout, spec.replays_support)
+        self._judge = Judge(spec.guards, spec.rollout, spec.replays_support, process_names(spec))
         self._history, self._place = History.of(self._judge.rules), (-1, -1)
         self._budgets = Budgets(ledger, fence, spec, clock, billing)
+        self._deadline = TargetDeadline(ledger, fence.run, spec, clock)
         self._told: set[str] = set()
         self._under_way: tuple[int, PhaseUnderWay] | None = None
         self._stalled: PhaseUnderWay | None = None
@@ -100,8 +104,8 @@ class Guards:
         self._asked = self._open_in(self._ledger)
 
     def _open_in(self, ledger: Ledger) -> list[AlarmRow]:
-        """Returns the unanswered alarms, except those of the budget, which is checked anew each time."""
-        return [row for row in ledger.alarms.unanswered(self._fence.run) if row.rule != BUDGET]
+        """Returns the unanswered alarms, except those of budget and deadline, which are checked anew each time."""
+        return [row for row in ledger.alarms.unanswered(self._fence.run) if row.rule not in (BUDGET, DEADLINE)]
 
     # -- an iteration -------------------------------------------------------------------------------------------------
 
@@ -190,20 +194,30 @@ class Guards:
         return self.over_budget(branch, iteration)
 
     def over_budget(self, branch: int, iteration: int) -> Ending | None:
-        """Returns how the session must end because a budget is used up; None if it may continue.
+        """Returns how the session must end because a budget is used up or the deadline has passed; None if it may continue.
 
-        Raises one alarm for each limit that was reached or nearly reached.
+        Raises one alarm for each limit that was reached or nearly reached, and for a deadline that will be missed.
         """
         if iteration >= self._spec.iterations:
             return None
         ending = None
-        for alarm in self._budgets.alarms(iteration):
-            if alarm.name not in self._told:
-                self.report(alarm, branch, iteration)
-                self._told.add(alarm.name)
+        for alarm in (*self._budgets.alarms(iteration), *self._deadline.alarms(branch, iteration)):
+            self._report_once(alarm, branch, iteration)
             if alarm.action != ALERT:
-                ending = Ending.of(alarm.action, f"guard {BUDGET}: {alarm.finding.text}")
+                ending = Ending.of(alarm.action, f"guard {alarm.rule}: {alarm.finding.text}")
         return ending
+
+    def look_at_deadline(self, ledger: Ledger) -> None:
+        """Raises an alarm, once, if the deadline will be missed or has passed; called by the lease thread."""
+        for branch, iteration, alarm in self._deadline.under_way():
+            self._report_once(alarm, branch, iteration, ledger)
+            if alarm.action != ALERT:
+                self._stops.ask(reason=alarm.finding.text)
+
+    def _report_once(self, alarm: Alarm, branch: int, iteration: int, ledger: Ledger | None = None) -> None:
+        if alarm.name not in self._told:
+            self.report(alarm, branch, iteration, ledger)
+            self._told.add(alarm.name)
 
     def to_roll_back(self) -> AlarmRow | None:
         """Returns the alarm that requests a rollback; None if there is none, or if a stronger action is requested."""

@@ -27,6 +27,7 @@ from flows.driver.guards import Ending, Guards
 from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.outages import START, Outages
+from flows.driver.requested_checkpoints import RequestedCheckpoints
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests
@@ -81,6 +82,7 @@ class DriverSession:
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
+        self.requested = RequestedCheckpoints(ledger, fence, context.observer)
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.standby = Standby(self.start, self.billing)
         self.outages = Outages(context, self.stops, self.threads, self.standby)
@@ -161,6 +163,7 @@ class DriverSession:
             self.context.observer.stage("taking the last checkpoint")
             self.checkpoints.begin(state.iteration)
             self.checkpoints.wait()
+        self.requested.settle(self.checkpoints, state.iteration)
         self._promote()
         ending = self._ending(state.iteration)
         if ending is None:
@@ -223,6 +226,7 @@ class DriverSession:
         self.threads.check()
         self.standby.committed = state.iteration
         self._see_requests(self.context.ledger)
+        self.requested.settle(self.checkpoints, state.iteration)
         self._promote()
         if self._until is not None and state.iteration >= self._until:
             self.stops.ask(reason=f"asked to stop after iteration {self._until}")
@@ -258,12 +262,13 @@ class DriverSession:
 
     def takes_checkpoint(self, iteration: int) -> bool:
         """Returns True if a checkpoint begins in the iteration."""
-        return iteration % self.context.spec.checkpoints.every == 0
+        return iteration % self.context.spec.checkpoints.every == 0 or self.requested.is_due(iteration)
 
     def _beat(self, ledger: Ledger) -> None:
-        """Checks for stop requests and stalled phases, in the thread that renews the lease."""
+        """Checks for stop requests, stalled phases and the deadline, in the thread that renews the lease."""
         self._see_requests(ledger)
         self.guards.look_at_phase(ledger)
+        self.guards.look_at_deadline(ledger)
 
     def _see_requests(self, ledger: Ledger) -> None:
         """Turns an operator's request, or the end of the session's window, into a stop request."""

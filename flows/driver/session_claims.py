@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from db.core.errors import Fenced
 from db.write.lease import ENDED
 from flows.driver.session import DriverSession
-from flows.driver.stopping import graceful_signals
+from flows.driver.stopping import STOP_REQUESTED, StartInterrupted, graceful_signals
 from yatt_core.errors import FencedError, YattError
 
 log = logging.getLogger("yatt_core.flow")
@@ -34,6 +34,10 @@ def ended_on_error(session: DriverSession) -> Iterator[None]:
         log.exception("unexpected error")
         session.failure = error
         session.end_early("failed", "failed", f"unexpected {type(error).__name__}: {error}")
+        raise
+    except StartInterrupted as error:
+        session.failure = error
+        session.end_early(ENDED, "stopped", STOP_REQUESTED)
         raise
     except BaseException as error:
         session.failure = error

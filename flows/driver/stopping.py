@@ -19,8 +19,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """The signals of Ctrl-C, of termination by the system, and of Slurm's advance warning (`--signal=USR1@SECONDS`)."""
 
 
+STOP_REQUESTED = "stop requested"
+"""The reason of a stop for which none is given."""
+
+
 class StopNow(Exception):
     """The session's time is nearly up: the loop must leave the phase, take a last checkpoint, and end."""
+
+
+class StartInterrupted(KeyboardInterrupt):
+    """A signal has asked a window to stop before its training loop heeds requests: nothing is left to finish."""
 
 
 class StopRequests:
@@ -40,7 +48,7 @@ class StopRequests:
         self._ended = False
         self._shield = threading.local()
 
-    def ask(self, within: float | None = None, reason: str = "stop requested") -> None:
+    def ask(self, within: float | None = None, reason: str = STOP_REQUESTED) -> None:
         """Requests a stop; the first reason is kept.
 
         within: seconds that are left; a shorter limit replaces a longer one.
@@ -100,6 +108,24 @@ def ended_in_order() -> Iterator[None]:
     finally:
         if default:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def start_ended_in_order() -> Iterator[None]:
+    """Makes signals interrupt the start of a window, until `graceful_signals` takes over.
+
+    A handler that is installed already is replaced: Prefect's would end the flow run as crashed.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise StartInterrupted
+
+    previous = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -107,9 +107,8 @@ def receipt_json(result: Any) -> dict[str, Any]:
     receipt = result.receipt if isinstance(result, Recovered) else result
     if isinstance(receipt, list) and all(isinstance(each, SyncReceipt) for each in receipt):
         return {SYNCED: TypeAdapter(list[SyncReceipt]).dump_python(receipt, mode="json")} if receipt else {}
-    if isinstance(receipt, list) and all(isinstance(each, EvaluateReceipt) for each in receipt):
-        tasks = [task for each in receipt for task in each.tasks]
-        return {TASKS: TypeAdapter(list[TaskResult]).dump_python(tasks, mode="json")}
+    if isinstance(receipt, EvaluateReceipt):
+        return {TASKS: TypeAdapter(tuple[TaskResult, ...]).dump_python(receipt.tasks, mode="json")}
     if not isinstance(receipt, KEPT_RECEIPTS):
         return {}
     dumped: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")

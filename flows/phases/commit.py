@@ -28,6 +28,7 @@ from flows.phases.metrics import (
     tool_seconds,
 )
 from flows.phases.placement import CollectedWork, Placement, record_outcome
+from flows.phases.process_gauges import process_gauges
 from flows.phases.transport import sync_gauges
 from flows.run.control_state import ControlState
 from flows.run.protocols import IterationSummary
@@ -61,7 +62,7 @@ class Collected:
 class IterationResults:
     """The results of an iteration's phases.
 
-    evaluation: receipts of the evaluation; None if none was due.
+    evaluation: None if none was due.
     """
 
     placement: Placement
@@ -69,7 +70,7 @@ class IterationResults:
     prepared: PrepareReceipt
     update: UpdateReceipt
     synced: Sequence[SyncReceipt]
-    evaluation: Sequence[EvaluateReceipt] | None
+    evaluation: EvaluateReceipt | None
 
 
 @phase
@@ -78,7 +79,7 @@ def commit_start(
     iteration: int,
     state: ControlState,
     fine_tuned: SftReceipt,
-    evaluation: Sequence[EvaluateReceipt],
+    evaluation: EvaluateReceipt,
     meter: IterationMeter,
 ) -> ControlState:
     """Commits iteration 0."""
@@ -148,7 +149,7 @@ def _timing_metrics(
     """Returns the metrics of class timing."""
     context, collected = session.context, results.collected
     sums = collected.experience.sums
-    used = {f"devices/{name}/utilization_percentage": use for name, use in session.actors.device_use().items()}
+    used = process_gauges(session.actors.process_use())
     gauges = {
         **collected.gauges,
         **sync_gauges(results.synced),

@@ -8,7 +8,7 @@ rebuilt alone, from the same prompts, seeds and weights, and must reproduce the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
@@ -16,6 +16,7 @@ from db.write.records import ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import whole_shards as whole_on_any_tier
+from flows.phases.finishing import Finish
 from flows.phases.metrics import add_sums
 from flows.phases.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
 from flows.run.control_state import ControlState
@@ -97,9 +98,11 @@ def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
 def gather(session: DriverSession, iteration: int, state: ControlState) -> Experience:
     """Gathers all waves of an iteration: keeps intact shards, and has the controllers make the others.
 
-    They are made with the engines' current weights.
+    They are made with the engines' current weights. Once the time of `dynamic_sampling.deadline` is over, the wave in
+    progress goes on without its unfinished shards, and is the last.
     """
     spec = session.context.spec
+    finish = Finish.start(spec.dynamic_sampling.deadline, spec.data.prompts_per_iteration, session.context.clock)
     sampling = Sampling(SamplingRule.of(spec), state.sampling_average)
     cursor, shards = state.cursor.under(spec.data, session.start.inputs.pools), list[SealedShard]()
     drawn: dict[int, PromptRef] = {}
@@ -107,9 +110,12 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
         wave = plan_wave(session.context, iteration, sampling.plan(), cursor)
         prompts, cursor = _prompts_of(session.context, wave)
         drawn |= {ref.ordinal: ref for ref in prompts}
-        sealed = _sealed_wave(session, iteration, wave, prompts)
+        sealed = _sealed_wave(session, iteration, wave, prompts, sampling, finish)
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
-        sampling = sampling.after(wave.outcome or settle_wave(session.context, iteration, wave, sampling, groups))
+        outcome = wave.outcome
+        if outcome is None:
+            outcome = settle_wave(session.context, iteration, wave, sampling, groups, finish.is_over)
+        sampling = sampling.after(outcome)
         shards += sealed
     results = (
         (drawn[ordinal], correct / scored)
@@ -127,10 +133,63 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
     return Experience(tuple(shard.row for shard in shards), sampling, cursor, peak)
 
 
+@dataclass(slots=True)
+class OpenWave:
+    """A wave in progress.
+
+    total: number of its shards.
+    earlier: number of finished groups of the iteration's earlier waves.
+    sealed: its sealed shards, by number.
+    lost: shards that are recorded, but damaged, so that they are needed in any case.
+    """
+
+    wave: PlannedWave
+    total: int
+    earlier: int
+    finish: Finish
+    sealed: dict[int, SealedShard]
+    lost: frozenset[int]
+
+    @property
+    def missing(self) -> list[int]:
+        """The shards to make. Of a settled wave, only damaged shards can be missing."""
+        open_shards = range(self.total) if self.wave.outcome is None else sorted(self.lost)
+        return [shard for shard in open_shards if shard not in self.sealed and shard not in self.wave.cut]
+
+    @property
+    def _finished(self) -> int:
+        return sum(len(shard.ordinals) for shard in self.sealed.values())
+
+    def is_enough(self) -> bool:
+        """Returns True if the wave needs no more shards."""
+        if self.wave.cut:  # by an earlier driver, which has left out no other shard
+            return len(self.sealed) + len(self.wave.cut) == self.total
+        return self.lost <= self.sealed.keys() and self._finished >= self.wave.plan.wanted
+
+    def is_late(self) -> bool:
+        """Returns True if the rest may be left out because the iteration's time is over."""
+        is_open = self.wave.outcome is None and not self.wave.cut
+        return is_open and self.lost <= self.sealed.keys() and self.finish.allows(self.earlier + self._finished)
+
+    def left_out(self) -> list[int]:
+        """Returns the shards that are to be cut: those that are not sealed, if no choice has been recorded yet."""
+        if self.wave.outcome is not None or self.wave.cut:
+            return []
+        return [shard for shard in range(self.total) if shard not in self.sealed]
+
+
 def _sealed_wave(
-    session: DriverSession, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]
+    session: DriverSession,
+    iteration: int,
+    wave: PlannedWave,
+    drawn: Sequence[PromptRef],
+    sampling: Sampling,
+    finish: Finish,
 ) -> list[SealedShard]:
-    """Returns the wave's finished shards in order; cancels the stragglers of an over-dispatched wave."""
+    """Returns the wave's finished shards in order.
+
+    Cancels the stragglers of an over-dispatched wave, and what is unfinished when the iteration's time is over.
+    """
     context = session.context
     prompts = split_shards(drawn, wave.plan.shards)
     ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
@@ -139,28 +198,25 @@ def _sealed_wave(
         row.shard: SealedShard(row, ordinals[row.shard], read_group_facts(context.folder, row))
         for row in whole_shards(context, recorded)
     }
-    lost = {row.shard for row in recorded} - sealed.keys()
-    # Of a settled wave, only damaged shards can be missing.
-    open_shards = range(len(prompts)) if wave.outcome is None else lost
-    missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
-
-    def is_enough() -> bool:
-        return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
-
+    lost = frozenset(row.shard for row in recorded) - sealed.keys()
+    earlier = sum(outcome.groups for outcome in sampling.outcomes)
+    work = OpenWave(wave, len(prompts), earlier, finish, sealed, lost)
     session.threads.allow(session.actors.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
-    with closing(_make(session, context.branch, iteration, wave, prompts, [] if is_enough() else missing)) as receipts:
+    wanted = [] if work.is_enough() else work.missing
+    stop = None if finish.spec is None else work.is_late
+    with closing(_make(session, context.branch, iteration, wave, prompts, wanted, stop)) as receipts:
         for receipt in receipts:
             row = _row(receipt)
             _record(context, row, replaces=row.shard in lost)
             peak = receipt.timing.get(PEAK_BYTES, 0.0)
             sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups, peak)
-            if wave.plan.is_overdispatched and is_enough():
+            if wave.plan.is_overdispatched and work.is_enough():
                 break
-    if not is_enough():
+    late = not work.is_enough() and work.is_late()
+    if not work.is_enough() and not late:
         raise InfrastructureError(f"wave {wave.plan.wave}: the controllers finished before all shards were sealed")
-    if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
-        cut = [shard for shard in range(len(prompts)) if shard not in sealed]
-        record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
+    if cut := work.left_out():
+        record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]], late)
         session.actors.cut()
     return [sealed[shard] for shard in sorted(sealed)]
 
@@ -256,8 +312,11 @@ def _make(
     wave: PlannedWave,
     prompts: Sequence[tuple[PromptRef, ...]],
     shards: Sequence[int],
+    is_enough: Callable[[], bool] | None = None,
 ) -> Generator[ShardReceipt]:
     """Has the controllers make shards and yields each receipt when the shard's manifest is durable.
+
+    is_enough: returns True if no more shards are needed; None if all are.
 
     Writes the timings of the stages to a telemetry file.
     """
@@ -270,7 +329,7 @@ def _make(
         samples = sum(len(task.prompts) for task in tasks) * context.spec.rollout.samples_per_prompt
         session.actors.begin_wave(wave_name(tasks[0].key), samples)
     try:
-        for receipt in session.actors.collect(tasks):
+        for receipt in session.actors.collect(tasks, is_enough):
             efforts = {SCORES: [asdict(effort) for effort in receipt.efforts]} if receipt.efforts else {}
             telemetry[f"shard-{receipt.key.shard:04d}"] = {**receipt.timing, **efforts}
             yield receipt

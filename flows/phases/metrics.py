@@ -153,13 +153,18 @@ def _of_collect(telemetry: Telemetry) -> list[Mapping[str, Any]]:
     return [shards for name, shards in telemetry.items() if name.startswith("collect.")]
 
 
-def evaluation_metrics(receipts: Iterable[EvaluateReceipt], spec: RunSpec) -> list[Metric]:
-    """Returns held-out reward, accuracy and the other estimates with their intervals, over all tasks and by source."""
-    tasks = [task for receipt in receipts for task in receipt.tasks]
+def evaluation_metrics(receipt: EvaluateReceipt, spec: RunSpec) -> list[Metric]:
+    """Returns held-out reward, accuracy and the other estimates with their intervals, over all tasks and by source.
+
+    With a deadline, some tasks may not be answered; no figure counts them.
+    """
+    tasks = list(receipt.tasks)
     whole = summarise(tasks, spec.evaluation)
     values = {} if whole is None else _summary_values("evaluation", whole)
     if spec.rollout.tools is not None or any(part.on_failure == "mask" for part in spec.rewards.functions):
         values["evaluation/unscored"] = float(sum(task.unscored for task in tasks))
+    if spec.evaluation.deadline is not None:
+        values |= {"evaluation/tasks": float(len(tasks)), "evaluation/unanswered": float(receipt.total - len(tasks))}
     for name, part in by_source(tasks, spec.data, spec.evaluation).items():
         values |= _summary_values(f"evaluation/{name}", part)
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]

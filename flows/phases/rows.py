@@ -16,6 +16,7 @@ from flows.phases.attempts import phase
 from flows.phases.batches import DrawnRows
 from flows.phases.commit import clear_up, write_commit
 from flows.phases.metrics import learning_metrics, timing_metrics
+from flows.phases.process_gauges import process_gauges
 from flows.run.control_state import ControlState
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
 
@@ -78,7 +79,7 @@ def commit(
     if results.evaluation is not None:
         metrics += _results(results.evaluation.metrics)
     tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
-    used = {f"devices/{name}/utilization_percentage": use for name, use in session.actors.device_use().items()}
+    used = process_gauges(session.actors.process_use())
     gauges = {**session.machine.read(), **used, **session.billing.gauges(), **session.waited()}
     metrics += timing_metrics(seconds, meter.seconds, tokens, rows, meter.driver_bytes, gauges)
     committed = write_commit(session, after, metrics, None, meter)

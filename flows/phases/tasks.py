@@ -11,6 +11,7 @@ from flows.driver.session import DriverSession
 from flows.phases.attempts import phase, recorded_receipt
 from flows.phases.batches import Batch, batch_task, prepared_columns
 from flows.phases.commit import Collected
+from flows.phases.evaluation import answer_held_out
 from flows.phases.experience import gather
 from flows.phases.failure_policy import is_skipped
 from flows.phases.placement import Placement, decide, discard_usage, keep_work, usage_of
@@ -119,14 +120,14 @@ def sync(session: DriverSession, iteration: int) -> list[SyncReceipt]:
 
 
 @phase
-def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
+def evaluate(session: DriverSession, iteration: int) -> EvaluateReceipt:
     """Has the controllers answer the held-out tasks.
 
     Consumes: the engines' weights after the iteration, and the held-out prompts.
     Waits for: the controllers.
-    Unblocked by: their receipts for all tasks.
+    Unblocked by: their receipts for all tasks, or for those that are answered when `evaluation.deadline` is over.
     """
-    return session.actors.evaluate(session.context.run, iteration, session.start.inputs.held_out_prompts)
+    return answer_held_out(session, iteration)
 
 
 @phase

@@ -1,4 +1,4 @@
-"""The waves of dynamic sampling in the ledger: plans, cuts and outcomes.
+"""The waves of an iteration in the ledger: plans, cuts and outcomes.
 
 Each of these is recorded before it takes effect, and a recovering driver obeys it. The decisions themselves are made
 by `yatt_core.experience.dynamic_sampling`.
@@ -26,12 +26,14 @@ class PlannedWave:
 
     cursor: the position in the prompt stream before the wave's prompts.
     cut: shards for which the driver does not wait.
+    late: whether they were cut because the iteration's time was over, so that this is its last wave.
     outcome: None while the wave is open.
     """
 
     plan: WavePlan
     cursor: Cursor
     cut: frozenset[int]
+    late: bool
     outcome: WaveOutcome | None
 
 
@@ -52,19 +54,32 @@ def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
     body: dict[str, Any] = dict(row.plan)
     cursor, cut = Cursor.from_json(body.pop("cursor")), choices.get(_cut_name(row.wave))
     outcome = None if row.outcome is None else WaveOutcome.from_json(row.outcome)
-    return PlannedWave(WavePlan(**body), cursor, frozenset(cut.body["shards"] if cut else ()), outcome)
+    chosen: Mapping[str, Any] = {} if cut is None else cut.body
+    return PlannedWave(
+        plan=WavePlan(**body),
+        cursor=cursor,
+        cut=frozenset(chosen.get("shards", ())),
+        late=chosen.get("late", False),
+        outcome=outcome,
+    )
 
 
 def record_cut(
-    context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
+    context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int], late: bool
 ) -> None:
-    """Records, with an event, for which shards of an over-dispatched wave the driver does not wait.
+    """Records, with an event, for which shards of a wave the driver does not wait.
 
     ordinals: the ordinals of the shards' prompts.
+    late: whether the iteration's time is over; otherwise the wave was over-dispatched.
     """
-    body = {"wave": wave.plan.wave, "shards": list(shards), "ordinals": list(ordinals)}
-    context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, _cut_name(wave.plan.wave), body))
-    log.info("wave %d of iteration %d: cut %d prompts", wave.plan.wave, iteration, len(ordinals))
+    number = wave.plan.wave
+    body = {"wave": number, "shards": list(shards), "ordinals": list(ordinals), "late": late}
+    context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, _cut_name(number), body))
+    log.info("wave %d of iteration %d: cut %d prompts", number, iteration, len(ordinals))
+    if late:
+        context.observer.warned(
+            f"iteration {iteration}: its time is over, and it goes on without {len(ordinals)} of {wave.plan.prompts} prompts"
+        )
 
 
 def settle_wave(
@@ -73,14 +88,16 @@ def settle_wave(
     wave: PlannedWave,
     sampling: Sampling,
     shards: Iterable[tuple[Sequence[int], GroupFacts]],
+    ends: bool,
 ) -> WaveOutcome:
     """Decides which groups of a finished wave are admitted, and records it; warns if the last wave leaves too few.
 
     shards: prompt ordinals and group facts of each finished shard.
+    ends: whether the iteration's time is over, so that no further wave follows.
     """
     finished = list(shards)
     groups = WaveGroups.gather(finished)
-    outcome = sampling.settle(wave.plan, groups, len(finished))
+    outcome = sampling.settle(wave.plan, groups, len(finished), ends or wave.late)
     after = sampling.after(outcome)
     warning = shortfall(after) if after.finished else ""
     context.ledger.records.settle_wave(

@@ -50,6 +50,9 @@ LOGGED_IN_FILES = {
 """Sends what Prefect's client logs, tracebacks included, to the process's log file and not to its terminal."""
 START_SECONDS = 900.0
 """How long members of the group may take to start; on a busy machine, a restart would only take longer."""
+HEARTBEAT_SECONDS = 60
+"""Between two heartbeats of a flow run, by which Prefect's server notices that its machine is dead."""
+HEARTBEATS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
 DRIVER_SECONDS = 60.0
 """How long the worker's drivers may take to reach a safe point when the group shuts down."""
 
@@ -141,6 +144,8 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+        # Nobody looks at a heartbeat once the next one has come.
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": '{"prefect.flow-run.heartbeat": 3600}',
     }
     return replace(_server(folder, str(port), environment), start_seconds=START_SECONDS)
 
@@ -171,6 +176,7 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
     ]
     settings = _common(folder / "prefect") | {
         PREFECT_VARIABLE: f"http://127.0.0.1:{prefect_port}/api",
+        **HEARTBEATS,
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
         "PREFECT_WORKER_WEBSERVER_PORT": str(health_port),
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
@@ -265,6 +271,7 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
     os.environ |= _common(run_folder / "prefect") | {
         PREFECT_VARIABLE: f"{address.rstrip('/')}/api",
         **LOGGED_IN_FILES,
+        **HEARTBEATS,
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
         "PREFECT_CLIENT_MAX_RETRIES": CLIENT_RETRIES,

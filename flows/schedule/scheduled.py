@@ -20,6 +20,7 @@ from db.core.errors import LeaseHeld, LedgerError
 from db.ledger import Ledger
 from flows.branching.branches import revise
 from flows.driver.run_status import Outcome
+from flows.driver.stopping import StartInterrupted, start_ended_in_order
 from flows.driver.windows import waits
 from flows.launch import run_session
 from flows.run.clock import Clock, SystemClock
@@ -44,6 +45,27 @@ def window_flow(function: Callable[..., Ending]) -> WindowFlow:
     summary = (function.__doc__ or "").partition("\n")[0]  # the rest describes the parameters
     named = f"{{{DEPLOYED}}}"
     return flow(name=FLOW, description=summary, flow_run_name=named, retries=0, persist_result=False)(function)
+
+
+def stopped_in_order(home: Home, run: str, body: Callable[[], Ending]) -> Ending:
+    """Runs a window from its beginning; returns its final state.
+
+    If it is cancelled in Prefect before its training loop heeds requests, it ends as one that trains: the run is stopped,
+    nothing is held, and the flow run says so.
+
+    run: the deployment's run.
+    """
+    try:
+        with start_ended_in_order():
+            return body()
+    except StartInterrupted:
+        try:
+            with Ledger.open(home.ledger, migrate=False) as ledger:
+                row = ledger.runs.find(run)
+        except LedgerError as error:
+            return Failed(message=redact(f"the window was asked to stop during its start: {error}"))
+        said = f"run {run} is {row.state} at iteration {row.iteration}: the window was asked to stop during its start"
+        return Completed(message=said)
 
 
 def drive_window(

@@ -32,7 +32,19 @@ READING = (
     *("pipeline show", "pipeline list", "backup list", "backup verify"),
 )
 OPERATING = (
-    *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
+    *(
+        "train",
+        "resume",
+        "stop",
+        "checkpoint",
+        "deploy",
+        "fork",
+        "rollback",
+        "retry",
+        "soup run",
+        "soup resume",
+        "soup merge",
+    ),
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
     *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
     *("maintain", "migrate"),

@@ -1,4 +1,4 @@
-"""API routes that change a run: stop, resume, retry, roll back, promote, verify, delete. Each needs a named person.
+"""API routes that change a run: stop, checkpoint, resume, retry, roll back, promote, verify, delete. Each needs a named person.
 
 Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line. The user's name
 is recorded in the audit chain: in the event itself, as part of its reason, or in an event of its own.
@@ -120,6 +120,13 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
         raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
     served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds, by)
     return _done(served, "stop", by, run_id, "asked to stop")
+
+
+@router.post("/checkpoint")
+def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Asked) -> Done:
+    """Asks the run's driver for a checkpoint after its current iteration; the run goes on."""
+    checkpoints.request(served.ledger, run_id, said(by, asked.reason), by)
+    return _done(served, "checkpoint", by, run_id, "asked for a checkpoint")
 
 
 @router.post("/resume", status_code=HTTPStatus.ACCEPTED)

@@ -1,5 +1,6 @@
 """The keeper's rounds over Prefect: they close flow runs whose process is dead (`flows.schedule.reaper`), and resume those that
-waited at a gate which is decided (`flows.schedule.suspension`). They also schedule maintenance (`ops.group.maintenance`).
+waited at a gate which is decided (`flows.schedule.suspension`). They also schedule maintenance (`ops.group.maintenance`) and,
+once, apply the automation that closes flow runs of dead machines (`flows.schedule.dead_machines`).
 
 They run in a thread of their own, so that an unresponsive Prefect server does not delay deliveries to MLflow.
 Consumes the ledger and Prefect's address from the environment; produces the state `Crashed` and a line in the
@@ -30,13 +31,40 @@ def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
     return thread
 
 
+class Automated:
+    """The automation that closes flow runs of dead machines: applied once, in the first round in which the server takes it."""
+
+    def __init__(self) -> None:
+        self._applied = False
+        self._said = ""
+
+    def keep(self) -> None:
+        """Applies the automation. A failure is logged once, tried again in the next round, and holds up nothing else."""
+        from flows.prefect_io.prefect_client import AWAY, server_trouble
+        from flows.schedule.dead_machines import NAME, apply_automation
+
+        if self._applied:
+            return
+        try:
+            done = apply_automation()
+        except AWAY as error:
+            trouble = server_trouble(error)
+            if trouble != self._said:
+                log.warning("the automation %r is not applied: %s", NAME, trouble)
+            self._said = trouble
+            return
+        self._applied = True
+        if done:
+            log.info("%s the automation %r", done, NAME)
+
+
 def _go_round(home: Home, ended: threading.Event) -> None:
     from flows.prefect_io.prefect_client import AWAY, server_trouble
     from flows.schedule.reaper import reap
     from flows.schedule.suspension import resume_windows
     from ops.group.maintenance import Scheduled
 
-    scheduled = Scheduled(home)
+    scheduled, automated = Scheduled(home), Automated()
     try:
         while not ended.is_set():
             try:
@@ -46,6 +74,7 @@ def _go_round(home: Home, ended: threading.Event) -> None:
                     for flow_run in resume_windows(ledger):
                         log.info("resumed flow run %s, whose approval is decided", flow_run)
                 scheduled.keep()
+                automated.keep()
             except AWAY as error:
                 log.warning("dead and suspended flow runs stay as they are: %s", server_trouble(error))
             except LedgerError as error:

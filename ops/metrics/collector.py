@@ -25,6 +25,7 @@ from ops.metrics import names
 from ops.metrics.names import MetricName
 from ops.queries.accounts import accounts
 from ops.queries.costs import run_charges
+from ops.queries.forecast import run_forecast
 from ops.queries.run import HEALTH, THROUGHPUT
 from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list
 
@@ -33,7 +34,7 @@ RUNS = 200
 OPEN_APPROVALS = 1000
 """Maximum number of open approvals that are counted."""
 ACCOUNTED = 20
-"""Maximum number of driven runs with time accounts, which require reading their newest attempts."""
+"""Maximum number of driven runs with time accounts and forecasts, which require reading their newest attempts."""
 LEARNING = (*HEALTH, *THROUGHPUT)
 
 
@@ -76,7 +77,21 @@ class LedgerCollector(Collector):
         )
         yield _filled(names.ALARMS, self._ledger.run_list.alarms(runs))
         yield from self._costs(found.runs)
-        yield from self._times([run.id for run in found.runs if run.driver == DRIVEN][:ACCOUNTED])
+        driven = [run for run in found.runs if run.driver == DRIVEN][:ACCOUNTED]
+        yield from self._forecasts(driven)
+        yield from self._times([run.id for run in driven])
+
+    def _forecasts(self, runs: Sequence[ListedRun]) -> Iterator[Metric]:
+        made = {run.id: run_forecast(self._ledger, run, self._ledger.runs.revision(run.id).spec) for run in runs}
+        expected: dict[tuple[str, ...], float] = {}
+        deadlines: dict[tuple[str, ...], float] = {}
+        for run, each in made.items():
+            if each.expected_at is not None:
+                expected[run,] = each.expected_at / 1000
+            if each.deadline_at is not None:
+                deadlines[run,] = each.deadline_at / 1000
+        yield _filled(names.EXPECTED, expected)
+        yield _filled(names.DEADLINE, deadlines)
 
     def _costs(self, runs: Sequence[ListedRun]) -> Iterator[Metric]:
         cost: dict[tuple[str, ...], float] = {}

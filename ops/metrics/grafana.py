@@ -127,6 +127,15 @@ ONE_RUN = (
             ("Tokens per second", "tokens_per_second", "none"),
         )
     ),
+    Panel(
+        "Time to the expected end and to the deadline",
+        "timeseries",
+        (
+            (f"{of(names.EXPECTED, RUN)} - time()", "{{run}} expected end"),
+            (f"{of(names.DEADLINE, RUN)} - time()", "{{run}} deadline"),
+        ),
+        "s",
+    ),
     Panel("Iteration duration", "timeseries", ((of(names.ITERATION_SECONDS, RUN), "{{run}}"),), "s"),
     Panel(
         "Share of time by activity", "timeseries", ((of(names.TIME_SHARE, RUN), "{{run}} {{bucket}}"),), "percentunit"

@@ -65,6 +65,13 @@ ITERATION_SECONDS = MetricName(
 LEFT_SECONDS = MetricName(
     "yatt_run_left_seconds", "gauge", ("run",), "Time to the target at the pace of the newest iterations."
 )
+EXPECTED = MetricName(
+    "yatt_run_expected_end_timestamp_seconds",
+    "gauge",
+    ("run",),
+    "When a driven run reaches its target at its rate.",
+)
+DEADLINE = MetricName("yatt_run_deadline_timestamp_seconds", "gauge", ("run",), "A driven run's deadline.")
 LEARNING = MetricName("yatt_run_learning", "gauge", ("run", "metric"), "A learning metric of the newest iteration.")
 WAITING = MetricName(
     "yatt_run_waiting_since_timestamp_seconds",

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from db.write.aliases import AliasMove
+from db.write.checkpoint_requests import CheckpointRequest
 from db.write.records import CheckpointRow
 from flows.files.storage import verify_beside_driver
 from flows.run.home import Home
-from ops.queries.run_list import find_line
+from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError, DataError
 
 VERIFIED = "checkpoint_verified"
@@ -128,6 +129,20 @@ def verify(
     }
     link = ledger.events.append(run, VERIFIED, body)
     return row, Verification(link.at, by, not damage, damage)
+
+
+def request(ledger: Ledger, run: str, reason: str, by: str) -> CheckpointRequest:
+    """Asks the run's driver for a checkpoint after its current iteration; returns the request that is pending.
+
+    Raises `RunNotFound`; `ConfigurationError` if nobody drives the run, since then nobody can take it.
+    """
+    line = find_line(ledger, run)
+    if line.driver != DRIVEN:
+        raise ConfigurationError(
+            f"run {run}: it is {line.state} and has no driver, so nobody can take a checkpoint; "
+            f"`yatt resume {run}` continues it"
+        )
+    return ledger.checkpoint_requests.ask(run, reason, by)
 
 
 def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, term: int | None = None) -> CheckpointRow:

@@ -20,6 +20,7 @@ from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
 from flows.schedule.window_record import window_parameters
 from ops.queries.accounts import accounts
+from ops.queries.forecast import RunForecast, run_forecast
 from ops.queries.run_list import ListedRun, find_line
 
 SESSIONS, ALARMS = 20, 20
@@ -102,6 +103,7 @@ class RunView:
     spec_digest: str
     outbox_pending: int
     metrics: Mapping[str, float]
+    forecast: RunForecast
     under_way: tuple[OpenPhase, ...]
     phases: tuple[PhaseUse, ...]
     time: TimeView
@@ -130,6 +132,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         spec_digest=revision.digest,
         outbox_pending=ledger.run_list.outbox_pending([run]).get(run, 0),
         metrics=metrics,
+        forecast=run_forecast(ledger, line, revision.spec),
         under_way=tuple(_open(attempt) for attempt in history.attempts if attempt.ended_at is None),
         phases=phase_uses(history.attempts),
         time=time_view(history, accounted.accounts),

@@ -78,6 +78,8 @@ def test_samples_are_in_order_with_texts_tokens_and_validity(run: yatt.Run) -> N
 
 def test_a_run_without_a_driver_cannot_be_stopped_and_without_checkpoints_not_forked(run: yatt.Run) -> None:
     assert run.stop() is False
+    with pytest.raises(yatt.errors.ConfigurationError, match="has no driver"):
+        run.checkpoint()
     assert run.checkpoints() == ()
     with pytest.raises(yatt.errors.ConfigurationError, match="no checkpoint"):
         run.export()
@@ -113,6 +115,9 @@ def test_a_driven_run_is_waited_for_and_asked_to_stop(run: yatt.Run) -> None:
             yatt.resume(run)
         with pytest.raises(yatt.errors.LeaseHeld):
             run.rollback(1)
+        run.checkpoint("before the upgrade")
+        pending = ledger.checkpoint_requests.pending(run.id)
+        assert pending is not None and pending.reason == "before the upgrade"
         assert run.stop(within=5.0) is True
         assert ledger.runs.desired_state(run.id) == "stop"
         ledger.leases.release(fence)

@@ -82,7 +82,7 @@ def test_a_suspended_driver_holds_no_controller(
     attached: Head, actor_sets: list[RunActors], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yatt_core.run_actors.run_actors.LOOK_SECONDS", 1.0)
-    monkeypatch.setattr("yatt_core.run_actors.wave_collection.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("yatt_core.run_actors.streams.BLOCKED_LOOK_SECONDS", 1.0)
     spec = actors_spec(SLOW)
     with driver_stopped_at("collect", attached, NAMESPACE, tmp_path, SLOW), DriverBeat(2):
         actor_sets.append(actors := actors_of(spec, tmp_path, 2))
@@ -133,6 +133,34 @@ def test_cut_shards_are_not_started_and_controllers_are_free_again(actor_sets: l
     early = [first, *receipts]
     assert len(early) < len(tasks)
     assert len(list(actors.collect(tasks))) == len(tasks), "shards that were cut are made when requested again"
+
+
+def test_collection_and_evaluation_finish_with_what_is_there(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    """One engine, which takes about half a second for each decode batch of four answers."""
+    slow = (
+        "controllers.count=1",
+        "rollout.engine.instances=1",
+        "rollout.engine.base_seconds=0.1",
+        "rollout.batch_samples=4",
+        "data.held_out=16",
+    )
+    spec = actors_spec(*slow)
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    begin(actors)
+    tasks = shard_tasks(spec, 1)
+    made: list[ShardReceipt] = []
+    for receipt in actors.collect(tasks, lambda: len(made) >= 2):
+        made.append(receipt)
+    assert 2 <= len(made) < len(tasks)
+    actors.cut()
+    held_out = spec.data.held_out
+    some = actors.evaluate(RUN, 0, held_out, None, lambda answered: answered >= 4)
+    assert 4 <= len(some.rows) == len(some.tasks) < some.total == held_out
+    again = actors.evaluate(RUN, 0, held_out, some.rows)
+    assert (again.rows, again.tasks) == (some.rows, some.tasks), "the same tasks have the same answers"
+    whole = actors.evaluate(RUN, 0, held_out)
+    assert whole.rows == tuple(range(held_out))
+    assert tuple(whole.tasks[row] for row in some.rows) == some.tasks
 
 
 @VERIFY

@@ -70,10 +70,15 @@ def test_the_trainer_is_offloaded_while_others_work(
             assert actors.learn(batch_of(receipts, 1), prepared).version == 1
             assert [receipt.version for receipt in actors.sync(1)] == [1, 1]
             actors.evaluate(RUN, 1, 4)
-            used = actors.device_use()
-            assert used.keys() == {"rollout-0", "rollout-1", "trainer-0", "trainer-1"} and min(used.values()) >= 0.0
+            used = actors.process_use()
+            devices = {name: use.utilization for name, use in used.items() if use.utilization is not None}
+            assert (
+                devices.keys() == {"rollout-0", "rollout-1", "trainer-0", "trainer-1"} and min(devices.values()) >= 0.0
+            )
+            assert used.keys() == {*devices, "controller-0", "controller-1"}
+            assert all(use.holds.host_bytes > 1 << 20 for use in used.values())
             kill(actors._ranks[1])
-            assert set(actors.device_use()) == used.keys() - {"trainer-1"}, "a lost actor is left out"
+            assert set(actors.process_use()) == used.keys() - {"trainer-1"}, "a lost actor is left out"
     finally:
         actors.stop()
     turns = [what for what in waits if "offload" in what or "reload" in what or "rest" in what]

@@ -17,6 +17,7 @@ from tests.faults import hang_at
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.nodes import avoided_nodes, node_names
 from yatt_core.errors import InfrastructureError, StuckError
+from yatt_core.fault_stacks import kept_stacks
 from yatt_core.run_actors import calls
 from yatt_core.run_actors.watchdog import gather_stacks
 
@@ -48,6 +49,10 @@ def test_a_hanging_rollout_is_reported_and_replaced(
         assert failure.actor.startswith("rollout-") and "in generate for" in failure.reason
         assert f"{failure.actor} in generate for" in str(caught.value)
         assert "engines.py:" in str(caught.value) and "hang" in str(caught.value)
+        (kept,) = kept_stacks(tmp_path)
+        assert kept in str(caught.value) and f".{failure.actor}." in kept
+        native = (tmp_path / kept).read_text()
+        assert "hang" in native and "MainThread" in native, "of the thread that hangs, before the actor was ended"
         stack = next(record.getMessage() for record in caplog.records if "thread MainThread" in record.getMessage())
         assert "self._ready().stream(request)" in stack
         actors.deadline = 60.0

@@ -27,6 +27,7 @@ def test_every_act_names_who(
         seed_checkpoint(home, "toy-1", iteration, f"weights {iteration}")
     acts: list[tuple[str, dict[str, Any], str]] = [
         ("toy-2/stop", {}, "desired_state"),
+        ("toy-2/checkpoint", {}, "checkpoint_requested"),
         ("toy-1/tags", {"add": ["baseline"]}, "tags"),
         ("toy-1/checkpoints/1/verify", {}, "checkpoint_verified"),
         ("toy-1/promote", {"to": "candidate", "iteration": 1, "why": "best"}, "promotion"),

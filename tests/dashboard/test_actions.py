@@ -43,6 +43,15 @@ def test_stop_asks_the_driver_and_records_the_caller(ask: Ask, served: Context) 
     assert refused.status_code == 409 and refused.json()["detail"].startswith("run toy-1: ")
 
 
+def test_a_checkpoint_is_asked_of_the_driver(ask: Ask, served: Context) -> None:
+    answer = ask("toy-2/checkpoint", reason="before the upgrade")
+    assert answer.status_code == 200
+    request = served.ledger.checkpoint_requests.pending("toy-2")
+    assert request is not None and request.reason == "alice, through the dashboard: before the upgrade"
+    refused = ask("toy-1/checkpoint")
+    assert refused.status_code == 409 and "has no driver" in refused.json()["detail"]
+
+
 def test_a_driven_run_is_neither_resumed_nor_changed(ask: Ask, served: Context) -> None:
     head = served.ledger.events.head("toy-2")
     for path, body in (("resume", {}), ("retry", {"iteration": 3, "phase": "collect"}), ("rollback", {"to": 1})):

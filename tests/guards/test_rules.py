@@ -39,6 +39,14 @@ def found(rule: Rule, since: int = -1, **values: Sequence[float]) -> Finding | N
         ("truncation", "truncated_fraction", [0.4] * 10, [0.6] * 10, "at_most", 0.5),
         ("entropy", "entropy", [2.0] * 50 + [1.0] * 10, [2.0] * 50 + [0.3] * 10, "fall", 0.4),
         ("gradient_norm", "grad_norm", [1.0] * 20 + [9.0] * 3, [1.0] * 20 + [1.0, 1.0, 40.0], "rise", 10.0),
+        (
+            "idle_device",
+            "devices/least_utilization_percentage",
+            [2.0] + [40.0] * 9,
+            [40.0] * 5 + [1.0] * 10,
+            "at_least",
+            5.0,
+        ),
         ("throughput", "tokens_per_second", [100.0] * 20 + [50.0] * 10, [100.0] * 20 + [20.0] * 10, "fall", 30.0),
     ],
 )

@@ -31,6 +31,7 @@ from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.costs.billing import BILLING, BillingRecord, HeldDevices
 from yatt_core.costs.prices import Tariff
 from yatt_core.guards.findings import Alarm, Finding
+from yatt_core.spec import override_spec
 
 KILLED = """
 import os, signal, sys
@@ -64,6 +65,8 @@ def scraped(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
 def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> None:
     seed_checkpoint(home, "toy-1", 2)
     run = seed_run(home, committed=1)
+    due = override_spec(toy_spec(100), ["name=due", "guards.deadline.at=2099-01-01T00:00:00Z"], "test")
+    seed_run(home, committed=8, spec=due, ends=False)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder("another"), 600)
         ledger.waits.record(fence, WaitRow(run, "judge 'kind'", "status 503", 1000, 2000, 1))
@@ -96,9 +99,9 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
     assert (found["yatt_queue_held_devices"], found["yatt_queue_away_devices"]) == ({("main",): 2}, {("main",): 1})
     assert (found["yatt_queue_runs"]["running",], found["yatt_queue_scheduler_up"][()]) == (1, 1)
     assert found["yatt_approvals_open"] == {("pipeline",): 1} and found["yatt_approvals_longest_wait_seconds"][()] >= 0
-    assert found["yatt_runs"]["running",] == 1 and found["yatt_runs"]["failed",] == 0
+    assert found["yatt_runs"]["running",] == 2 and found["yatt_runs"]["failed",] == 0
     assert found["yatt_run_iteration"]["toy-1",] == 2
-    assert found["yatt_run_driven"] == {("toy-1",): 0, ("toy-2",): 1, (run,): 1}
+    assert found["yatt_run_driven"] == {("toy-1",): 0, ("toy-2",): 1, (run,): 1, ("due-1",): 1}
     assert sum(value for labels, value in found["yatt_run_time_ratio"].items() if "toy-2" in labels) == pytest.approx(1)
     assert list(found["yatt_run_failed_attempts_total"].values()) == [1]
     assert found["yatt_run_alarms_total"] == {("pause", "kl", run): 1}, "labels by their names"

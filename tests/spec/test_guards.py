@@ -14,7 +14,7 @@ from yatt_core.spec.sections.metric_names import RESULT_METRICS, TIMING_METRICS,
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 BUILT_IN = {
     "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length",
-    "non_finite", "unscored", "mostly_unscored", "unread_judgements",
+    "non_finite", "unscored", "mostly_unscored", "unread_judgements", "idle_device",
 }  # fmt: skip
 
 
@@ -24,6 +24,7 @@ def test_every_guard_is_on_and_only_one_pauses() -> None:
     assert {rule.name for rule in rules_of(guards) if rule.action != "alert"} == {"mostly_unscored"}
     assert guards.mostly_unscored is not None and guards.mostly_unscored.action == "pause"
     assert guards.stalled_phase is not None and guards.stalled_phase.action == "alert"
+    assert guards.creeping_memory is not None and guards.creeping_memory.action == "alert"
     assert not guards.budget.is_limited and guards.notify is None
 
 
@@ -58,8 +59,13 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
         ({"guards__kl__window": 0}, ('guards.kl.window: ', '0')),
         ({"guards__kl__action": "panic"}, ('guards.kl.action: ', "'alert'", "'pause'", "'rollback'", "'stop'")),
         ({"guards__throughput__action": "rollback"}, ('guards.throughput.action: ', "'alert'", "'pause'", "'stop'")),
+        ({"guards__idle_device__action": "rollback"}, ('guards.idle_device.action: ', "'alert'", "'pause'", "'stop'")),
+        ({"guards__creeping_memory__window": 5}, ('guards.creeping_memory.window: ', '5', '10')),
         ({"guards__stalled_phase__fraction": 1.0}, ('guards.stalled_phase.fraction: ', '1')),
         ({"guards__budget__wall_hours": 0}, ('guards.budget.wall_hours: ', '0')),
+        ({"guards__deadline__at": "2026-11-27"}, ('guards.deadline.at: ', 'time zone', '2026-11-27T18:00:00+01:00')),
+        ({"guards__deadline__at": 20261127}, ('guards.deadline.at: ', 'time zone')),
+        ({"guards__deadline__action": "rollback"}, ('guards.deadline.action: ', "'alert'", "'pause'", "'stop'")),
         ({"guards__notify__addresses": "https://hooks.example/secret"}, ('guards.notify.addresses: ', "{env: NAME}")),
         ({"guards__custom": [{"name": "x", "metric": "entropi", "at_most": 1}]},
          ('guards.custom.0.metric: ', "'entropi'", "'entropy'")),
@@ -103,6 +109,8 @@ def test_the_known_metrics_are_those_of_the_documentation() -> None:
         "seconds/waiting",
     }
     assert listed["result"] - families | {"sampling/invalid_groups", "sampling/cut_groups"} == RESULT_METRICS
-    of_machines = {name for name in listed["timing"] if name.startswith(("system/", "devices/", "endpoints/"))}
+    of_machines = {
+        name for name in listed["timing"] if name.startswith(("system/", "devices/", "endpoints/", "memory/"))
+    }
     assert of_machines and all(is_timing(name) for name in of_machines)
     assert listed["timing"] - families - of_machines == TIMING_METRICS

@@ -92,7 +92,7 @@ def test_every_part_is_frozen():
 
 def test_the_digest_is_pinned():
     """If this digest changes, every run in a ledger seems to have another spec, so a change must be deliberate."""
-    assert spec(name="pinned").digest == "2119d2ada18ebcd8ee8473dc8bd3edcb61d5338012803406f2c340b16c162818"
+    assert spec(name="pinned").digest == "6cefe8f10fb81db5bf86df84314266a4db986fb40687ecb0dcdf3a6ec62d3560"
 
 
 def test_the_digest_does_not_depend_on_the_order_of_keys_or_on_how_values_are_written():
@@ -184,6 +184,9 @@ def test_cutting_stragglers_prevents_exactness():
     (line,) = mistakes(dynamic_sampling=cut)
     assert tells(line, "exact: ", "false", "dynamic_sampling.overdispatch")
     assert spec(dynamic_sampling=cut, exact=False).samples_dynamically
+    for section in ("dynamic_sampling", "evaluation"):
+        (line,) = mistakes(**{f"{section}__deadline": {"seconds": 60}})
+        assert tells(line, "exact: ", "false", f"{section}.deadline")
     assert not spec().samples_dynamically
 
 
@@ -230,6 +233,10 @@ TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
                 "64",
                 "data.logical_shards",
             ),
+        ),
+        (
+            {"dynamic_sampling": {"deadline": {"seconds": 60}}, "exact": False, "data__logical_shards": 1},
+            ("dynamic_sampling.deadline: ", "data.logical_shards"),
         ),
         (
             {"rollout__max_new_tokens": 64, "model": {"kind": "from_config", "max_positions": 64}},

@@ -14,6 +14,7 @@ from typing import Any
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.use_meter import MemoryMeter, ProcessUse
 from yatt_core.collection.collector import Collector, OpenBatch
 from yatt_core.dispatch.generation import GenerationStream
 from yatt_core.dispatch.in_flight import BytesInFlight
@@ -24,9 +25,9 @@ from yatt_core.input_building.settling import settle_inputs
 from yatt_core.inputs.reader import Inputs
 from yatt_core.logs import actor_logs, log_context
 from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.protocols.answers import AnsweredTasks
 from yatt_core.protocols.receipts import (
     ActorIdentity,
-    EvaluateReceipt,
     EvaluateTask,
     InputsReceipt,
     ShardReceipt,
@@ -48,6 +49,7 @@ class Controller:
         self._name = f"controller-{index}"
         self._identity = actor_logs(self._folder, self._name, term)
         self._presence = Presence(self._name, term, self._spec.recovery.grace_seconds)
+        self._memory = MemoryMeter()
         self._scorer = RewardScorer(self._spec.rewards, self._folder)
         self._toolbox = Toolbox(self._spec.rollout.tools, self._folder)
         self._store = open_store(self._spec, self._folder)
@@ -90,25 +92,29 @@ class Controller:
         ):
             yield from collector.collect(tasks, stream)
 
-    def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
-        """Answers held-out tasks and scores the answers."""
+    def evaluate(self, task: EvaluateTask) -> Iterator[AnsweredTasks]:
+        """Answers held-out tasks and yields the scored answers of each decode batch, until the rest is cut."""
         inputs, codec = self._ready()
         answers = TaskAnswers(self._spec, codec, self._scorer, self._toolbox)
         in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
-        results: dict[int, TaskResult] = {}
         with (
             self._presence.serving("evaluate", task.term),
             GenerationStream[TaskBatch](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):
             for batch in answers.batches(task.start, inputs.held_out[task.start : task.stop]):
-                stream.submit(batch, answers.request(batch, task.weight_version))
+                if task.only is None or not task.only.isdisjoint(batch.rows):
+                    stream.submit(batch, answers.request(batch, task.weight_version))
             for batch, result in stream.results():
                 if answers.hear(batch, result):
                     stream.submit(batch, answers.request(batch, task.weight_version))
                 else:
-                    results.update(zip(batch.rows, answers.results(batch), strict=True))
-        return EvaluateReceipt(task.key, tuple(results[row] for row in range(task.start, task.stop)))
+                    yield _answered(task, batch.rows, answers.results(batch))
+
+    def process_use(self, term: int) -> ProcessUse:
+        """Returns what the process and its children hold; it has no device."""
+        with self._presence.serving("process_use", term):
+            return ProcessUse(None, self._memory.read())
 
     def answers(self, term: int, dependency: str) -> bool | None:
         """Returns whether what a reward function or a tool asks answers again; None if something else is away."""
@@ -125,3 +131,9 @@ class Controller:
         if self._inputs is None or self._codec is None:
             raise InfrastructureError(f"{self._name} was called before it was loaded")
         return self._inputs, self._codec
+
+
+def _answered(task: EvaluateTask, rows: range, results: Sequence[TaskResult]) -> AnsweredTasks:
+    """Returns the results of a decode batch that are wanted; its other tasks only shared the batch."""
+    wanted = [(row, found) for row, found in zip(rows, results, strict=True) if task.only is None or row in task.only]
+    return AnsweredTasks(tuple(row for row, _ in wanted), tuple(found for _, found in wanted))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.use_meter import MemoryMeter, ProcessUse
 from yatt_core.errors import InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.endpoint import EndpointJudge
@@ -34,6 +35,7 @@ class EndpointActor:
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._identity.name, term, grace)
         self._judge: Judge | None = None
+        self._memory = MemoryMeter()
 
     def load(self, term: int, blocks: Mapping[str, str]) -> ActorIdentity:
         """Finds the endpoint's API key; sends nothing yet.
@@ -53,6 +55,11 @@ class EndpointActor:
                 self._judge = judges[self._part.name]
         own = self._identity
         return ActorIdentity(own.name, own.pid, own.node, self._part.kind, holds=own_holdings())
+
+    def process_use(self, term: int) -> ProcessUse:
+        """Returns what the process holds; it has no device."""
+        with self._presence.serving("process_use", term):
+            return ProcessUse(None, self._memory.read())
 
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the endpoint and yields finished verdicts while the rest is in progress."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.transfers import TransferEnd
-from yatt_core.actors.use_meter import UseMeter
+from yatt_core.actors.use_meter import MemoryMeter, ProcessUse, UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.engines.rollout.vllm.span import Spanned
@@ -53,7 +53,7 @@ class RolloutActor:
         self._synced, self._update_began, self._held = SyncReceipt(instance, -1, 0.0), 0.0, ""
         self._folder, self._model_folder = Path(run_folder), Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", term)
-        self._use = UseMeter()
+        self._use, self._memory = UseMeter(), MemoryMeter()
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._identity.name, term, grace)
         self._transfers = TransferEnd(self._identity.name, self._presence)
@@ -220,10 +220,10 @@ class RolloutActor:
             # Removed one at a time, because another thread may be appending.
             return tuple(self._usage.popleft() for _ in range(len(self._usage)))
 
-    def device_use(self, term: int) -> float | None:
-        """Returns how busy the device was since the last call, in percent; None if that is not known."""
-        with self._presence.serving("device_use", term):
-            return self._use.read()
+    def process_use(self, term: int) -> ProcessUse:
+        """Returns how busy the device was since the last call, and what the process and its children hold."""
+        with self._presence.serving("process_use", term):
+            return ProcessUse(self._use.read(), self._memory.read())
 
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
         """Records a batch's work: one step per token of its longest sequence, each over the unfinished sequences.

@@ -18,7 +18,7 @@ from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.transfers import TransferEnd
-from yatt_core.actors.use_meter import UseMeter
+from yatt_core.actors.use_meter import MemoryMeter, ProcessUse, UseMeter
 from yatt_core.checkpoints.needed import Spans, bring_index, bring_needed, needed_folder, needed_spans
 from yatt_core.checkpoints.spread import bring_checkpoint
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
@@ -103,7 +103,7 @@ class TrainerActor:
         self._group = self._model_path = ""
         self._settled = False
         self._store = open_store(self._spec, self._folder)
-        self._use = UseMeter()
+        self._use, self._memory = UseMeter(), MemoryMeter()
         patience = self._spec.recovery.phase_deadline_seconds
         self._checkpoints = CheckpointWriter(self._folder, self._store, patience)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
@@ -134,10 +134,10 @@ class TrainerActor:
             node, host = ray.get_runtime_context().get_node_id(), get_node_ip_address()
             return RankState(self._engine_version(), engine.applied, self._group, in_flight, host, node)
 
-    def device_use(self, term: int) -> float | None:
-        """Returns how busy the device was since the last call, in percent; None if that is not known."""
-        with self._presence.serving("device_use", term):
-            return self._use.read()
+    def process_use(self, term: int) -> ProcessUse:
+        """Returns how busy the device was since the last call, and what the process and its children hold."""
+        with self._presence.serving("process_use", term):
+            return ProcessUse(self._use.read(), self._memory.read())
 
     def environment(self) -> dict[str, str]:
         """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""

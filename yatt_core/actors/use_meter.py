@@ -1,4 +1,4 @@
-"""How busy an actor's device was between two readings, in percent.
+"""How busy an actor's device was between two readings, in percent, and what its process holds.
 
 On CPU cores this is the processor time of the actor's process and its children. The use of a GPU is sampled by a thread,
 if nvidia-ml-py is installed.
@@ -9,13 +9,42 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 import psutil
 
-from yatt_core.actors.holdings import own_gpus
+from yatt_core.actors.holdings import own_gpus, own_holdings
 from yatt_core.cluster.gpus import Gpus
+from yatt_core.protocols.receipts import Holdings
 
 SAMPLE_SECONDS = 1.0
+FRESH_SECONDS = 5.0
+"""Readings of memory within this time are the same: looking for children reads all processes of the machine."""
+
+
+class ProcessUse(NamedTuple):
+    """What an actor uses.
+
+    utilization: how busy its device was since the last reading, in percent; None if it has none or that is not known.
+    holds: the memory of its process and children.
+    """
+
+    utilization: float | None
+    holds: Holdings
+
+
+class MemoryMeter:
+    """Reads what this process and its children hold, at most once in `FRESH_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._at, self._holds = -FRESH_SECONDS, Holdings()
+
+    def read(self) -> Holdings:
+        """Returns the newest reading."""
+        now = time.monotonic()
+        if now - self._at >= FRESH_SECONDS:
+            self._at, self._holds = now, own_holdings()
+        return self._holds
 
 
 class UseMeter:

@@ -16,6 +16,7 @@ import numpy as np
 
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.use_meter import MemoryMeter, ProcessUse
 from yatt_core.dispatch.pool import pool_setting
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.live import LiveInstance
@@ -59,6 +60,7 @@ class ContinuousActor:
             if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge)
         }
         self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
+        self._memory = MemoryMeter()
         self._role = self._started_with = ""
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
 
@@ -174,9 +176,10 @@ class ContinuousActor:
         self._presence.fence.check(term)
         return self._live.usage()
 
-    async def device_use(self, term: int) -> None:
-        """Returns None: there is no device."""
+    async def process_use(self, term: int) -> ProcessUse:
+        """Returns what the process holds; there is no device."""
         self._presence.fence.check(term)
+        return ProcessUse(None, self._memory.read())
 
     def _begin_with(self, role: str) -> None:
         """Takes the role of the first request if none is assigned yet, as after the replacement of a dead instance."""

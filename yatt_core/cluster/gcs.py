@@ -67,6 +67,13 @@ def node_of_actor(actor_id: str) -> str:
     return "".join(info.address.node_id.hex() for info in _actor_facts([actor_id]))
 
 
+def place_of_actor(actor_id: str) -> tuple[str, int]:
+    """Returns Ray's id of the node that an actor is on, and its process id; empty and 0 before it is placed."""
+    for info in _actor_facts([actor_id]):
+        return info.address.node_id.hex(), int(info.pid)
+    return "", 0
+
+
 def ended_actors(actor_ids: Sequence[str]) -> list[str]:
     """Returns those of the actors that have ended for good, by Ray's ids."""
     return [info.actor_id.hex() for info in _actor_facts(actor_ids) if info.state == ActorTableData.DEAD]

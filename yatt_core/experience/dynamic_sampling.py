@@ -220,13 +220,14 @@ class Sampling:
         shards = min(self.rule.shards, prompts)
         return WavePlan(len(self.outcomes), wanted, prompts, shards, self.gap, self.average_now)
 
-    def settle(self, plan: WavePlan, groups: WaveGroups, shards: int) -> WaveOutcome:
+    def settle(self, plan: WavePlan, groups: WaveGroups, shards: int, ends: bool = False) -> WaveOutcome:
         """Admits usable groups in prompt order up to the gap.
 
         After the last wave, groups that were not admitted fill the gap as padding, in prompt order over all
         waves.
 
         shards: the number of finished shards.
+        ends: whether no further wave may follow, because the iteration's time is over.
         """
         valid = groups.usable(self.rule)
         chosen = np.flatnonzero(valid)[: self.gap]
@@ -234,7 +235,7 @@ class Sampling:
         left[chosen] = False
         gap, count = self.gap - len(chosen), int(np.count_nonzero(valid))
         spare = tuple(groups.ordinals[left][:gap].tolist())
-        last = gap == 0 or plan.wave + 1 >= self.rule.max_waves
+        last = ends or gap == 0 or plan.wave + 1 >= self.rule.max_waves
         spares = [ordinal for outcome in self.outcomes for ordinal in outcome.spare] + list(spare)
         return WaveOutcome(
             groups=len(valid),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from yatt_core.guards.findings import Alarm, Seen
+from yatt_core.guards.memory import CreepingMemoryRule
 from yatt_core.guards.rules import PLAIN, Rule, Series, rules_of
 from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.rollout import RolloutSpec
@@ -64,10 +65,15 @@ class Judge:
     """The guards of a spec as a single function of the history.
 
     replayed: as in `rules_of`.
+    processes: the names of the run's processes, whose memory is watched.
     """
 
-    def __init__(self, spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = False) -> None:
+    def __init__(
+        self, spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = False, processes: Sequence[str] = ()
+    ) -> None:
         self.rules = rules_of(spec, rollout, replayed)
+        if spec.creeping_memory is not None and processes:
+            self.rules += (CreepingMemoryRule(spec.creeping_memory, tuple(processes)),)
 
     def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> Judged:
         """Returns the alarms of an iteration, which must be the last one in the history.

@@ -21,6 +21,7 @@ from yatt_core.spec.sections.guards import (
     NonFiniteGuard,
     RewardLengthGuard,
 )
+from yatt_core.spec.sections.metric_names import LEAST_BUSY
 from yatt_core.spec.sections.rollout import RolloutSpec
 
 REWARD, LENGTH, ACCURACY, SKIPPED = "reward/mean", "length/response_mean", "accuracy", "update/skipped"
@@ -268,6 +269,7 @@ def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = Fa
         ("mostly_unscored", "unscored_fraction"): spec.mostly_unscored,
         ("unread_judgements", "judge/unread"): spec.unread_judgements,
         ("throughput", "tokens_per_second"): spec.throughput,
+        ("idle_device", LEAST_BUSY): spec.idle_device,
     }
     rules: list[Rule] = [MetricRule(name, metric, guard) for (name, metric), guard in metric_guards.items() if guard]
     rules += [MetricRule(guard.name, guard.metric, guard) for guard in spec.custom]

@@ -147,13 +147,17 @@ class ShardReceipt:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateTask:
-    """Asks for the answers to a slice of the held-out tasks."""
+    """Asks for the answers to a slice of the held-out tasks.
+
+    only: indexes of the tasks that are wanted, here or in another slice; None for all.
+    """
 
     key: WorkKey
     term: int
     start: int
     stop: int
     weight_version: int
+    only: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +181,18 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateReceipt:
-    """The results of a slice of the held-out tasks, in order.
+    """The results of the held-out tasks that were answered, in order.
 
-    They are not summed here: the last bit of a sum over slices would depend on the number of controllers.
+    They are not summed here: the last bit of a sum over parts would depend on the number of controllers.
+
+    rows: indexes of the tasks among all held-out tasks.
+    total: number of all held-out tasks.
     """
 
     key: WorkKey
     tasks: tuple[TaskResult, ...]
+    rows: tuple[int, ...]
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,6 +296,10 @@ class ActorRegistry:
                 if _role(member.name) == CONTROLLER:
                     del self._members[member.name]  # the other actors continue without it
 
+    def actor_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns Ray's ids of actors, by name."""
+        return {name: self._members[name].actor_id for name in names if name in self._members}
+
     def end_stuck(self, name: str, reason: str) -> None:
         """Ends an actor that hangs."""
         self.lost(self._members[name].actor_id, reason)

@@ -21,6 +21,7 @@ from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, m
 from yatt_core.errors import InfrastructureError, StuckError, YattError
 from yatt_core.keys import WorkKey
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
+from yatt_core.run_actors.hung_stacks import keep_stacks
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks, missing_actors
 
 AFTERMATH_SECONDS = 5.0
@@ -155,7 +156,7 @@ class ActorCalls:
         return {name for name, report in reports.items() if not report.method}
 
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
-        """Names, logs and ends the actors that block the others; returns the error that reports them.
+        """Names, logs and ends the actors that block the others, once their stacks are kept; returns the error.
 
         Raises `FencedError` in a driver that was suspended, replaced and resumed: no actor is to blame for the
         deadline that it missed.
@@ -163,8 +164,10 @@ class ActorCalls:
         self.registry.require_current()
         reports = gather_stacks(self.registry.store, self._folder, self.registry.names)
         stuck, missing = find_stuck(self.registry.names, reports, awaited), missing_actors(reports)
+        kept = keep_stacks(self._folder, self.registry.actor_ids(stuck), self.interruptions)
         lines = [describe(actor, reports.get(actor), missing.get(actor, ())) for actor in stuck]
         for actor, line in zip(stuck, lines, strict=True):
             log_stacks(actor, reports.get(actor))
             self.registry.end_stuck(actor, f"stuck: {line}")
-        return StuckError(f"{missed}; stuck and ended: {'; '.join(lines)}")
+        stacks = f"; their stacks: {', '.join(map(str, kept))} in the run's folder" if kept else ""
+        return StuckError(f"{missed}; stuck and ended: {'; '.join(lines)}{stacks}")

@@ -9,7 +9,7 @@ names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import ray
 from yatt_core.actors.dispatcher import PlacementReport
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.trainer import RankState
+from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.errors import InfrastructureError
@@ -47,9 +48,10 @@ from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.blocked import FIRST_LOOK_SECONDS, LOOK_SECONDS, BlockedControllers
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
-from yatt_core.run_actors.device_use import device_use
+from yatt_core.run_actors.evaluation import evaluate
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
+from yatt_core.run_actors.process_use import process_use
 from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.trainer_ranks import TrainerRanks
@@ -306,15 +308,22 @@ class RunActors:
         rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
         return tuple(row for of_one in rows for row in of_one)
 
-    def device_use(self) -> dict[str, float]:
-        """Returns how busy the devices were since the last call, in percent, by the name of an instance or a rank."""
-        names = self._members(ROLLOUT, TRAINER)
-        return device_use(dict(zip(names, [*self._engines, *self._ranks], strict=True)), self._term)
+    def process_use(self) -> dict[str, ProcessUse]:
+        """Returns what the actors use, by their names: how busy devices were since the last call, and memory."""
+        roles = (ROLLOUT, TRAINER, CONTROLLER, ENDPOINT)
+        actors = {
+            name: actor
+            for role in roles
+            for name, actor in zip(self._registry.names_of(role), self._registry.of(role), strict=True)
+        }
+        return process_use(actors, self._term)
 
-    def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+    def collect(
+        self, tasks: Sequence[ShardTask], is_enough: Callable[[], bool] | None = None
+    ) -> Iterator[ShardReceipt]:
         """Distributes shards over the controllers and yields receipts as they arrive (`wave_collection.collect`)."""
         self._move_ranks("offload")
-        yield from collect(self._calls, tasks, self._blocked)
+        yield from collect(self._calls, tasks, self._blocked, is_enough)
 
     def rest(self) -> None:
         """Puts engines and judges to sleep unless the devices have enough memory for them and the trainer together."""
@@ -366,17 +375,30 @@ class RunActors:
         """Compares the trainer's weights with their commit, and the engines' with the trainer's (see `WeightSync`)."""
         self._weights.check(version, committed)
 
-    def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
-        """Has the held-out tasks answered, distributed over the controllers."""
+    def evaluate(
+        self,
+        run: str,
+        iteration: int,
+        held_out: int,
+        only: Collection[int] | None = None,
+        allows: Callable[[int], bool] | None = None,
+    ) -> EvaluateReceipt:
+        """Has the held-out tasks answered, distributed over the controllers.
+
+        only: indexes of the tasks to answer; None for all.
+        allows: given how many tasks are answered, returns True if the rest may be left out; None if all are needed.
+        """
         self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._term, everyone, Hold(), False)
         key = WorkKey(run, self._branch, iteration, "evaluate")
-        tasks = evaluate_tasks(key, self._term, held_out, len(self._controllers))
-        references = [actor.evaluate.remote(task) for actor, task in zip(self._controllers, tasks, strict=True)]
-        answers = self._calls.get(references, "the controllers to evaluate", self._members(CONTROLLER))
+        tasks = evaluate_tasks(key, self._term, held_out, len(self._controllers), only)
+        results = evaluate(self._calls, tasks, self._blocked, allows)
+        if len(results) < (held_out if only is None else len(only)):
+            self.cut()
         self.rest()
-        return answers
+        rows = tuple(sorted(results))
+        return EvaluateReceipt(key, tuple(results[row] for row in rows), rows, held_out)
 
     def copy_ahead(self, version: int) -> None:
         """Has the trainer begin to copy its tensors for the next checkpoint, beside calls that only read them."""

@@ -6,7 +6,7 @@ does what.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from yatt_core.keys import WorkKey
@@ -51,13 +51,17 @@ class ShardAssignment:
         return {name: tuple(tasks) for name, tasks in moved.items()}
 
 
-def evaluate_tasks(key: WorkKey, term: int, held_out: int, controllers: int) -> list[EvaluateTask]:
+def evaluate_tasks(
+    key: WorkKey, term: int, held_out: int, controllers: int, only: Collection[int] | None = None
+) -> list[EvaluateTask]:
     """Returns each controller's part of the held-out tasks.
 
     key: the evaluation's, without a shard.
+    only: indexes of the tasks to answer; None for all.
     """
+    wanted = None if only is None else frozenset(only)
     bounds = [held_out * part // controllers for part in range(controllers + 1)]
     return [
-        EvaluateTask(replace(key, shard=part), term, bounds[part], bounds[part + 1], key.iteration)
+        EvaluateTask(replace(key, shard=part), term, bounds[part], bounds[part + 1], key.iteration, wanted)
         for part in range(controllers)
     ]

@@ -7,27 +7,31 @@ a shard.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import ray
-
-from yatt_core.cluster.metering import first_ready, unwrap_ray_error
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import ShardReceipt, ShardTask
 from yatt_core.run_actors.actor_registry import DISPATCHER
-from yatt_core.run_actors.blocked import LOOK_SECONDS, BlockedControllers
+from yatt_core.run_actors.blocked import BlockedControllers
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.shard_assignment import Assigned, ShardAssignment
+from yatt_core.run_actors.streams import StreamWait, next_item
 
 log = logging.getLogger(__name__)
 
 
-def collect(calls: ActorCalls, tasks: Sequence[ShardTask], blocked: BlockedControllers) -> Iterator[ShardReceipt]:
+def collect(
+    calls: ActorCalls,
+    tasks: Sequence[ShardTask],
+    blocked: BlockedControllers,
+    is_enough: Callable[[], bool] | None = None,
+) -> Iterator[ShardReceipt]:
     """Distributes shards over the controllers and yields receipts as they arrive.
+
+    is_enough: returns True if the caller needs no more shards; None if it needs all.
 
     The shards of a lost controller go to the others, which adopt finished shards and continue unfinished ones.
     Raises `InfrastructureError` if no controller is left, and any exception that a live controller raised.
@@ -37,24 +41,14 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask], blocked: BlockedContr
     for key in [key for key in calls.dispatched if (key.branch, key.iteration) not in iterations]:
         del calls.dispatched[key]
     streams = _begin(calls, assignment.unfinished())
-    deadline = time.monotonic() + calls.deadline
+    wait = StreamWait(calls, "shard", blocked, is_enough)
     while streams:
-        left = deadline - time.monotonic()
-        unheard = blocked.unheard(list(streams.values()))
-        stream = first_ready(list(streams), min(left, LOOK_SECONDS) if unheard else left, calls.interruptions)
-        if stream is None and time.monotonic() < deadline:
-            blocked.look(unheard)  # one that it ends is lost, and so is its stream
-            continue
+        stream = wait.next_ready(streams)
         if stream is None:
-            waiting = list(dict.fromkeys(streams.values()))
-            if more := calls.more_time(calls.deadline, waiting, ", ".join(waiting)):
-                deadline = time.monotonic() + more
-                continue
-            raise calls.stuck(f"{', '.join(waiting)}: no shard within {calls.deadline:g} s", waiting)
+            return
         name = streams[stream]
-        blocked.heard([name])
         try:
-            receipt = _next_receipt(calls, stream, name)
+            receipt: ShardReceipt | None = next_item(calls, stream, name)
         except InfrastructureError as error:
             if name in calls.registry.names or (moved := assignment.lose(name)) is None:
                 raise
@@ -79,17 +73,3 @@ def _begin(calls: ActorCalls, assigned: Assigned) -> dict[Any, str]:
         calls.dispatched.update(task.key for task in tasks)
         streams[controllers[name].collect.options(num_returns="streaming").remote(told)] = name
     return streams
-
-
-def _next_receipt(calls: ActorCalls, stream: Any, name: str) -> ShardReceipt | None:
-    """Returns the next shard that a controller has sealed; None after the last."""
-    try:
-        with calls.interruptions.shielded():
-            reference = next(stream)
-    except StopIteration:
-        return None
-    except ray.exceptions.RayError as error:
-        calls.notice(error)
-        raise unwrap_ray_error(error, name) from error
-    receipt: ShardReceipt = calls.get([reference], name, [name])[0]
-    return receipt

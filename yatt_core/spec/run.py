@@ -187,6 +187,11 @@ class RunSpec(SpecModel):
             obstacles.append(
                 "dynamic_sampling.overdispatch cancels stragglers by arrival time, but exact needs every response"
             )
+        for key, finish in (("dynamic_sampling", self.dynamic_sampling), ("evaluation", self.evaluation)):
+            if finish.deadline is not None:
+                obstacles.append(
+                    f"{key}.deadline leaves out what is not finished by the clock, but exact needs everything"
+                )
         for tool in self.rollout.tools.functions if self.rollout.tools else ():
             if not tool.deterministic:
                 obstacles.append(f"the tool {tool.name!r} is not deterministic")

@@ -1074,6 +1074,19 @@ class Rollouts(TypedDict):
     samples: list[SampleView]
 
 
+class RunForecast(TypedDict):
+    """A run's forecast and deadline.
+
+    expected_at: when it reaches its target, in milliseconds since 1970; None if it has, or if there is no rate yet.
+    deadline_at: the same for its deadline; None if it has none.
+    text: both for people; empty if there is neither.
+    """
+
+    expected_at: int | None
+    deadline_at: int | None
+    text: str
+
+
 class RunList(TypedDict):
     """A page of matching runs.
 
@@ -1122,6 +1135,7 @@ class RunView(TypedDict):
     spec_digest: str
     outbox_pending: int
     metrics: dict[str, float]
+    forecast: RunForecast
     under_way: list[OpenPhase]
     phases: list[PhaseUse]
     time: TimeView

@@ -359,6 +359,11 @@ class Operations(Transport):
         )
         return found
 
+    def checkpoint(self, run_id: str, *, reason: str | None = None) -> Done:
+        """Asks the run's driver for a checkpoint after its current iteration; the run goes on."""
+        found: Done = self.call("POST", f"/api/v1/runs/{segment(run_id)}/checkpoint", body={"reason": reason})
+        return found
+
     def resume(self, run_id: str, *, reason: str | None = None, accept_drift: bool | None = None) -> Done:
         """Starts a driver, which continues after the last commit."""
         found: Done = self.call(

@@ -79,6 +79,13 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[StopForm, F
     return redirect_after(run_id, "stop")
 
 
+@router.post("/runs/{run_id}/checkpoint")
+def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+    """Asks the run's driver for a checkpoint."""
+    actions.checkpoint(served, by, run_id, asked)
+    return redirect_after(run_id, "checkpoint")
+
+
 @router.post("/runs/{run_id}/resume")
 def resume(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Resume, Form()]) -> Response:
     """Starts a driver."""

@@ -42,6 +42,7 @@ class Possible:
     """The actions that a run's state allows."""
 
     stop: bool
+    checkpoint: bool
     resume: bool
     retry: bool
     rollback: bool
@@ -49,13 +50,14 @@ class Possible:
 
 
 def possible(run: ListedRun) -> Possible:
-    """Returns the actions that a run's state allows: stopping needs a driver; all others require that there is none.
+    """Returns the actions that a run's state allows: a stop or a checkpoint needs a driver; all others, that there is none.
 
     delete: the run has no commit; the deletion itself checks the rest.
     """
     driven = run.driver == DRIVEN
     return Possible(
         stop=driven and run.desired_state != "stop",
+        checkpoint=driven,
         resume=not driven and run.iteration < run.target_iterations,
         retry=not driven and run.state == "failed",
         rollback=not driven and run.iteration > 0,
@@ -119,6 +121,7 @@ class Visit:
 
 DONE = {
     "stop": "The run was asked to stop; it will stop at its next safe point.",
+    "checkpoint": "A checkpoint was asked for; it is taken after the current iteration, and the run goes on.",
     "start": "The run was created, and its driver was started; output goes to resume.log in the run's folder.",
     "resume": "A driver was started; it appears here once it has the lease.",
     "retry": "The phase's retry budget was restored, and a driver was started.",

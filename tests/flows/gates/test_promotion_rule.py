@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ GATE = "gates.promotion={names: [ann]}"
 
 @pytest.fixture(autouse=True)
 def _evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluate(self: Any, run: str, iteration: int, held_out: int) -> Sequence[EvaluateReceipt]:
+    def evaluate(self: Any, run: str, iteration: int, held_out: int, only: None = None) -> EvaluateReceipt:
         tasks = tuple(TaskResult(f"t{n}", 0, 1, int(n < RIGHT[iteration]), 0.0) for n in range(TASKS))
-        return [EvaluateReceipt(WorkKey(run, 0, iteration, "evaluate"), tasks)]
+        return EvaluateReceipt(WorkKey(run, 0, iteration, "evaluate"), tasks, tuple(range(TASKS)), TASKS)
 
     monkeypatch.setattr(BranchRunActors, "evaluate", evaluate)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from yatt_core.keys import WorkKey
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 from yatt_core.protocols.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, TaskResult, UpdateReceipt
-from yatt_core.spec import parse_spec
+from yatt_core.spec import override_spec, parse_spec
 from yatt_core.spec.sections.metric_names import is_known
 
 KEY = WorkKey("toy-1", 0, 1, "learn")
@@ -96,13 +97,17 @@ def test_what_it_took_to_ask_endpoints_is_added_up_over_shards_and_attempts() ->
 
 def answered(*rewards: float, samples: int = 1, source: int = 0) -> EvaluateReceipt:
     """Returns the receipt of tasks of which those with a reward of 1 were answered correctly."""
-    return EvaluateReceipt(
-        KEY, tuple(TaskResult("p", source, samples, samples * (each == 1.0), each, each) for each in rewards)
-    )
+    tasks = tuple(TaskResult("p", source, samples, samples * (each == 1.0), each, each) for each in rewards)
+    return EvaluateReceipt(KEY, tasks, tuple(range(len(tasks))), len(tasks))
 
 
-def test_evaluation_adds_up_its_slices() -> None:
-    found = values(evaluation_metrics([answered(1.0, 0.5, 0.0), answered(1.0)], toy_spec()))
+def together(*parts: EvaluateReceipt) -> EvaluateReceipt:
+    tasks = tuple(task for part in parts for task in part.tasks)
+    return EvaluateReceipt(KEY, tasks, tuple(range(len(tasks))), len(tasks))
+
+
+def test_an_evaluation_is_the_mean_over_its_tasks() -> None:
+    found = values(evaluation_metrics(answered(1.0, 0.5, 0.0, 1.0), toy_spec()))
     low, high = wilson_interval(0.5, 4)
     bounds = {"evaluation/accuracy_low": low, "evaluation/accuracy_high": high}
     assert found == {"evaluation/accuracy": 0.5, "evaluation/reward": 0.625, **bounds}
@@ -112,7 +117,7 @@ def test_an_evaluation_of_samples_has_its_estimates_by_source() -> None:
     tree = toy_spec().model_dump(mode="json")
     tree["data"]["sources"] = [{**tree["data"]["sources"][0], "name": name} for name in ("easy", "hard")]
     tree["evaluation"]["sampling"] = {"samples": 4, "pass_at": [1, 2], "vote": {}}
-    receipts = [answered(1.0, 0.5, samples=4), answered(0.0, samples=4, source=1)]
+    receipts = together(answered(1.0, 0.5, samples=4), answered(0.0, samples=4, source=1))
     found = values(evaluation_metrics(receipts, parse_spec(tree, "two sources")))
     expected = {"accuracy": (1 / 3, 1 / 2, 0), "pass_at_1": (1 / 3, 1 / 2, 0), "pass_at_2": (1 / 3, 1 / 2, 0)}
     for name, by_part in {**expected, "majority": (0.5, 0.75, 0)}.items():
@@ -123,15 +128,21 @@ def test_an_evaluation_of_samples_has_its_estimates_by_source() -> None:
     assert all(is_known(key) for key in found)
 
 
-def test_the_number_of_slices_does_not_change_the_reward() -> None:
-    """Sums by slice would differ in the last bit: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
+def test_the_order_of_tasks_does_not_change_the_reward() -> None:
+    """Sums in order would differ in the last bit: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
     rewards = (0.1, 0.2, 0.3, 0.7, 1e-9, 0.1)
-    found = set()
-    for cut in range(1, 6):
-        parts = (rewards[:cut], rewards[cut:])
-        receipts = [answered(*part) for part in parts]
-        found.add(values(evaluation_metrics(receipts, toy_spec()))["evaluation/reward"])
-    assert len(found) == 1
+    turned = [rewards[cut:] + rewards[:cut] for cut in range(6)]
+    assert len({values(evaluation_metrics(answered(*each), toy_spec()))["evaluation/reward"] for each in turned}) == 1
+
+
+def test_an_evaluation_says_how_many_tasks_its_figures_are_about() -> None:
+    spec = override_spec(toy_spec(), ["exact=false", "evaluation.deadline.seconds=9"], "test")
+    receipt = replace(answered(1.0, 0.0, 1.0), rows=(0, 2, 5), total=7)
+    found = values(evaluation_metrics(receipt, spec))
+    assert (found["evaluation/tasks"], found["evaluation/unanswered"]) == (3.0, 4.0)
+    assert found["evaluation/accuracy"] == pytest.approx(2 / 3), "of those that are answered"
+    assert all(is_known(key) for key in found)
+    assert "evaluation/tasks" not in values(evaluation_metrics(receipt, toy_spec()))
 
 
 def test_timings_are_of_class_timing() -> None:

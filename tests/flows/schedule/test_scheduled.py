@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ from uuid import uuid4
 import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
+from prefect.exceptions import TerminationSignal
 
 from db.core.engine import Fence
 from db.core.errors import RunNotFound
@@ -27,7 +30,7 @@ from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, SilentObserver
 from flows.schedule import scheduled, window_start
 from flows.schedule.parameters import WindowParameters
-from flows.schedule.scheduled import drive_window
+from flows.schedule.scheduled import drive_window, stopped_in_order
 from flows.schedule.window_record import record_window, recorded_windows
 from flows.schedule.window_start import BegunWindow, Ending, begin_window
 from ops.cli.commands.inspection.show import run_facts
@@ -377,3 +380,47 @@ def check_files(spec: RunSpec, copies: Path) -> None:
     problems = Problems()
     check_functions(spec, problems, copies)
     problems.raise_any()
+
+
+def during_the_start(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    monkeypatch.setattr("flows.driver.services.SessionServices.choose_server", lambda services: act())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_window_cancelled_during_its_start_stops_as_one_that_trains(
+    home: Home, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """In place of Prefect's handler of SIGTERM, which ends a flow run as crashed."""
+    run = seed_run(home, spec=untracked(toy_spec(9)))
+    during_the_start(monkeypatch, lambda: os.kill(os.getpid(), number))
+
+    def crash(*_: object) -> None:
+        raise TerminationSignal(number)
+
+    previous = signal.signal(number, crash)
+    try:
+        ending = stopped_in_order(home, run, lambda: ending_of_window(home, run, FakeClock()))
+        assert signal.getsignal(number) is crash, "the handler is restored"
+    finally:
+        signal.signal(number, previous)
+    assert (ending.type.value, ending.name) == ("COMPLETED", "Completed")
+    assert ending.message == f"run {run} is stopped at iteration 2: the window was asked to stop during its start"
+    with Ledger.open(home.ledger) as ledger:
+        line = ledger.overview.line(run)
+        assert (line.run.state, line.run.state_reason, line.holder) == ("stopped", "stop requested", None)
+        assert ledger.leases.lost_in_a_row(run, "yatt driver of ", 0) == 0
+
+
+def test_a_window_cancelled_before_it_holds_the_run_leaves_it_alone(home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        head = ledger.events.head(run)
+
+    def body() -> Ending:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal interrupts at once")
+
+    ending = stopped_in_order(home, run, body)
+    assert ending.name == "Completed" and f"run {run} is stopped at iteration 2" in (ending.message or "")
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.events.head(run) == head

@@ -38,6 +38,7 @@ def test_stop_fork_rollback_and_revision_name_who(yatt: Yatt, home: Home, run: s
     driven = seed_run(home, ends=False)
     acts = [
         (("stop", driven), driven, "desired_state"),
+        (("checkpoint", driven), driven, "checkpoint_requested"),
         (("fork", run, "--at", "2", "--name", "heir"), "heir-1", "fork"),
         (("fork", run, "--at", "2", "--name", "heir"), "heir-2", "spec_revision"),
         (("resume", run, "--set", "iterations=9"), run, "spec_revision"),

@@ -17,6 +17,7 @@ from ops.presentation import output
 from ops.presentation.time_accounts import advice_line, bar
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run, write_copied_logs
+from yatt_core.fault_stacks import KEPT
 
 RESULT_KEYS = (
     "run",
@@ -80,6 +81,15 @@ def test_show_begins_with_the_results(yatt: Yatt, run: str) -> None:
     text = yatt("show", run).out
     assert "toy-1 is stopped (stop requested), iteration 2 of 4" in text
     assert document["metrics_digest"] in text
+
+
+def test_show_names_the_stacks_of_actors_that_hung(yatt: Yatt, home: Home, run: str) -> None:
+    assert yatt("show", run, "-o", "json").document["stacks"] == []
+    folder = home.run_folder(run) / KEPT
+    folder.mkdir(parents=True)
+    for name in ("i3.learn.trainer-0.1000.txt", "i2.collect.rollout-0.999.txt"):
+        (folder / name).write_text("stacks")
+    assert f"2 in the folder, the newest {KEPT}/i3.learn.trainer-0.1000.txt" in yatt("show", run).out
 
 
 @pytest.mark.parametrize("name", ["toy-1", "toy-", "t", "latest"])

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.sections.finishing import FinishSpec
 
 
 class OverDispatchSpec(SpecModel):
@@ -29,6 +30,8 @@ class AllGroups(SpecModel):
     kind: Literal["all"] = "all"
     overdispatch: OverDispatchSpec | None = None
     """`null`: waits for every response."""
+    deadline: FinishSpec | None = None
+    """Leaves out the logical shards that are not sealed in time; their prompts are passed over. `null`: waits."""
 
 
 class WavesSpec(SpecModel):
@@ -51,6 +54,9 @@ class WavesSpec(SpecModel):
     """Decay of the running average, which starts at 1: the fraction of its old value that a wave keeps."""
     overdispatch: OverDispatchSpec | None = None
     """`null`: waits for every response."""
+    deadline: FinishSpec | None = None
+    """Leaves out the logical shards that are not sealed in time; their prompts are passed over. The wave in progress is
+    then the last. `null`: waits."""
 
 
 class ValidGroups(WavesSpec):
@@ -86,6 +92,8 @@ def misfits(sampling: DynamicSamplingSpec, samples: int, wanted: int, shards: in
             f"dynamic_sampling.keep: {sampling.keep} best and {sampling.keep} worst samples are more than "
             f"rollout.samples_per_prompt {samples}; expected at most {samples // 2}"
         )
+    if sampling.deadline is not None and min(shards, wanted) < 2:
+        yield "dynamic_sampling.deadline: with one logical shard nothing can be left out; raise data.logical_shards"
     if sampling.overdispatch is not None:
         sent = math.ceil(wanted * sampling.overdispatch.factor)
         largest = math.ceil(sent / min(shards, sent))

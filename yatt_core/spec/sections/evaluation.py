@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.sections.finishing import FinishSpec
 
 ANSWER_GROUP = "(?P<answer>"
 """What a pattern needs to name the part that is the answer."""
@@ -112,10 +113,13 @@ class EvaluationSpec(SpecModel):
     suites: tuple[ScheduledSuite, ...] = ()
     """Suites on which kept checkpoints are evaluated while the run goes on."""
 
+    deadline: FinishSpec | None = None
+    """Leaves out the tasks that are not answered in time; no figure counts them. `null`: waits for every answer."""
+
     @property
     def needs_responses(self) -> bool:
         """True if a setting has no meaning for a run that generates nothing."""
-        return self.sampling is not None or self.promotion is not None or bool(self.suites)
+        return self.sampling is not None or self.promotion is not None or bool(self.suites) or self.deadline is not None
 
     @property
     def samples(self) -> int:

@@ -6,10 +6,20 @@ Every guard is enabled, with defaults well outside the range of a healthy run; `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
@@ -151,6 +161,34 @@ class ThroughputGuard(MetricGuard):
     """Minimum mean that raises no alarm, as a fraction of the median of the values before the window."""
 
 
+class IdleDeviceGuard(MetricGuard):
+    """Watches `devices/least_utilization_percentage`: a device does next to nothing from iteration to iteration."""
+
+    action: TimedAction = "alert"
+    """As described for `throughput`."""
+    window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
+    """Number of recent values whose mean is checked, as soon as that many exist."""
+    at_least: float | None = 5.0
+    """Minimum mean that raises no alarm, in percent."""
+
+
+class CreepingMemoryGuard(SpecModel):
+    """Watches `memory/PROCESS/...`: a process holds more and more memory, on its host or on its device.
+
+    The slope is the median of the slopes between all values of the window, and both halves of the window must grow, so that
+    starts, restarts, single large batches and growth that levels off raise no alarm.
+    """
+
+    action: TimedAction = "alert"
+    """As described for `throughput`."""
+    window: int = Field(default=50, ge=10, le=200)
+    """Number of recent values that are checked, as soon as that many exist. An alarm is about new values only."""
+    growth: PositiveFloat = 0.2
+    """Minimum growth over the window that raises an alarm, as a fraction of the median of its values."""
+    megabytes: NonNegativeFloat = 512.0
+    """Minimum growth over the window that raises an alarm, in megabytes."""
+
+
 class CustomGuard(MetricGuard):
     """A user-defined guard of any metric."""
 
@@ -230,6 +268,31 @@ class BudgetGuard(SpecModel):
         return self.cost is not None or self.carbon_kg is not None
 
 
+def _moment(given: object) -> datetime:
+    """Returns a date and time as given or written; a number, a day alone or a time without a zone would be guessed."""
+    try:
+        at = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+    except ValueError:
+        at = None
+    if isinstance(given, int | float) or at is None or at.tzinfo is None:
+        raise ValueError("expected a date and time with a time zone, such as 2026-11-27T18:00:00+01:00")
+    return at
+
+
+class DeadlineGuard(SpecModel):
+    """The time by which the run should reach its target, and what happens if it has not.
+
+    As soon as the forecast, by the durations of the newest iterations, is later than the deadline, an alarm with the
+    action `alert` is raised.
+    """
+
+    at: Annotated[AwareDatetime, BeforeValidator(_moment)] | None = None
+    """The deadline, with a time zone, such as 2026-11-27T18:00:00+01:00. `null`: none."""
+    action: TimedAction = "alert"
+    """What happens once the deadline has passed, as described for `kl`. With `pause` and `stop` the run does not
+    continue until the deadline is moved."""
+
+
 class NotifySpec(SpecModel):
     """Where to send alarms and the news that the run was paused or has failed."""
 
@@ -255,9 +318,12 @@ class GuardsSpec(SpecModel):
     unread_judgements: UnreadJudgementsGuard | None = UnreadJudgementsGuard()
     throughput: ThroughputGuard | None = ThroughputGuard()
     stalled_phase: StalledPhaseGuard | None = StalledPhaseGuard()
+    idle_device: IdleDeviceGuard | None = IdleDeviceGuard()
+    creeping_memory: CreepingMemoryGuard | None = CreepingMemoryGuard()
     custom: tuple[CustomGuard, ...] = ()
     """Guards of other metrics, or of the same metrics with other bounds."""
     budget: BudgetGuard = BudgetGuard()
+    deadline: DeadlineGuard = DeadlineGuard()
     rollback_limit: PositiveInt = 3
     """Number of rollbacks by guards to the same iteration after which the run pauses."""
     notify: NotifySpec | None = None

@@ -23,7 +23,8 @@ RESULT_METRICS = frozenset(
         "evaluation/reward", "update/skipped",
         "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
-        "unscored_fraction", "evaluation/unscored", "judge/unread", "judge/unparsed", "judge/cut",
+        "unscored_fraction", "evaluation/unscored", "evaluation/tasks", "evaluation/unanswered",
+        "judge/unread", "judge/unparsed", "judge/cut",
         "evaluation/loss", "evaluation/margin", "preference/accuracy", "preference/margin",
     }
 )  # fmt: skip
@@ -40,7 +41,9 @@ TIMING_METRICS = frozenset(
     }
 )  # fmt: skip
 """Metrics that depend on timing, load and attempts."""
-TIMING_FAMILIES = ("seconds/", "system/", "devices/", "endpoints/")
+TIMING_FAMILIES = ("seconds/", "system/", "devices/", "endpoints/", "memory/")
+LEAST_BUSY = "devices/least_utilization_percentage"
+"""How busy the least busy device was."""
 
 
 def is_timing(metric: str) -> bool:

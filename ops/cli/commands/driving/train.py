@@ -1,4 +1,4 @@
-"""`yatt train`, `yatt resume` and `yatt stop`: drive a run in the foreground, or ask its driver to stop.
+"""`yatt train`, `resume`, `stop` and `checkpoint`: drive a run in the foreground, or ask something of its driver.
 
 Consumes a spec or a run's name; writes progress to standard error and, at the end, a summary or one JSON object to standard
 output. Problems that prevent a start (spec, model, disk) are reported before anything is written.
@@ -62,6 +62,7 @@ def register(app: typer.Typer) -> None:
     )
     app.command(epilog=examples(*resumes))(resume)
     app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
+    app.command(epilog=examples("yatt checkpoint latest", "yatt checkpoint quickstart-3 --wait"))(checkpoint)
 
 
 def train(
@@ -323,6 +324,49 @@ def stop(
     else:
         limit = "after its current iteration" if within is None else f"within {within:g} s"
         write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")
+
+
+def checkpoint(
+    run: RunArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the checkpoint is durable.")] = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Ask a run's driver for a checkpoint after its current iteration; the run goes on."""
+    from flows.run.home import Home
+    from ops.queries.checkpoints import request
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        name = find_run(ledger, run)
+        asked = request(ledger, name, "yatt checkpoint", acting_name())
+        taken = _await_checkpoint(ledger, name, asked.seq) if wait else None
+    if output is Output.JSON:
+        write_json({"run": name, "asked": True, "iteration": taken})
+    elif taken is None:
+        write(f"{name} is asked for a checkpoint after its current iteration")
+    else:
+        write(f"{name}: the checkpoint of iteration {taken} is durable")
+
+
+def _await_checkpoint(ledger: Ledger, run: str, request: int) -> int:
+    """Waits until a request for a checkpoint is met; returns the checkpoint's iteration.
+
+    Raises `InfrastructureError` if the driver ends before.
+    """
+    from yatt_core.errors import InfrastructureError
+
+    message(f"{run}: waiting for the checkpoint")
+    while True:
+        driven = _is_driven(ledger.overview.line(run))
+        taken = ledger.checkpoint_requests.met_by(run, request)
+        if taken is not None:
+            return taken
+        if not driven:
+            raise InfrastructureError(
+                f"run {run}: its driver ended before the checkpoint was durable; `yatt resume {run}` continues the run "
+                "and takes it"
+            )
+        time.sleep(WAIT_SECONDS)
 
 
 def _is_driven(line: RunLine) -> bool:

@@ -88,6 +88,9 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     """Returns a run's results and overview as plain values."""
     from flows.run.results import run_results
     from flows.schedule.window_record import window_parameters
+    from ops.queries.forecast import run_forecast
+    from ops.queries.run_list import find_line
+    from yatt_core.fault_stacks import kept_stacks
 
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
@@ -103,11 +106,13 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "term": line.term,
         "driver": driver(line),
         "last_commit_age": line.last_commit_age,
+        "forecast": asdict(run_forecast(ledger, find_line(ledger, run), revision.spec)),
         "sft": revision.spec.get("sft") is not None,
         "spec_revision": revision.revision,
         "spec_digest": revision.digest,
         "mlflow_run_id": line.run.mlflow_run_id,
         "folder": str(home.run_folder(run)),
+        "stacks": kept_stacks(home.run_folder(run)),
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
         "curves": _curves(ledger, run),
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
@@ -190,6 +195,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
         ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
+        *([("forecast", facts["forecast"]["text"])] if facts["forecast"]["text"] else []),
         ("driver", facts["driver"] or "none"),
         ("weights digest", facts["weights_digest"] or "-"),
         ("experience digest", facts["experience_digest"]),
@@ -200,6 +206,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
+        *_hung(facts["stacks"]),
     ]
 
 
@@ -207,6 +214,11 @@ def _waiting(wait: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     from db.write.waits import WaitRow
 
     return [] if wait is None else [("waiting", wait_text(WaitRow(**wait), time.time()))]
+
+
+def _hung(stacks: list[str]) -> list[tuple[str, str]]:
+    """Returns where the stacks of actors that hung are."""
+    return [("stacks of hung actors", f"{len(stacks)} in the folder, the newest {stacks[0]}")] if stacks else []
 
 
 def _untold(pending: int) -> list[tuple[str, str]]:

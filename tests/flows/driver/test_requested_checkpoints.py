@@ -1,0 +1,77 @@
+"""A checkpoint that an operator asks for: taken after the iteration, once, whatever happens to the driver meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.flows.simulated import Simulation
+
+OVERRIDES = ("iterations=6", "checkpoints.every=100", "checkpoints.keep=9")
+
+
+def taken(simulation: Simulation) -> list[int]:
+    with simulation.ledger() as ledger:
+        return sorted(row.iteration for row in ledger.records.own_checkpoints(simulation.run))
+
+
+def ask(simulation: Simulation) -> None:
+    with simulation.ledger() as ledger:
+        ledger.checkpoint_requests.ask(simulation.run, "before the upgrade", "alice")
+
+
+def finish(simulation: Simulation) -> None:
+    outcome = simulation.drive()
+    assert outcome is not None and (outcome.state, outcome.iteration) == ("completed", 6)
+
+
+@pytest.mark.parametrize("phase", ["collect", "learn", "sync", "commit"])
+def test_the_run_goes_on_and_takes_it_once(tmp_path: Path, phase: str) -> None:
+    simulation = Simulation.of(tmp_path, *OVERRIDES)
+    assert simulation.drive(killed_at=f"{phase}:3") is None
+    ask(simulation)
+    ask(simulation)  # changes nothing while one is pending
+    finish(simulation)
+    assert taken(simulation) == [0, 3, 6]
+    with simulation.ledger() as ledger:
+        (request,) = ledger.events.of_kind(simulation.run, "checkpoint_requested")
+        (met,) = ledger.events.of_kind(simulation.run, "checkpoint_request_met")
+        assert (met.body["request"], met.body["iteration"]) == (request.seq, 3)
+        assert ledger.checkpoint_requests.pending(simulation.run) is None
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("place", ["checkpoint:4", "commit:4", "committed:4", "collect:5", "learn:5", "committed:5"])
+def test_a_request_outlives_its_driver(tmp_path: Path, place: str, cold: bool) -> None:
+    simulation = Simulation.of(tmp_path, *OVERRIDES)
+    assert simulation.drive(killed_at="committed:3") is None
+    ask(simulation)
+    assert simulation.drive(killed_at=place) is None
+    assert simulation.drive(cold=cold) is not None
+    made = taken(simulation)
+    assert made[0] == 0 and made[1] in (4, 5) and made[-1] == 6
+    assert len(made) in (3, 4), "one more at most, if the driver died while the first was being published"
+    with simulation.ledger() as ledger:
+        (met,) = ledger.events.of_kind(simulation.run, "checkpoint_request_met")
+        assert met.body["iteration"] == made[1] and ledger.checkpoint_requests.pending(simulation.run) is None
+
+
+def test_the_weights_are_those_of_a_run_that_nobody_asked(tmp_path: Path) -> None:
+    one, other = (Simulation.of(tmp_path / name, *OVERRIDES) for name in ("one", "other"))
+    assert one.drive(killed_at="collect:3") is None
+    ask(one)
+    finish(one)
+    finish(other)
+    with one.ledger() as asked, other.ledger() as plain:
+        for iteration in range(7):
+            there, here = (ledger.commits.at(run, iteration) for ledger, run in ((plain, other.run), (asked, one.run)))
+            assert there is not None and here is not None and there.weights_digest == here.weights_digest
+
+
+def test_a_checkpoint_of_the_commit_meets_the_request_at_once(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *OVERRIDES)
+    assert simulation.drive(until=3) is not None
+    ask(simulation)
+    finish(simulation)
+    assert taken(simulation) == [0, 3, 6]
