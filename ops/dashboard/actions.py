@@ -129,6 +129,14 @@ def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Asked) -> Done:
     return _done(served, "checkpoint", by, run_id, "asked for a checkpoint")
 
 
+@router.post("/try-now")
+def try_now(served: Served, by: Acting, run_id: RunId) -> Done:
+    """Has the driver of a run that waits look at once whether what it waits for is back; the same as `yatt resume --now`."""
+    if not served.ledger.waits.ask(run_id, by):
+        raise ConfigurationError(f"run {run_id}: it waits for nothing outside, so there is nothing to try")
+    return _done(served, "try-now", by, run_id, "asked to try at once")
+
+
 @router.post("/resume", status_code=HTTPStatus.ACCEPTED)
 def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
     """Starts a driver, which continues after the last commit."""

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
+from db.write.waits import WaitRow
 from flows.run.home import Home
 from flows.run.lease import KEEPER
 from ops.cli.people import acting_name
@@ -50,6 +52,15 @@ def test_a_checkpoint_is_asked_of_the_driver(ask: Ask, served: Context) -> None:
     assert request is not None and request.reason == "alice, through the dashboard: before the upgrade"
     refused = ask("toy-1/checkpoint")
     assert refused.status_code == 409 and "has no driver" in refused.json()["detail"]
+
+
+def test_a_run_that_waits_is_asked_to_try_at_once(ask: Ask, served: Context) -> None:
+    refused = ask("toy-2/try-now")
+    assert refused.status_code == 409 and "waits for nothing outside" in refused.json()["detail"]
+    fence = Fence("toy-2", 1)
+    served.ledger.waits.record(fence, WaitRow("toy-2", "judge 'kind'", "status 503", 1, 2, 1))
+    assert ask("toy-2/try-now").status_code == 200
+    assert served.ledger.waits.take(fence)
 
 
 def test_a_driven_run_is_neither_resumed_nor_changed(ask: Ask, served: Context) -> None:

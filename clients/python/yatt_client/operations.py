@@ -364,6 +364,11 @@ class Operations(Transport):
         found: Done = self.call("POST", f"/api/v1/runs/{segment(run_id)}/checkpoint", body={"reason": reason})
         return found
 
+    def try_now(self, run_id: str) -> Done:
+        """Has the driver of a run that waits look at once whether what it waits for is back; the same as `yatt resume --now`."""
+        found: Done = self.call("POST", f"/api/v1/runs/{segment(run_id)}/try-now")
+        return found
+
     def resume(self, run_id: str, *, reason: str | None = None, accept_drift: bool | None = None) -> Done:
         """Starts a driver, which continues after the last commit."""
         found: Done = self.call(

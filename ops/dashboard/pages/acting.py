@@ -79,6 +79,13 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[StopForm, F
     return redirect_after(run_id, "stop")
 
 
+@router.post("/runs/{run_id}/try-now")
+def try_now(served: Served, by: Acting, run_id: RunId) -> Response:
+    """Has the driver of a run that waits try at once."""
+    actions.try_now(served, by, run_id)
+    return redirect_after(run_id, "try-now")
+
+
 @router.post("/runs/{run_id}/checkpoint")
 def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
     """Asks the run's driver for a checkpoint."""

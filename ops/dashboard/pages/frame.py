@@ -43,6 +43,7 @@ class Possible:
 
     stop: bool
     checkpoint: bool
+    try_now: bool
     resume: bool
     retry: bool
     rollback: bool
@@ -50,7 +51,8 @@ class Possible:
 
 
 def possible(run: ListedRun) -> Possible:
-    """Returns the actions that a run's state allows: a stop or a checkpoint needs a driver; all others, that there is none.
+    """Returns the actions that a run's state allows: a stop, a checkpoint or a try needs a driver; all
+    others, that there is none.
 
     delete: the run has no commit; the deletion itself checks the rest.
     """
@@ -58,6 +60,7 @@ def possible(run: ListedRun) -> Possible:
     return Possible(
         stop=driven and run.desired_state != "stop",
         checkpoint=driven,
+        try_now=driven and run.state == "waiting",
         resume=not driven and run.iteration < run.target_iterations,
         retry=not driven and run.state == "failed",
         rollback=not driven and run.iteration > 0,
@@ -122,6 +125,7 @@ class Visit:
 DONE = {
     "stop": "The run was asked to stop; it will stop at its next safe point.",
     "checkpoint": "A checkpoint was asked for; it is taken after the current iteration, and the run goes on.",
+    "try-now": "The driver looks at once whether what it waits for is back.",
     "start": "The run was created, and its driver was started; output goes to resume.log in the run's folder.",
     "resume": "A driver was started; it appears here once it has the lease.",
     "retry": "The phase's retry budget was restored, and a driver was started.",

@@ -23,7 +23,7 @@ def toy_session() -> tuple[Any, list[str]]:
     observer = SimpleNamespace(warned=said.append, stage=said.append)
     ledger, spec = SimpleNamespace(metrics=metrics), SimpleNamespace(iterations=40)
     context = SimpleNamespace(run="toy-1", spec=spec, ledger=ledger, observer=observer, branch=0, last_commit=-1)
-    return SimpleNamespace(context=context), said
+    return SimpleNamespace(context=context, outages=SimpleNamespace()), said
 
 
 def committed(iteration: int) -> Any:
