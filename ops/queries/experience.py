@@ -155,7 +155,7 @@ def opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
     entry = load_manifest(path, SHARD_KIND, shard.manifest_sha256).files.get(SAMPLES_FILE)
     if entry is None:
         raise DataError(f"{path / SAMPLES_FILE}: does not match its manifest")
-    return _verified(path / SAMPLES_FILE, entry.sha256)
+    return verified(path / SAMPLES_FILE, entry.sha256)
 
 
 def _columns(file: pq.ParquetFile) -> pa.Table:
@@ -188,7 +188,7 @@ def _advantages(ledger: Ledger, place: Iteration, rows: pa.Table) -> tuple[pa.Ar
     for name, sha256 in sorted(done.receipt["files"].items()):
         if name not in manifest.files:
             raise DataError(f"{folder / name}: does not match its manifest")
-        with _verified(folder / name, sha256) as file:
+        with verified(folder / name, sha256) as file:
             tables.append(file.read(columns=columns, use_threads=False))
     known = pa.concat_tables(tables)
     keys = _keys(known["prompt_ordinal"], known["sample"])
@@ -247,7 +247,8 @@ def _of_group(admitted: bool, padding: bool, rewards: npt.NDArray[np.float64]) -
     return Validity.SURPLUS if are_distinct(rewards.min(), rewards.max()) else Validity.EQUAL_REWARDS
 
 
-def _verified(file: Path, sha256: str) -> pq.ParquetFile:
+def verified(file: Path, sha256: str) -> pq.ParquetFile:
+    """Opens a file. Raises `DataError` if it does not match its recorded digest."""
     if not file.is_file() or file.is_symlink():
         raise DataError(f"{file}: does not match its manifest")
     found = file.stat()

@@ -17,6 +17,7 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from ops.queries.answers import answers_of
 from ops.queries.experience import BATCH, Iteration, SampleTable, find_iteration, opened, sample_table
+from ops.queries.judge_words import JudgementView, judgements_of
 from ops.queries.rollout_page import Page, page_fields
 from ops.queries.sample_filters import Selection, orders_of, selected, sort_samples
 from yatt_core.experience.table import PART_PREFIX
@@ -41,6 +42,7 @@ class SampleView:
     rewards: the parts of the reward by name.
     advantage: None if it is unknown.
     tokens: length of the response.
+    judgements: what judges said about it, by reward part; empty without judges.
     """
 
     prompt_ordinal: int
@@ -65,6 +67,7 @@ class SampleView:
     turns: int | None
     tool_error: str | None
     weight_version: int
+    judgements: tuple[JudgementView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,14 @@ def sample_views(
     places = list(zip(chosen["shard"].to_pylist(), chosen["row"].to_pylist(), strict=True))
     texts = read_texts(place, places, TEXTS)
     limit = min(characters, CHARACTERS)
-    for row, at in zip(chosen.to_pylist(), places, strict=True):
-        yield _view(row, texts[at], answers.get(row["prompt_ordinal"]), limit)
+    rows = chosen.to_pylist()
+    by_shard: dict[int, list[tuple[int, int]]] = {}
+    for row in rows:
+        by_shard.setdefault(row["shard"], []).append((row["prompt_ordinal"], row["sample"]))
+    judgements = judgements_of(place, by_shard, limit)
+    for row, at in zip(rows, places, strict=True):
+        said = judgements.get((row["prompt_ordinal"], row["sample"]), ())
+        yield _view(row, texts[at], answers.get(row["prompt_ordinal"]), limit, said)
 
 
 def read_texts(place: Iteration, places: Sequence[tuple[int, int]], names: Sequence[str]) -> dict[tuple[int, int], Row]:
@@ -150,7 +159,7 @@ def _taken(file: pq.ParquetFile, rows: Sequence[int], names: Sequence[str]) -> I
             return
 
 
-def _view(row: Row, texts: Row, answer: str | None, limit: int) -> SampleView:
+def _view(row: Row, texts: Row, answer: str | None, limit: int, judgements: tuple[JudgementView, ...]) -> SampleView:
     return SampleView(
         **{name: row[name] for name in KEYS},
         prompt=texts["prompt"][:limit],
@@ -163,4 +172,5 @@ def _view(row: Row, texts: Row, answer: str | None, limit: int) -> SampleView:
         reward_error=texts["reward_error"],
         turns=row.get("turns"),
         tool_error=texts.get("tool_error"),
+        judgements=judgements,
     )

@@ -133,7 +133,7 @@ def test_killed_after_every_chunk_results_are_equal_and_no_durable_verdict_is_re
 
 def test_a_verdict_on_another_text_or_plan_is_not_used(tmp_path: Path) -> None:
     item = JudgeItem(0, "question", "answer", None, (1,))
-    verdict = Verdict(0, (Judgement("yes", 1.0, 3, 5),))
+    verdict = Verdict(0, (Judgement("yes", 1.0, 3, 5), Judgement("on the one", None, 8, 5, cut=True)))
     log = JudgeLog([tmp_path], 0, "plan", lambda: tmp_path)
     log.append("helpful", [item], [verdict])
 

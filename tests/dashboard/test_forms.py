@@ -23,6 +23,8 @@ OURS = BROWSER | {"Origin": ORIGIN}
 """The headers that a browser sends with a form of one of our pages."""
 ACTIONS: dict[str, dict[str, str]] = {
     "stop": {},
+    "checkpoint": {},
+    "try-now": {},
     "resume": {},
     "retry": {"iteration": "3", "phase": "collect"},
     "rollback": {"to": "1"},
@@ -75,7 +77,7 @@ def test_a_run_offers_the_possible_actions(client: TestClient, token: str) -> No
     sign_in(client, token)
     driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
     offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
-    assert offered == {"2": {"stop", "note", "tags"}, "1": {"resume", "rollback", "note", "tags"}}
+    assert offered == {"2": {"stop", "checkpoint", "note", "tags"}, "1": {"resume", "rollback", "note", "tags"}}
 
 
 @pytest.mark.parametrize("phase", ["collect", "recover"])

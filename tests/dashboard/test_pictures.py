@@ -62,13 +62,15 @@ def test_phases_are_drawn_from_the_first_to_now() -> None:
 
 
 def test_the_possible_actions_follow_from_the_runs_state() -> None:
-    assert possible(RUN) == Possible(stop=True, resume=False, retry=False, rollback=False, delete=False)
-    assert possible(replace(RUN, desired_state="stop")).stop is False
-    assert possible(replace(RUN, driver=LOST)) == Possible(
-        stop=False, resume=True, retry=False, rollback=True, delete=False
+    nothing = Possible(
+        stop=False, checkpoint=False, try_now=False, resume=False, retry=False, rollback=False, delete=False
     )
+    assert possible(RUN) == replace(nothing, stop=True, checkpoint=True)
+    assert possible(replace(RUN, state="waiting")) == replace(nothing, stop=True, checkpoint=True, try_now=True)
+    assert possible(replace(RUN, desired_state="stop")).stop is False
+    assert possible(replace(RUN, driver=LOST)) == replace(nothing, resume=True, rollback=True)
     assert possible(replace(RUN, driver=LOST, state="failed")).retry is True
-    assert possible(replace(RUN, driver="nobody", iteration=8)) == Possible(False, False, False, True, False)
+    assert possible(replace(RUN, driver="nobody", iteration=8)) == replace(nothing, rollback=True)
     fresh = possible(replace(RUN, driver="nobody", iteration=-1))
     assert (fresh.rollback, fresh.delete) == (False, True)
     assert possible(replace(RUN, iteration=-1)).delete is False

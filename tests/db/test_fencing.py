@@ -12,11 +12,13 @@ from db.core.engine import Fence
 from db.core.errors import Fenced
 from db.ledger import Ledger
 from db.write.approvals import Question
+from db.write.checkpoint_requests import CheckpointRequest
 from db.write.outbox import OutboxEntry
 from db.write.phases import Attempt
 from db.write.pipelines import PipelineFence
 from db.write.records import CheckpointRow, ChoiceRow, DecisionRow, ShardRow, WaveRow
 from db.write.scheduling import SchedulerFence
+from db.write.waits import WaitRow
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
 
 SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0})
@@ -31,6 +33,8 @@ ALARM = {
 }  # fmt: skip
 
 QUESTION = Question("toy-1", "iterations-1", "iterations", "go on?", run="toy-1")
+WAIT = WaitRow("toy-1", "a judge", "status 503", 1, 2, 1, returned_at=3)
+ASKED = CheckpointRequest("toy-1", 1, 0, 0, "")
 
 WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "alarms.record": lambda ledger, fence: ledger.alarms.record(fence, ALARM),
@@ -65,6 +69,11 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
     "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence),
     "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
+    "waits.record": lambda ledger, fence: ledger.waits.record(fence, replace(WAIT, tries=2)),
+    "waits.take_devices": lambda ledger, fence: ledger.waits.take_devices(fence),
+    "waits.take": lambda ledger, fence: ledger.waits.take(fence),
+    "waits.over": lambda ledger, fence: ledger.waits.over(fence),
+    "checkpoint_requests.meet": lambda ledger, fence: ledger.checkpoint_requests.meet(fence, ASKED, 0),
     "deletions.delete": lambda ledger, fence: ledger.deletions.delete(fence, "ann", "why", {}),
     "events.append": lambda ledger, fence: ledger.events.append(fence.run, "note", {"a": 1}, fence),
 }
@@ -84,6 +93,8 @@ def prepared(ledger: Ledger, fence: Fence) -> Fence:
     ledger.records.shard(fence, OLD_SHARD)
     ledger.records.checkpoint(fence, OLD_CHECKPOINT)
     ledger.outbox.enqueue(fence, [OutboxEntry("toy-1/params", "params", {"seed": 0}, 1)])
+    ledger.waits.record(fence, WAIT)
+    ledger.waits.ask(fence.run)
     return fence
 
 

@@ -25,6 +25,7 @@ _JUDGEMENT = pa.struct(
         pa.field("score", pa.float64()),
         pa.field("tokens", pa.int32(), nullable=False),
         pa.field("prompt_tokens", pa.int32(), nullable=False),
+        pa.field("cut", pa.bool_(), nullable=False),
     ]
 )
 _TOLD = (

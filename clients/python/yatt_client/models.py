@@ -638,6 +638,22 @@ class Groups(TypedDict):
     groups: list[GroupView]
 
 
+class JudgementView(TypedDict):
+    """One judgement of a sample.
+
+    words: what the judge wrote; empty for a classifier.
+    words_cut: True if they were cut for display.
+    score: None if there is none.
+    why: why there is no score: `unparsed`, `cut`, or why the judge never judged the sample; empty if there is one.
+    """
+
+    part: str
+    words: str
+    words_cut: bool
+    score: float | None
+    why: str
+
+
 class Lengths(TypedDict):
     """Statistics of the lengths of responses or judgements, in tokens.
 
@@ -1158,6 +1174,7 @@ class SampleView(TypedDict):
     rewards: the parts of the reward by name.
     advantage: None if it is unknown.
     tokens: length of the response.
+    judgements: what judges said about it, by reward part; empty without judges.
     """
 
     prompt_ordinal: int
@@ -1182,6 +1199,7 @@ class SampleView(TypedDict):
     turns: int | None
     tool_error: str | None
     weight_version: int
+    judgements: NotRequired[list[JudgementView]]
 
 
 class SeatSpan(TypedDict):

@@ -182,6 +182,9 @@ def _write_facts(row: SampleView) -> None:
         write(f"reward failed: {row.reward_error}")
     if row.tool_error:
         write(f"tool failed: {row.tool_error}")
+    for one in row.judgements:
+        score = f"no score ({one.why})" if one.why else f"{one.score:.4g}"
+        write(f"judge {one.part}: {score}{': ' + one.words if one.words else ''}")
 
 
 def _shortened(text: str) -> str:
