@@ -420,8 +420,8 @@ def asked_again(facts: RunFacts) -> Again:
 
     A question to the judge has a seed of its own, and its verdict is durable from the time of the file that holds it. Calls with
     the same expression cannot be told apart: answered ones that no sample has are extra. An extra call beside a node's loss was
-    lost with it; those within an outage of the tool's service are probes, of which a controller makes a few; all others were asked
-    twice.
+    lost with it; those within an outage of the tool's service are probes, of which a controller makes a few; all others were
+    asked twice.
     """
     found = Again()
     losses = [each.away for each in facts.driven.struck if each.outage.kind == Kind.NODE]
