@@ -50,9 +50,8 @@ def campaign(folder: Path, planned: Plan, seed: int, minutes: float, overrides: 
             struck = struck_run(
                 bed, spec, planned.unmasked, say, time.monotonic() + MASKING_SHARE * (until - time.monotonic())
             )
-            quiet_spec = spec.model_copy(update={"iterations": max(1, struck.seen.iteration)})
             masked = struck_run(bed, spec, planned.masking, say, until) if planned.masking else None
-            quiet = undisturbed(bed, quiet_spec, say)
+            quiet = undisturbed(bed, spec, max(1, struck.seen.iteration), say)
             return Runs.read(bed.ledger, bed.home, folder / "storage" / services.REQUESTS, spec, struck, masked, quiet)
     finally:
         os.environ.pop(LEDGER_VARIABLE, None)

@@ -185,15 +185,23 @@ def struck_run(bed: Bed, spec: RunSpec, slots: Sequence[Slot], say: Say, until: 
     return driven
 
 
-def undisturbed(bed: Bed, spec: RunSpec, say: Say) -> Driven:
-    """Drives a run to its end while nothing is away. Raises `RuntimeError` if its driver ends before."""
+def undisturbed(bed: Bed, spec: RunSpec, iterations: int, say: Say) -> Driven:
+    """Drives a run while nothing is away, and stops it in order once it has some iterations.
+
+    Raises `RuntimeError` if its driver ends before.
+    """
     with driving(bed, spec) as (operator, watch, driven):
-        while operator.driver_ended() is None or watch.seen.iteration < spec.iterations:
+        told = time.monotonic()
+        while watch.seen.iteration < iterations:
             operator.tend()
             if operator.exits:
                 raise RuntimeError(f"the undisturbed driver ended: {operator.exits}")
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                say(f"{driven.run} is undisturbed, iteration {watch.seen.iteration} of {iterations}")
             time.sleep(TEND_SECONDS)
-    say(f"{driven.run} has ended undisturbed after {spec.iterations} iterations")
+        operator.stop()
+    say(f"{driven.run} has been stopped at iteration {watch.seen.iteration}")
     return driven
 
 

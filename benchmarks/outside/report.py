@@ -26,8 +26,6 @@ from benchmarks.outside.watch import Place, Wait
 from db.ledger import Ledger
 from flows.billing.held_time import held_spans, records_of
 from flows.run.home import Home
-from flows.run.results import run_results
-from tests.flows.tools import same_result
 from yatt_core.collection.shard_rows import split_batches
 from yatt_core.experience.batch import SAMPLES_FILE
 from yatt_core.experience.shard_log import JUDGEMENTS_FILE
@@ -97,11 +95,16 @@ class RunFacts:
 
 @dataclass
 class Runs:
-    """The runs of a campaign: the one that is compared, the one in which samples may be masked, and how the first compares."""
+    """The runs of a campaign.
+
+    struck: the one that is compared.
+    masked: the one in which samples may be masked.
+    difference: what is different first between the one that is compared and an undisturbed one; empty if nothing is.
+    """
 
     struck: RunFacts
     masked: RunFacts | None
-    digests_equal: bool
+    difference: str
     audit_sound: bool
     iterations: int
 
@@ -119,22 +122,48 @@ class Runs:
         """Reads the runs' records and files."""
         asked = read_requests(requests)
         with Ledger.open(address) as ledger:
-            one, other = run_results(ledger, struck.run), run_results(ledger, quiet.run)
+            iterations = ledger.overview.line(struck.run).run.iteration
+            different = first_difference(ledger, struck.run, quiet.run, iterations)
             driven = [each for each in (struck, masked) if each is not None]
             facts = [facts_of(ledger, home, spec, each, asked) for each in driven]
             sound = all(ledger.events.verify(each.run) is None for each in driven)
         return cls(
             struck=facts[0],
             masked=facts[1] if masked is not None else None,
-            digests_equal=bool(same_result(one, other)),
+            difference=different,
             audit_sound=sound,
-            iterations=one.iteration,
+            iterations=iterations,
         )
 
     @property
     def facts(self) -> list[RunFacts]:
         """Of the runs that things were taken from."""
         return [self.struck] if self.masked is None else [self.struck, self.masked]
+
+
+def first_difference(ledger: Ledger, one: str, other: str, iterations: int) -> str:
+    """Returns what is different first between two runs over some iterations: experience, weights or result metrics.
+
+    Empty if nothing is different, and there are digests of both.
+    """
+    found: list[tuple[int, str]] = []
+    experience = [dict(ledger.commits.experience_digests(run)) for run in (one, other)]
+    points = [{point[:2]: point.value for point in ledger.metrics.result_points(run)} for run in (one, other)]
+    for iteration in range(1, iterations + 1):
+        commits = [ledger.commits.at(run, iteration) for run in (one, other)]
+        weights = [
+            None if row is None else (row.weights_digest or row.fingerprint.get("weights_digest")) for row in commits
+        ]
+        digests = [each.get(iteration) for each in experience]
+        found += [
+            (iteration, f"{name} of iteration {iteration}")
+            for name, (mine, theirs) in (("weights", weights), ("experience", digests))
+            if mine is None or mine != theirs
+        ]
+    for key, step in sorted(points[0].keys() | points[1].keys()):
+        if step <= iterations and points[0].get((key, step)) != points[1].get((key, step)):
+            found.append((step, f"metric {key} of iteration {step}"))
+    return min(found, default=(0, ""))[1]
 
 
 def read_requests(path: Path) -> list[Request]:
@@ -252,7 +281,7 @@ def figures_of(runs: Runs) -> dict[str, float | None]:
         "asked_twice": float(sum(each.twice for each in again)),
         "lost_with_a_node": float(sum(each.with_node for each in again)),
         "lost_in_flight": float(sum(each.in_flight for each in again)),
-        "digests_equal": float(runs.digests_equal),
+        "digests_equal": float(not runs.difference),
         "audit_chains_sound": float(runs.audit_sound),
         "iterations": float(runs.iterations),
         "back_after_s_p50": quantile(held, 0.5),
@@ -286,6 +315,7 @@ def details_of(runs: Runs) -> dict[str, Any]:
         "exits": [line for facts in runs.facts for line in facts.driven.exits],
         "stuck": [line for facts in runs.facts for line in facts.driven.stuck],
         "ends": [line for facts in runs.facts for line in facts.driven.seen.ends],
+        "difference": runs.difference,
         "learned_from_failed": [asdict(sample) for facts in runs.facts for sample in learned_from_failed(facts)],
         "asked_again": [asdict(asked_again(facts)) for facts in runs.facts],
         "over_bound": [line for facts in runs.facts for line in spans_over_bound(facts)],

@@ -7,6 +7,7 @@ import json
 import socket
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -304,7 +305,7 @@ def test_devices_are_held_over_the_bound_if_they_are_charged_after_it() -> None:
 def test_any_broken_promise_shows() -> None:
     seen = Seen(progress=[33 * S])
     struck = [away(Kind.JUDGE, 2 * S, 30 * S)]
-    fine = Runs(facts([request("1", 0, False)], [], struck, seen), None, True, True, 4)
+    fine = Runs(facts([request("1", 0, False)], [], struck, seen), None, "", True, 4)
     told = report.figures_of(fine)
     assert report.holds(told) and told["outages"] == told["outages_judge"] == 1
     harm: list[dict[str, float | None]] = [
@@ -313,6 +314,8 @@ def test_any_broken_promise_shows() -> None:
     harm += [{"device_hours_held_over_bound": 0.1}, {"digests_equal": 0.0}, {"audit_chains_sound": 0.0}]
     harm += [{"back_after_s_p95": 21.0}, {"back_after_released_s_max": 91.0}]
     assert not any(report.holds({**told, **each}) for each in harm)
+    different = replace(fine, difference="weights of iteration 3")
+    assert report.figures_of(different)["digests_equal"] == 0
 
 
 def test_what_is_waited_for_and_what_is_not() -> None:
