@@ -123,7 +123,7 @@ class Runs:
         asked = read_requests(requests)
         with Ledger.open(address) as ledger:
             iterations = ledger.overview.line(struck.run).run.iteration
-            different = first_difference(ledger, struck.run, quiet.run, iterations)
+            different = first_difference((ledger, struck.run), (ledger, quiet.run), iterations)
             driven = [each for each in (struck, masked) if each is not None]
             facts = [facts_of(ledger, home, spec, each, asked) for each in driven]
             sound = all(ledger.events.verify(each.run) is None for each in driven)
@@ -141,16 +141,16 @@ class Runs:
         return [self.struck] if self.masked is None else [self.struck, self.masked]
 
 
-def first_difference(ledger: Ledger, one: str, other: str, iterations: int) -> str:
+def first_difference(one: tuple[Ledger, str], other: tuple[Ledger, str], iterations: int) -> str:
     """Returns what is different first between two runs over some iterations: experience, weights or result metrics.
 
     Empty if nothing is different, and there are digests of both.
     """
     found: list[tuple[int, str]] = []
-    experience = [dict(ledger.commits.experience_digests(run)) for run in (one, other)]
-    points = [{point[:2]: point.value for point in ledger.metrics.result_points(run)} for run in (one, other)]
+    experience = [dict(ledger.commits.experience_digests(run)) for ledger, run in (one, other)]
+    points = [{point[:2]: point.value for point in ledger.metrics.result_points(run)} for ledger, run in (one, other)]
     for iteration in range(1, iterations + 1):
-        commits = [ledger.commits.at(run, iteration) for run in (one, other)]
+        commits = [ledger.commits.at(run, iteration) for ledger, run in (one, other)]
         weights = [
             None if row is None else (row.weights_digest or row.fingerprint.get("weights_digest")) for row in commits
         ]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from benchmarks.outside.schedule import (
     short_plan,
 )
 from benchmarks.outside.watch import Seen, Wait
+from tests.flows.simulated import Simulation
 from tests.hosts.network import NoHostsError
 
 S = 1000
@@ -316,6 +317,18 @@ def test_any_broken_promise_shows() -> None:
     assert not any(report.holds({**told, **each}) for each in harm)
     different = replace(fine, difference="weights of iteration 3")
     assert report.figures_of(different)["digests_equal"] == 0
+
+
+def test_the_first_difference_between_two_runs_is_named_and_later_iterations_count_nothing(tmp_path: Path) -> None:
+    shapes = {"short": ("iterations=2",), "long": ("iterations=3",), "other": ("iterations=2", "data.prompts_per_iteration=4")}
+    made = {name: Simulation.of(tmp_path / name, "evaluation.every=1", *shape) for name, shape in shapes.items()}
+    for simulation in made.values():
+        assert simulation.drive() is not None
+    with ExitStack() as opened:
+        runs = {name: (opened.enter_context(each.ledger()), each.run) for name, each in made.items()}
+        assert report.first_difference(runs["short"], runs["long"], 2) == ""
+        assert report.first_difference(runs["long"], runs["short"], 3).endswith("of iteration 3")
+        assert report.first_difference(runs["short"], runs["other"], 2).endswith(("of iteration 0", "of iteration 1"))
 
 
 def test_what_is_waited_for_and_what_is_not() -> None:
