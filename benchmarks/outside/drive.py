@@ -104,8 +104,8 @@ class Driver:
             else:
                 self._bring_back(struck[number])
         waited = [each for each in struck.values() if each.outage.kind in WAITED_FOR]
-        for each in waited:
-            each.other_back = max(other.back for other in waited if other.away < each.back)
+        for each in struck.values():
+            each.other_back = max([each.back, *(other.back for other in waited if other.away < each.back)])
         last = max(each.back for each in struck.values())
         if self._wait_for(lambda: self._watch.progress_since(last) is not None, GO_ON_SECONDS):
             self._say(f"the run has gone on after {(now_ms() - last) / 1000:.1f} s")

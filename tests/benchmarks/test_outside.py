@@ -284,6 +284,8 @@ def test_time_to_go_on_counts_from_the_last_return_and_by_whether_devices_were_h
     mlflow = away(Kind.MLFLOW, 10 * S, 20 * S)
     points = [request("POST /log", at, answered, gate="mlflow") for at, answered in ((15 * S, False), (24 * S, True))]
     assert report.back_of(facts(points, struck=[mlflow]), mlflow) == (4.01, False)
+    mlflow.other_back = 300 * S
+    assert report.back_of(facts(points, struck=[mlflow]), mlflow) is None, "a run that waits does not ask it"
 
 
 def test_an_outage_is_unmasked_if_no_sample_of_its_iterations_lost_its_score_to_a_failure() -> None:
@@ -320,7 +322,11 @@ def test_any_broken_promise_shows() -> None:
 
 
 def test_the_first_difference_between_two_runs_is_named_and_later_iterations_count_nothing(tmp_path: Path) -> None:
-    shapes = {"short": ("iterations=2",), "long": ("iterations=3",), "other": ("iterations=2", "data.prompts_per_iteration=4")}
+    shapes = {
+        "short": ("iterations=2",),
+        "long": ("iterations=3",),
+        "other": ("iterations=2", "data.prompts_per_iteration=4"),
+    }
     made = {name: Simulation.of(tmp_path / name, "evaluation.every=1", *shape) for name, shape in shapes.items()}
     for simulation in made.values():
         assert simulation.drive() is not None
