@@ -20,6 +20,7 @@ from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
 from yatt_core.errors import AwayError
 from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_SECONDS, pause_before
+from yatt_core.run_actors.actor_registry import ActorFailure
 
 MINUTE = 60.0
 WAYS = {"collect": "judge 'helpful' at https://judge.example/v1", "learn": "a store", "start": "a node of the run"}
@@ -251,3 +252,35 @@ def test_devices_that_were_taken_again_are_given_back_at_once_if_it_is_still_awa
     assert again and len(left) == 1 + len(again)
     held = [later - earlier for earlier, later in zip(again, left[1:], strict=True)]
     assert max(held) < 3 * MINUTE, "the time for which it may hold them was used up"
+
+
+@pytest.mark.parametrize("needed", [True, False], ids=["its node is needed", "there are others"])
+def test_a_node_that_took_all_its_actors_with_it_is_used_again_if_there_is_no_place_without(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch, needed: bool
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    made, clock = outage(simulation, "collect", 1.0), simulation.cluster.clock
+    avoided = list[frozenset[str]]()
+    start = BranchRunActors.start
+
+    def lost(actors: BranchRunActors) -> bool:
+        if made.calls == 2 and not actors.failures and not avoided[1:]:
+            actors.failures += [ActorFailure(name, "h2", "its node died") for name in ("trainer-1", "rollout-1", "c-1")]
+        return True
+
+    def starting(actors: BranchRunActors) -> tuple[str, ...]:
+        avoided.append(actors.avoid_nodes)
+        return start(actors)
+
+    def check_room(actors: BranchRunActors) -> None:
+        if needed and actors.avoid_nodes:
+            raise AwayError("a node of the run is away: it is lost or quarantined")
+
+    monkeypatch.setattr(BranchRunActors, "answers", lambda actors, dependency: lost(actors))
+    monkeypatch.setattr(BranchRunActors, "start", starting)
+    monkeypatch.setattr(BranchRunActors, "check_room", check_room)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.iteration) == ("completed", 3)
+    with simulation.ledger() as ledger:
+        assert ledger.events.of_kind(simulation.run, "quarantined"), "it would be avoided if there was a place"
+    assert avoided[1] == (frozenset() if needed else {"h2"}) and clock.monotonic() < 60 * MINUTE
