@@ -514,27 +514,22 @@ def _count_extra_calls(facts: RunFacts, found: Again, beside_a_loss: Any) -> Non
 def spans_over_bound(facts: RunFacts) -> list[dict[str, Any]]:
     """Returns the spans in which a run that waited was charged for devices after the time that it may hold them.
 
-    It may hold them for `hold_minutes` since it began to wait, and then for as long as the longest checkpoint of the run took.
-    The charges are the billing records of the audit chain; the span ends with the wait or when the devices are given back.
+    It may hold them for `hold_minutes` since it began to wait, and then for as long as the longest checkpoint of the run took,
+    until what it waits for is back. The charges are the billing records of the audit chain.
     """
     found = []
+    waited = [each for each in facts.driven.struck if each.outage.kind in WAITED_FOR]
     for wait, last in facts.driven.seen.waits.values():
         allowed = wait.since + facts.hold_ms + facts.checkpoint_ms
-        if last <= allowed:
-            continue
-        returned = facts_given_back(facts, wait, last)
-        until = last if returned is None else returned
-        hours = charged_ms(facts.devices, allowed, until) / MS_PER_HOUR
-        if hours > 0:
-            found.append(
-                {"dependency": wait.dependency, "since": wait.since, "until": until, "allowed": allowed, "hours": hours}
-            )
+        until = min(
+            last,
+            max((each.other_back for each in waited if each.away <= last and each.back >= wait.since), default=last),
+        )
+        held = charged_ms(facts.devices, allowed, until)
+        if held > 0:
+            over = {"dependency": wait.dependency, "since": wait.since, "allowed": allowed, "until": until}
+            found.append({**over, "hours": held / MS_PER_HOUR})
     return found
-
-
-def facts_given_back(facts: RunFacts, wait: Wait, last: int) -> int | None:
-    """Returns since when a run that waited was not charged, by its billing records; None if it was charged throughout."""
-    return next((since for since, count in facts.devices if count == 0 and wait.since <= since <= last), None)
 
 
 def hours_over_bound(facts: RunFacts) -> float:

@@ -301,6 +301,12 @@ def test_devices_are_held_over_the_bound_if_they_are_charged_after_it() -> None:
     assert report.hours_over_bound(kept) == pytest.approx(2 * 295 / 3600)
     given = facts(seen=Seen(waits=wait), devices=[(0, 2), (since + 304 * S, 0), (since + 610 * S, 2)])
     assert report.hours_over_bound(given) == 0
+    tried = facts(
+        seen=Seen(waits=wait), devices=[(0, 2), (since + 304 * S, 0), (since + 400 * S, 2), (since + 436 * S, 0)]
+    )
+    assert report.hours_over_bound(tried) == pytest.approx(2 * 36 / 3600), "a try that took devices counts"
+    back = facts(struck=[away(Kind.JUDGE, 0, since + 400 * S)], seen=Seen(waits=wait), devices=tried.devices)
+    assert report.hours_over_bound(back) == 0, "it is back, and devices are taken again"
     brief = facts(seen=Seen(waits={("judge", since): (Wait("judge", since, None), since + 200 * S)}))
     assert report.hours_over_bound(brief) == 0
 
