@@ -4,9 +4,10 @@
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (3 hours)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # make soak   5,000 iterations in 20 sessions: growth     make hosts   42 faults of hosts against one run (75 minutes)
+# make outside  what is outside of YATT is taken away from runs (75 minutes)
 # make docs   the documentation as a site in build/site
 # ARGS passes options: make run ARGS="--set seed=1"
-.PHONY: run proof test quick lint types imports tests verify chaos hosts soak sabotage check docs setup engines peers clean
+.PHONY: run proof test quick lint types imports tests verify chaos hosts outside soak sabotage check docs setup engines peers clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -42,6 +43,9 @@ chaos: setup
 
 hosts: setup
 	@$(TEST_PYTHON) -m tests.hosts.campaign $(ARGS)
+
+outside: setup
+	@$(TEST_PYTHON) -m benchmarks.outside $(ARGS)
 
 soak: setup
 	@$(TEST_PYTHON) -m tests.soak.run $(ARGS)

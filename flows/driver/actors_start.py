@@ -138,6 +138,7 @@ class ActorsStart:
         actors.avoid_nodes = self._quarantined()
         if self._had_room():
             actors.had_room()
+        self._use_what_is_needed()
         actors.resident = self._account()
         actors.secret_blocks = blocks_of(context.spec)
         self.give_up_at_the_end()
@@ -166,6 +167,7 @@ class ActorsStart:
             return None
         try:
             self._account()
+            self._use_what_is_needed()
             self._actors.check_room()
         except AwayError:
             return False
@@ -261,6 +263,17 @@ class ActorsStart:
         for failure in actors.failures:
             self._context.ledger.events.append(fence.run, ACTOR_LOST, asdict(failure), fence)
         actors.failures.clear()
+
+    def _use_what_is_needed(self) -> None:
+        """Lifts the quarantine of nodes without which the run has no place, such as one that was lost with all its actors."""
+        actors = self._actors
+        if not actors.avoid_nodes:
+            return
+        try:
+            actors.check_room()
+        except AwayError:
+            log.warning("%s cannot be avoided: there is no place without", ", ".join(sorted(actors.avoid_nodes)))
+            actors.avoid_nodes = frozenset()
 
     def _quarantined(self) -> frozenset[str]:
         """Returns the names of the nodes on which too many actors were lost recently, without anything new in between."""

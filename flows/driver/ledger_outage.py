@@ -72,10 +72,13 @@ class LedgerOutage:
                         raise LedgerUnavailable(f"{self._stops.reason} while the ledger is away: {last}") from last
                 else:
                     break
-                if waited >= recovery.hold_minutes * MINUTE and not self._standby.gave_back:
+                held = recovery.hold_minutes * MINUTE
+                if waited >= held and not self._standby.gave_back:
                     self._standby.give_back_unrecorded()
                     returned_ms = clock.time_ms()
                 pause = pause_before(tries, self._chance(), LONGEST_SECONDS)
+                if not self._standby.gave_back:
+                    pause = min(pause, max(0.0, since + held - clock.monotonic()))
                 tries += 1
                 context.observer.warned(f"the ledger does not answer, next try in {pause:.0f} s: {reason}")
                 self._note(reason, since_ms, clock.time_ms() + round(1000 * pause), returned_ms)

@@ -44,7 +44,8 @@ class Outage:
     phase: the phase that needs it.
     since: when it was found to be away, in the clock's monotonic seconds.
     since_ms: the same moment, in milliseconds since 1970.
-    holds_since: since when the run has held devices that it cannot use; None while it holds none.
+    holds_since: since when the run has held devices that it cannot use, so much earlier as it has held them before; None while
+        it holds none.
     returned_ms: when it gave them back, in milliseconds since 1970.
     blind: whether only another attempt can tell whether it is back.
     """
@@ -108,6 +109,9 @@ class Outages:
         clock, recovery = self._context.clock, self._context.spec.recovery
         outage = self._outage_of(error, phase)
         began = clock.monotonic()
+        if outage.holds_since is None and not self._standby.gave_back:
+            # The ledger was away, too, and the driver took devices again when it came back.
+            outage.holds_since = self._used_up()
         try:
             while True:
                 now = clock.monotonic()
@@ -135,7 +139,7 @@ class Outages:
                 return True
             self._context.observer.stage(f"{outage.dependency} may be back: taking devices again")
             self._standby.took()
-            outage.holds_since = clock.monotonic()
+            outage.holds_since = self._used_up()
         return True
 
     def why_stopped(self, reason: str) -> str:
@@ -157,6 +161,10 @@ class Outages:
         if outage.told:
             tell_people(context, f"back-{outage.since_ms}", f"the run goes on: {said}")
         self.tell("")
+
+    def _used_up(self) -> float:
+        """Returns since when devices count as held that were taken again: so long ago that they are due if it is still away."""
+        return self._context.clock.monotonic() - self._context.spec.recovery.hold_minutes * MINUTE
 
     def _outage_of(self, error: AwayError, phase: str) -> Outage:
         """Returns the outage that an error belongs to: the one that is known, or a new one."""
@@ -195,6 +203,10 @@ class Outages:
         context, clock = self._context, self._context.clock
         longest = LONGEST_BLIND_SECONDS if outage.blind and self._standby.gave_back else LONGEST_SECONDS
         pause = pause_before(outage.tries, self._chance(), longest)
+        if outage.holds_since is not None:
+            # One more try when the devices are due, not one pause later.
+            due = outage.holds_since + context.spec.recovery.hold_minutes * MINUTE
+            pause = min(pause, max(0.0, due - clock.monotonic()))
         outage.tries += 1
         context.ledger.waits.record(
             context.fence,

@@ -19,6 +19,7 @@ from tests.hosts.ray_nodes import SETTINGS
 DISK = Path("/mnt")
 DISK_BYTES = 384 << 20
 COMPUTE = 3
+SERVICES = "tests.hosts.campaign.storage"
 ENDING_SECONDS = 60.0
 FOREIGN = ("YATT_", "RAY_", "PREFECT_", "MLFLOW_", "AWS_")
 """Variables that may name services outside the campaign."""
@@ -30,11 +31,12 @@ class Bed:
     folder: for logs and the ledger, on this machine.
     compute: the hosts that compute, when created their number.
     store: whether the run has an object store, and each host the home on its own disk; else they share a home.
+    services: the module that runs on the storage host, as `tests.hosts.campaign.storage` does.
     ledger: the ledger's address on this machine.
     environment: of drivers.
     """
 
-    def __init__(self, folder: Path, store: bool, compute: int = COMPUTE) -> None:
+    def __init__(self, folder: Path, store: bool, compute: int = COMPUTE, services: str = SERVICES) -> None:
         if os.geteuid() != 0:
             raise NoHostsError("needs root: PostgreSQL on the storage host runs as another user")
         self.folder, self.store = folder, store
@@ -50,6 +52,7 @@ class Bed:
             "HOME": str(DISK / "home"),
         }
         self.ledger = ""
+        self._module = services
         self._services: subprocess.Popen[str] | None = None
 
     @property
@@ -63,13 +66,22 @@ class Bed:
         logs.mkdir(exist_ok=True)
         return logs / f"{len(list(logs.iterdir())) + 1:03d}.{name}.txt"
 
+    def tell(self, line: str) -> str:
+        """Sends a line to the storage host's services, and returns the line with which they answer."""
+        assert self._services is not None, "the services have not been started"
+        assert self._services.stdin is not None
+        assert self._services.stdout is not None
+        self._services.stdin.write(line + "\n")
+        self._services.stdin.flush()
+        return self._services.stdout.readline()
+
     def __enter__(self) -> Bed:
         try:
             services = self.folder / "storage"
             services.mkdir(parents=True)
             with (self.folder / "storage.log").open("w") as log:
                 self._services = self.storage.start(
-                    [sys.executable, "-m", "tests.hosts.campaign.storage", str(services), self.storage.address],
+                    [sys.executable, "-m", self._module, str(services), self.storage.address],
                     env={**self.environment, "TMPDIR": str(self.folder), "HOME": str(self.folder)},
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 )  # fmt: skip

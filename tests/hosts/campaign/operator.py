@@ -75,14 +75,14 @@ class Operator:
     def tend(self) -> None:
         """Starts what has ended."""
         self._tend_node(self.head)
-        if not self._is_ready(self.head):
+        if not self.is_ready(self.head):
             return
         there = [host for host in self.hosts if host.has_power and host.name not in self.isolated]
         for host in there:
             self._tend_node(host)
         # A driver that starts with fewer nodes would put more ranks on each.
         waited = time.monotonic() - self._nodes[self.head.name].started
-        if waited > JOINING_SECONDS or all(map(self._is_ready, there)):
+        if waited > JOINING_SECONDS or all(map(self.is_ready, there)):
             self._tend_driver()
 
     def move(self) -> None:
@@ -142,7 +142,7 @@ class Operator:
         argv = node_command(host, self.head, DISK / "ray", self._cpus)
         node.start(host, argv, self._bed.environment, self._bed.new_log(f"{host.name}.ray"))
 
-    def _is_ready(self, host: Host) -> bool:
+    def is_ready(self, host: Host) -> bool:
         node = self._nodes[host.name]
         return node.runs and node.log is not None and is_ready(node.log)
 
