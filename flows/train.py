@@ -21,11 +21,15 @@ trainer's ranks evaluate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from prefect import flow
 from prefect.runtime import flow_run
 
 from db.core.errors import LedgerUnavailable
 from flows.driver.iteration_meter import IterationMeter
+from flows.driver.outages import CLOSE
 from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session
@@ -33,7 +37,7 @@ from flows.driver.stopping import StopNow
 from flows.phases import rows
 from flows.phases.batches import draw_rows
 from flows.phases.commit import IterationResults, commit, commit_start
-from flows.phases.failure_policy import CLOSE, Paused, PhaseRetry, StoppedWaiting, wait_for
+from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.flow_run_report import FlowRunReport, flow_run_report
 from flows.phases.guard_rollback import roll_back
 from flows.phases.links import publish_links
@@ -60,37 +64,40 @@ def train(run: str) -> Outcome:
 def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
     """Advances the run until its target, a stop request, or a failure that needs an operator.
 
-    A failed phase leads back to the last commit; a guard may roll back further.
+    A failed phase leads back to the last commit; a guard may roll back further. What is away is waited for between two rounds,
+    so that whatever fails meanwhile is dealt with as in any other round.
     """
     state: ControlState | None = None
+    silence: LedgerUnavailable | None = None
+    conclude: Callable[[], Outcome] | None = None
     while True:
+        if silence is not None:
+            session.ledger_outage.wait(silence)
+            silence = None
+            state = None
         try:
+            if conclude is None and (ending := session.outages.wait()) is not None:
+                conclude = partial(session.conclude, ending)
+            if conclude is not None:
+                return conclude()
             if state is not None and roll_back(session, state):
                 state = None
             elif state is not None and not session.should_continue(state):
-                return close(session, state)
+                return session.close(state)
             report.before(state)
             state = advance(session, state)
             report.after(state)
         except PhaseRetry:
             state = None
-        except LedgerUnavailable as error:
-            session.ledger_outage.wait(error)
+        except AwayError as error:  # not in a phase, which has a policy of its own, but at the last checkpoint
+            session.outages.found(error, CLOSE)
             state = None
+        except LedgerUnavailable as error:
+            silence = error
         except StopNow:
             assert state is not None, "recovery is not interruptible"
         except Paused as paused:
-            return session.pause(str(paused))
-        except StoppedWaiting as stopped:
-            return session.leave(str(stopped))
-
-
-def close(session: DriverSession, state: ControlState) -> Outcome:
-    """Concludes the loop with a last checkpoint; what is away then is waited for as in a phase."""
-    try:
-        return session.close(state)
-    except AwayError as error:
-        wait_for(session, CLOSE, error)
+            conclude = partial(session.pause, str(paused))
 
 
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:

@@ -38,6 +38,8 @@ from yatt_core.run_actors.run_actors import RunActors
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
 """Maximum time for a start in progress to notice that the session is ending."""
+SETTLE_SECONDS = 300.0
+"""Maximum time for a start in progress before its actors are ended to give their devices back."""
 ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
 
 
@@ -93,6 +95,12 @@ class ActorsStart:
             return self._starting.result()
         finally:
             self._starting = None
+
+    def settle(self) -> None:
+        """Waits for the start in progress, whatever becomes of it; the next `ready` starts what is missing."""
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            wait([starting], SETTLE_SECONDS)
 
     def end(self) -> None:
         """Ends the actors, including those of a start in progress, which fails as soon as its first actors are gone.

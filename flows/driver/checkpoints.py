@@ -61,6 +61,11 @@ class CheckpointKeeper:
         self._store = store or NoStore()
         self._under_way = False
 
+    @property
+    def is_under_way(self) -> bool:
+        """True while a checkpoint is being written."""
+        return self._under_way
+
     def kept(self) -> list[CheckpointRow]:
         """Returns the checkpoints on the current branch's line, newest first; for a fork, including its parent's."""
         return self._ledger.records.checkpoints(self._fence.run)

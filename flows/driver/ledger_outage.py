@@ -1,7 +1,7 @@
 """Waits for a ledger that does not answer, and keeps what the driver has meanwhile.
 
-Consumes the ledger's error. Produces pauses, a file in the run's folder that says what is waited for, and, once the ledger
-answers, open attempts that have failed at nobody's expense. Devices are given back after `recovery.hold_minutes`, without a
+Consumes the ledger's errors. Produces pauses, a file in the run's folder that says what is waited for, and, once the ledger
+records again, open attempts that have failed at nobody's expense. Devices are given back after `recovery.hold_minutes`, without a
 checkpoint, for the ledger could not record it.
 """
 
@@ -30,9 +30,10 @@ LONGEST_SECONDS = 5.0
 
 
 class LedgerOutage:
-    """The ledger's outages in one session.
+    """The ledger's outages in one session. One lasts until a phase has been recorded as done.
 
     chance: a source of numbers in [0, 1).
+    committed: the last iteration that the session knows to be committed; -1 before the first.
     seconds: time waited in this session that no commit has accounted for yet.
     """
 
@@ -46,63 +47,92 @@ class LedgerOutage:
     ) -> None:
         self._context, self._stops, self._threads, self._standby = context, stops, threads, standby
         self._chance = chance
+        self._since: float | None = None
+        self._since_ms = 0
+        self._tries = 0
+        self.committed = -1
         self.seconds = 0.0
 
     def wait(self, error: LedgerUnavailable) -> None:
-        """Returns once the ledger has recorded that open attempts have failed.
+        """Returns once the ledger has recorded that open attempts have failed, and the lease's new end.
 
-        Raises `LedgerUnavailable` if it does not answer for as long as the run may wait, or the session is asked to stop.
+        Raises `LedgerUnavailable` if it does not for as long as the run may wait, or the session is asked to stop.
         """
-        context, clock, recovery = self._context, self._context.clock, self._context.spec.recovery
+        context, clock = self._context, self._context.clock
         reason = redact(str(error))
         log.warning("the ledger does not answer: %s", error)
-        longest = recovery.wait_hours * HOUR if recovery.ledger_wait_seconds is None else recovery.ledger_wait_seconds
-        since, since_ms, tries = clock.monotonic(), clock.time_ms(), 0
-        returned_ms: int | None = None
+        began = clock.monotonic()
+        if self._since is None:
+            self._since, self._since_ms, self._tries = began, clock.time_ms(), 0
+        else:
+            self._pause(reason)  # it has answered in between, but not recorded what the run did
         try:
-            while True:
-                try:
-                    context.ledger.phases.fail_open(context.fence, reason, FailureClass.AWAY.value)
-                except LedgerUnavailable as last:
-                    waited = clock.monotonic() - since
-                    if waited > longest:
-                        # Always of this class, whatever the cause: the address is right, since the run has used it before.
-                        raise LedgerUnavailable(f"the ledger did not answer for {longest:g} s: {last}") from last
-                    if self._stops.asked:
-                        raise LedgerUnavailable(f"{self._stops.reason} while the ledger is away: {last}") from last
-                else:
-                    break
-                held = recovery.hold_minutes * MINUTE
-                if waited >= held and not self._standby.gave_back:
+            while (last := self._record(reason)) is not None:
+                self._give_up(last)
+                if clock.monotonic() - self._since >= self._hold_seconds and self._standby.returned_ms is None:
                     self._standby.give_back_unrecorded()
-                    returned_ms = clock.time_ms()
-                pause = pause_before(tries, self._chance(), LONGEST_SECONDS)
-                if not self._standby.gave_back:
-                    pause = min(pause, max(0.0, since + held - clock.monotonic()))
-                tries += 1
-                context.observer.warned(f"the ledger does not answer, next try in {pause:.0f} s: {reason}")
-                self._note(reason, since_ms, clock.time_ms() + round(1000 * pause), returned_ms)
-                self._threads.allow(pause, "waiting for the ledger")
-                until = clock.monotonic() + pause
-                while not self._stops.asked and (left := until - clock.monotonic()) > 0:
-                    clock.sleep(min(LOOK_SECONDS, left))
+                self._pause(reason)
         finally:
-            self.seconds += clock.monotonic() - since
+            self.seconds += clock.monotonic() - began
             forget_waiting(context.folder)
-        self._standby.took()
-        context.observer.stage(f"the ledger is back after {clock.monotonic() - since:.0f} s")
+        self._give_up(error)
+        context.observer.stage(f"the ledger answers after {clock.monotonic() - self._since:.0f} s")
 
-    def _note(self, reason: str, since_ms: int, next_try_at: int, returned_ms: int | None) -> None:
+    def over(self) -> None:
+        """Notes that the ledger has recorded that a phase is done."""
+        self._since = None
+
+    @property
+    def _hold_seconds(self) -> float:
+        return self._context.spec.recovery.hold_minutes * MINUTE
+
+    def _record(self, reason: str) -> LedgerUnavailable | None:
+        """Records what has to be recorded; returns why that is not possible."""
+        context, ledger = self._context, self._context.ledger
+        try:
+            ledger.phases.fail_open(context.fence, reason, FailureClass.AWAY.value)
+            # This changes a row whatever the attempts are: a full disk answers questions all the same.
+            ledger.leases.renew(context.fence, context.spec.recovery.lease_seconds)
+            self._standby.charge_nothing()
+        except LedgerUnavailable as error:
+            return error
+        return None
+
+    def _give_up(self, last: LedgerUnavailable) -> None:
+        """Raises `LedgerUnavailable` if the run has waited for long enough, or is asked to stop while it waits."""
+        recovery = self._context.spec.recovery
+        longest = recovery.wait_hours * HOUR if recovery.ledger_wait_seconds is None else recovery.ledger_wait_seconds
+        assert self._since is not None, "an outage has begun"
+        if self._context.clock.monotonic() - self._since > longest:
+            # Always of this class, whatever the cause: the address is right, since the run has used it before.
+            raise LedgerUnavailable(f"the ledger did not answer for {longest:g} s: {last}") from last
+        if self._stops.asked:
+            raise LedgerUnavailable(f"{self._stops.reason} while the ledger is away: {last}") from last
+
+    def _pause(self, reason: str) -> None:
+        context, clock = self._context, self._context.clock
+        pause = pause_before(self._tries, self._chance(), LONGEST_SECONDS)
+        if self._standby.returned_ms is None and self._since is not None:
+            pause = min(pause, max(LOOK_SECONDS, self._since + self._hold_seconds - clock.monotonic()))
+        self._tries += 1
+        context.observer.warned(f"the ledger does not answer, next try in {pause:.0f} s: {reason}")
+        self._note(reason, clock.time_ms() + round(1000 * pause))
+        self._threads.allow(pause, "waiting for the ledger")
+        until = clock.monotonic() + pause
+        while not self._stops.asked and (left := until - clock.monotonic()) > 0:
+            clock.sleep(min(LOOK_SECONDS, left))
+
+    def _note(self, reason: str, next_try_at: int) -> None:
         context = self._context
         waiting = WaitingFile(
             run=context.run,
             dependency=LEDGER,
             reason=reason,
-            since=since_ms,
+            since=self._since_ms,
             next_try_at=next_try_at,
-            iteration=self._standby.committed,
+            iteration=self.committed,
             holder=this_process(f"{DRIVER}{context.run}"),
-            returned_at=returned_ms,
+            returned_at=self._standby.returned_ms,
         )
         try:
             write_waiting(context.folder, waiting)

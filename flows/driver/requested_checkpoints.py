@@ -43,3 +43,5 @@ class RequestedCheckpoints:
         if newest is not None and newest.iteration >= since:
             self._ledger.checkpoint_requests.meet(self._fence, request, newest.iteration)
             self._observer.stage(f"the checkpoint that was asked for is that of iteration {newest.iteration}")
+        elif not checkpoints.is_under_way:
+            self._taken_in = None  # it failed, so the next iteration takes one

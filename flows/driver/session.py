@@ -85,7 +85,7 @@ class DriverSession:
         self.requested = RequestedCheckpoints(ledger, fence, context.observer)
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.standby = Standby(self.start, self.billing)
-        self.outages = Outages(context, self.stops, self.threads, self.standby)
+        self.outages = Outages(context, self.stops, self.threads, self.standby, self._ending_now)
         self.ledger_outage = LedgerOutage(context, self.stops, self.threads, self.standby)
         self.store_is_ready = True
         """False if the durable tier was away when the session was opened, and is claimed once it answers."""
@@ -104,12 +104,14 @@ class DriverSession:
         self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
         self.start.enter_branch(context, self.actors, self.checkpoints)
         self.standby.enter_branch(context, self.actors, self.checkpoints)
+        self.outages.enter_branch(context)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def book(self, flow_run_id: str, flow_run_name: str) -> None:
         """Records the flow run that drives this session, and marks the run as running."""
         self.context.ledger.leases.start_session(self.context.fence, flow_run_id, flow_run_name)
+        self.ledger_outage.committed = self.context.last_commit
         self.outages.over(START)
         self.context.ledger.waits.over(self.context.fence)  # of a driver that was lost while it waited
         set_state(self.context, "running", "")
@@ -133,7 +135,7 @@ class DriverSession:
             ending, why = self.gates.ending(*place), "at a gate"
         if ending is None:
             return None
-        outcome = self._conclude(ending)
+        outcome = self.conclude(ending)
         self.end(why)
         return outcome
 
@@ -170,23 +172,15 @@ class DriverSession:
             done = state.iteration >= spec.iterations
             name, reason = ("completed", "target reached") if done else ("stopped", self.stops.reason)
             ending = Ending(name, reason, ExitCode.OK)
-        return self._conclude(ending)
+        return self.conclude(ending)
 
     def pause(self, reason: str) -> Outcome:
         """Concludes the training loop by pausing the run until an operator resumes it."""
         self.context.observer.warned(f"paused: {reason}")
-        return self._conclude(Ending.of("pause", reason))
+        return self.conclude(Ending.of("pause", reason))
 
-    def waited_too_long(self, reason: str) -> str:
-        """Returns the reason of a pause for something that has been away for as long as the run may wait."""
-        hours = self.context.spec.recovery.wait_hours
-        return f"{reason}; waited for {hours:g} h, `yatt resume {self.context.run}` tries again"
-
-    def leave(self, reason: str) -> Outcome:
-        """Concludes the training loop by stopping the run where it is: without a last checkpoint."""
-        return self._conclude(Ending("stopped", reason, ExitCode.OK))
-
-    def _conclude(self, ending: Ending) -> Outcome:
+    def conclude(self, ending: Ending) -> Outcome:
+        """Records how the session ends; the caller must end it."""
         self.outcome = conclude(self.context, ending)
         return self.outcome
 
@@ -206,6 +200,7 @@ class DriverSession:
         """Ends threads and actors and releases the lease; safe to call however far the session got."""
         ledger, fence = self.context.ledger, self.context.fence
         self.threads.drain()
+        self.standby.end()
         self.start.end()
         self.machine.stop()
         self.threads.end()
@@ -224,7 +219,7 @@ class DriverSession:
     def should_continue(self, state: ControlState) -> bool:
         """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
-        self.standby.committed = state.iteration
+        self.ledger_outage.committed = state.iteration
         self._see_requests(self.context.ledger)
         self.requested.settle(self.checkpoints, state.iteration)
         self._promote()
@@ -248,11 +243,18 @@ class DriverSession:
         place = self.context.branch, iteration
         return self.guards.ending(*place) or (self.gates.ending(*place) if iteration >= 0 else None)
 
+    @property
     def waited(self) -> dict[str, float]:
-        """Returns the metric of the seconds that the session has waited since the last call, if it has."""
+        """The metric of the seconds that the session has waited since the last commit, if it has."""
         seconds = self.outages.seconds + self.ledger_outage.seconds
-        self.outages.seconds = self.ledger_outage.seconds = 0.0
         return {"seconds/waiting": seconds} if seconds else {}
+
+    def accounted(self) -> None:
+        """Notes that a commit has the seconds that the session has waited."""
+        self.outages.seconds = self.ledger_outage.seconds = 0.0
+
+    def _ending_now(self) -> Ending | None:
+        return self._ending(self.ledger_outage.committed)
 
     def evaluates(self, iteration: int) -> bool:
         """Returns True if the iteration is evaluated on the held-out tasks."""

@@ -73,6 +73,7 @@ def claimed_session(run: str) -> Iterator[DriverSession]:
     session = _offered.pop(run)
     session.claimed = True
     grace = session.context.spec.recovery.stop_grace_seconds
-    with graceful_signals(session.stops, grace, session.context.observer.stage), ended_on_error(session):
-        yield session
-    session.end(ENDED)
+    with graceful_signals(session.stops, grace, session.context.observer.stage):
+        with ended_on_error(session):
+            yield session
+        session.end(ENDED)

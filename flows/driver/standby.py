@@ -7,6 +7,10 @@ can tell, and a checkpoint of the last commit before the actors on the devices e
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYetError
+from contextlib import suppress
 
 import ray
 
@@ -19,27 +23,42 @@ from yatt_core.errors import FencedError, YattError
 from yatt_core.run_actors.run_actors import RunActors
 
 log = logging.getLogger("yatt_core.flow")
+SLICE_SECONDS, LONGEST_LOOK_SECONDS = 0.5, 15.0
+"""Between two questions whether to stop during a look, and how long a look may take until it counts as no answer."""
 
 
 class Standby:
     """The devices of one session, and what can be found out without them.
 
-    gave_back: whether the session holds no devices, because it gave them back.
-    committed: the last iteration that the session knows to be committed; -1 before the first.
+    returned_ms: when the session gave its devices back, in milliseconds since 1970; None while it holds them.
     """
 
     def __init__(self, start: ActorsStart, billing: SessionBilling) -> None:
         self._start, self._billing = start, billing
         self._uncharged_since: int | None = None
-        self.gave_back = False
-        self.committed = -1
+        self._looks: dict[str, Future[bool | None]] = {}
+        self._looking = ThreadPoolExecutor(1, "look")
+        self.returned_ms: int | None = None
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
         self._context, self._actors, self._checkpoints = context, actors, checkpoints
 
-    def answers(self, dependency: str) -> bool | None:
-        """Returns whether what is away answers again; None if only another attempt can tell."""
+    def answers(self, dependency: str, stop: Callable[[], bool]) -> bool | None:
+        """Returns whether what is away answers again; None if only another attempt can tell.
+
+        stop: returns True if the look is not needed any more.
+        """
+        look = self._looks.pop(dependency, None) or self._looking.submit(self._see, dependency)
+        left = LONGEST_LOOK_SECONDS
+        while left > 0.0 and not stop():
+            with suppress(NotYetError):
+                return look.result(SLICE_SECONDS)
+            left -= SLICE_SECONDS
+        self._looks[dependency] = look  # the next look takes its answer
+        return False
+
+    def _see(self, dependency: str) -> bool | None:
         try:
             if (there := self._start.place_is_there(dependency)) is not None:
                 return there
@@ -55,7 +74,7 @@ class Standby:
     def give_back(self, phase: str) -> None:
         """Takes a checkpoint of the last commit if the trainer holds it, and gives the devices back.
 
-        phase: the phase that cannot go on.
+        phase: the phase that cannot go on now.
         """
         # In the other phases the trainer is ahead of the last commit, or not ready. What it lacks is replayed.
         if phase in INTERRUPTIBLE and self._context.last_commit >= 0:
@@ -66,31 +85,44 @@ class Standby:
             except YattError as error:
                 self._context.observer.warned(f"no checkpoint before the devices are given back: {error}")
         self.give_back_unrecorded()
-        self._charge_nothing()
+        self.charge_nothing()
 
     def give_back_unrecorded(self) -> None:
-        """Gives the devices back while the ledger is away; `took` records that the run was not charged from now on."""
+        """Gives the devices back while the ledger is away; `charge_nothing` has to follow once it answers."""
         self._context.observer.stage("giving the devices back while waiting")
-        self._uncharged_since = self._billing.now()
         try:
+            self._start.settle()
             self._actors.leave_devices()
         except FencedError:
             raise
         except (YattError, ray.exceptions.RayError) as error:
-            log.warning("the actors on the devices cannot be reached, so they end by themselves: %s", error)
-        self.gave_back = True
+            log.warning("the actors on the devices cannot be reached, so they keep them for now: %s", error)
+            return
+        self._uncharged_since = self._billing.now()
+        self.returned_ms = self._context.clock.time_ms()
 
-    def took(self) -> None:
-        """Notes that the session takes devices again."""
-        self._charge_nothing()
-        self.gave_back = False
-
-    def _take_checkpoint(self, iteration: int) -> None:
-        if self._checkpoints.lacks(iteration):
-            self._checkpoints.begin(iteration)
-            self._checkpoints.wait()
-
-    def _charge_nothing(self) -> None:
+    def charge_nothing(self) -> None:
+        """Records that the run is not charged for devices since it gave them back."""
         if self._uncharged_since is not None:
             self._billing.devices_known({}, self._uncharged_since)
             self._uncharged_since = None
+
+    def take(self) -> bool:
+        """Has the session take devices again; returns False if it must get them from the queue."""
+        if self.returned_ms is None:
+            return True
+        self.charge_nothing()
+        if not self._context.ledger.waits.take_devices(self._context.fence):
+            return False
+        self.returned_ms = None
+        return True
+
+    def end(self) -> None:
+        """Ends the thread that looks."""
+        self._looking.shutdown(wait=False, cancel_futures=True)
+
+    def _take_checkpoint(self, iteration: int) -> None:
+        if self._checkpoints.lacks(iteration):
+            self._actors.rest()  # the trainer needs the devices' memory
+            self._checkpoints.begin(iteration)
+            self._checkpoints.wait()

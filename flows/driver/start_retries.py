@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from db.core.errors import LedgerUnavailable
 from db.write.lease import ENDED
+from flows.driver.context import RunContext
 from flows.driver.outages import START
 from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
@@ -37,44 +38,42 @@ def with_retries(session: DriverSession, start: Callable[[], Outcome]) -> Outcom
     context = session.context
     allowed = context.spec.recovery.budgets.infrastructure
     attempt = 0
+    silence: LedgerUnavailable | None = None
     while True:
-        attempt += 1
-        session.threads.check()
+        if silence is not None:
+            session.ledger_outage.wait(silence)
+            silence = None
         try:
+            if (ending := session.outages.wait()) is not None:
+                outcome = session.conclude(ending)
+                session.end(ENDED)
+                return outcome
+            session.threads.check()
             return start()
         except StorageFullError:
             raise
         except AwayError as error:
             if session.claimed:
                 raise
-            if (outcome := _waited(session, error)) is not None:
-                session.end(ENDED)
-                return outcome
-            attempt -= 1
+            session.outages.found(error, START)
         except LedgerUnavailable as error:
             if session.claimed:
                 raise
-            session.ledger_outage.wait(error)
-            attempt -= 1
+            silence = error
         except InfrastructureError as error:
             if session.claimed:
                 raise
-            reason = redact(str(error))
-            body = {"attempt": attempt, "term": context.fence.term, "reason": reason}
-            try:
-                context.ledger.events.append(context.run, START_FAILED, body, context.fence)
-            except LedgerUnavailable as lost:
-                log.error("the failed start could not be recorded: %s", lost)
+            attempt += 1
+            _record(context, attempt, error)
             if attempt >= allowed:
                 raise
             context.clock.sleep(PAUSE_SECONDS * attempt)
-            context.observer.warned(f"the start of the session failed, retrying: {reason}")
+            context.observer.warned(f"the start of the session failed, retrying: {redact(str(error))}")
 
 
-def _waited(session: DriverSession, error: AwayError) -> Outcome | None:
-    """Waits until the start should be tried again; returns how the session ends if it should not."""
-    waited = session.stops.asked or session.outages.wait(error, START)
-    reason = redact(str(error))
-    if session.stops.asked:
-        return session.leave(session.outages.why_stopped(reason))
-    return None if waited else session.pause(session.waited_too_long(reason))
+def _record(context: RunContext, attempt: int, error: InfrastructureError) -> None:
+    body = {"attempt": attempt, "term": context.fence.term, "reason": redact(str(error))}
+    try:
+        context.ledger.events.append(context.run, START_FAILED, body, context.fence)
+    except LedgerUnavailable as lost:
+        log.error("the failed start could not be recorded: %s", lost)

@@ -82,6 +82,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         session.context.ledger.phases.finish(
             session.context.fence, attempt, receipt_json(result), seconds, driver_bytes
         )
+        session.ledger_outage.over()
         return result
 
     attempted.__name__, attempted.__doc__ = name, body.__doc__

@@ -122,6 +122,7 @@ def commit(
         *_timing_metrics(session, iteration, results, seconds, meter),
     ]
     committed = write_commit(session, after, metrics, experience.digest, meter)
+    session.accounted()
     clear_up(session, iteration, [row.folder for row in experience.shards], results.prepared, new_checkpoint)
     return committed
 
@@ -156,7 +157,7 @@ def _timing_metrics(
         **session.machine.read(),
         **used,
         **session.billing.gauges(),
-        **session.waited(),
+        **session.waited,
     }
     metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
     tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)

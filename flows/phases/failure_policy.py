@@ -7,7 +7,7 @@ skipped update, a rollback) is a choice: it is recorded before it takes effect, 
 from __future__ import annotations
 
 import logging
-from typing import Any, NoReturn
+from typing import Any
 
 from db.write.records import ChoiceRow
 from flows.branching.branches import open_branch
@@ -21,10 +21,6 @@ from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
 NON_FINITE, CURSOR = "non_finite", "cursor"
-CLOSE = "close"
-"""Stands for what follows the last phase."""
-NOT_INTERRUPTED = frozenset({"start", "recover", CLOSE})
-"""The phases that make the actors ready, before which the loop heeds no stop request, and the end, which is one."""
 SKIP, ROLLBACK = "skip", "rollback"
 READS_SHARDS = frozenset({"prepare", "learn"})
 
@@ -37,17 +33,14 @@ class Paused(Exception):
     """The run cannot continue without an operator; the text gives the reason."""
 
 
-class StoppedWaiting(Exception):
-    """The session was asked to stop while it waited for something that is away; the text gives the reason."""
-
-
 def handle_failure(session: DriverSession, iteration: int, name: str, error: YattError) -> None:
-    """Raises `PhaseRetry`, `Paused` or `StoppedWaiting` if the policy calls for it; returns if the error must end the session."""
+    """Raises `PhaseRetry` or `Paused` if the policy calls for it; returns if the error must end the session."""
     reason = redact(str(error))
     if isinstance(error, StorageFullError):
         raise Paused(f"{reason}; free some space, then `yatt resume {session.context.run}`") from error
     if isinstance(error, AwayError):
-        wait_for(session, name, error)
+        session.outages.found(error, name)
+        raise PhaseRetry(reason) from error
     if isinstance(error, ReplayError):
         return
     if within_budget(session, iteration, name, error):
@@ -55,21 +48,6 @@ def handle_failure(session: DriverSession, iteration: int, name: str, error: Yat
         raise PhaseRetry(reason) from error
     if isinstance(error, NumericError) and name == "learn":
         _handle_non_finite(session, iteration, reason)
-
-
-def wait_for(session: DriverSession, name: str, error: AwayError) -> NoReturn:
-    """Waits for what is away; raises `PhaseRetry` once it should be tried again, `StoppedWaiting` or `Paused` otherwise.
-
-    name: the phase that needs it, or `CLOSE`.
-    """
-    reason = redact(str(error))
-    waited = session.stops.asked or session.outages.wait(error, name)
-    # Before it heeds the request, the loop would need devices again, or just what is waited for.
-    if session.stops.asked and (name in NOT_INTERRUPTED or session.outages.gave_back):
-        raise StoppedWaiting(session.outages.why_stopped(reason)) from error
-    if waited:
-        raise PhaseRetry(reason) from error
-    raise Paused(session.waited_too_long(reason)) from error
 
 
 def within_budget(session: DriverSession, iteration: int, name: str, error: YattError) -> bool:

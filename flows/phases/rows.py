@@ -80,9 +80,10 @@ def commit(
         metrics += _results(results.evaluation.metrics)
     tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
     used = process_gauges(session.actors.process_use())
-    gauges = {**session.machine.read(), **used, **session.billing.gauges(), **session.waited()}
+    gauges = {**session.machine.read(), **used, **session.billing.gauges(), **session.waited}
     metrics += timing_metrics(seconds, meter.seconds, tokens, rows, meter.driver_bytes, gauges)
     committed = write_commit(session, after, metrics, None, meter)
+    session.accounted()
     clear_up(session, iteration, [], results.prepared, new_checkpoint)
     return committed
 

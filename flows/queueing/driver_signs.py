@@ -79,7 +79,7 @@ Verdict = Keep | StartDriver | Release
 
 def judge(entry: EntryRow, held: AllocationRow, signs: DriverSigns) -> Verdict:
     """Returns what becomes of the devices."""
-    if signs.driven and signs.returned:
+    if signs.driven and signs.returned and held.stop_asked_at is None:
         return Release(f"waits for {signs.returned}", parks=True)
     if signs.driven or signs.starting:
         return Keep(ask_again=signs.driven and held.stop_asked_at is not None and signs.desired == "run")

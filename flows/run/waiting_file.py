@@ -5,6 +5,7 @@ Consumes and produces `WaitingFile`. The file is there only while its driver wai
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from db.core.holder import Holder, is_gone
 from yatt_core.durable import write_json
 
 NAME = "waiting.json"
+log = logging.getLogger("yatt_core.flow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +55,8 @@ def read_waiting(folder: Path) -> WaitingFile | None:
 
 
 def forget_waiting(folder: Path) -> None:
-    """Removes the file, if there is one."""
-    (folder / NAME).unlink(missing_ok=True)
+    """Removes the file, if there is one and the disk permits it; a file that stays says nothing once its driver is gone."""
+    try:
+        (folder / NAME).unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", folder / NAME, error)

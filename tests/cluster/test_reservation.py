@@ -22,7 +22,7 @@ from yatt_core.cluster.gcs import node_of_actor, remember
 from yatt_core.cluster.nodes import node_names
 from yatt_core.cluster.reservation import Group, lacking, release, reserve
 from yatt_core.cluster.seating import RankLayout
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import AwayError, InfrastructureError
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.spec import load_spec
 
@@ -53,6 +53,31 @@ def test_missing_devices_are_reserved_on_as_few_nodes_as_possible(
 
 def of(ranks: int) -> RankLayout:
     return RankLayout(ranks, shares=True)
+
+
+def test_a_run_that_does_not_get_all_devices_keeps_none_of_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise two runs could each hold what the other one waits for."""
+    stored = {"a": Group("aa", 2)}
+    removed = list[str]()
+
+    def grouped(node: str, count: int, kind: str, name: str) -> Group:
+        if node == "c":
+            raise AwayError("a free place on the cluster is away: others have it")
+        return Group("bb", count)
+
+    def tell(groups: dict[str, Group]) -> None:
+        stored.clear()
+        stored.update(groups)
+
+    monkeypatch.setattr(reservation, "inventory", lambda: tuple(cores(a=2, b=4, c=2)))
+    monkeypatch.setattr(reservation, "_groups", lambda: dict(stored))
+    monkeypatch.setattr(reservation, "_tell", tell)
+    monkeypatch.setattr(reservation, "_group_on", grouped)
+    monkeypatch.setattr(Group, "handle", property(lambda group: group.id))
+    monkeypatch.setattr(reservation, "remove_placement_group", removed.append)
+    with pytest.raises(AwayError):
+        reserve(8, (), of(8))
+    assert removed == ["bb"] and stored == {"a": Group("aa", 2)}
 
 
 @pytest.fixture

@@ -111,9 +111,17 @@ def reserve(
         for node in lost:
             remove_placement_group(groups.pop(node).handle)
         _tell(groups)
-    for node, count in lacking(devices, groups, avoided, wanted, together(layout, pool)).items():
-        groups[node] = _group_on(node, count, kind, f"{KEY}.{node}")
+    added = lacking(devices, groups, avoided, wanted, together(layout, pool))
+    try:
+        for node, count in added.items():
+            groups[node] = _group_on(node, count, kind, f"{KEY}.{node}")
+            _tell(groups)
+    except AwayError:
+        # Two runs that each kept what they have got so far could wait for each other.
+        for node in added.keys() & groups.keys():
+            remove_placement_group(groups.pop(node).handle)
         _tell(groups)
+        raise
     counts = {node: group.count for node, group in groups.items() if node not in avoided}
     return tuple(Seat(kind, node, groups[node], bundle) for node, bundle in seat_order(counts, layout))
 

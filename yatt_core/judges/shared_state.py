@@ -57,10 +57,12 @@ class SharedState:
             durable.make_folder(path.parent)
 
     def seen(self) -> EndpointState:
-        """Returns a copy of the state."""
+        """Returns a copy of the state, as of now."""
         with self._lock:
             self._refresh()
-            return copy.copy(self._state)
+            state = copy.copy(self._state)
+        state.seen_at(self._now())
+        return state
 
     def change(self, how: Callable[[EndpointState, float], Found]) -> Found:
         """Changes the state while no other process does, and returns what the change returns.
@@ -99,11 +101,12 @@ class SharedState:
             version = (status.st_mtime_ns, status.st_ino)
             if version == self._version:
                 return
-            self._state = EndpointState.from_json(json.loads(self._path.read_bytes()))
             self._version = version
+            self._state = EndpointState.from_json(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return
         except (OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            self._state = EndpointState()
             _log.warning("%s: cannot be read, so the endpoint's state begins anew: %s", self._path, error)
 
     def _write(self, path: Path) -> None:

@@ -262,11 +262,11 @@ class ActorRegistry:
         A driver that was replaced leaves the actors to its successor.
         """
         members, self._members = self._members, {}
-        seats, self._seats = self._seats, ()
+        self._seats = ()
         with suppress(FencedError, InfrastructureError, ray.exceptions.RayError):
             self._end(list(members.values()))
             forget_drivers(self.store)
-            if seats:
+            if self._devices:
                 release()
 
     def check_room(self, avoid_nodes: frozenset[str]) -> None:
@@ -280,8 +280,8 @@ class ActorRegistry:
         self._end(seated)
         for member in seated:
             del self._members[member.name]
-        seats, self._seats = self._seats, ()
-        if seats:
+        self._seats = ()
+        if self._devices:
             with suppress(ray.exceptions.RayError):
                 release()
 

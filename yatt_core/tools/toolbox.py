@@ -34,6 +34,8 @@ SLACK_SECONDS = 60.0
 WITNESS = -1
 """Number of a call that was answered before, and is made again to see whether a service answers at all: no call of a tool that
 is not deterministic, which may do something each time."""
+KEPT_SECONDS = 600.0
+"""How long the answer to such a call serves the call that asked first, or an equal one."""
 CHARACTERS_PER_TOKEN = 32
 """Before it is tokenized, a result's text is cut to this many characters per token of `max_result_tokens`."""
 
@@ -52,7 +54,7 @@ class Toolbox:
         self._services: dict[str, Service[ToolAnswer]] = {}
         self._answered: dict[str, ToolCall] = {}
         self._unanswered: dict[str, ToolCall] = {}
-        self._found: dict[str, ToolAnswer] = {}
+        self._found: dict[str, tuple[float, ToolAnswer]] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = bytearray()
 
@@ -69,7 +71,7 @@ class Toolbox:
             elif call.name not in self._tools:
                 known = ", ".join(sorted(self._tools))
                 yield number, ToolAnswer.failed(UNKNOWN, f"there is no tool {call.name[:100]!r}; there are: {known}")
-            elif (found := self._found.pop(_identity(call), None)) is not None:
+            elif (found := self._kept(call)) is not None:
                 yield number, found
             else:
                 readable[number] = call
@@ -126,10 +128,17 @@ class Toolbox:
             return None
         known = self._answered.get(name)
         call = known or self._unanswered[name]
+        if _identity(call) in self._found:
+            return True
         ((_, answer),) = self._ask({WITNESS: call})
         if not answer.is_unavailable and known is None:
-            self._found[_identity(call)] = answer
+            self._found[_identity(call)] = time.monotonic(), answer
         return not answer.is_unavailable
+
+    def _kept(self, call: ToolCall) -> ToolAnswer | None:
+        """Returns the answer to a call that was made to see whether a service answers, once, and soon after."""
+        at, answer = self._found.pop(_identity(call), (0.0, None))
+        return answer if time.monotonic() - at < KEPT_SECONDS else None
 
     def close(self) -> None:
         """Ends the process with all its running calls; the next call starts a new one."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from db.core.engine import Fence
 from db.core.errors import LedgerUnavailable
-from db.write.phases import Phases
+from db.write.phases import Attempt, Phases
+from db.write.runs import Runs
+from flows.driver.stopping import StopRequests
 from flows.run.results import run_results
 from flows.run.waiting_file import WaitingFile, read_waiting
 from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
+from yatt_core.errors import AwayError
 
 MINUTE = 60.0
 
@@ -94,3 +99,53 @@ def test_a_driver_gives_up_after_as_long_as_for_anything_else(
     with pytest.raises(LedgerUnavailable, match="did not answer for 1800 s"):
         simulation.drive()
     assert len(made.seen) > 100
+
+
+def test_a_ledger_that_answers_but_records_nothing_is_waited_for_with_pauses_and_heeds_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a full disk: questions are answered, and a change of no row succeeds."""
+    stops = StopRequests()
+    monkeypatch.setattr("flows.driver.session.StopRequests", lambda: stops)
+    simulation = Simulation.of(tmp_path, "iterations=4")
+    clock, plan, tried = simulation.cluster.clock, Phases.plan, list[float]()
+
+    def refusing(phases: Phases, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
+        if (iteration == 2 and phase == "learn") or tried:
+            tried.append(clock.monotonic())
+            if len(tried) == 12:
+                stops.ask(reason="enough")
+            raise LedgerUnavailable("no space is left")
+        return plan(phases, fence, branch, iteration, phase)
+
+    monkeypatch.setattr(Phases, "plan", refusing)
+    with pytest.raises(LedgerUnavailable, match="enough while the ledger is away"):
+        simulation.drive()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert len(tried) == 12 and min(gaps[1:]) > 1.0
+
+
+def test_a_pause_during_an_outage_of_the_ledger_is_recorded_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=4")
+    clock, set_state = simulation.cluster.clock, Runs.set_state
+    refused = list[float]()
+
+    def collecting(actors: BranchRunActors, *given: object) -> object:
+        raise AwayError("judge 'kind' is away: status 503")
+
+    def setting(runs: Runs, fence: Fence, state: str, *more: object) -> None:
+        if state == "paused" and len(refused) < 3:
+            refused.append(clock.monotonic())
+            raise LedgerUnavailable("the ledger at db:5432 does not answer")
+        set_state(runs, fence, state, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BranchRunActors, "collect", collecting)
+    monkeypatch.setattr(BranchRunActors, "answers", lambda actors, dependency: False)
+    monkeypatch.setattr(Runs, "set_state", setting)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, len(refused)) == ("paused", 3)
+    with simulation.ledger() as ledger:
+        assert ledger.runs.find(simulation.run).state == "paused"
+        assert not ledger.waits.of([simulation.run])

@@ -122,7 +122,7 @@ def test_devices_are_given_back_with_a_checkpoint_and_taken_again(
     simulation = Simulation.of(tmp_path / "waiting", "iterations=4")
     clock, made = simulation.cluster.clock, outage(simulation, "collect", 30 * MINUTE)
     left, tried = list[float](), list[float]()
-    leave, answers = BranchRunActors.leave_devices, BranchRunActors.answers
+    leave = BranchRunActors.leave_devices
 
     def leaving(actors: BranchRunActors) -> None:
         left.append(clock.monotonic())
@@ -136,7 +136,7 @@ def test_devices_are_given_back_with_a_checkpoint_and_taken_again(
     monkeypatch.setattr(BranchRunActors, "leave_devices", leaving)
     monkeypatch.setattr(BranchRunActors, "answers", answering)
     ended = simulation.drive()
-    assert answers is not BranchRunActors.answers and ended is not None
+    assert ended is not None
     assert (ended.state, ended.iteration) == ("completed", 4)
     assert len(made.failed) == 1, "while something answers that it is away, the phase is not attempted"
     assert len(left) == 1 and left[0] - made.failed[0] == pytest.approx(6 * MINUTE, abs=1.0), (
@@ -152,7 +152,7 @@ def test_devices_are_given_back_with_a_checkpoint_and_taken_again(
         assert 1 in taken and 1 not in {row.iteration for row in other.records.own_checkpoints(quiet.run)}
         assert simulation.run not in ledger.waits.of([simulation.run])
     said = [reason for reason in reasons(simulation) if reason.startswith("waiting for ")]
-    assert len(said) == 2 and "its devices are given back" in said[1]
+    assert ["its devices are given back" in reason for reason in said] == [False, True, False]
 
 
 def test_somebody_who_asks_for_it_has_a_run_try_at_once(
@@ -238,7 +238,7 @@ def test_devices_that_were_taken_again_are_given_back_at_once_if_it_is_still_awa
         )
 
     def recording(waits: Waits, fence: Fence, row: WaitRow) -> None:
-        if other == "the ledger" and len(left) == 1 and clock.monotonic() > made.failed[0] + 10 * MINUTE:
+        if other == "the ledger" and 10 * MINUTE < clock.monotonic() - made.failed[0] < 12 * MINUTE:
             raise LedgerUnavailable("the ledger at db:5432 does not answer")
         record(waits, fence, row)
 
@@ -249,6 +249,9 @@ def test_devices_that_were_taken_again_are_given_back_at_once_if_it_is_still_awa
     ended = simulation.drive()
     assert ended is not None and (ended.state, ended.iteration) == ("completed", 3)
     again = [at for at in taken if left[0] < at < made.failed[0] + made.seconds]
+    if other == "the ledger":
+        assert not again and len(left) == 1, "nothing says that the judge is back, so no devices are taken"
+        return
     assert again and len(left) == 1 + len(again)
     held = [later - earlier for earlier, later in zip(again, left[1:], strict=True)]
     assert max(held) < 3 * MINUTE, "the time for which it may hold them was used up"

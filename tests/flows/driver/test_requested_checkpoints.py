@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.flows.simulated import Simulation
+from tests.flows.simulated import BranchRunActors, Simulation
+from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.receipts import CheckpointReceipt
 
 OVERRIDES = ("iterations=6", "checkpoints.every=100", "checkpoints.keep=9")
 
@@ -75,3 +78,28 @@ def test_a_checkpoint_of_the_commit_meets_the_request_at_once(tmp_path: Path) ->
     ask(simulation)
     finish(simulation)
     assert taken(simulation) == [0, 3, 6]
+
+
+def test_one_whose_publication_failed_is_taken_after_the_next_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation.of(tmp_path, *OVERRIDES)
+    assert simulation.drive(killed_at="collect:3") is None
+    ask(simulation)
+    result, failed = BranchRunActors.checkpoint_result, list[int]()
+
+    def failing(actors: BranchRunActors, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
+        trainer = actors._cluster.trainer
+        if trainer.version < 3 or failed:
+            return result(actors, wait_seconds)
+        if trainer.version == 3:
+            return None  # it is still being published
+        trainer.publication = trainer.published = None
+        for half in (simulation.home.run_folder(simulation.run) / "checkpoints").glob("*i000003*"):
+            shutil.rmtree(half)
+        failed.append(trainer.version)
+        raise InfrastructureError("the disk failed")
+
+    monkeypatch.setattr(BranchRunActors, "checkpoint_result", failing)
+    finish(simulation)
+    assert failed == [4] and taken(simulation) == [0, 4, 6]

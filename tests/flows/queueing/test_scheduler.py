@@ -417,3 +417,13 @@ def test_a_run_that_waits_without_devices_can_be_removed(world: World) -> None:
     assert world.ledger.runs.find(run).desired_state == "stop", "its driver is asked to end"
     world.rounds(2)
     assert world.outcome(run) == "removed"
+
+
+def test_a_run_that_is_preempted_while_it_gives_its_devices_back_resumes_by_itself(world: World) -> None:
+    low = world.submit(4, iterations=6)
+    world.rounds(3)
+    high = world.submit(4, priority=1, iterations=2)
+    world.scheduler.round()
+    world.drivers.give_back(low, "judge 'kind'")
+    world.finish()
+    assert world.outcomes(low) == ["preempted", "completed"] and world.outcome(high) == "completed"
