@@ -298,7 +298,7 @@ def test_devices_are_held_over_the_bound_if_they_are_charged_after_it() -> None:
     since = 10 * S
     wait = {("judge", since): (Wait("judge", since, None), since + 600 * S)}
     kept = facts(seen=Seen(waits=wait), devices=[(0, 2)])
-    assert report.hours_over_bound(kept) == pytest.approx(2 * 295 / 3600)
+    assert report.hours_over_bound(kept) == pytest.approx(2 * 294.5 / 3600)
     given = facts(seen=Seen(waits=wait), devices=[(0, 2), (since + 304 * S, 0), (since + 610 * S, 2)])
     assert report.hours_over_bound(given) == 0
     tried = facts(
