@@ -513,7 +513,8 @@ def spans_over_bound(facts: RunFacts) -> list[dict[str, Any]]:
     """Returns the spans in which a run that waited was charged for devices after the time that it may hold them.
 
     It may hold them for `hold_minutes` since it began to wait, and then for as long as the longest checkpoint of the run took and
-    the half second between two looks of the driver at its clock, until what it waits for is back. The charges are the billing records of the audit chain.
+    the half second between two looks of the driver at its clock, until what it waits for is back. The charges are the billing
+    records of the audit chain.
     """
     found = []
     waited = [each for each in facts.driven.struck if each.outage.kind in WAITED_FOR]
