@@ -370,19 +370,15 @@ def back_of(facts: RunFacts, struck: Struck) -> tuple[float, bool] | None:
     None if the outage was not noticed, if nothing can be said, or if the run ended before it made progress.
 
     Progress is a shard or the end of a phase in the ledger; for MLflow and Prefect, without which a run goes on, it is the first
-    request that was answered. If something else that the run waits for was still away, the time counts from that thing's return;
-    of MLflow and Prefect, which a run that waits does not ask, nothing can be said then.
+    request that was answered. While something else that the run waits for is still away, nothing can be said.
     """
-    if not was_noticed(facts, struck):
+    if not was_noticed(facts, struck) or struck.other_back > struck.back:
         return None
     if struck.outage.kind not in WAITED_FOR:
-        if struck.other_back > struck.back:
-            return None
         answered = [each.ended for each in facts.requests if each.gate == struck.outage.kind and each.answered]
         first = next((at for at in sorted(answered) if at >= struck.back), None)
         return None if first is None else ((first - struck.back) / 1000, False)
-    since = struck.other_back
-    progress = facts.driven.seen.progress
+    since, progress = struck.back, facts.driven.seen.progress
     place = bisect_left(progress, since)
     if place == len(progress):
         return None
