@@ -20,9 +20,10 @@ from flows.driver.run_status import set_state, tell_people
 from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
+from yatt_core.cluster.nodes import A_NODE
 from yatt_core.errors import AwayError
 from yatt_core.logs import redact
-from yatt_core.outage import LONGEST_BLIND_SECONDS, LONGEST_SECONDS, pause_before
+from yatt_core.outage import LONGEST_BLIND_SECONDS, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 
 log = logging.getLogger("yatt_core.flow")
 START = "start"
@@ -192,7 +193,9 @@ class Outages:
     def _pause(self, outage: Outage) -> None:
         """Sleeps until the next try, a request to stop, or one to try at once."""
         context, clock = self._context, self._context.clock
-        longest = LONGEST_BLIND_SECONDS if outage.blind and self._standby.gave_back else LONGEST_SECONDS
+        longest = LONGEST_NEAR_SECONDS if outage.dependency == A_NODE and not outage.blind else LONGEST_SECONDS
+        if outage.blind and self._standby.gave_back:
+            longest = LONGEST_BLIND_SECONDS
         pause = pause_before(outage.tries, self._chance(), longest)
         if outage.holds_since is not None:
             # One more try when the devices are due, not one pause later.
