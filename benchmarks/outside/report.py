@@ -401,10 +401,8 @@ def back_seconds(runs: Iterable[RunFacts]) -> tuple[list[float], list[float]]:
 
 
 def unmasked_outages(facts: RunFacts) -> int:
-    """Returns the number of the compared run's outages in whose iterations no sample lost its score to a failure."""
-    masked = {
-        sample.iteration for sample in facts.samples if "infrastructure" in sample.unscored or "tool" in sample.unscored
-    }
+    """Returns the number of the compared run's outages in whose iterations every sample has a score."""
+    masked = {sample.iteration for sample in facts.samples if sample.unscored}
     spans = [facts.committed[iteration] for iteration in masked]
     return sum(not any(begin <= each.back and each.away <= end for begin, end in spans) for each in facts.driven.struck)
 
