@@ -8,6 +8,8 @@ from __future__ import annotations
 
 FIRST_SECONDS = 2.0
 LONGEST_SECONDS = 10.0
+LONGEST_NEAR_SECONDS = 3.0
+"""Longest pause between two looks at the run's own cluster, which ask nobody outside of it."""
 LONGEST_BLIND_SECONDS = 60.0
 """Longest pause before a try that takes the devices, because nothing less can tell whether the dependency is back."""
 JITTER = 0.25

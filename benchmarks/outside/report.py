@@ -25,6 +25,7 @@ from benchmarks.outside.schedule import LONG, SHORT, TEN, WAITED_FOR, Kind
 from benchmarks.outside.watch import Place, Wait
 from db.ledger import Ledger
 from flows.billing.held_time import held_spans, records_of
+from flows.driver.outages import LOOK_SECONDS
 from flows.run.home import Home
 from yatt_core.collection.shard_rows import split_batches
 from yatt_core.experience.batch import SAMPLES_FILE
@@ -187,10 +188,7 @@ def facts_of(ledger: Ledger, home: Home, spec: RunSpec, driven: Driven, asked: S
     links = ledger.events.links(driven.run)
     commits = {int(link.body["iteration"]): link.at for link in links if link.kind == "commit"}
     begins = {iteration: commits.get(iteration - 1, driven.began) for iteration in commits}
-    attempts = [
-        each for k in commits for each in ledger.phases.attempts(driven.run, 0, k) if each.phase == "checkpoint"
-    ]
-    took = [each.ended_at - each.dispatched_at for each in attempts if each.ended_at and each.dispatched_at]
+    took = [row.seconds for row in ledger.records.own_checkpoints(driven.run)]
     spans = held_spans(ledger, driven.run)
     records = records_of(ledger, driven.run, spans[0].start if spans else None)
     return RunFacts(
@@ -198,7 +196,7 @@ def facts_of(ledger: Ledger, home: Home, spec: RunSpec, driven: Driven, asked: S
         requests=[each for each in asked if driven.began <= each.began <= driven.ended],
         samples=list(samples_of(home.run_folder(driven.run), spec, set(commits))),
         devices=[(record.since, sum(held.count for held in record.devices.values())) for record in records],
-        checkpoint_ms=max(took, default=0),
+        checkpoint_ms=round(1000 * max(took, default=0.0)),
         hold_ms=round(60_000 * spec.recovery.hold_minutes),
         began_at=commits.get(0, driven.began),
         committed={iteration: (begins[iteration], at) for iteration, at in commits.items()},
@@ -372,19 +370,15 @@ def back_of(facts: RunFacts, struck: Struck) -> tuple[float, bool] | None:
     None if the outage was not noticed, if nothing can be said, or if the run ended before it made progress.
 
     Progress is a shard or the end of a phase in the ledger; for MLflow and Prefect, without which a run goes on, it is the first
-    request that was answered. If something else that the run waits for was still away, the time counts from that thing's return;
-    of MLflow and Prefect, which a run that waits does not ask, nothing can be said then.
+    request that was answered. While something else that the run waits for is still away, nothing can be said.
     """
-    if not was_noticed(facts, struck):
+    if not was_noticed(facts, struck) or struck.other_back > struck.back:
         return None
     if struck.outage.kind not in WAITED_FOR:
-        if struck.other_back > struck.back:
-            return None
         answered = [each.ended for each in facts.requests if each.gate == struck.outage.kind and each.answered]
         first = next((at for at in sorted(answered) if at >= struck.back), None)
         return None if first is None else ((first - struck.back) / 1000, False)
-    since = struck.other_back
-    progress = facts.driven.seen.progress
+    since, progress = struck.back, facts.driven.seen.progress
     place = bisect_left(progress, since)
     if place == len(progress):
         return None
@@ -407,10 +401,8 @@ def back_seconds(runs: Iterable[RunFacts]) -> tuple[list[float], list[float]]:
 
 
 def unmasked_outages(facts: RunFacts) -> int:
-    """Returns the number of the compared run's outages in whose iterations no sample lost its score to a failure."""
-    masked = {
-        sample.iteration for sample in facts.samples if "infrastructure" in sample.unscored or "tool" in sample.unscored
-    }
+    """Returns the number of the compared run's outages in whose iterations every sample has a score."""
+    masked = {sample.iteration for sample in facts.samples if sample.unscored}
     spans = [facts.committed[iteration] for iteration in masked]
     return sum(not any(begin <= each.back and each.away <= end for begin, end in spans) for each in facts.driven.struck)
 
@@ -514,13 +506,14 @@ def _count_extra_calls(facts: RunFacts, found: Again, beside_a_loss: Any) -> Non
 def spans_over_bound(facts: RunFacts) -> list[dict[str, Any]]:
     """Returns the spans in which a run that waited was charged for devices after the time that it may hold them.
 
-    It may hold them for `hold_minutes` since it began to wait, and then for as long as the longest checkpoint of the run took,
-    until what it waits for is back. The charges are the billing records of the audit chain.
+    It may hold them for `hold_minutes` since it began to wait, and then for as long as the longest checkpoint of the run took and
+    the half second between two looks of the driver at its clock, until what it waits for is back. The charges are the billing
+    records of the audit chain.
     """
     found = []
     waited = [each for each in facts.driven.struck if each.outage.kind in WAITED_FOR]
     for wait, last in facts.driven.seen.waits.values():
-        allowed = wait.since + facts.hold_ms + facts.checkpoint_ms
+        allowed = wait.since + facts.hold_ms + facts.checkpoint_ms + round(1000 * LOOK_SECONDS)
         until = min(
             last,
             max((each.other_back for each in waited if each.away <= last and each.back >= wait.since), default=last),

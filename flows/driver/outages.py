@@ -24,9 +24,10 @@ from flows.driver.run_status import set_state, tell_people
 from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
+from yatt_core.cluster.nodes import A_NODE
 from yatt_core.errors import AwayError, ExitCode
 from yatt_core.logs import redact
-from yatt_core.outage import LONGEST_BLIND_SECONDS, LONGEST_SECONDS, pause_before
+from yatt_core.outage import LONGEST_BLIND_SECONDS, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 
 log = logging.getLogger("yatt_core.flow")
 START, RECOVER, CLOSE = "start", "recover", "close"
@@ -237,7 +238,9 @@ class Outages:
         """Sleeps until the next try, a request to stop, or one to try at once."""
         context, clock = self._context, self._context.clock
         returned_ms = self._standby.returned_ms
-        longest = LONGEST_BLIND_SECONDS if outage.blind and returned_ms is not None else LONGEST_SECONDS
+        longest = LONGEST_NEAR_SECONDS if outage.dependency == A_NODE and not outage.blind else LONGEST_SECONDS
+        if outage.blind and returned_ms is not None:
+            longest = LONGEST_BLIND_SECONDS
         pause = pause_before(outage.tries, self._chance(), longest)
         if returned_ms is None:
             pause = min(pause, max(LOOK_SECONDS, outage.devices_due - clock.monotonic()))

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from db.core.engine import Fence
 from db.core.errors import LedgerUnavailable
 from db.write.waits import WaitRow, Waits
+from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests
 from flows.run.results import run_results
 from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
 from yatt_core.errors import AwayError
-from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_SECONDS, pause_before
+from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 from yatt_core.run_actors.actor_registry import ActorFailure
 
 MINUTE = 60.0
@@ -287,3 +288,28 @@ def test_a_node_that_took_all_its_actors_with_it_is_used_again_if_there_is_no_pl
     with simulation.ledger() as ledger:
         assert ledger.events.of_kind(simulation.run, "quarantined"), "it would be avoided if there was a place"
     assert avoided[1] == (frozenset() if needed else {"h2"}) and clock.monotonic() < 60 * MINUTE
+
+
+@pytest.mark.parametrize(("way", "longest"), [("collect", LONGEST_SECONDS), ("start", LONGEST_NEAR_SECONDS)])
+def test_a_missing_node_is_looked_for_more_often_than_others_are_asked(
+    tmp_path: Path,
+    outage: Callable[[Simulation, str, float], Outage],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    longest: float,
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    clock, made = simulation.cluster.clock, outage(simulation, way, 3 * MINUTE)
+    tried = list[float]()
+
+    def answering(standby: Standby, dependency: str) -> bool:
+        assert dependency == WAYS[way]
+        tried.append(clock.monotonic())
+        return tried[-1] >= made.failed[0] + made.seconds
+
+    monkeypatch.setattr(Standby, "answers", answering)
+    monkeypatch.setattr(BranchRunActors, "outgrown", lambda actors: made.calls == 1 and way == "start")
+    ended = simulation.drive()
+    assert ended is not None and ended.state == "completed"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried[4:])]
+    assert (1 - JITTER) * longest <= min(gaps) and max(gaps) <= (1 + JITTER) * longest + 0.01
