@@ -200,7 +200,6 @@ class DriverSession:
         """Ends threads and actors and releases the lease; safe to call however far the session got."""
         ledger, fence = self.context.ledger, self.context.fence
         self.threads.drain()
-        self.standby.end()
         self.start.end()
         self.machine.stop()
         self.threads.end()

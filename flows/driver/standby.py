@@ -7,8 +7,9 @@ can tell, and a checkpoint of the last commit before the actors on the devices e
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 
@@ -37,7 +38,6 @@ class Standby:
         self._start, self._billing = start, billing
         self._uncharged_since: int | None = None
         self._looks: dict[str, Future[bool | None]] = {}
-        self._looking = ThreadPoolExecutor(1, "look")
         self.returned_ms: int | None = None
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
@@ -49,7 +49,7 @@ class Standby:
 
         stop: returns True if the look is not needed any more.
         """
-        look = self._looks.pop(dependency, None) or self._looking.submit(self._see, dependency)
+        look = self._looks.pop(dependency, None) or self._begin_look(dependency)
         left = LONGEST_LOOK_SECONDS
         while left > 0.0 and not stop():
             with suppress(NotYetError):
@@ -57,6 +57,19 @@ class Standby:
             left -= SLICE_SECONDS
         self._looks[dependency] = look  # the next look takes its answer
         return False
+
+    def _begin_look(self, dependency: str) -> Future[bool | None]:
+        """Looks in a thread of its own, which a process that ends does not wait for."""
+        look: Future[bool | None] = Future()
+
+        def see() -> None:
+            try:
+                look.set_result(self._see(dependency))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where the answer is taken
+                look.set_exception(error)
+
+        threading.Thread(target=see, name="look", daemon=True).start()
+        return look
 
     def _see(self, dependency: str) -> bool | None:
         try:
@@ -116,10 +129,6 @@ class Standby:
             return False
         self.returned_ms = None
         return True
-
-    def end(self) -> None:
-        """Ends the thread that looks."""
-        self._looking.shutdown(wait=False, cancel_futures=True)
 
     def _take_checkpoint(self, iteration: int) -> None:
         if self._checkpoints.lacks(iteration):
