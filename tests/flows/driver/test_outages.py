@@ -302,7 +302,7 @@ def test_a_missing_node_is_looked_for_more_often_than_others_are_asked(
     clock, made = simulation.cluster.clock, outage(simulation, way, 3 * MINUTE)
     tried = list[float]()
 
-    def answering(standby: Standby, dependency: str) -> bool:
+    def answering(standby: Standby, dependency: str, stop: Callable[[], bool]) -> bool:
         assert dependency == WAYS[way]
         tried.append(clock.monotonic())
         return tried[-1] >= made.failed[0] + made.seconds

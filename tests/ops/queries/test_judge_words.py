@@ -45,12 +45,12 @@ def test_each_judgement_is_told_with_its_score_or_why_there_is_none(tmp_path: Pa
             {"prompt_ordinal": 8, "sample": 0, "part": "kind", "judgements": [said("bad: 1", 1.0)], "error": ""},
         ],
     )  # fmt: skip
-    found = judgements_of(place, {0: [(7, 0), (7, 1)]}, limit=6)
+    found = judgements_of(place, {0: [(7, 0), (7, 1)]}, limit=8)
     assert found == {
-        (7, 0): (JudgementView("kind", "good: ", True, 8.0, ""),),
+        (7, 0): (JudgementView("kind", "good: 8", False, 8.0, ""),),
         (7, 1): (
-            JudgementView("kind", "I cann", True, None, "unparsed"),
-            JudgementView("kind", "on the", True, None, "cut"),
+            JudgementView("kind", "I cannot", True, None, "unparsed"),
+            JudgementView("kind", "on the o", True, None, "cut"),
             JudgementView("wise", "", False, None, "infrastructure: status 500"),
         ),
     }
@@ -61,4 +61,4 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     place = iteration(tmp_path, [row])
     (tmp_path / "shard" / JUDGEMENTS_FILE).write_bytes(b"PAR1")
     with pytest.raises(DataError, match="does not match its manifest"):
-        judgements_of(place, {0: [(7, 0)]}, limit=6)
+        judgements_of(place, {0: [(7, 0)]}, limit=8)
