@@ -27,10 +27,12 @@ from yatt_core.outage import pause_before
 log = logging.getLogger("yatt_core.flow")
 LEDGER = "the ledger"
 LONGEST_SECONDS = 5.0
+CALM_SECONDS = 60.0
+"""After working for so long with a ledger that answers, a run finds a new outage, not more of the last one."""
 
 
 class LedgerOutage:
-    """The ledger's outages in one session. One lasts until a phase has been recorded as done.
+    """The ledger's outages in one session. One lasts until a phase has been recorded as done, or all has been well for a while.
 
     chance: a source of numbers in [0, 1).
     committed: the last iteration that the session knows to be committed; -1 before the first.
@@ -50,6 +52,7 @@ class LedgerOutage:
         self._since: float | None = None
         self._since_ms = 0
         self._tries = 0
+        self._answered = 0.0
         self.committed = -1
         self.seconds = 0.0
 
@@ -62,7 +65,7 @@ class LedgerOutage:
         reason = redact(str(error))
         log.warning("the ledger does not answer: %s", error)
         began = clock.monotonic()
-        if self._since is None:
+        if self._since is None or began - self._answered > CALM_SECONDS:
             self._since, self._since_ms, self._tries = began, clock.time_ms(), 0
         else:
             self._pause(reason)  # it has answered in between, but not recorded what the run did
@@ -76,6 +79,7 @@ class LedgerOutage:
             self.seconds += clock.monotonic() - began
             forget_waiting(context.folder)
         self._give_up(error)
+        self._answered = clock.monotonic()
         context.observer.stage(f"the ledger answers after {clock.monotonic() - self._since:.0f} s")
 
     def over(self) -> None:

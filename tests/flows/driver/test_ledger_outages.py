@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from flows.run.waiting_file import WaitingFile, read_waiting
 from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
 from yatt_core.errors import AwayError
+from yatt_core.protocols.receipts import ShardReceipt, ShardTask
 
 MINUTE = 60.0
 
@@ -149,3 +151,28 @@ def test_a_pause_during_an_outage_of_the_ledger_is_recorded_once_it_answers(
     with simulation.ledger() as ledger:
         assert ledger.runs.find(simulation.run).state == "paused"
         assert not ledger.waits.of([simulation.run])
+
+
+def test_two_short_outages_in_a_long_phase_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=2")
+    clock, fail_open = simulation.cluster.clock, Phases.fail_open
+    refused, left = list[float](), list[float]()
+    collect = BranchRunActors.collect
+
+    def collecting(actors: BranchRunActors, tasks: Sequence[ShardTask], *more: Any) -> Iterator[ShardReceipt]:
+        if len(refused) < 2:
+            clock.sleep(40 * MINUTE)
+            raise LedgerUnavailable("the ledger at db:5432 does not answer")
+        return collect(actors, tasks, *more)
+
+    def failing(phases: Phases, *given: object) -> int:
+        if len(refused) < 2 and (not refused or clock.monotonic() > refused[-1] + 20 * MINUTE):
+            refused.append(clock.monotonic())
+            raise LedgerUnavailable("the ledger at db:5432 does not answer")
+        return fail_open(phases, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BranchRunActors, "collect", collecting)
+    monkeypatch.setattr(BranchRunActors, "leave_devices", lambda actors: left.append(clock.monotonic()))
+    monkeypatch.setattr(Phases, "fail_open", failing)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, len(refused), left) == ("completed", 2, [])
