@@ -68,13 +68,13 @@ def test_a_judge_is_away_only_if_all_its_endpoints_are():
 
 def test_no_endpoint_gets_the_key_of_another(monkeypatch):
     monkeypatch.setenv("FIRST", KEY)
-    monkeypatch.setenv("SECOND", "another")
+    monkeypatch.setenv("SECOND", "sk-of-the-second")
     with serving(down) as first, serving(down) as second, serving(yes) as third:
         fallbacks = [{"url": second.url, "credential": {"env": "SECOND"}}, {"url": third.url}]
         part = endpoint(first.url, credential={"env": "FIRST"}, fallbacks=fallbacks)
         verdicts(EndpointJudge(part), item(1))
     assert first.headers[0]["Authorization"] == f"Bearer {KEY}"
-    assert second.headers[0]["Authorization"] == "Bearer another"
+    assert second.headers[0]["Authorization"] == "Bearer sk-of-the-second"
     assert "Authorization" not in third.headers[0]
 
 

@@ -20,6 +20,7 @@ from yatt_core.spec.sections.finishing import FinishSpec
 
 SECONDS = 150.0
 """Of a simulated collection of four shards in 210 s: the third is sealed after 157.5 s, the last is left out."""
+VERIFY = pytest.mark.verify
 OVERRIDES = (
     "iterations=4",
     "exact=false",
@@ -65,12 +66,27 @@ def test_what_is_not_sealed_in_time_is_left_out_and_counted(tmp_path: Path) -> N
     assert all(0.5 <= value < 1.0 for value in filled.values())
 
 
-@pytest.mark.parametrize("killed_at", ["prepare:2", "learn:2", "sync:3", "commit:3", "committed:2", "collect:3"])
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    """A run that nobody disturbed."""
+    made = Simulation.of(tmp_path_factory.mktemp("plain"), *OVERRIDES)
+    assert made.drive() is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    "killed_at",
+    [
+        "prepare:2",
+        "commit:3",
+        *(pytest.param(at, marks=VERIFY) for at in ("learn:2", "sync:3", "committed:2", "collect:3")),
+    ],
+)
 @pytest.mark.parametrize("cold", [False, True])
-def test_a_recovering_driver_obeys_what_was_left_out(tmp_path: Path, killed_at: str, cold: bool) -> None:
-    plain = Simulation.of(tmp_path / "plain", *OVERRIDES)
+def test_a_recovering_driver_obeys_what_was_left_out(
+    plain: Simulation, tmp_path: Path, killed_at: str, cold: bool
+) -> None:
     killed = Simulation.of(tmp_path / "killed", *OVERRIDES)
-    assert plain.drive() is not None
     assert killed.drive(killed_at=killed_at) is None
     with killed.ledger() as ledger:
         before = {i: ledger.records.choices(killed.run, 0, i) for i in (1, 2)}
