@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import weights_of
 from tests.needs import NEEDS_PEFT
 from yatt_core.digests import weights_digest
-from yatt_core.engines.train.roles.sft import sft_learning_rate
+from yatt_core.engines.train.roles.sft import SftTraining, sft_learning_rate
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import SftReceipt
+from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec.sections.model import SftSpec
 
 
@@ -91,3 +94,18 @@ def test_without_sft_the_weights_are_unchanged(tmp_path: Path) -> None:
     receipt = engine.sft()
     assert (receipt.steps, receipt.weights_digest) == (0, before)
     assert engine.version == 0
+
+
+def test_the_probe_leaves_out_answers_without_a_score() -> None:
+    """Otherwise a scorer that fails for a fifth of the answers would have SFT go on for longer."""
+    training = SftTraining.__new__(SftTraining)
+    training._collective = cast(Any, SimpleNamespace(sum=lambda counts: counts))
+    right, wrong = SampleScore({}, 1.0, correct=True), SampleScore({}, 0.0, correct=False)
+    failed = SampleScore({}, 0.0, correct=False, missing=("exact/raised",))
+
+    def accuracy(*scores: SampleScore) -> float:
+        scorer = cast(Any, SimpleNamespace(score=lambda responses: scores))
+        return training._accuracy([], [], scorer)
+
+    assert accuracy(right, wrong, wrong, wrong) == accuracy(right, wrong, failed, wrong, wrong, failed) == 0.25
+    assert accuracy(failed, failed) == accuracy() == 0.0

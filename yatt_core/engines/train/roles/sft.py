@@ -117,7 +117,7 @@ class SftTraining:
                 loss = self._step(demonstrations, step)
                 if step % self._sft.probe_every == 0 or step == self._sft.max_steps:
                     responses = self._answers(probe, toolbox)
-                    accuracy = self._accuracy(probe, responses, scorer, len(inputs.probe))
+                    accuracy = self._accuracy(probe, responses, scorer)
                     if accuracy >= self._sft.stop_accuracy:
                         break
         return SftResult(step, loss, accuracy)
@@ -149,10 +149,12 @@ class SftTraining:
         return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)
 
     def _accuracy(
-        self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer, total: int
+        self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer
     ) -> float:
-        """Returns the fraction of all ranks' probe tasks that are answered correctly."""
+        """Returns the fraction of all ranks' answers with a score that are correct; 0 if none has one."""
         pairs = enumerate(zip(probe, responses, strict=True))
         scored = [Scored(prompt, response.completion, group) for group, ((prompt, _), response) in pairs]
-        correct = sum(score.correct for score in scorer.score(scored))
-        return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total
+        scores = [score for score in scorer.score(scored) if not score.missing]
+        counts = torch.tensor([sum(score.correct for score in scores), len(scores)], dtype=torch.float64)
+        correct, total = self._collective.sum(counts).tolist()
+        return float(correct / total) if total else 0.0
