@@ -21,9 +21,6 @@ trainer's ranks evaluate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from prefect import flow
 from prefect.runtime import flow_run
 
@@ -69,17 +66,17 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
     """
     state: ControlState | None = None
     silence: LedgerUnavailable | None = None
-    conclude: Callable[[], Outcome] | None = None
+    pause: Paused | None = None
     while True:
         if silence is not None:
             session.ledger_outage.wait(silence)
             silence = None
             state = None
         try:
-            if conclude is None and (ending := session.outages.wait()) is not None:
-                conclude = partial(session.conclude, ending)
-            if conclude is not None:
-                return conclude()
+            if pause is not None:
+                return session.pause(str(pause))
+            if (ending := session.outages.wait()) is not None:
+                return session.conclude(ending)
             if state is not None and roll_back(session, state):
                 state = None
             elif state is not None and not session.should_continue(state):
@@ -96,8 +93,8 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
             silence = error
         except StopNow:
             assert state is not None, "recovery is not interruptible"
-        except Paused as paused:
-            conclude = partial(session.pause, str(paused))
+        except Paused as error:
+            pause = error
 
 
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:

@@ -131,7 +131,7 @@ class Outages:
             ending = self._await(outage)
         finally:
             self.seconds += clock.monotonic() - began
-        outage.is_due = False
+        outage.is_due = ending is not None  # so that an ending that could not be recorded is returned again
         return ending
 
     def over(self, phase: str) -> None:

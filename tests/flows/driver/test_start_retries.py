@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from db.core.engine import Fence
+from db.core.errors import LedgerUnavailable
 from db.ledger import Ledger
+from db.write.runs import Runs
 from flows.driver import start_retries
 from flows.driver.session import DRIVER, DriverSession
 from flows.driver.session_claims import claimed_session, ended_unless_claimed, offered
@@ -130,3 +133,22 @@ def test_too_many_lost_drivers_in_a_row_pause_the_run_until_a_resume(home: Home,
     resumed = opened(home, run)
     assert resumed.obstructed() is None, "an orderly end begins a new count"
     resumed.end("ended")
+
+
+def test_a_start_that_waited_too_long_ends_although_the_ledger_does_not_record_it_at_once(
+    session: DriverSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.driver.outages.HOUR", 0.0)
+    monkeypatch.setattr("flows.driver.ledger_outage.pause_before", lambda tries, chance, longest: 0.0)
+    set_state, refused = Runs.set_state, list[str]()
+
+    def setting(runs: Runs, fence: Fence, state: str, *more: object) -> None:
+        if state == "paused" and not refused:
+            refused.append(state)
+            raise LedgerUnavailable("the ledger does not answer")
+        set_state(runs, fence, state, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Runs, "set_state", setting)
+    start = Start(9, AwayError("the Prefect server is away: connection refused"))
+    outcome = with_retries(session, start)
+    assert (outcome.state, start.calls, refused) == ("paused", 1, ["paused"])
