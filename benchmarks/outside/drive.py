@@ -17,6 +17,7 @@ from benchmarks.outside.watch import Seen, Watch, now_ms
 from flows.run.creation import create_run
 from tests.hosts.campaign.bed import Bed
 from tests.hosts.campaign.operator import Operator
+from tests.waiting import holds_in_time
 from yatt_core.spec import RunSpec
 
 BEGIN_SECONDS = 300.0
@@ -140,13 +141,8 @@ class Driver:
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Tends the run until a condition holds; returns False if it does not within `seconds`."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            self._tend()
-            time.sleep(POLL_SECONDS)
-        return True
+        held: bool = holds_in_time(condition, seconds, self._tend, POLL_SECONDS)
+        return held
 
     def _tend(self) -> None:
         now = time.monotonic()

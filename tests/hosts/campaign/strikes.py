@@ -17,6 +17,7 @@ from tests.hosts.campaign.faults import Fault, Kind
 from tests.hosts.campaign.operator import Operator
 from tests.hosts.host import Host
 from tests.recovery.ledger_watch import LedgerWatch
+from tests.waiting import holds_in_time
 from yatt_core.errors import ExitCode
 
 PHASE_SECONDS = 120.0
@@ -94,13 +95,7 @@ class Strikes:
 
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Tends the run until a condition holds; returns False if it does not within `seconds`."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            self._tend()
-            time.sleep(POLL_SECONDS)
-        return True
+        return holds_in_time(condition, seconds, self._tend, POLL_SECONDS)
 
     def _tend(self) -> None:
         if time.monotonic() - self._tended < TEND_SECONDS:
