@@ -22,6 +22,7 @@ import numpy.typing as npt
 import ray
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.dataplane_worker import Arrays, Worker
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.engines.train.steps.balance import balance_equal, pack
@@ -37,39 +38,15 @@ SEEDS = range(10)
 REPEATS = 20
 CAPACITY = 16_384
 
-Arrays = dict[str, npt.NDArray[Any]]
 Int64 = npt.NDArray[np.int64]
 
 
 # -- echo ----------------------------------------------------------------------------------------------------------------
 
 
-@ray.remote(num_cpus=0)
-class Worker:
-    """Adds one to every byte; returns new arrays."""
-
-    def plain(self, arrays: Arrays) -> Arrays:
-        """Returns a dict of arrays, the usual way to send them."""
-        return {name: (array.view(np.uint8) + np.uint8(1)).view(array.dtype) for name, array in arrays.items()}
-
-    def packed(self, batch: PackedArrays, part: int) -> PackedArrays:
-        """Takes this worker's part of the shared packed object; computes the sums directly in the buffer that will be sent."""
-        arrays = part_of(batch, part)
-        result = PackedArrays.empty({name: (array.dtype.str, array.shape) for name, array in arrays.items()})
-        for name, place in result.arrays().items():
-            np.add(arrays[name].view(np.uint8), np.uint8(1), out=place.view(np.uint8))
-        return result
-
-
 def in_one(parts: Sequence[Arrays]) -> PackedArrays:
     """Packs all parts into one object, which is put into the store once and mapped by every worker."""
     return pack_arrays({f"{number}/{name}": array for number, part in enumerate(parts) for name, array in part.items()})
-
-
-def part_of(batch: PackedArrays, part: int) -> Arrays:
-    """Returns views of one part."""
-    prefix = f"{part}/"
-    return {name.removeprefix(prefix): array for name, array in batch.arrays().items() if name.startswith(prefix)}
 
 
 def halves() -> list[Arrays]:

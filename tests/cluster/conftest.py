@@ -49,14 +49,16 @@ connect_ray(wait_ready(run_folder, ["ray"], 120).service("ray").address, sys.arg
 
 import ray
 
-class Counter:
-    def __init__(self):
-        self.count = 0
-    def add(self):
-        self.count += 1
-        return self.count
+def counting():
+    class Counter:
+        def __init__(self):
+            self.count = 0
+        def add(self):
+            self.count += 1
+            return self.count
+    return Counter
 
-counter = ray.remote(num_cpus=0)(Counter).options(name="counter", lifetime="detached").remote()
+counter = ray.remote(num_cpus=0)(counting()).options(name="counter", lifetime="detached").remote()
 assert ray.get(counter.add.remote()) == 1
 print("counted", flush=True)
 time.sleep(7200)

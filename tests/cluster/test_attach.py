@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import ray
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list
 
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import (
@@ -161,6 +162,23 @@ def test_collection_and_evaluation_finish_with_what_is_there(actor_sets: list[Ru
     whole = actors.evaluate(RUN, 0, held_out)
     assert whole.rows == tuple(range(held_out))
     assert tuple(whole.tasks[row] for row in some.rows) == some.tasks
+
+
+def test_new_controllers_are_told_of_engines_whose_class_ray_has_forgotten(
+    actor_sets: list[RunActors], tmp_path: Path
+) -> None:
+    spec = actors_spec("controllers.count=1")
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    begin(actors)
+    for key in _internal_kv_list(f"ActorClass:{ray.get_runtime_context().get_job_id()}:", namespace="fun"):
+        _internal_kv_del(key, namespace="fun")
+    os.kill(pid_of("controller-0"), signal.SIGKILL)
+    wait_until(lambda: not any(name.startswith("controller") for name in ray.util.list_named_actors()))
+    with DriverBeat(2):
+        actor_sets.append(after := actors_of(spec, tmp_path, 2))
+        begin(after)
+        tasks = shard_tasks(spec, 2)
+        assert len(list(after.collect(tasks))) == len(tasks)
 
 
 @VERIFY

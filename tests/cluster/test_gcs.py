@@ -104,7 +104,7 @@ class Nobody:
 
 
 def test_records_of_calls_do_not_fill_the_heads_memory(connected: Head) -> None:
-    actor = ray.remote(num_cpus=0)(type("Nobody", (), {"call": lambda self: None})).remote()
+    actor = ray.remote(num_cpus=0)(type("Called", (), {"call": lambda self: None})).remote()
     ray.get([actor.call.remote() for _ in range(50)])
     time.sleep(3)  # Ray reports once a second
     assert ray.timeline() == []

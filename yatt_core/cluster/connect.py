@@ -19,6 +19,8 @@ from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, Infrastruct
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
+WITHOUT_MODULES = os.devnull
+"""An entry for `sys.path` that holds no modules."""
 
 
 def connect_ray(address: str, namespace: str, run_folder: Path | None = None, timeout: float = 30.0) -> None:
@@ -40,6 +42,7 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     import ray
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+    from ray.job_config import JobConfig
 
     # Ray warns that a thread cannot set signal handlers, which is intended here.
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -52,6 +55,9 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
         # Ray read this variable when it was imported; without it, Ray would replace 127.0.0.1 with the host's own
         # address.
         ray_constants.ENABLE_RAY_CLUSTER = False
+    # Has processes import the classes of actors, as they import everything else. Otherwise Ray keeps the classes that a
+    # job creates, and may forget them while actors of the job are alive: nobody new can then be told of these actors.
+    imports = JobConfig(code_search_path=[WITHOUT_MODULES])
     # Ray keeps the settings and the token of this process's last connection.
     AuthenticationTokenLoader.instance().reset_cache()
     Config.initialize("")
@@ -65,6 +71,7 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
                 log_to_driver=False,
                 configure_logging=False,
                 logging_level="ERROR",
+                job_config=imports,
             ).result()
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise InfrastructureError(f"cannot connect to the Ray head at {address}: {error}") from error
