@@ -18,6 +18,7 @@ class FailureClass(StrEnum):
     CONFIGURATION = "configuration"
     FENCED = "fenced"
     AWAY = "away"
+    ACTOR_LOST = "actor_lost"
 
 
 IS_AWAY = " is away: "
@@ -55,6 +56,12 @@ class AwayError(InfrastructureError):
     def dependency(self) -> str:
         """The name of what is away."""
         return str(self).partition(IS_AWAY)[0]
+
+
+class LostActorError(InfrastructureError):
+    """An actor's process ended without an error of its own, as by SIGKILL, for lack of memory, or with its node."""
+
+    failure_class = FailureClass.ACTOR_LOST
 
 
 class CutError(InfrastructureError):

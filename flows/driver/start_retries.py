@@ -1,4 +1,4 @@
-"""Repeats the start of a session after failures of its services, within the budget for infrastructure.
+"""Repeats the start of a session after failures of its services, within the budgets of `recovery.budgets`.
 
 Consumes one step that starts services and the flow. A service may be killed, or be on its way up again, at any
 moment of a start; each failed attempt is recorded in the audit chain with its reason.
@@ -7,6 +7,7 @@ moment of a start; each failed attempt is recorded in the audit chain with its r
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from db.core.errors import LedgerUnavailable
@@ -15,7 +16,7 @@ from flows.driver.context import RunContext
 from flows.driver.outages import START
 from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
-from yatt_core.errors import AwayError, InfrastructureError, StorageFullError
+from yatt_core.errors import AwayError, FailureClass, InfrastructureError, StorageFullError
 from yatt_core.logs import redact
 
 START_FAILED = "start_failed"
@@ -36,8 +37,8 @@ def with_retries(session: DriverSession, start: Callable[[], Outcome]) -> Outcom
     Raises the last error once the budget is exhausted, and errors of the training loop, which has budgets of its own.
     """
     context = session.context
-    allowed = context.spec.recovery.budgets.infrastructure
-    attempt = 0
+    budgets = context.spec.recovery.budgets
+    attempts: Counter[FailureClass] = Counter()
     silence: LedgerUnavailable | None = None
     while True:
         if silence is not None:
@@ -63,11 +64,11 @@ def with_retries(session: DriverSession, start: Callable[[], Outcome]) -> Outcom
         except InfrastructureError as error:
             if session.claimed:
                 raise
-            attempt += 1
-            _record(context, attempt, error)
-            if attempt >= allowed:
+            attempts[error.failure_class] += 1
+            _record(context, attempts.total(), error)
+            if attempts[error.failure_class] >= budgets.attempts(error.failure_class):
                 raise
-            context.clock.sleep(PAUSE_SECONDS * attempt)
+            context.clock.sleep(PAUSE_SECONDS * attempts.total())
             context.observer.warned(f"the start of the session failed, retrying: {redact(str(error))}")
 
 

@@ -15,7 +15,7 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.experience import cursor_after, has_damage
 from flows.run.control_state import ControlState
-from yatt_core.errors import AwayError, DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.errors import AwayError, DataError, NumericError, ReplayError, StorageFullError, YattError
 from yatt_core.guards.rules import non_finite_alarm
 from yatt_core.logs import redact
 
@@ -54,11 +54,7 @@ def within_budget(session: DriverSession, iteration: int, name: str, error: Yatt
     """Returns True if the phase may be retried after one more failure of the error's class."""
     context = session.context
     budgets = context.spec.recovery.budgets
-    allowed = {
-        FailureClass.INFRASTRUCTURE: budgets.infrastructure,
-        FailureClass.DATA: budgets.data,
-        FailureClass.NUMERIC: budgets.numeric,
-    }.get(error.failure_class, 1)
+    allowed = budgets.attempts(error.failure_class)
     if isinstance(error, DataError) and name in READS_SHARDS and has_damage(context, context.branch, iteration):
         allowed = budgets.infrastructure  # a failure of the disk, not of the data: the shard is rebuilt
     charged = context.ledger.phases.charged(context.run, context.branch, iteration, name)

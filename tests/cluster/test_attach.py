@@ -29,7 +29,7 @@ from tests.cluster.run_actors import (
     shard_tasks,
 )
 from tests.waiting import wait_until
-from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.errors import FencedError, LostActorError
 from yatt_core.experience.chunks import read_chunk, write_chunk
 from yatt_core.experience.shard_log import find_sealed
 from yatt_core.keys import shard_folder
@@ -234,7 +234,7 @@ def test_new_controllers_resume_from_the_chunks_if_all_were_lost(actor_sets: lis
     with ThreadPoolExecutor(1) as elsewhere:
         collecting = elsewhere.submit(list, actors.collect(tasks))
         kill_after_a_chunk(tmp_path, tasks[0], "controller-0", "controller-1")
-        with pytest.raises(InfrastructureError, match="controller"):
+        with pytest.raises(LostActorError, match="controller"):
             collecting.result(60)
     wait_until(lambda: not any(name.startswith("controller") for name in pids()))
     assert actors.start() == ("controller-0", "controller-1")
@@ -301,7 +301,7 @@ def test_lost_actors_are_replaced_and_the_rest_is_kept(actor_sets: list[RunActor
     before = pids()
     os.kill(pid_of(lost), signal.SIGKILL)
     tasks = shard_tasks(spec, 1)
-    with pytest.raises(InfrastructureError, match="dispatcher" if lost == "dispatcher-0" else lost):
+    with pytest.raises(LostActorError, match="dispatcher" if lost == "dispatcher-0" else lost):
         list(actors.collect(tasks)) if lost != "trainer-1" else actors.skip(batch_of([], 1))
     wait_until(lambda: before[lost_name(before, lost)] not in pids().values())
     created = actors.start()

@@ -12,7 +12,7 @@ import ray
 
 from tests.cluster.run_actors import ROOT, DriverBeat, actors_of, batch_of, pid_of
 from tests.waiting import wait_until
-from yatt_core.errors import InfrastructureError, ReplayError, StuckError
+from yatt_core.errors import LostActorError, ReplayError, StuckError
 from yatt_core.protocols.receipts import DIRECT, THROUGH_STORE
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import load_spec
@@ -63,7 +63,7 @@ def test_an_actor_that_is_killed_is_named_and_all_engines_are_synced_again(
     with DriverBeat(1):
         actors = started(actor_sets, tmp_path)
         strike_while_sending(actors, lost, signal.SIGKILL)
-        with pytest.raises(InfrastructureError, match=lost):
+        with pytest.raises(LostActorError, match=lost):
             actors.sync(0)
         created = actors.start()
         assert set(created) == ({"trainer-0", "trainer-1"} if lost.startswith("trainer") else {lost})

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from yatt_core.cluster.metering import BytesMeter, metered_get
-from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
+from yatt_core.errors import ConfigurationError, InfrastructureError, LostActorError, NumericError
 
 pytestmark = pytest.mark.usefixtures("connected")
 
@@ -103,5 +103,5 @@ def test_first_failure_is_raised_without_waiting_for_the_slowest(workers, mortal
 
 
 def test_dead_actor_is_an_infrastructure_error_that_names_it(mortal):
-    with pytest.raises(InfrastructureError, match=r"(?s)^learn on rank 0: .*Worker"):
+    with pytest.raises(LostActorError, match=r"(?s)^learn on rank 0: .*Worker"):
         metered_get(BytesMeter(), [mortal.die.remote()], 30, "learn on rank 0")

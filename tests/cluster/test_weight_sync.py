@@ -29,7 +29,7 @@ from tests.cluster.run_actors import (
 from tests.waiting import wait_until
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import LostActorError
 from yatt_core.protocols.receipts import SyncReceipt
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.run_actors.sync_parties import SyncParties
@@ -77,7 +77,7 @@ def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
             wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
         behind_buckets(actors)[2] = strike
-        with pytest.raises(InfrastructureError, match=lost):
+        with pytest.raises(LostActorError, match=lost):
             actors.sync(0)
         created = actors.start()
         assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-0" else {lost})

@@ -23,7 +23,7 @@ from yatt_core.actors.presence import Presence
 from yatt_core.dispatch.pool import dispatch_limits, instance_roles, instance_speeds
 from yatt_core.dispatch.queue import DispatchQueue, Ticket
 from yatt_core.engines.virtual.clock import ScaledClock
-from yatt_core.errors import CutError, InfrastructureError
+from yatt_core.errors import CutError, InfrastructureError, LostActorError
 from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import (
@@ -305,7 +305,7 @@ class Dispatcher:
         self._carry_on(starting=False)
         for ticket, index in self._queue.grant():
             self._granted.pop(ticket.number).set_result(index)
-        self._refuse(self._queue.stranded(), InfrastructureError("no rollout engine is left"))
+        self._refuse(self._queue.stranded(), LostActorError("no rollout engine is left"))
 
     def _carry_on(self, starting: bool) -> None:
         for index, role in self._queue.switches():

@@ -14,7 +14,7 @@ from ray.util import get_node_ip_address
 
 from yatt_core.actors.presence import Presence
 from yatt_core.cluster.gcs import ended_actors
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import LostActorError
 from yatt_core.protocols.transfers import TransferTask
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ class TransferEnd:
             raise
 
     def check(self, task: TransferTask) -> None:
-        """Raises `FencedError` if the driver has been replaced, and `InfrastructureError` if a member has ended."""
+        """Raises `FencedError` if the driver has been replaced, and `LostActorError` if a member has ended."""
         self._presence.fence.check(task.term)
         names = {member.actor_id: member.name for member in task.members}
         if gone := ended_actors(list(names)):
             ended = ", ".join(names[each] for each in gone)
-            raise InfrastructureError(f"{self._name} waits in vain for {ended}: its process has ended")
+            raise LostActorError(f"{self._name} waits in vain for {ended}: its process has ended")
 
     def _close(self) -> None:
         if self._group is not None:

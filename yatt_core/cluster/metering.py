@@ -18,7 +18,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from yatt_core.errors import InfrastructureError, StuckError, YattError
+from yatt_core.errors import InfrastructureError, LostActorError, StuckError, YattError
 
 SLICE_SECONDS = 0.5
 """The longest part of a wait in which the driver cannot be interrupted."""
@@ -124,8 +124,8 @@ def unwrap_ray_error(error: RayError, waiting_for: str) -> Exception:
     """Returns the exception to raise in place of a Ray error.
 
     A `YattError` raised in an actor is returned unchanged. Any other exception in an actor's code stays a Ray
-    error, since it carries the remote traceback. A dead actor or a lost worker or object becomes an
-    `InfrastructureError` that names `waiting_for`.
+    error, since it carries the remote traceback. A dead actor becomes a `LostActorError` that names `waiting_for`, and
+    anything else that Ray reports, such as an actor that cannot be created, an `InfrastructureError`.
     """
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", None)
@@ -136,5 +136,7 @@ def unwrap_ray_error(error: RayError, waiting_for: str) -> Exception:
     if getattr(error, "actor_init_failed", False):
         # The exception that the constructor raised comes after the actor's whole traceback.
         return InfrastructureError(f"{waiting_for}: its actor cannot be created: {text.splitlines()[-1]}")
-    kind = "its actor died or is unreachable" if isinstance(error, RayActorError) else type(error).__name__
-    return InfrastructureError(f"{waiting_for}: {kind}: {' '.join(text.split())}")
+    reason = " ".join(text.split())
+    if isinstance(error, RayActorError):
+        return LostActorError(f"{waiting_for}: its actor died or is unreachable: {reason}")
+    return InfrastructureError(f"{waiting_for}: {type(error).__name__}: {reason}")

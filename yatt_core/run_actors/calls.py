@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, metered_get
-from yatt_core.errors import InfrastructureError, StuckError, YattError
+from yatt_core.errors import InfrastructureError, LostActorError, StuckError, YattError
 from yatt_core.keys import WorkKey
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.hung_stacks import keep_stacks
@@ -131,6 +131,22 @@ class ActorCalls:
         """Records the actor whose death a Ray error reports."""
         if isinstance(error, ray.exceptions.RayActorError) and error.actor_id:
             self.registry.lost(error.actor_id, " ".join(str(error).split()))
+
+    def get_from_group(self, asked: Mapping[Any, str], what: str, seconds: float | None = None) -> list[Any]:
+        """Returns what actors that work together answer, as `get` does.
+
+        asked: the calls, with the names of the actors that answer them.
+
+        Raises `LostActorError` if an actor was lost, even if another one, which had waited for it, failed first.
+        """
+        try:
+            return self.get(list(asked), what, list(asked.values()), seconds)
+        except (StuckError, LostActorError):
+            raise
+        except InfrastructureError as error:
+            if lost := self.find_lost(asked):
+                raise LostActorError(f"lost while {what}: {', '.join(lost)}; {error}") from error
+            raise
 
     def find_lost(self, references: Mapping[Any, str]) -> list[str]:
         """Records the actors that were lost, once a call to one of several has failed; returns their names.

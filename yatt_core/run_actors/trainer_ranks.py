@@ -51,8 +51,10 @@ class TrainerRanks:
 
     def all(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
         """Returns what a method returns on each rank. seconds: time limit; None for the phase's own."""
-        references = [getattr(rank, method).remote(*arguments) for rank in self.actors]
-        return self._calls.get(references, f"the trainer's ranks to {method}", self.names, seconds)
+        asked = {
+            getattr(rank, method).remote(*arguments): name for rank, name in zip(self.actors, self.names, strict=True)
+        }
+        return self._calls.get_from_group(asked, f"the trainer's ranks to {method}", seconds)
 
     def first(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
         """Returns what a method returns on the first rank."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from yatt_core.engines.train.ranks.rendezvous import meeting_host
-from yatt_core.errors import InfrastructureError, ReplayError, StuckError
+from yatt_core.errors import InfrastructureError, ReplayError
 from yatt_core.protocols.receipts import DIRECT, THROUGH_STORE, SyncReceipt
 from yatt_core.protocols.transfers import Member, TransferTask
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
@@ -129,15 +129,8 @@ class WeightSync:
         asked += [rank.send.remote(self._term, task) for rank in parties.ranks]
         names = [*parties.engine_names, *parties.rank_names]
         what = "the trainer's ranks to send and the rollout engines to receive weights"
-        try:
-            receipts: list[SyncReceipt] = self._calls.get(asked, what, names)[: len(parties.engines)]
-        except StuckError:
-            raise
-        except InfrastructureError as error:
-            # An actor that lost its connection may have answered before the one that was lost is known to be.
-            if lost := self._calls.find_lost(dict(zip(asked, names, strict=True))):
-                raise InfrastructureError(f"lost while weights were sent: {', '.join(lost)}; {error}") from error
-            raise
+        answers = self._calls.get_from_group(dict(zip(asked, names, strict=True)), what)
+        receipts: list[SyncReceipt] = answers[: len(parties.engines)]
         self._meeting = members, address
         return receipts
 

@@ -20,7 +20,14 @@ from flows.run.home import Home
 from flows.run.protocols import SilentObserver
 from tests.db.tools import holder
 from tests.services import ROOT
-from yatt_core.errors import AwayError, ConfigurationError, ExitCode, InfrastructureError, StorageFullError
+from yatt_core.errors import (
+    AwayError,
+    ConfigurationError,
+    ExitCode,
+    InfrastructureError,
+    LostActorError,
+    StorageFullError,
+)
 from yatt_core.spec import load_spec
 
 OVERRIDES = ("tracking.enabled=false", "recovery.budgets.infrastructure=3", "recovery.budgets.lost_drivers_per_hour=2")
@@ -78,6 +85,14 @@ def test_a_start_that_exhausts_the_budget_fails_and_leaves_a_recorded_state(sess
     with Ledger.open(session.context.home.ledger) as ledger:
         row = ledger.runs.find(session.context.run)
     assert (row.state, row.state_reason) == ("failed", "no Ray head")
+
+
+def test_actors_that_die_during_the_start_have_a_budget_of_their_own(session: DriverSession) -> None:
+    assert with_retries(session, Start(9, LostActorError("trainer-0: its actor died"))) == "done"
+    start = Start(99, LostActorError("trainer-0: its actor died"))
+    with pytest.raises(LostActorError, match="its actor died"), ended_unless_claimed(session):
+        with_retries(session, start)
+    assert start.calls == session.context.spec.recovery.budgets.lost_actors == 10
 
 
 def test_what_is_away_is_waited_for_whatever_the_budget(session: DriverSession) -> None:

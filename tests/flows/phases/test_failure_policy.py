@@ -19,7 +19,15 @@ from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
 from tests.services import ROOT
-from yatt_core.errors import DataError, InfrastructureError, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.errors import (
+    DataError,
+    InfrastructureError,
+    LostActorError,
+    NumericError,
+    ReplayError,
+    StorageFullError,
+    YattError,
+)
 from yatt_core.experience.dynamic_sampling import WavePlan
 from yatt_core.prompts.stream import draw
 from yatt_core.spec import load_spec
@@ -87,6 +95,10 @@ def test_budgets_are_kept_by_class(opened: Opened) -> None:
         fail(session, "collect", 1, InfrastructureError("lost"))
     fail(session, "collect", 1, DataError("a reward raises"))
     fail(session, "collect", 1, InfrastructureError("lost again"))
+    for _ in range(session.context.spec.recovery.budgets.lost_actors - 1):
+        with pytest.raises(PhaseRetry):
+            fail(session, "collect", 1, LostActorError("rollout-0: its actor died"))
+    fail(session, "collect", 1, LostActorError("rollout-0: its actor died"))
     with pytest.raises(PhaseRetry):
         fail(session, "collect", 2, InfrastructureError("another iteration has its own"))
 

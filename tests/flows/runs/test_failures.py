@@ -101,7 +101,7 @@ def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver, qu
     assert process.wait(SECONDS) == 0, process.output
     with driver.ledger() as ledger:
         attempts = [a for i in range(9) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"]
-    assert [attempt.failure_class for attempt in attempts] == ["infrastructure"]
+    assert [attempt.failure_class for attempt in attempts] == ["actor_lost"]
     assert "rollout-0" in str(attempts[0].reason)
     assert same_result(quiet, driver.results(struck))
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from yatt_core.errors import FailureClass
 from yatt_core.spec.base import SpecModel
 
 
@@ -25,7 +26,9 @@ class BudgetSpec(SpecModel):
     """
 
     infrastructure: PositiveInt = 3
-    """For failures of processes, machines, networks and disks."""
+    """For failures of machines, networks, disks and libraries, and for work that is not finished in time."""
+    lost_actors: PositiveInt = 10
+    """For actors whose processes are gone, such as by SIGKILL, for lack of memory, or with their node."""
     data: PositiveInt = 1
     """For failures of input data and reward functions; another attempt fails the same way."""
     numeric: PositiveInt = 1
@@ -34,6 +37,15 @@ class BudgetSpec(SpecModel):
     lost_drivers_per_hour: PositiveInt = 10
     """Drivers in a row that may end without an error of their own, such as by SIGKILL or with their machine. The next
     one pauses the run. They are not charged to the phase that they were in."""
+
+    def attempts(self, failure_class: FailureClass) -> int:
+        """Returns the number of attempts that errors of a class may use up."""
+        return {
+            FailureClass.INFRASTRUCTURE: self.infrastructure,
+            FailureClass.ACTOR_LOST: self.lost_actors,
+            FailureClass.DATA: self.data,
+            FailureClass.NUMERIC: self.numeric,
+        }.get(failure_class, 1)
 
 
 class RecoverySpec(SpecModel):
