@@ -295,7 +295,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     strikes = schedule(arguments.seed, arguments.faults)
     told = chaos(folder, spec, strikes, arguments.seed, 60 * arguments.minutes)
-    if told["digests_equal"] and not told["stuck"]:
+    if told["digests_equal"] and not told["stuck"] and not told["unasked_exits"]:
         shutil.rmtree(folder)
     else:
         say(f"kept for inspection: {folder}")

@@ -87,6 +87,8 @@ def strike(
             strikes.note_iteration()
         finally:
             operator.end()
+            strikes.record.exits = operator.exits
+            strikes.record.pauses_for_space = operator.pauses_for_space
             for line in operator.exits:
                 say(f"a driver ended by itself: {line}")
     return run, strikes

@@ -22,6 +22,8 @@ from yatt_core.errors import ExitCode
 PAUSE_SECONDS = 2.0
 """Between two starts of the same process."""
 ENDING_SECONDS = 120.0
+FOR_SPACE = "free some space"
+"""What a driver that pauses because a disk is full asks for."""
 JOINING_SECONDS = 60.0
 """How long after the start of a head a driver waits for the other nodes."""
 
@@ -61,6 +63,7 @@ class Operator:
     head: the host of Ray's head and of the driver.
     isolated: hosts that nobody can reach, which are left as they are.
     exits: the exit code and last output of each driver that ended by itself, and the number of its log.
+    pauses_for_space: how many drivers paused the run because a disk was full, which is what they are to do.
     """
 
     def __init__(self, bed: Bed, run: str, hosts: Sequence[Host], cpus: int = 1) -> None:
@@ -69,6 +72,7 @@ class Operator:
         self.head = self.hosts[0]
         self.isolated: set[str] = set()
         self.exits: list[str] = []
+        self.pauses_for_space = 0
         self._nodes = {host.name: Service() for host in hosts}
         self._driver = Service()
 
@@ -150,7 +154,9 @@ class Operator:
         if self._driver.runs:
             return
         if (code := self.driver_ended()) is not None and self._driver.log is not None:
-            if code != ExitCode.LEASE_HELD:
+            if code == ExitCode.PAUSED and FOR_SPACE in self._driver.log.read_text(errors="replace"):
+                self.pauses_for_space += 1
+            elif code != ExitCode.LEASE_HELD:
                 self._note_exit(str(code))
             self._driver = Service(started=self._driver.started)
         environment = self._bed.environment | {"YATT_RAY_ADDRESS": address_of(self.head)}

@@ -39,6 +39,8 @@ def figures(ledger: str, watch: LedgerWatch, run: str, quiet: str, record: Recor
         "late_drivers": dict(Counter(record.late_drivers)),
         "noticed": record.noticed,
         "stuck": record.stuck,
+        "pauses_for_space": record.pauses_for_space,
+        "unasked_exits": record.exits,
         "iterations": one.iteration,
     }
 
@@ -57,5 +59,5 @@ def late_results(attempts: Sequence[Attempt]) -> int:
 
 def holds(told: dict[str, Any]) -> bool:
     """Returns whether no fault did harm."""
-    harm = ("lost_iterations", "duplicate_iterations", "late_results", "stuck")
+    harm = ("lost_iterations", "duplicate_iterations", "late_results", "stuck", "unasked_exits")
     return all(told[key] for key in SOUND) and not any(told[key] for key in harm)

@@ -40,6 +40,8 @@ class Record:
     stuck: faults after which the run made no progress.
     late_drivers: how each driver ended that was isolated while another one took over.
     lost: iterations that were committed and then missing.
+    exits: drivers that ended by themselves, by exit code and last output.
+    pauses_for_space: drivers that paused the run because a disk was full.
     """
 
     faults: list[Fault] = field(default_factory=list)
@@ -48,6 +50,8 @@ class Record:
     stuck: list[str] = field(default_factory=list)
     late_drivers: list[str] = field(default_factory=list)
     lost: int = 0
+    exits: list[str] = field(default_factory=list)
+    pauses_for_space: int = 0
 
 
 class Strikes:

@@ -23,12 +23,12 @@ def test_results_count_as_late_once_a_newer_driver_has_begun() -> None:
 
 
 def test_any_harm_shows() -> None:
-    told = {"digests_equal": 1, "audit_chain_sound": 1, "files_sound": 1, "stuck": []}
+    told = {"digests_equal": 1, "audit_chain_sound": 1, "files_sound": 1, "stuck": [], "unasked_exits": []}
     told |= dict.fromkeys(("lost_iterations", "duplicate_iterations", "late_results"), 0)
     assert holds(told)
     harmed = [told | {key: 1} for key in ("lost_iterations", "duplicate_iterations", "late_results")]
     harmed += [told | {key: 0} for key in SOUND]
-    harmed += [told | {"stuck": ["a fault"]}]
+    harmed += [told | {"stuck": ["a fault"]}, told | {"unasked_exits": ["1: a driver ended"]}]
     assert not any(map(holds, harmed))
 
 
