@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import socket
 import threading
 import time
@@ -245,8 +246,9 @@ def test_an_endpoint_that_is_not_there_cannot_be_reached():
 )
 def test_what_never_passes_is_a_configuration_error_at_once(status, hint):
     refusal = Reply(status, {"error": "no"})
-    with serving(lambda body, number: refusal) as server, pytest.raises(ConfigurationError, match=hint):
+    with serving(lambda body, number: refusal) as server, pytest.raises(ConfigurationError, match=hint) as caught:
         verdicts(EndpointJudge(endpoint(server.url)), item(1))
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value), "it goes from the actor to the driver"
     # Status 400 may be about one request's text: a short one with the same settings tells.
     assert [body["messages"][0]["content"] for body in server.bodies[1:]] == (["1"] if status == 400 else [])
     assert {body["max_tokens"] for body in server.bodies} == {server.bodies[0]["max_tokens"]}

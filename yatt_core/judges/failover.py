@@ -63,10 +63,14 @@ class RequestRefusedError(ConfigurationError):
     """
 
     def __init__(self, place: int, where: str, status: int, hint: str) -> None:
-        super().__init__(f"{where}: rejected with status {status}{hint}")
+        super().__init__(place, where, status, hint)  # all of them: an error is sent from the actor to the driver
         self.place = place
         self.where = where
         self.status = status
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.where}: rejected with status {self.status}{self.hint}"
 
 
 @dataclass(frozen=True, slots=True)
