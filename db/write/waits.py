@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, exists, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.models import Lease, QueueEntry, RunWait
@@ -86,12 +86,13 @@ class Waits:
             return {row.run: WaitRow(**row._mapping) for row in connection.execute(query)}
 
     def ask(self, run: str, by: str = "") -> bool:
-        """Asks the run's driver to try at once; returns False if it does not wait. Raises `RunNotFound`."""
+        """Asks the run's driver to try at once; returns False if it does not wait or is lost. Raises `RunNotFound`."""
         if run not in self.of([run]):
             return False
+        lives = exists().where(Lease.run == run, Lease.term == RunWait.term, Lease.expires_at > self._database.now())
         with self._database.write() as connection:
             head = lock_run(connection, self._database, run)
-            changed = connection.execute(update(RunWait).where(RunWait.run == run).values(asked_at=head.now))
+            changed = connection.execute(update(RunWait).where(RunWait.run == run, lives).values(asked_at=head.now))
             if changed.rowcount:
                 append(connection, head, ASKED, signature(by))
         return bool(changed.rowcount)

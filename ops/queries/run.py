@@ -21,7 +21,7 @@ from flows.reports.advice import Advice, advise
 from flows.schedule.window_record import window_parameters
 from ops.queries.accounts import accounts
 from ops.queries.forecast import RunForecast, run_forecast
-from ops.queries.run_list import ListedRun, find_line
+from ops.queries.run_list import LOST, ListedRun, find_line
 
 SESSIONS, ALARMS = 20, 20
 """Maximum numbers of newest sessions and alarms shown."""
@@ -126,7 +126,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
     metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
     return RunView(
         run=line,
-        wait=ledger.waits.of([run]).get(run),
+        wait=None if line.driver == LOST else ledger.waits.of([run]).get(run),
         mlflow_run_id=ledger.runs.find(run).mlflow_run_id,
         spec_revision=revision.revision,
         spec_digest=revision.digest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import socket
 import threading
 import time
@@ -21,6 +22,9 @@ from yatt_core.protocols.judges import JudgeRequest, aggregate
 
 def says(text):
     return lambda body, number: Reply(body=completion(text))
+
+
+ANSWER = Reply(body=completion("yes"))
 
 
 def after(failures, text="yes"):
@@ -241,10 +245,35 @@ def test_an_endpoint_that_is_not_there_cannot_be_reached():
     ("status", "hint"), [(400, "check url, model 'm'"), (404, "check url and model 'm'"), (302, "moved")]
 )
 def test_what_never_passes_is_a_configuration_error_at_once(status, hint):
-    with serving(lambda body, number: Reply(status, {"error": "no"})) as server:
-        with pytest.raises(ConfigurationError, match=hint):
-            verdicts(EndpointJudge(endpoint(server.url)), item(1))
-        assert len(server.bodies) == 1
+    refusal = Reply(status, {"error": "no"})
+    with serving(lambda body, number: refusal) as server, pytest.raises(ConfigurationError, match=hint) as caught:
+        verdicts(EndpointJudge(endpoint(server.url)), item(1))
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value), "it goes from the actor to the driver"
+    # Status 400 may be about one request's text: a short one with the same settings tells.
+    assert [body["messages"][0]["content"] for body in server.bodies[1:]] == (["1"] if status == 400 else [])
+    assert {body["max_tokens"] for body in server.bodies} == {server.bodies[0]["max_tokens"]}
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_question_that_is_refused_for_its_text_fails_alone(status):
+    def answer(body, number):
+        refused = "long" in body["messages"][0]["content"]
+        return (
+            Reply(status, {"error": {"message": "too long", "code": "context_length_exceeded"}}) if refused else ANSWER
+        )
+
+    with serving(answer) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url)), item(1, "long"), item(2))
+    assert said[1].error.startswith("data: ") and f"status {status}, unlike a short question" in said[1].error
+    assert said[1].judgements == () and said[2].judgements[0].score == 1.0
+
+
+def test_a_refusal_is_not_judged_while_nothing_else_is_answered():
+    """The question is refused, and the endpoint fails before it can be seen whether the refusal is about its text."""
+    script = [Reply(400, {"error": "no"}), Reply(503), ANSWER]
+    with serving(lambda body, number: script[number]) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url)), item(1))
+    assert said[1].judgements[0].score == 1.0 and len(server.bodies) == 3
 
 
 def test_no_more_requests_are_under_way_than_allowed():

@@ -153,3 +153,11 @@ def test_the_name_of_the_file_says_nothing_of_the_key_and_differs_by_key_and_mod
     names = {state_file(tmp_path, url, model, key).name for model in "mn" for key in (None, "k", "l")}
     assert len(names) == 6
     assert state_file(tmp_path, url, "m", "k") == state_file(tmp_path, url, "m", "k")
+
+
+def test_a_file_that_is_deleted_ends_what_an_endpoint_asked_for(tmp_path):
+    shared = SharedState(tmp_path / "endpoint.json", now=lambda: 1000.0)
+    shared.change(lambda state, now: state.hold(now + 3600.0, now))
+    assert shared.seen().held_seconds(1000.0) == 3600.0
+    (tmp_path / "endpoint.json").unlink()
+    assert shared.seen().held_seconds(1000.0) == 0.0

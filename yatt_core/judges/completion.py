@@ -65,6 +65,11 @@ def smallest_question(part: EndpointPart) -> dict[str, Any]:
     return {"model": part.model, "messages": [{"role": "user", "content": "1"}], part.max_tokens_field: 1}
 
 
+def shortest_question(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a request body with the same settings as another and next to no text, to see whether they are accepted."""
+    return {**body, "messages": [{"role": "user", "content": "1"}]}
+
+
 def estimated_tokens(body: Mapping[str, Any], part: EndpointPart) -> int:
     """Returns about how many tokens a request will count: those of its text, and the most that it may be answered with."""
     text = "".join(message["content"] for message in body["messages"])

@@ -3,7 +3,8 @@
 Consumes items. Produces a verdict as soon as all judgements of an item are complete. Each judgement is one
 request, with as many in parallel as the part allows; each is retried with exponential backoff as long as a
 retry may help. A request that still fails while others are answered has failed: its item gets no judgement. While none is
-answered at any endpoint, the judge is away, and no item gets anything. A request that has to wait for a limit has not failed.
+answered at any endpoint, the judge is away, and no item gets anything. One that is refused for its text has failed, too; if
+the endpoint refuses the part's settings, the part is wrong. A request that has to wait for a limit has not failed.
 Messages contain neither keys nor the bodies of error responses, which may repeat what was sent.
 """
 
@@ -18,9 +19,9 @@ from pathlib import Path
 
 from yatt_core.availability import Attempts, Availability, Step
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, InfrastructureError
-from yatt_core.judges.completion import Completion, question, smallest_question
+from yatt_core.judges.completion import Completion, question, shortest_question, smallest_question
 from yatt_core.judges.effort import Meter, effort_of
-from yatt_core.judges.failover import Endpoints, Trouble
+from yatt_core.judges.failover import Endpoints, RequestRefusedError, Trouble
 from yatt_core.judges.parsing import answer_parser
 from yatt_core.judges.retrying import wait_before
 from yatt_core.progress import advanced
@@ -143,7 +144,8 @@ class EndpointJudge:
     def _answer(self, body: Mapping[str, object], stop: threading.Event, meter: Meter) -> Completion:
         """Returns the answer to a question, after as many attempts as necessary and allowed.
 
-        Raises `RequestFailedError` if others are answered and this one is not, and `AwayError` if none is.
+        Raises `RequestFailedError` if others are answered and this one is not, `AwayError` if none is, and `DataError` if
+        this one is refused for its text.
         """
         attempts = Attempts(self._part.retries, since=time.monotonic())
         limited_since: float | None = None
@@ -151,7 +153,7 @@ class EndpointJudge:
         pauses_for_limits = 0
         while True:
             began = time.monotonic()
-            answer = self._endpoints.send(body, stop, meter)
+            answer = self._sent(body, stop, meter)
             if isinstance(answer, Completion):
                 self._note_answer(meter.sent)
                 advanced()
@@ -178,6 +180,27 @@ class EndpointJudge:
                 pause = self._pause(attempts.pauses)
             if stop.wait(pause):
                 raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
+
+    def _sent(self, body: Mapping[str, object], stop: threading.Event, meter: Meter) -> Completion | Trouble:
+        """Returns what one attempt at a question gives.
+
+        Raises `DataError` if the question is refused although one with the same settings and next to no text is answered, and
+        `ConfigurationError` if that is refused too: no question would be answered.
+        """
+        try:
+            return self._endpoints.send(body, stop, meter)
+        except RequestRefusedError as refusal:
+            try:
+                answer = self._endpoints.ask(refusal.place, shortest_question(body), Meter())
+            except DataError:  # its answer has no text, but its settings are accepted
+                pass
+            else:
+                if isinstance(answer, Trouble):  # nothing is known yet: the question is asked again later
+                    return answer
+            raise DataError(
+                f"{refusal.where}: rejected with status {refusal.status}, unlike a short question with the same settings: it "
+                "may be too long for the judge, or withheld by a filter"
+            ) from None
 
     def _since(self, limited: float | None, began: float, reason: str) -> float:
         """Returns since when a request has been told to wait, while no other was answered.

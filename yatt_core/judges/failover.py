@@ -30,7 +30,7 @@ from yatt_core.judges.completion import (
 from yatt_core.judges.effort import Meter
 from yatt_core.judges.exchange import Answer, Exchange
 from yatt_core.judges.limits import EndpointState, Rates
-from yatt_core.judges.retrying import LIMITED, asked_seconds, meaning_of
+from yatt_core.judges.retrying import LIMITED, OF_CONTENTS, asked_seconds, meaning_of
 from yatt_core.judges.shared_state import SharedState, state_file
 from yatt_core.progress import advanced
 from yatt_core.secret_references import BlockReader
@@ -52,6 +52,25 @@ class Trouble:
     reason: str
     is_limited: bool = False
     too_long: bool = False
+
+
+class RequestRefusedError(ConfigurationError):
+    """A refusal that may be about the part's settings, or about the text of this one request.
+
+    place: number of the endpoint that refuses it.
+    where: the part and the endpoint's address.
+    status: of the response.
+    """
+
+    def __init__(self, place: int, where: str, status: int, hint: str) -> None:
+        super().__init__(place, where, status, hint)  # all of them: an error is sent from the actor to the driver
+        self.place = place
+        self.where = where
+        self.status = status
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.where}: rejected with status {self.status}{self.hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +100,8 @@ class Endpoints:
 
         stop: set when the result is no longer needed.
 
-        Raises `ConfigurationError` for a response that a retry cannot change, and `DataError` for one without text.
+        Raises `RequestRefusedError` for a response that may be about the text of this request, `ConfigurationError` for any
+        other that a retry cannot change, and `DataError` for one without text.
         """
         tokens = estimated_tokens(body, self._part)
         troubles: dict[int, Trouble] = {}
@@ -166,7 +186,7 @@ class Endpoints:
         endpoint = self._each[place]
         is_there = True
         try:
-            answer = self._asked(endpoint, body, meter)
+            answer = self._asked(place, body, meter)
             is_there = isinstance(answer, Completion) or answer.is_limited
         finally:
             if not is_there:
@@ -176,7 +196,8 @@ class Endpoints:
                 endpoint.shared.change(lambda state, _: state.note_answer())
         return answer
 
-    def _asked(self, endpoint: _Endpoint, body: Mapping[str, Any], meter: Meter) -> Completion | Trouble:
+    def _asked(self, place: int, body: Mapping[str, Any], meter: Meter) -> Completion | Trouble:
+        endpoint = self._each[place]
         sent = meter.sent = time.monotonic()
         try:
             answer = endpoint.exchange.post(f"{endpoint.url}/chat/completions", body)
@@ -203,9 +224,7 @@ class Endpoints:
             meter.latencies.append(time.monotonic() - sent)
             return completion
         if meaning == "refused":
-            raise ConfigurationError(
-                f"{self._place(endpoint)}: rejected with status {answer.status} {self._hint(endpoint, answer, body)}"
-            )
+            raise self._refusal(place, answer, body)
         return self._put_off(endpoint, answer)
 
     def _put_off(self, endpoint: _Endpoint, answer: Answer) -> Trouble:
@@ -237,6 +256,14 @@ class Endpoints:
     def _place(self, endpoint: _Endpoint) -> str:
         return f"rewards.parts {self._part.name!r}: {endpoint.url}"
 
+    def _refusal(self, place: int, answer: Answer, body: Mapping[str, Any]) -> ConfigurationError:
+        """Returns the error for a response that a retry cannot change."""
+        endpoint = self._each[place]
+        where, hint = self._place(endpoint), self._hint(endpoint, answer, body)
+        if answer.status in OF_CONTENTS and refused_field(answer.body, body) is None:
+            return RequestRefusedError(place, where, answer.status, hint)
+        return ConfigurationError(f"{where}: rejected with status {answer.status}{hint}")
+
     def _hint(self, endpoint: _Endpoint, answer: Answer, body: Mapping[str, Any]) -> str:
         """Returns what to check after a rejected request."""
         part, status = self._part, answer.status
@@ -244,14 +271,14 @@ class Endpoints:
             named = (
                 f"the key in {endpoint.credential}" if endpoint.credential else "whether it needs a key (credential)"
             )
-            return f"(not authorised); check {named}"
+            return f" (not authorised); check {named}"
         if status == 404:
-            return f"(not found); check url and model {part.model!r}"
+            return f" (not found); check url and model {part.model!r}"
         if 300 <= status < 400:
-            return "(moved); redirects are not followed; set url to the new address"
+            return " (moved); redirects are not followed; set url to the new address"
         field = refused_field(answer.body, body)
         if field is not None:
-            return f"(it does not support {field}); {REMEDIES[field]}"
+            return f" (it does not support {field}); {REMEDIES[field]}"
         return (
             f"; check url, model {part.model!r} and what the endpoint supports (max_new_tokens, max_tokens_field, "
             "temperature, send_temperature, seeded)"

@@ -16,6 +16,9 @@ PASSING = frozenset({408, 409, 425, 429})
 LIMITED = frozenset({429})
 """The endpoint answers, but not so many requests at once."""
 
+OF_CONTENTS = frozenset({400, 413, 422})
+"""Client errors that may be about what is in one request: it is too long, or a filter withholds it."""
+
 Meaning = Literal["fine", "passing", "refused"]
 
 

@@ -104,7 +104,11 @@ class SharedState:
             self._version = version
             self._state = EndpointState.from_json(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
-            return
+            if (
+                self._version is not None
+            ):  # somebody has deleted it, for example to end a wait that an endpoint asked for
+                self._version = None
+                self._state = EndpointState()
         except (OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
             self._state = EndpointState()
             _log.warning("%s: cannot be read, so the endpoint's state begins anew: %s", self._path, error)

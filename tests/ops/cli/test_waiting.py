@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from sqlalchemy import text
 
 from db.core.engine import Fence
 from db.core.holder import this_process
@@ -12,6 +13,7 @@ from db.ledger import Ledger
 from db.write.waits import WaitRow
 from flows.run.home import Home
 from flows.run.waiting_file import WaitingFile, read_waiting, write_waiting
+from ops.queries.run import run_view
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
@@ -52,6 +54,20 @@ def test_resume_now_has_a_driver_that_waits_try_at_once(yatt: Yatt, home: Home) 
     assert (answer.code, answer.out) == (0, f"{run} waits for {JUDGE}; its driver looks at once whether that is back\n")
     with Ledger.open(home.ledger) as ledger:
         assert [ledger.waits.take(Fence(run, 1)) for _ in range(2)] == [True, False]
+
+
+def test_a_lost_driver_waits_for_nothing_and_tries_nothing(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+    wait(home, run)
+    with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
+        connection.execute(text("UPDATE lease SET expires_at = 1 WHERE run = :run"), {"run": run})
+    shown = yatt("show", run)
+    assert f"{run} is waiting, driver lost" in shown.out and "next try" not in shown.out
+    facts = yatt("show", run, "-o", "json").document
+    assert (facts["waiting"], facts["driver_lost"]) == (None, True)
+    with Ledger.open(home.ledger) as ledger:
+        assert run_view(ledger, run).wait is None
+        assert not ledger.waits.ask(run), "nobody would try, so `yatt resume --now` starts a driver"
 
 
 def test_show_reads_the_runs_folder_while_the_ledger_is_away(

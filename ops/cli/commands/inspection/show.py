@@ -86,16 +86,18 @@ def _show_waiting(home: Home, run: str, output: Output, error: LedgerUnavailable
 
 def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     """Returns a run's results and overview as plain values."""
+    from db.write.runs import DRIVEN_STATES
     from flows.run.results import run_results
     from flows.schedule.window_record import window_parameters
     from ops.queries.forecast import run_forecast
-    from ops.queries.run_list import find_line
+    from ops.queries.run_list import LOST, driver_of, find_line
     from yatt_core.fault_stacks import kept_stacks
 
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
     line = overview.line
-    wait = ledger.waits.of([run]).get(run)
+    is_lost = driver_of(line) == LOST  # a driver that is lost waits for nothing any more
+    wait = None if is_lost else ledger.waits.of([run]).get(run)
     return {
         **asdict(run_results(ledger, run)),
         "target_iterations": line.run.target_iterations,
@@ -105,6 +107,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "branch": line.run.current_branch,
         "term": line.term,
         "driver": driver(line),
+        "driver_lost": is_lost and line.run.state in DRIVEN_STATES,
         "last_commit_age": line.last_commit_age,
         "forecast": asdict(run_forecast(ledger, find_line(ledger, run), revision.spec)),
         "sft": revision.spec.get("sft") is not None,
@@ -139,7 +142,8 @@ def _tables(overview: RunOverview, windows: Mapping[str, Mapping[str, Any]]) -> 
 
 def _print_run(facts: dict[str, Any]) -> None:
     reason = f" ({facts['state_reason']})" if facts["state_reason"] and facts["waiting"] is None else ""
-    write(f"{facts['run']} is {facts['state']}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
+    state = f"{facts['state']}, driver lost" if facts["driver_lost"] else facts["state"]
+    write(f"{facts['run']} is {state}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
     for name, value in _headlines(facts):
         write(f"  {name:<22}{value}")
     if facts["alarms"]:
