@@ -199,7 +199,7 @@ def _translated(engine: Engine) -> Iterator[None]:
 
 def _failure(engine: Engine, error: DBAPIError) -> LedgerUnavailable:
     """Translates the database's failure into one of the ledger's errors."""
-    text = f"{_name(engine)}: {error.orig}"
+    text = " ".join(f"{_name(engine)}: {error.orig}".split())
     said = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None) or ""
     if said in FULL:
         return LedgerFull(text)

@@ -60,6 +60,7 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
         ({"guards__kl__action": "panic"}, ('guards.kl.action: ', "'alert'", "'pause'", "'rollback'", "'stop'")),
         ({"guards__throughput__action": "rollback"}, ('guards.throughput.action: ', "'alert'", "'pause'", "'stop'")),
         ({"guards__idle_device__action": "rollback"}, ('guards.idle_device.action: ', "'alert'", "'pause'", "'stop'")),
+        ({"guards__idle_device__at_least": 500}, ('guards.idle_device.at_least: ', '500', '100')),
         ({"guards__creeping_memory__window": 5}, ('guards.creeping_memory.window: ', '5', '10')),
         ({"guards__stalled_phase__fraction": 1.0}, ('guards.stalled_phase.fraction: ', '1')),
         ({"guards__budget__wall_hours": 0}, ('guards.budget.wall_hours: ', '0')),

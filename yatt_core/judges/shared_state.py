@@ -104,9 +104,8 @@ class SharedState:
             self._version = version
             self._state = EndpointState.from_json(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
-            if (
-                self._version is not None
-            ):  # somebody has deleted it, for example to end a wait that an endpoint asked for
+            if self._version is not None:
+                # Somebody has deleted it, for example to end a wait that an endpoint asked for.
                 self._version = None
                 self._state = EndpointState()
         except (OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:

@@ -168,7 +168,7 @@ class IdleDeviceGuard(MetricGuard):
     """As described for `throughput`."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
     """Number of recent values whose mean is checked, as soon as that many exist."""
-    at_least: float | None = 5.0
+    at_least: float | None = Field(default=5.0, ge=0.0, le=100.0)
     """Minimum mean that raises no alarm, in percent."""
 
 
