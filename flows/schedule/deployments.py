@@ -20,7 +20,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.schedules import CronSchedule
+from prefect.client.schemas.schedules import CronSchedule, RRuleSchedule
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow
 from prefect.utilities.callables import parameter_schema
@@ -160,6 +160,8 @@ def entry(deployment: Deployment, flow: WindowFlow) -> dict[str, Any]:
 def _schedule_entry(schedule: Schedule) -> dict[str, Any]:
     if isinstance(schedule, CronSchedule):
         return {"cron": schedule.cron, "timezone": schedule.timezone}
+    if isinstance(schedule, RRuleSchedule):
+        return {"rrule": schedule.rrule, "timezone": schedule.timezone}
     anchor = schedule.anchor_date.isoformat()
     return {"interval": schedule.interval.total_seconds(), "anchor_date": anchor, "timezone": schedule.timezone}
 

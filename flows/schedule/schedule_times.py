@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
-from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule
+from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule, RRuleSchedule
 from prefect.server.schemas import schedules as server_schedules
 from prefect.types._datetime import DateTime
 from pydantic import ValidationError
@@ -20,7 +21,8 @@ from flows.driver.windows import CRON_HELP, FIELDS, check_cron, check_timezone
 from yatt_core.errors import ConfigurationError
 
 SOONEST = timedelta(seconds=1)
-Schedule = CronSchedule | IntervalSchedule
+DAY = timedelta(days=1)
+Schedule = CronSchedule | IntervalSchedule | RRuleSchedule
 
 
 def cron_schedule(cron: str, timezone: str, origin: str, timezone_origin: str) -> CronSchedule:
@@ -59,7 +61,9 @@ def _valid_cron(cron: str, timezone: str) -> CronSchedule | None:
         return None
 
 
-def interval_schedule(interval: timedelta, anchor: datetime, timezone: str, timezone_origin: str) -> IntervalSchedule:
+def interval_schedule(
+    interval: timedelta, anchor: datetime, timezone: str, timezone_origin: str
+) -> IntervalSchedule | RRuleSchedule:
     """Returns the schedule of windows at a fixed interval, counted from the anchor.
 
     If the interval is a number of whole days, windows always begin at the same local clock time.
@@ -69,6 +73,11 @@ def interval_schedule(interval: timedelta, anchor: datetime, timezone: str, time
     Raises `ConfigurationError`.
     """
     check_timezone(timezone, timezone_origin)
+    if interval % DAY == timedelta(0):
+        # Prefect's intervals of days are an hour off whenever it plans in the other half of the year than the anchor.
+        first = anchor.astimezone(ZoneInfo(timezone))
+        days = f"FREQ=DAILY;INTERVAL={interval // DAY}"
+        return RRuleSchedule(rrule=f"DTSTART:{first:%Y%m%dT%H%M%S}\nRRULE:{days}", timezone=timezone)
     return IntervalSchedule(
         interval=interval, anchor_date=anchor.astimezone(UTC).replace(microsecond=0), timezone=timezone
     )

@@ -90,6 +90,23 @@ def test_windows_of_an_interval_never_overlap(place: tuple[str, datetime], minut
         assert {later - earlier for earlier, later in pairwise(starts)} == {timedelta(minutes=minutes)}
 
 
+@settings(max_examples=25)
+@given(around_a_change(), st.integers(1, 3), st.integers(0, 800))
+def test_an_interval_of_days_keeps_the_clock_time_whenever_it_is_planned(
+    place: tuple[str, datetime], days: int, later: int
+) -> None:
+    zone, anchor = place
+    schedule = interval_schedule(days * DAY, anchor, zone, "--timezone")
+    planned = upcoming(schedule, anchor + later * DAY, 5)
+    clock = anchor.astimezone(ZoneInfo(zone)).strftime("%H:%M:%S")
+    for start, following in pairwise(planned):
+        local, after = start.astimezone(ZoneInfo(zone)), following.astimezone(ZoneInfo(zone))
+        assert (after.date() - local.date()).days == days
+        assert local.strftime("%H:%M:%S") == clock or near_a_change(start, zone)
+    whole = upcoming(schedule, anchor, later // days + 8)
+    assert set(planned) <= set(whole), "the same starts from whenever they are looked for"
+
+
 @pytest.mark.parametrize(
     ("day", "hours"),
     [("2027-03-27", 7.0), ("2027-06-01", 8.0), ("2027-10-30", 9.0)],
