@@ -58,8 +58,14 @@ def _asked(spec: SweepSpec, seed: int, history: Sequence[PastTrial]) -> Setting:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # As many random proposals as a quarter of the trials, before the estimator has something to learn from.
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, spec.count // 4), constant_liar=True)
+    sampler = optuna.samplers.TPESampler(
+        seed=seed,
+        # As many random proposals as a quarter of the trials, before the estimator has something to learn from.
+        n_startup_trials=max(2, spec.count // 4),
+        constant_liar=True,
+        # Left open, it depends on the version: a sweep that Optuna 4 began would go on otherwise under 5.
+        multivariate=False,
+    )
     study = optuna.create_study(sampler=sampler, direction=spec.goal)
     distributions = {key: _distribution(each) for key, each in spec.domains.items()}
     study.add_trials([_frozen(each, spec.domains, distributions) for each in history])
