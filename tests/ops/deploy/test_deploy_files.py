@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,18 @@ def test_units_survive_a_database_that_starts_late() -> None:
 def test_an_automatic_unit_does_not_resume_a_paused_run() -> None:
     unit = (DEPLOY / "systemd/yatt-run@.service").read_text()
     assert "ExecStart=/opt/yatt/.venv/bin/yatt resume --unless-paused %i\n" in unit
+
+
+def test_modules_in_deployment_files_have_the_names_of_an_installation() -> None:
+    """In a wheel the folders are below `yatt`, which a checkout imports under these names, too."""
+    named = {
+        (path.name, name)
+        for path in (ROOT / "ops" / "deploy").rglob("*")
+        if path.is_file()
+        for name in re.findall(r"(?<![\w.\\])(?:yatt\.)?(?:flows|ops|db)(?:\.[a-z_]+){1,}", path.read_text())
+        if not name.endswith((".py", ".yaml"))
+    }
+    assert ("yatt.sbatch", "yatt.flows.prefect_io.prefect_serving") in named
+    for file, name in named:
+        assert name.startswith("yatt."), f"{file} names {name}, which no installation has"
+        assert find_spec(name) is not None, f"{file} names {name}"

@@ -64,7 +64,9 @@ def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, node
         seen = dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines())
         assert seen["PREFECT_HOME"] == f"{tmp_path}/temporary/prefect-7" and DATABASE not in seen
         server = " ".join(server_service(tmp_path).argv[1:]).format(port=20008)
-        assert seen["ASKED"] == f"-P {server}", "like a run's own"
+        assert seen["ASKED"] == f"-P {server.replace('flows.', 'yatt.flows.')}", (
+            "like a run's own, by its installed name"
+        )
         assert seen["PREFECT_API_URL"] == "http://127.0.0.1:20008/api"
 
 
