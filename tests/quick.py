@@ -25,6 +25,11 @@ HEAVY = (
 """Modules, each with its submodules. A ledger is a database, whose statements take longest to prepare."""
 
 
+OF_IMPORTS = ("fc-list",)
+"""Programs that libraries start while they are imported: Matplotlib, which tasks of reasoning-gym import, looks for fonts. Refused,
+it would leave a part of the tasks unknown to all tests that follow."""
+
+
 def needs_more(file: Path) -> bool:
     """Returns whether a test file imports a heavy module, directly or through other files of `tests`."""
     return any(_is_heavy(name) for part in _reached(file) for name in _imports(part))
@@ -70,9 +75,17 @@ def _own(file: Path) -> Iterator[Path]:
 def refuse_processes() -> None:
     """Makes every test that starts a process skip from now on."""
 
+    start = subprocess.Popen.__init__
+
     def refuse(*_: Any, **__: Any) -> NoReturn:
         pytest.skip("starts a process: make test runs it")
 
-    subprocess.Popen.__init__ = refuse  # type: ignore[method-assign]
+    def refuse_others(process: Any, command: Any, *rest: Any, **more: Any) -> None:
+        program = command.split()[0] if isinstance(command, str) else str(command[0])
+        if Path(program).name not in OF_IMPORTS:
+            refuse()
+        start(process, command, *rest, **more)
+
+    subprocess.Popen.__init__ = refuse_others  # type: ignore[method-assign]
     multiprocessing.process.BaseProcess.start = refuse  # type: ignore[method-assign]
     os.fork = refuse
