@@ -61,3 +61,24 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     assert not (site / "yatt" / "checkout.py").exists(), "an installation needs no import hook"
     run(python, "-c", "from yatt.db.ledger import Ledger; Ledger.open('l.db').close()", cwd=mine)
     run(yatt, "--home", tmp_path / "runs", "check", source / "configs" / "virtual.yaml", cwd=mine)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+def test_the_newest_of_everything_that_the_bounds_allow_trains(tmp_path: Path) -> None:
+    """An empty environment without our constraints, as `pip install yatt` makes it."""
+    source = tmp_path / "source"
+    run("git", "clone", "-q", ROOT, source, cwd=tmp_path)
+    venv.create(tmp_path / "environment", with_pip=True)
+    python, yatt = (tmp_path / "environment" / "bin" / name for name in ("python", "yatt"))
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
+    environment["YATT_HOME"] = str(tmp_path / "runs")
+    for command in (
+        (python, "-m", "pip", "install", "-q", source),
+        (yatt, "doctor"),
+        (yatt, "train", source / "configs" / "quickstart.yaml", "--until", "20"),
+    ):
+        done = subprocess.run(
+            list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-4000:])

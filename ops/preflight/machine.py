@@ -1,6 +1,6 @@
 """Checks this machine and the home folder: can a run work here? `yatt doctor` prints the results, with remedies.
 
-Does not import torch, Ray or Prefect; their versions are read from package metadata.
+Does not import torch, Ray or Prefect: versions are read from package metadata, and the libraries tried in other processes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ops.preflight.gpus import look_at_gpus
 from ops.preflight.home_folder import check_folder, existing_parent, ledger_file
+from ops.preflight.library_trial import try_libraries
 from ops.preflight.verdicts import Check, Verdict
 from ops.presentation.words import moment, size
 
@@ -183,6 +184,7 @@ def look_at_maintenance(home: Home) -> Iterator[Check]:
 LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     look_at_python,
     look_at_libraries,
+    try_libraries,
     look_at_processors,
     look_at_gpus,
     look_at_home,

@@ -12,6 +12,7 @@ import pytest
 
 from flows.run.home import Home
 from ops.cli.main import main
+from ops.preflight.library_trial import Trial
 from tests.ops.audited import make_sound_run
 
 
@@ -57,3 +58,11 @@ def yatt(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         return Answer(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
+    """Has `yatt doctor` try no library, which takes ten seconds, but what a test adds."""
+    chosen: list[Trial] = []
+    monkeypatch.setattr("ops.preflight.library_trial.TRIALS", chosen)
+    return chosen

@@ -12,6 +12,8 @@ import yaml
 
 from flows.run.home import Home
 from ops.preflight import gpus, machine
+from ops.preflight.library_trial import TRIALS, Trial, tried
+from ops.preflight.verdicts import Check, Verdict
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run
 from tests.spec.trees import tells
@@ -21,6 +23,33 @@ from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
 def verdicts(answer: Answer) -> dict[str, str]:
     return {check["name"]: check["verdict"] for check in answer.document["checks"]}
+
+
+def test_a_library_that_is_installed_and_does_not_work_is_a_failure(yatt: Yatt, trials: list[Trial]) -> None:
+    trials += [
+        Trial("fine", "import json"),
+        Trial("odd", "raise TypeError('Router() got an unexpected keyword: token=hunter22')"),
+        Trial("gone", "import no_such_library"),
+        Trial("dead", "import os; os._exit(3)"),
+    ]
+    answer = yatt("doctor", "-o", "json")
+    found = {check["name"]: check for check in answer.document["checks"]}
+    assert answer.code == 1
+    assert [found[name]["verdict"] for name in ("fine", "odd", "gone", "dead")] == ["ok", "fail", "fail", "fail"]
+    assert found["odd"]["found"] == "TypeError: Router() got an unexpected keyword: token=***"
+    assert "no_such_library" in found["gone"]["found"] and found["dead"]["found"] == "exit code 3"
+    assert all(found[name]["remedy"] for name in ("odd", "gone", "dead"))
+
+
+def test_a_library_that_hangs_is_a_failure(tmp_path: Path) -> None:
+    check = tried(Trial("slow", "import time; time.sleep(60)"), tmp_path, seconds=0.5)
+    assert (check.verdict, check.found) == (Verdict.FAIL, "does not begin within 0.5 s")
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("trial", TRIALS, ids=[trial.name for trial in TRIALS])
+def test_each_library_of_this_environment_works(trial: Trial, tmp_path: Path) -> None:
+    assert tried(trial, tmp_path) == Check(trial.name, Verdict.OK, "works")
 
 
 def test_all_checks_pass_before_the_first_run_and_after_it(yatt: Yatt, home: Home) -> None:

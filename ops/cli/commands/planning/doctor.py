@@ -1,6 +1,6 @@
 """`yatt doctor`: checks whether this machine is ready for a run; prints a line per check and a remedy per problem.
 
-Works wherever YATT is installed. It does not import torch, Ray or Prefect, but reads the versions of the installed packages.
+Works wherever YATT is installed: libraries, such as torch, Ray and Prefect, are tried in processes of their own.
 """
 
 from __future__ import annotations
