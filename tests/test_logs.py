@@ -25,6 +25,9 @@ from yatt_core.logs import JsonLinesFormatter, actor_logs, log_context, log_file
         ('password="unfinished', "password=***"),
         ("MLFLOW_TRACKING_TOKEN=abc", "MLFLOW_TRACKING_TOKEN=***"),
         ("AWS_SECRET_ACCESS_KEY=ab/c+d", "AWS_SECRET_ACCESS_KEY=***"),
+        ("password: hunter2 is wrong", "password: *** is wrong"),
+        ("password: letmein", "password: ***"),
+        ("token=letmein or not", "token=*** or not"),
         ("private-key=x api-key:y", "private-key=*** api-key:***"),
         ("https://host/x?token=abc&page=2", "https://host/x?token=***&page=2"),
         ("Authorization: Bearer abc.def-1", "Authorization: Bearer ***"),
@@ -47,6 +50,8 @@ def test_secrets_are_replaced(text, shown):
         "http://127.0.0.1:4200/api answered, said x@y",
         "https://user@host/x",
         "secretary: Ann; the token of it",
+        "wrong password: expected the one of the server",
+        "no token: run yatt token create",
         "",
     ],
 )

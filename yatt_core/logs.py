@@ -27,11 +27,12 @@ _PART = re.compile(r"\.part(\d+)\.jsonl$")
 _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
     "yatt_log_context", default=MappingProxyType({})
 )
-# Keeps out of logs: the values of keys that name a secret, the token after `Bearer`, and passwords in URLs.
+# Keeps out of logs: the values of keys that name a secret, the token after `Bearer`, and passwords in URLs. Words of a
+# sentence after `password: ` are no value: plain letters, and another word after them.
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<name> (?: password | passwd | secret | token | (?:api|access|private|secret)[_-]?key ) \\?["']? \s*[=:]\s* )
-        (?: \\?"[^"\n]*" | \\?'[^'\n]*' | \\?["']?[^\s"',;&]+ )
+        (?: \\?"[^"\n]*" | \\?'[^'\n]*' | (?!(?<=:[ ])(?-i:[a-z]+[ ][a-z])) \\?["']?[^\s"',;&]+ )
     | (?P<scheme> \b(?:bearer|authorization["']?\s*[=:]\s*["']?basic)\s+ ) [\w.~+/=-]+
     | (?P<user> ://[^\s/@:]*: ) [^\s"'<>]* (?=@)
     """

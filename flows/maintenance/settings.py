@@ -28,6 +28,8 @@ class BackupTarget(SpecModel):
     """Absolute path of the folder, outside the home folder."""
     keep: int = Field(default=14, ge=1)
     """Number of the newest backups to keep; older ones are deleted."""
+    tokens: bool = False
+    """Whether backups have the digests of tokens, which are then valid in a restored home."""
 
     @field_validator("to")
     @classmethod

@@ -1,7 +1,11 @@
-"""The files of the home folder in which people's settings are, for backups; a digest of a token is no secret, a key is."""
+"""The files of the home folder in which people's settings are, for backups.
+
+Tokens are apart: a home that is restored with them lets in whoever has one, which nobody may expect of a copy.
+"""
 
 from __future__ import annotations
 
 from ops.people import sign_in_settings, tokens, users
 
-SETTINGS_FILES = (users.FILE, tokens.FILE, sign_in_settings.FILE)
+SETTINGS_FILES = (users.FILE, sign_in_settings.FILE)
+TOKEN_FILES = (tokens.FILE,)

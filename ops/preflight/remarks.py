@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from yatt_core.input_building.engine_check import folder_remarks
@@ -15,7 +16,7 @@ from yatt_core.spec.sections.model import ModelFolder
 
 def remarks(spec: RunSpec) -> list[str]:
     """Returns a line for each; raises `ConfigurationError` if the tokenizer of a given model cannot be loaded."""
-    return [*_uneven(spec), *_tokenizer(spec), *folder_remarks(spec)]
+    return [*_uneven(spec), *_deadline(spec), *_tokenizer(spec), *folder_remarks(spec)]
 
 
 def spelled_control_tokens(spec: RunSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
@@ -50,6 +51,12 @@ def _uneven(spec: RunSpec) -> Iterator[str]:
                 f"{key}: {parts} does not divide data.prompts_per_iteration {prompts}; the parts get {least} or "
                 f"{least + 1} prompts"
             )
+
+
+def _deadline(spec: RunSpec) -> Iterator[str]:
+    deadline = spec.guards.deadline
+    if deadline is not None and deadline.at is not None and deadline.at <= datetime.now(UTC):
+        yield f"guards.deadline.at: {deadline.at.isoformat()} has passed already; the run will {deadline.action} at once"
 
 
 def _tokenizer(spec: RunSpec) -> Iterator[str]:

@@ -19,6 +19,9 @@ from tests.ops.seeding import seed_run
 def test_a_home_is_backed_up_listed_verified_and_restored(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     run, folder, new = seed_run(home), str(tmp_path / "backups"), tmp_path / "elsewhere"
     (home.folder / "tokens.json").write_text("{}")
+    asked = yatt("backup", "create", str(tmp_path / "with"), "--with-tokens", "-o", "json")
+    assert asked.code == 0 and yatt("restore", str(tmp_path / "with"), "--home", str(tmp_path / "home2")).code == 0
+    assert (tmp_path / "home2" / "tokens.json").read_text() == "{}"
     made = yatt("backup", "create", folder, "-o", "json")
     assert made.code == 0 and made.document["added"] == made.document["bytes"] > 0 and made.document["lacking"] == {}
     name = made.document["id"]
@@ -31,7 +34,7 @@ def test_a_home_is_backed_up_listed_verified_and_restored(yatt: Yatt, home: Home
     assert sound.code == 0 and sound.document["sound"] and sound.document["damage"] == []
     restored = yatt("restore", folder, "--id", name, "--home", str(new))
     assert restored.code == 0 and restored.out.startswith(f"{new}: 1 runs and ")
-    assert (new / "tokens.json").exists()
+    assert not (new / "tokens.json").exists(), "nothing with which to sign in, unless it is asked for"
     listed = yatt("runs", "--home", str(new), "-o", "json").document["runs"]
     assert [row["id"] for row in listed] == [run]
     refused = yatt("restore", folder, "--home", str(new))

@@ -16,3 +16,10 @@ def test_a_template_that_does_not_begin_the_models_turn_is_named(tmp_path: Path)
     (folder / "chat_template.jinja").write_text(CHATML.partition("{% if add_generation_prompt %}")[0])
     (line,) = (line for line in remarks(spec) if "add_generation_prompt" in line)
     assert line.startswith("model.path: ") and "'<|im_start|>assistant'" in line
+
+
+def test_a_deadline_that_has_passed_is_named() -> None:
+    for year, count in ((2026, 1), (3026, 0)):
+        spec = run_spec(SPELL, guards={"deadline": {"at": f"{year}-01-01T00:00:00+00:00", "action": "pause"}})
+        found = [line for line in remarks(spec) if "guards.deadline.at" in line]
+        assert len(found) == count and all("the run will pause at once" in line for line in found)

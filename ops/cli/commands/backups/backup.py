@@ -30,7 +30,11 @@ FromArgument = Annotated[Path, typer.Argument(metavar="FROM", help="Folder of ba
 IdOption = Annotated[
     str | None, typer.Option("--id", metavar="ID", help="A backup's id, or the beginning of it. Default: the newest.")
 ]
-CREATE = ("yatt backup create /backups/yatt", "yatt backup create /backups/yatt -o json")
+CREATE = (
+    "yatt backup create /backups/yatt",
+    "yatt backup create /backups/yatt --with-tokens",
+    "yatt backup create /backups/yatt -o json",
+)
 LIST = ("yatt backup list /backups/yatt", "yatt backup list /backups/yatt -o json")
 VERIFY = ("yatt backup verify /backups/yatt", "yatt backup verify /backups/yatt --id 20260921T14 -o json")
 PRUNE = ("yatt backup prune /backups/yatt --keep 14",)
@@ -47,7 +51,14 @@ def register(app: typer.Typer) -> None:
 
 
 @backup_app.command(epilog=examples(*CREATE))
-def create(to: ToArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+def create(
+    to: ToArgument,
+    with_tokens: Annotated[
+        bool, typer.Option("--with-tokens", help="Include the digests of tokens: they are valid in the restored home.")
+    ] = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
     """Back up the home: the ledger as of one moment, and every file that its rows need to resume and audit.
 
     Runs go on meanwhile. Only what the folder lacks is copied. Exit code 1 if the home itself lacks something; the backup
@@ -56,11 +67,12 @@ def create(to: ToArgument, home: HomeOption = None, output: OutputOption = Outpu
     from flows.backup.create import create_backup
     from flows.maintenance.settings import NAME
     from flows.run.home import Home
-    from ops.people.settings_files import SETTINGS_FILES
+    from ops.people.settings_files import SETTINGS_FILES, TOKEN_FILES
 
     place, folder = Home.locate(home), _folder(to)
+    settings = (*SETTINGS_FILES, *(TOKEN_FILES if with_tokens else ()), NAME)
     with opened_ledger(place) as ledger, _progress("copying") as progress:
-        made = create_backup(place, ledger, folder, (*SETTINGS_FILES, NAME), progress)
+        made = create_backup(place, ledger, folder, settings, progress)
     manifest = made.manifest
     if output is Output.JSON:
         write_json(
