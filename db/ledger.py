@@ -34,6 +34,7 @@ from db.write.checkpoint_requests import CheckpointRequests
 from db.write.commit import Commits
 from db.write.deletions import Deletions
 from db.write.events import Events
+from db.write.home_events import HomeEvents
 from db.write.lease import Leases
 from db.write.metrics import Metrics
 from db.write.outbox import Deliveries
@@ -86,6 +87,7 @@ class Ledger:
         self.exports = Exports(database)
         self.upkeep = Upkeep(database)
         self.waits = Waits(database)
+        self.home_events = HomeEvents(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from yatt_core.file_names import nameable
 from yatt_core.named_code import FORM
 
 
@@ -13,6 +14,7 @@ def _checked(file: str) -> str:
     path, _, attribute = file.rpartition(":")
     if not path.endswith(".py") or not attribute.isidentifier():
         raise ValueError(f"expected {FORM} (given: {file!r})")
+    nameable(path)
     return file
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from db.core.base import Base as Base
 from db.core.base import key_part, run_key
+from db.core.home_models import HomeEvent as HomeEvent
 from db.core.metric_models import MetricPoint as MetricPoint
 from db.core.metric_models import MetricSeries as MetricSeries
 from db.core.metric_models import Outbox as Outbox

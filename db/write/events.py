@@ -62,18 +62,27 @@ def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any])
 
     run: the row that `lock_run` returned in this transaction; a row can be used for one link only.
     """
-    plain = json.loads(canonical_json(body))
-    seq, at, prev_hash = run.event_seq + 1, int(run.now), str(run.event_hash)
-    event = EventRow(run.id, seq, at, kind, plain, prev_hash, _hash(run.id, seq, at, kind, plain, prev_hash))
+    event = linked(run.id, run.event_seq + 1, int(run.now), kind, body, str(run.event_hash))
     values = {name: getattr(event, name) for name in EventRow.__slots__}
     connection.execute(insert(Event), values)
-    connection.execute(update(Run).where(Run.id == run.id).values(event_seq=seq, event_hash=event.hash))
+    connection.execute(update(Run).where(Run.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
     return event
 
 
 def signature(by: str) -> dict[str, str]:
     """Returns what names a person in the body of a link; nothing if there is no name."""
     return {"by": by} if by else {}
+
+
+def linked(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> EventRow:
+    """Returns the link that follows the one with the given hash."""
+    plain = json.loads(canonical_json(body))
+    return EventRow(run, seq, at, kind, plain, prev_hash, _hash(run, seq, at, kind, plain, prev_hash))
+
+
+def link_hash(link: EventRow) -> str:
+    """Returns the hash that a link must have."""
+    return _hash(link.run, link.seq, link.at, link.kind, link.body, link.prev_hash)
 
 
 def _hash(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> str:
@@ -124,8 +133,7 @@ class Events:
             links = _links(connection, run)
         previous = GENESIS
         for expected, link in enumerate(links, start=1):
-            own = _hash(link.run, link.seq, link.at, link.kind, link.body, link.prev_hash)
-            if link.seq != expected or link.prev_hash != previous or link.hash != own:
+            if link.seq != expected or link.prev_hash != previous or link.hash != link_hash(link):
                 return expected
             previous = link.hash
         last = len(links)

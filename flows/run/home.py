@@ -3,6 +3,7 @@
 runs/                     the home: $YATT_HOME, or `runs` in the working folder
   ledger.db               the ledger, unless $YATT_LEDGER names another database
   mlflow.db, artifacts/   MLflow's store, unless $MLFLOW_BACKEND_STORE_URI or $MLFLOW_TRACKING_URI names another
+  specs/                  specs that an operator may start over HTTP; put there by hand
   group/                  the service group of `yatt up`: its state, logs, and Prefect's database
   checks/                 which reference answers and tests `yatt check` has tried; may be deleted at any time
   endpoints/              limits and circuits of judges' endpoints, for all runs of the home; may be deleted at any time
@@ -81,6 +82,11 @@ class Home:
     def tracking_uri(self) -> str:
         """The address of MLflow's server, if $MLFLOW_TRACKING_URI names one, else of the store itself."""
         return os.environ.get("MLFLOW_TRACKING_URI") or self.mlflow_store
+
+    @property
+    def specs(self) -> Path:
+        """The folder of the specs that an operator may start over HTTP."""
+        return self.folder / "specs"
 
     @property
     def artifacts(self) -> Path:

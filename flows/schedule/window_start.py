@@ -56,11 +56,16 @@ from flows.schedule.window_record import (
 from yatt_core.code_files import fetch_code
 from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.logs import redact
+from yatt_core.naming import named_in, permit_known
 from yatt_core.spec import RunSpec, override_spec
 
 log = logging.getLogger("yatt_core.flow")
 MISSED, PAUSED = "Missed", "Paused"
 LOOK_SECONDS = 1.0
+NOBODY_AUTHORS = (
+    "Prefect's parameters do not say who gives them, so that they name no code, files, addresses or secrets; "
+    "use `yatt resume --set`"
+)
 SERVER_SECONDS = 60.0
 """How long Prefect's server may be unreachable when a window begins."""
 Ending = State[None]
@@ -181,7 +186,10 @@ class _Start:
 
 
 def _changed(spec: RunSpec, plan: WindowPlan, run: str) -> RunSpec:
-    return override_spec(spec, plan.changes, f"the spec of run {run}") if plan.changes else spec
+    """Returns the spec with the window's changes. Raises `ConfigurationError` for one that names more than the run's does."""
+    if not plan.changes:
+        return spec
+    return override_spec(spec, plan.changes, f"the spec of run {run}", permit_known(named_in(spec), NOBODY_AUTHORS))
 
 
 def refused(ledger: Ledger, run: str, flow_run: str, parameters: WindowParameters, error: YattError) -> Ending:

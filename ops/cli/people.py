@@ -91,12 +91,12 @@ def require(permission: Permission, command: str) -> None:
 
     Every role includes reading, which therefore depends on the permissions of the files alone.
     """
-    from ops.people.roles import Permission, may, refusal
+    from ops.people.roles import Permission, refusal
 
     if permission is Permission.READ:
         return
     person = calling().person
-    if not may(person.role, permission):
+    if permission not in person.permissions:
         raise ConfigurationError(f"yatt {command}: {refusal(person, permission)}")
 
 

@@ -10,7 +10,10 @@ from types import MappingProxyType
 
 from ops.people.roles import Permission
 
-READ, OPERATE, APPROVE, ADMINISTER = Permission
+READ = Permission.READ
+OPERATE = Permission.OPERATE
+APPROVE = Permission.APPROVE
+ADMINISTER = Permission.ADMINISTER
 READING = (
     *("init", "check", "plan", "schema", "doctor"),
     *(
@@ -27,7 +30,15 @@ READING = (
         "aliases",
         "status",
     ),
-    *("placement explain", "placement replay", "placement gantt", "soup show", "audit verify", "audit weights"),
+    *(
+        "placement explain",
+        "placement replay",
+        "placement gantt",
+        "soup show",
+        "audit verify",
+        "audit home",
+        "audit weights",
+    ),
     *("approvals", "costs", "evaluations", "sweep show", "export", "dashboard"),
     *("pipeline show", "pipeline list", "backup list", "backup verify"),
 )
@@ -52,7 +63,8 @@ OPERATING = (
 APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume", "pipeline deploy")
 ADMINISTERING = (
     *("rm", "backup create", "backup prune", "restore"),
-    *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),
+    *("token create", "token list", "token revoke"),
+    *("user add", "user list", "user role", "user grant", "user revoke", "user remove"),
 )
 COMMANDS: Mapping[str, Permission] = MappingProxyType(
     {

@@ -16,10 +16,11 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 from fastapi.security.utils import get_authorization_scheme_param
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from ops.dashboard.bodies import Body
 from ops.dashboard.context import Context, Served
 from ops.dashboard.security import is_proven_own
 from ops.dashboard.sessions import SECONDS
-from ops.people.roles import Permission, Person, Role, may, refusal
+from ops.people.roles import Permission, Person, Role, refusal
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
 _bearer = HTTPBearer(auto_error=False, description="A token created with `yatt token create NAME`.")
@@ -48,10 +49,8 @@ class _SessionCookie(APIKeyCookie):
 _cookie = _SessionCookie(name="yatt_session_PORT", description="A session opened with POST /api/v1/session.")
 
 
-class SignIn(BaseModel):
+class SignIn(Body):
     """A token with which to open a session."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     token: SecretStr = Field(min_length=1, max_length=200)
 
@@ -121,7 +120,7 @@ def _needs(permission: Permission) -> Callable[..., Person]:
 
 def permitted(person: Person, permission: Permission) -> Person:
     """Returns the person. Raises `HTTPException` 403 if their role does not include the permission."""
-    if not may(person.role, permission):
+    if permission not in person.permissions:
         raise HTTPException(HTTPStatus.FORBIDDEN, refusal(person, permission))
     return person
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.run.deletion import Deleted, delete_run
 from ops.dashboard.access import Acting, Administering, Approver
 from ops.dashboard.approving import tell_registry
+from ops.dashboard.bodies import Body, Flag, Whole
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
@@ -25,10 +26,8 @@ from yatt_core.errors import ConfigurationError
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
 
 
-class Asked(BaseModel):
+class Asked(Body):
     """A request with an optional reason."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     reason: Reason = ""
 
@@ -39,7 +38,7 @@ class Stop(Asked):
     within_seconds: stop within this time, if necessary in the middle of an iteration; None: after the current iteration.
     """
 
-    within_seconds: Annotated[float, Field(ge=0, le=7 * 86400, allow_inf_nan=False)] | None = None
+    within_seconds: Annotated[float, Field(strict=True, ge=0, le=7 * 86400, allow_inf_nan=False)] | None = None
 
 
 class Resume(Asked):
@@ -48,7 +47,7 @@ class Resume(Asked):
     accept_drift: replay updates even if the environment has changed since.
     """
 
-    accept_drift: bool = False
+    accept_drift: Flag = False
 
 
 class Retry(Asked):
@@ -58,7 +57,7 @@ class Retry(Asked):
     phase: the phase whose budget is restored.
     """
 
-    iteration: Number
+    iteration: Whole
     phase: PhaseName
 
 
@@ -68,10 +67,10 @@ class Rollback(Asked):
     to: the last iteration to keep.
     """
 
-    to: Number
+    to: Whole
 
 
-class Promote(BaseModel):
+class Promote(Body):
     """A request to point an alias at a kept checkpoint.
 
     to: the alias.
@@ -79,12 +78,10 @@ class Promote(BaseModel):
     why: the reason, recorded in the audit chain and shown in MLflow.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     to: Literal["candidate", "champion", "rollback"]
-    iteration: Number | None = None
-    branch: Number | None = None
-    term: Number | None = None
+    iteration: Whole | None = None
+    branch: Whole | None = None
+    term: Whole | None = None
     why: GivenReason
 
 
@@ -140,6 +137,11 @@ def try_now(served: Served, by: Acting, run_id: RunId) -> Done:
 @router.post("/resume", status_code=HTTPStatus.ACCEPTED)
 def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
     """Starts a driver, which continues after the last commit."""
+    line = find_line(served.ledger, run_id)
+    if line.state == "completed" and line.iteration >= line.target_iterations:
+        raise ConfigurationError(
+            f"run {run_id} has reached its target, iteration {line.target_iterations}: nothing is left to do"
+        )
     pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, asked.reason, asked.accept_drift)
     return _done(served, "resume", by, run_id, f"a driver is starting, pid {pid}")
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from db.write.annotations import TAGS, Note
 from ops.dashboard.access import Acting
+from ops.dashboard.bodies import Body
 from ops.dashboard.context import RunId, Served
 from ops.dashboard.texts import NoteText, TagName
 
@@ -16,21 +17,17 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["annotations"])
 TagNames = Annotated[tuple[TagName, ...], Field(max_length=TAGS)]
 
 
-class NoteRequest(BaseModel):
+class NoteRequest(Body):
     """A request to replace a run's note.
 
     text: the new note; empty: removes it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     text: NoteText
 
 
-class TagsRequest(BaseModel):
+class TagsRequest(Body):
     """A request to add and remove tags."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     add: TagNames = ()
     remove: TagNames = ()

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from db.write.approvals import Verdict
 from flows.gates.waiting import may_go_on
 from ops.dashboard.access import Approver
+from ops.dashboard.bodies import Body, Flag
 from ops.dashboard.context import LARGEST, Context, Limit, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, Text
@@ -27,18 +28,16 @@ router = APIRouter(prefix="/api/v1/approvals", tags=["approvals"])
 ApprovalId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the approval.")]
 
 
-class Decision(BaseModel):
+class Decision(Body):
     """A decision about an approval.
 
     why: the reason, recorded in the audit chain.
     resume: start a driver if a run waited for this approval and may now go on.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     decision: Choice
     why: GivenReason
-    resume: bool = False
+    resume: Flag = False
 
 
 class Approvals(BaseModel):

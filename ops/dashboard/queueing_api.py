@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from flows.queueing.pools_file import read_pools
 from flows.run.creation import current_spec
 from ops.dashboard.access import Acting
+from ops.dashboard.bodies import Body, Flag
 from ops.dashboard.context import RunId, Served
 from ops.dashboard.texts import Like
 from ops.queries.queueing import QueueView, queue_view
@@ -23,46 +24,41 @@ from yatt_core.queueing.pools import NAME
 
 router = APIRouter(prefix="/api/v1/queue", tags=["queue"])
 Name = Annotated[str, Like(NAME, "up to 40 lower-case letters, digits and '-'")]
-Priority = Annotated[int, Field(ge=-HIGHEST, le=HIGHEST)]
+Priority = Annotated[int, Field(strict=True, ge=-HIGHEST, le=HIGHEST)]
+DeviceNumber = Annotated[int, Field(strict=True)]
 WANTED = {"pause": "hold", "resume": "run", "remove": "remove"}
 
 
-class Submit(BaseModel):
+class Submit(Body):
     """A request to put an existing run into the queue.
 
     pools: the preferred one first; may be empty if there is only one.
     devices: those that its spec needs by default.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     pools: Annotated[tuple[Name, ...], Field(max_length=10)] = ()
     project: Name = DEFAULT_PROJECT
     priority: Priority = 0
-    devices: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    auto_checkpoints: bool = False
+    devices: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
+    auto_checkpoints: Flag = False
 
 
-class QueueChange(BaseModel):
+class QueueChange(Body):
     """A request to change a run's place in the queue; None leaves it as it is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     action: Literal["pause", "resume", "remove"] | None = None
     priority: Priority | None = None
 
 
-class Devices(BaseModel):
+class Devices(Body):
     """A report of devices that go away or come back.
 
     within_seconds: the notice; 0: they are gone already.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    lost: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
-    back: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
-    within_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
+    lost: Annotated[tuple[DeviceNumber, ...], Field(max_length=10_000)] = ()
+    back: Annotated[tuple[DeviceNumber, ...], Field(max_length=10_000)] = ()
+    within_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400, allow_inf_nan=False)] = 0.0
 
 
 @router.get("")

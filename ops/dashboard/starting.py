@@ -1,76 +1,131 @@
-"""The API route that starts a new run from the text of a spec. It needs a named token.
+"""The API route that starts a new run, and the list of specs that may be started. They need a named token.
 
-Consumes YAML; checks it as `yatt train` does, creates the run and starts its driver as `resume` does. File names in the spec
-are absolute, since the text has no folder of its own. The driver's request, with the caller's name, is the first action in the
-run's audit chain.
+Consumes the text of a spec, or the name of a run or of a file in `HOME/specs` whose spec is meant, with changes. Has it
+checked as `yatt train` checks it and the run created, in a process of its own (`ops.preflight.apart`), and starts its driver as
+`resume` does. Nothing that the spec names is imported, called or read here. Who may not author can name no code, files,
+addresses or secrets that the spec of the run or of the file does not name. A request that is refused is in the audit chain of
+the home, one that is not is the first action in that of the run.
 """
 
 from __future__ import annotations
 
-import tempfile
+import hashlib
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from flows.run.creation import create_run
-from flows.run.home import Home
-from ops.dashboard.access import Acting
+from db.write.home_events import CREATION_REFUSED
+from ops.dashboard.access import Operator
 from ops.dashboard.actions import Done
+from ops.dashboard.bodies import Body
 from ops.dashboard.context import Context, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.problems import InvalidSpec
-from ops.dashboard.texts import Like, Reason, as_unix_lines
-from ops.preflight.run import check_before_start
+from ops.dashboard.texts import Like, Reason, Text, as_unix_lines
+from ops.people.roles import Permission, Person
+from ops.preflight.apart import Asked, made_apart
 from ops.queries.run_list import find_line
-from yatt_core.errors import ConfigurationError
-from yatt_core.rewards.process import reward_process
-from yatt_core.spec import RunSpec, load_spec
+from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
+from yatt_core.logs import redact
 
 router = APIRouter(prefix="/api/v1", tags=["actions"])
 SPEC_CHARACTERS = 40_000
-ORIGIN = "spec"
+OVERRIDES = 200
+FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml$"
 SpecText = Annotated[
     str,
-    Field(min_length=1, max_length=SPEC_CHARACTERS),
+    Field(max_length=SPEC_CHARACTERS),
     Like(r"^[^\x00]*$", "a text without NUL characters"),
     BeforeValidator(as_unix_lines),
 ]
+Override = Annotated[str, Field(min_length=3, max_length=2_000), Like(r"^[^\x00]*$", "KEY=VALUE, as --set takes it")]
 
 
-class NewRun(BaseModel):
-    """A request to start a run.
+class NewRun(Body):
+    """A request to start a run: from one of `spec`, `run` and `file`.
 
-    spec: YAML, as in a spec file.
+    spec: YAML, as in a spec file. What it names needs the permission to author.
+    run: the full id of a run whose newest spec is meant.
+    file: the name of a file in the home's folder `specs`.
+    overrides: changes to that spec, each as KEY=VALUE.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    spec: SpecText
+    spec: SpecText = ""
+    run: Text = ""
+    file: Annotated[str, Like(rf"{FILE}|^$", "the name of a file in the home's folder specs")] = ""
+    overrides: Annotated[tuple[Override, ...], Field(max_length=OVERRIDES)] = ()
     reason: Reason = ""
+
+    @model_validator(mode="after")
+    def _from_one(self) -> Self:
+        given = [name for name in ("spec", "run", "file") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"expected one of spec, run and file (given: {', '.join(given) or 'none'})")
+        return self
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What the run is to be made from, for the audit chain."""
+        if self.spec:
+            return {"spec_sha256": hashlib.sha256(self.spec.encode()).hexdigest()}
+        return {"run": self.run} if self.run else {"file": self.file}
+
+
+@router.get("/specs")
+def list_specs(served: Served, _: Operator) -> list[str]:
+    """Lists the files in the home's folder `specs`."""
+    return spec_names(served)
 
 
 @router.post("/runs", status_code=HTTPStatus.ACCEPTED)
-def start(served: Served, by: Acting, asked: NewRun) -> Done:
+def start(served: Served, person: Operator, asked: NewRun) -> Done:
     """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`, warnings in `detail`."""
-    run, warnings = create(served, by, asked)
-    return drive(served, by, run, asked.reason, warnings)
+    run, warnings = create(served, person, asked)
+    return drive(served, person.name, run, asked.reason, warnings)
 
 
-def create(served: Context, by: str, asked: NewRun) -> tuple[str, list[str]]:
+def spec_names(served: Context) -> list[str]:
+    """Returns the names of the specs that may be started by name."""
+    folder = served.home.specs
+    return sorted(path.name for path in folder.iterdir() if re.match(FILE, path.name)) if folder.is_dir() else []
+
+
+def create(served: Context, person: Person, asked: NewRun) -> tuple[str, list[str]]:
     """Checks a spec and creates a run in a person's name; returns its id, and warnings.
 
-    Raises `InvalidSpec` with all mistakes of the spec, `InfrastructureError`, and `HTTPException` 503 during another check.
+    A refusal is recorded in the audit chain of the home. Raises `InvalidSpec` with all mistakes of the spec,
+    `InfrastructureError`, `RunNotFound`, and `HTTPException` 503 during another check.
     """
+    wanted = Asked(
+        text=asked.spec or None,
+        run=find_line(served.ledger, asked.run).id if asked.run else None,
+        file=asked.file or None,
+        overrides=asked.overrides,
+        may_name=Permission.AUTHOR in person.permissions,
+        by=person.name,
+    )
     with served.checking():
         try:
-            spec, warnings = checked_spec(served.home, asked.spec)
-        finally:
-            reward_process().close()  # with the modules of the checked functions, whose files may change
-    return create_run(served.home, spec, by=by), warnings
+            if asked.file and asked.file not in spec_names(served):
+                raise ConfigurationError(f"file: there is no {asked.file} in the home's folder specs")
+            made = made_apart(served.home, wanted)
+        except (ConfigurationError, InfrastructureError) as error:
+            served.ledger.home_events.append(CREATION_REFUSED, refusal_of(person, asked, error))
+            if isinstance(error, ConfigurationError):
+                raise InvalidSpec(str(error)) from None
+            raise
+    return made.run, made.warnings
+
+
+def refusal_of(person: Person, asked: NewRun, error: YattError) -> dict[str, object]:
+    """Returns what the audit chain says of a request that was refused."""
+    keys = [override.partition("=")[0] for override in asked.overrides]  # their values may be secrets
+    why = redact(str(error))
+    return {"by": person.name, **asked.origin, "overrides": keys, "reason": asked.reason, "why": why}
 
 
 def drive(served: Context, by: str, run: str, reason: str, warnings: Sequence[str] = ()) -> Done:
@@ -78,16 +133,3 @@ def drive(served: Context, by: str, run: str, reason: str, warnings: Sequence[st
     pid = start_driver(served.drivers, served.ledger, served.home, run, by, reason)
     detail = "; ".join([f"a driver is starting, pid {pid}", *(f"warning: {each}" for each in warnings)])
     return Done(action="start", by=by, detail=detail, run=find_line(served.ledger, run))
-
-
-def checked_spec(home: Home, text: str) -> tuple[RunSpec, list[str]]:
-    """Returns the spec in a text, and warnings. Raises `InvalidSpec` with all its mistakes, `InfrastructureError`."""
-    with tempfile.TemporaryDirectory(prefix="yatt-spec-") as folder:
-        path = Path(folder) / "spec.yaml"
-        path.write_text(text, encoding="utf-8")
-        try:
-            spec = load_spec(path, (), with_files=True)
-            warnings = check_before_start(home.folder, spec).warnings
-        except ConfigurationError as error:
-            raise InvalidSpec(str(error).replace(str(path), ORIGIN).replace(folder, ORIGIN)) from None
-    return spec, warnings

@@ -14,6 +14,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from db.write.annotations import NOTE_CHARACTERS, TAG
 from ops.integrations.promotion import LONGEST_REASON
 
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+"""What a terminal obeys or a page reorders: control characters, ends of lines, and marks of the direction of writing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Like:
@@ -58,21 +61,19 @@ def _note_text(value: Any) -> Any:
 
 Text = Annotated[str, Field(max_length=200), Like(r"^[^\x00]*$", "a text without NUL characters")]
 """Any text of a request; databases do not accept NUL characters."""
-Reason = Annotated[
-    str, Field(max_length=500), Like(r"^[^\x00-\x1f\x7f]*$", "a line of text, without control characters")
-]
+Reason = Annotated[str, Field(max_length=500), Like(rf"^[^{CONTROL}]*$", "a line of text, without control characters")]
 GivenReason = Annotated[
     str,
     Field(min_length=1, max_length=LONGEST_REASON),
     Like(
-        r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$",
+        rf"^[^{CONTROL}]*[^ {CONTROL}][^{CONTROL}]*$",
         "a line of text with the reason, without control characters",
     ),
 ]
 NoteText = Annotated[
     str,
     Field(max_length=NOTE_CHARACTERS),
-    Like(r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$", "a text without control characters"),
+    Like(rf"^([^{CONTROL}]|[\t\n\r])*$", "a text without control characters"),
     BeforeValidator(_note_text),
 ]
 TagName = Annotated[str, Like(f"^{TAG.pattern}$", "up to 40 lower-case letters, digits, '.', '_' and '-'")]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.people.roles import Permission, Person, Role, may, refusal
+from ops.people.roles import Permission, Person, Role, refusal
 from ops.people.tokens import TokenStore
 from ops.people.users import User, UserStore
 from yatt_core.errors import ConfigurationError
@@ -70,7 +70,7 @@ def permitted(folder: Path, permission: Permission) -> Person:
     Raises `ConfigurationError` if the role does not include the permission, and as `caller` does.
     """
     person = caller(folder, os.environ).person
-    if not may(person.role, permission):
+    if permission not in person.permissions:
         raise ConfigurationError(refusal(person, permission))
     return person
 
@@ -82,7 +82,7 @@ def of_login(login: str, users: tuple[User, ...], owns: bool) -> Caller:
     """
     for user in users:
         if login in user.logins:
-            return Caller(Person(user.name, user.role), is_named=True)
+            return Caller(Person(user.name, user.role, user.is_author), is_named=True)
     mapped = any(user.logins for user in users)
     return Caller(Person(login, Role.VIEWER if mapped and not owns else Role.ADMIN), is_named=False)
 

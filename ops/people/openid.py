@@ -183,7 +183,8 @@ class OpenIdProvider:
         """Returns the claims, with those of the provider's `userinfo` if the ID token lacks the name or the groups."""
         metadata, _ = self._provider()
         endpoint, token = metadata.get("userinfo_endpoint"), tokens.get("access_token")
-        needed = {self._settings.name_claim} | ({self._settings.roles.claim} if self._settings.roles.groups else set())
+        roles = self._settings.roles
+        needed = {self._settings.name_claim} | ({roles.claim} if roles.groups or roles.authors else set())
         if needed <= claims.keys() or not endpoint or not token:
             return claims
         more = self._asked("GET", str(endpoint), headers={"Authorization": f"Bearer {token}"})
@@ -203,7 +204,7 @@ class OpenIdProvider:
         role = self._settings.roles.role_of(claims)
         if role is None:
             raise SignInRefused(f"{name} has no role here: none of the groups in {self._settings.roles.claim} has one")
-        return Person(name, role)
+        return Person(name, role, self._settings.roles.is_author(claims))
 
     def _provider(self) -> tuple[Mapping[str, Any], jwt.PyJWKClient]:
         """Returns the provider's metadata and keys, which are read again after an hour."""

@@ -15,13 +15,15 @@ class Permission(StrEnum):
     """What a route or a command needs.
 
     READ: look at runs. OPERATE: start, stop, resume, fork, roll back, queue, evaluate, annotate; the service group.
-    APPROVE: approve, reject, promote. ADMINISTER: delete runs; manage users and tokens.
+    APPROVE: approve, reject, promote. ADMINISTER: delete runs; manage users and tokens. AUTHOR: name code, files, addresses and
+    secrets in specs that are sent over HTTP; an admin has it, and it can be granted to anyone who may operate.
     """
 
     READ = "read"
     OPERATE = "operate"
     APPROVE = "approve"
     ADMINISTER = "administer"
+    AUTHOR = "author"
 
 
 class Role(StrEnum):
@@ -46,10 +48,21 @@ ALLOWED: Mapping[Role, frozenset[Permission]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person or a program that acts: the name that the audit chain records, and the role."""
+    """A person or a program that acts.
+
+    name: what the audit chain records.
+    is_author: whether the permission to author was granted beside the role.
+    """
 
     name: str
     role: Role
+    is_author: bool = False
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """What the person may do. A grant counts only beside a role that may operate."""
+        held = ALLOWED[self.role]
+        return held | {Permission.AUTHOR} if self.is_author and Permission.OPERATE in held else held
 
 
 def may(role: Role, permission: Permission) -> bool:
@@ -74,4 +87,7 @@ def least_role(permission: Permission) -> Role:
 
 def refusal(person: Person, permission: Permission) -> str:
     """Returns why a person may not do something."""
-    return f"{person.name} has the role {person.role}; this needs the role {least_role(permission)}"
+    needed = f"the role {least_role(permission)}"
+    if permission is Permission.AUTHOR:
+        needed = f"the permission to author, which an admin grants with `yatt user grant {person.name} author`"
+    return f"{person.name} has the role {person.role}; this needs {needed}"

@@ -33,16 +33,25 @@ class RoleRules(SpecModel):
     """The role of each group; a person in several groups has the most powerful of their roles."""
     default: Role | None = None
     """The role of everyone else; `null`: they cannot sign in."""
+    authors: tuple[str, ...] = ()
+    """The groups whose members may also author: name code, files, addresses and secrets in specs."""
 
     def role_of(self, claims: dict[str, Any]) -> Role | None:
         """Returns the role that claims give; None if they give none."""
-        given = claims.get(self.claim, ())
-        groups = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-        roles = [self.groups[group] for group in groups if isinstance(group, str) and group in self.groups]
+        roles = [self.groups[group] for group in self._groups_of(claims) if group in self.groups]
         best = self.default
         for role in roles:
             best = role if best is None or lesser(best, role) is best else best
         return best
+
+    def is_author(self, claims: dict[str, Any]) -> bool:
+        """Returns True if claims name a group that may author."""
+        return not set(self.authors).isdisjoint(self._groups_of(claims))
+
+    def _groups_of(self, claims: dict[str, Any]) -> list[str]:
+        given = claims.get(self.claim, ())
+        groups = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+        return [group for group in groups if isinstance(group, str)]
 
 
 class ProviderSettings(SpecModel):

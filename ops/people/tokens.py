@@ -133,7 +133,7 @@ class TokenStore:
         user = self.users.find(token.holder)
         if user is None:
             return None if token.user else Person(token.name, token.role)
-        return Person(user.name, lesser(user.role, token.role))
+        return Person(user.name, lesser(user.role, token.role), user.is_author)
 
 
 def digest_of(token: str) -> str:

@@ -27,12 +27,14 @@ class User:
 
     logins: the login names of the operating system that belong to this user.
     created_at: milliseconds since 1970.
+    is_author: whether the permission to author was granted.
     """
 
     name: str
     role: Role
     created_at: int
     logins: tuple[str, ...] = ()
+    is_author: bool = False
 
 
 class UserStore:
@@ -54,7 +56,13 @@ class UserStore:
         """Returns the users in order of creation. Raises what `StoredRows.read` raises."""
         try:
             return tuple(
-                User(row["name"], Role(row["role"]), int(row["created_at"]), tuple(row["logins"]))
+                User(
+                    row["name"],
+                    Role(row["role"]),
+                    int(row["created_at"]),
+                    tuple(row["logins"]),
+                    row.get("is_author") is True,
+                )
                 for row in self._stored.read()
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -84,6 +92,10 @@ class UserStore:
     def set_role(self, name: str, role: Role) -> None:
         """Changes a user's role, which takes effect at once. Raises `ConfigurationError` if the name is unknown."""
         self._replace(name, lambda user: replace(user, role=role))
+
+    def set_author(self, name: str, is_author: bool) -> None:
+        """Grants or withdraws the permission to author, at once. Raises `ConfigurationError` if the name is unknown."""
+        self._replace(name, lambda user: replace(user, is_author=is_author))
 
     def remove(self, name: str) -> None:
         """Removes a user. Raises `ConfigurationError` if the name is unknown."""

@@ -15,7 +15,6 @@ from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 from tests.ops.seeding import toy_spec
 from yatt_core.errors import InfrastructureError
-from yatt_core.rewards.process import reward_process
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import parse_yaml, yaml_text
 
@@ -228,8 +227,8 @@ def test_the_warnings_of_a_sound_spec_are_in_the_answer(
 
 
 def shown_spec(page: str) -> str:
-    (area,) = ("".join(each.itertext()) for each in check_page(page).iter(f"{HTML}textarea"))
-    return area
+    areas = {each.get("name"): "".join(each.itertext()) for each in check_page(page).iter(f"{HTML}textarea")}
+    return areas["spec"]
 
 
 def test_a_spec_that_cannot_be_started_now_stays_in_the_form(
@@ -245,7 +244,7 @@ def test_a_spec_that_cannot_be_started_now_stays_in_the_form(
         api = client.post("/api/v1/runs", json=fields, headers={"Authorization": f"Bearer {token}"})
         assert client.get("/api/v1/runs").status_code == 200
     assert api.status_code == 503 and int(api.headers["retry-after"]) > 0
-    monkeypatch.setattr("ops.dashboard.starting.checked_spec", full)
+    monkeypatch.setattr("ops.dashboard.starting.made_apart", full)
     refused = client.post("/new", data=fields, headers=OURS)
     assert "disk space" in words(check_page(refused.text))
     for answer in (busy, refused):
@@ -263,13 +262,9 @@ def test_a_new_run_uses_the_present_contents_of_a_reward_file(
     document["rewards"]["parts"] = [part]
     run = served.ledger.runs.create("old", document, "d", 4).id
     monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *_: 7)
-    closed: list[bool] = []
-    close = reward_process().close
-    monkeypatch.setattr(reward_process(), "close", lambda: closed.append(True) or close())
     sign_in(client, token)
     text = shown_spec(client.get(f"/new?run={run}").text)
     done = client.post("/new", data={"spec": text, "reason": ""}, headers=OURS)
     assert done.status_code == 200, words(check_page(done.text))
     (copied,) = served.ledger.runs.revision("toy-3").spec["rewards"]["parts"]
     assert copied["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert closed, "the checked functions leave the server"

@@ -816,12 +816,18 @@ class LostLogs(TypedDict):
 
 
 class NewRun(TypedDict):
-    """A request to start a run.
+    """A request to start a run: from one of `spec`, `run` and `file`.
 
-    spec: YAML, as in a spec file.
+    spec: YAML, as in a spec file. What it names needs the permission to author.
+    run: the full id of a run whose newest spec is meant.
+    file: the name of a file in the home's folder `specs`.
+    overrides: changes to that spec, each as KEY=VALUE.
     """
 
-    spec: str
+    spec: NotRequired[str]
+    run: NotRequired[str]
+    file: NotRequired[str]
+    overrides: NotRequired[list[str]]
     reason: NotRequired[str]
 
 

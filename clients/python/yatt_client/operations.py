@@ -57,9 +57,21 @@ class Operations(Transport):
         )
         return found
 
-    def start(self, *, spec: str, reason: str | None = None) -> Done:
+    def start(
+        self,
+        *,
+        spec: str | None = None,
+        run: str | None = None,
+        file: str | None = None,
+        overrides: list[str] | None = None,
+        reason: str | None = None,
+    ) -> Done:
         """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`, warnings in `detail`."""
-        found: Done = self.call("POST", "/api/v1/runs", body={"spec": spec, "reason": reason})
+        found: Done = self.call(
+            "POST",
+            "/api/v1/runs",
+            body={"spec": spec, "run": run, "file": file, "overrides": overrides, "reason": reason},
+        )
         return found
 
     def sum_costs(
@@ -454,4 +466,9 @@ class Operations(Transport):
         found: Decided = self.call(
             "POST", f"/api/v1/approvals/{segment(number)}", body={"decision": decision, "why": why, "resume": resume}
         )
+        return found
+
+    def list_specs(self) -> list[str]:
+        """Lists the files in the home's folder `specs`."""
+        found: list[str] = self.call("GET", "/api/v1/specs")
         return found

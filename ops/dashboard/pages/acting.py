@@ -6,6 +6,7 @@ own functions (`ops.dashboard.access`, `ops.dashboard.actions`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated
 
@@ -15,8 +16,9 @@ from starlette.responses import RedirectResponse, Response
 
 from db.core.errors import LedgerError
 from ops.dashboard import actions, annotating, starting
-from ops.dashboard.access import Acting, Administering, Approver
+from ops.dashboard.access import Acting, Administering, Approver, Operator
 from ops.dashboard.annotating import NoteRequest
+from ops.dashboard.bodies import FormTexts
 from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visit, Visited
 from ops.dashboard.pages.templating import run_url
@@ -29,44 +31,75 @@ from yatt_core.logs import redact
 router = APIRouter(include_in_schema=False)
 
 
+class StopForm(FormTexts, actions.Stop):
+    """The form of `Stop`."""
+
+
+class ResumeForm(FormTexts, actions.Resume):
+    """The form of `Resume`."""
+
+
+class RetryForm(FormTexts, actions.Retry):
+    """The form of `Retry`."""
+
+
+class RollbackForm(FormTexts, actions.Rollback):
+    """The form of `Rollback`."""
+
+
+class PromoteForm(FormTexts, actions.Promote):
+    """The form of `Promote`."""
+
+
+FIELDS = ("text", "run", "file", "overrides", "reason")
+"""What can be typed for a new run."""
+
+
+class NewRunForm(starting.NewRun):
+    """The form's request, in which the changes are the lines of one text."""
+
+    @field_validator("overrides", mode="before")
+    @classmethod
+    def _lines(cls, given: object) -> object:
+        texts = given if isinstance(given, list | tuple) else [given]
+        return [line.strip() for text in texts if isinstance(text, str) for line in text.splitlines() if line.strip()]
+
+
 @router.get("/new")
 def show_new_run(visit: Visited, run: Text = "") -> Response:
-    """Shows the form for a new run, filled with the spec of a run if one is named."""
+    """Shows the forms for a new run, filled with a run and its spec if one is named."""
     text = spec_for_new_run(visit.served.ledger, run) if run else ""
-    return visit.render("new_run.html", text=text, reason="", mistakes=(), longest=starting.SPEC_CHARACTERS)
+    return _forms(visit, HTTPStatus.OK, {"text": text, "run": run})
 
 
 @router.post("/new")
-def start_run(visit: Visited, by: Acting, asked: Annotated[starting.NewRun, Form()]) -> Response:
-    """Starts a run; if it cannot be created, shows the form again with the spec and why."""
+def start_run(visit: Visited, person: Operator, asked: Annotated[NewRunForm, Form()]) -> Response:
+    """Starts a run; if it cannot be created, shows the form again with what was typed and why."""
     try:
-        run, _ = starting.create(visit.served, by, asked)
+        run, _ = starting.create(visit.served, person, asked)
     except (YattError, LedgerError) as error:
         return _form_again(visit, asked, status_of(error, changing=True), str(error))
     except HTTPException as error:
         return _form_again(visit, asked, error.status_code, error.detail)
-    starting.drive(visit.served, by, run, asked.reason)
+    starting.drive(visit.served, person.name, run, asked.reason)
     return redirect_after(run, "start")
 
 
-def _form_again(visit: Visit, asked: starting.NewRun, status: int, said: str) -> Response:
+def _form_again(visit: Visit, asked: NewRunForm, status: int, said: str) -> Response:
+    typed = {"text": asked.spec, "run": asked.run, "file": asked.file, "reason": asked.reason}
+    return _forms(visit, status, {**typed, "overrides": "\n".join(asked.overrides)}, redact(said).splitlines())
+
+
+def _forms(visit: Visit, status: int, typed: Mapping[str, str], mistakes: Sequence[str] = ()) -> Response:
+    """Shows the forms. typed: the contents of the fields, by name."""
     return visit.render(
         "new_run.html",
         status,
-        text=asked.spec,
-        reason=asked.reason,
-        mistakes=redact(said).splitlines(),
+        typed={**dict.fromkeys(FIELDS, ""), **typed},
+        mistakes=mistakes,
+        files=starting.spec_names(visit.served) if visit.person is not None else [],
         longest=starting.SPEC_CHARACTERS,
     )
-
-
-class StopForm(actions.Stop):
-    """The form's stop request, in which a browser sends empty fields as empty strings."""
-
-    @field_validator("within_seconds", mode="before")
-    @classmethod
-    def _left_empty(cls, value: object) -> object:
-        return None if value == "" else value
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
@@ -94,21 +127,21 @@ def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Annotated[actio
 
 
 @router.post("/runs/{run_id}/resume")
-def resume(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Resume, Form()]) -> Response:
+def resume(served: Served, by: Acting, run_id: RunId, asked: Annotated[ResumeForm, Form()]) -> Response:
     """Starts a driver."""
     actions.resume(served, by, run_id, asked)
     return redirect_after(run_id, "resume")
 
 
 @router.post("/runs/{run_id}/retry")
-def retry(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Retry, Form()]) -> Response:
+def retry(served: Served, by: Acting, run_id: RunId, asked: Annotated[RetryForm, Form()]) -> Response:
     """Restores a phase's retry budget, and starts a driver."""
     actions.retry(served, by, run_id, asked)
     return redirect_after(run_id, "retry")
 
 
 @router.post("/runs/{run_id}/rollback")
-def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Rollback, Form()]) -> Response:
+def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[RollbackForm, Form()]) -> Response:
     """Rolls the run back to an iteration, on a new branch."""
     actions.rollback(served, by, run_id, asked)
     return redirect_after(run_id, "rollback", "lineage")
@@ -129,7 +162,7 @@ def verify(
 
 
 @router.post("/runs/{run_id}/promote")
-def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
+def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[PromoteForm, Form()]) -> Response:
     """Points an alias at a checkpoint."""
     actions.promote(served, by, run_id, asked)
     return redirect_after(run_id, "promote", "checkpoints")

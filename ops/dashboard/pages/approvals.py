@@ -17,9 +17,10 @@ from flows.gates.links import is_valid, link_key
 from ops.dashboard import approving
 from ops.dashboard.access import Approver
 from ops.dashboard.approving import ApprovalId
+from ops.dashboard.bodies import FormTexts
 from ops.dashboard.context import LARGEST, Context, Served
 from ops.dashboard.pages.frame import Visited
-from ops.dashboard.texts import GivenReason, Like
+from ops.dashboard.texts import CONTROL, GivenReason, Like
 from ops.queries.approvals import DECISION_OF, Choice, approval, approvals
 
 router = APIRouter(prefix="/approvals", include_in_schema=False)
@@ -28,7 +29,13 @@ links = APIRouter(prefix="/approvals", include_in_schema=False)
 SHOWN = 200
 """Number of newest approvals among which decisions are shown; whatever waits for one is shown in full."""
 LinkToken = Annotated[str, Query(max_length=200)]
-PersonName = Annotated[str, Like(r"^[^\x00-\x1f\x7f]{1,60}$", "a name of up to 60 characters")]
+PersonName = Annotated[
+    str, Like(rf"^[^{CONTROL}]{{1,60}}$", "a name of up to 60 characters, none of them a control character")
+]
+
+
+class DecisionForm(FormTexts, approving.Decision):
+    """The form of `Decision`."""
 
 
 class LinkForm(BaseModel):
@@ -63,7 +70,7 @@ def show_approval(visit: Visited, number: ApprovalId) -> Response:
 
 @router.post("/{number}")
 def decide_approval(
-    served: Served, by: Approver, number: ApprovalId, asked: Annotated[approving.Decision, Form()]
+    served: Served, by: Approver, number: ApprovalId, asked: Annotated[DecisionForm, Form()]
 ) -> Response:
     """Decides an approval in the name of the signed-in user."""
     approving.carry_out(served, number, approving.verdict_of(asked, by, "dashboard"), asked.resume)

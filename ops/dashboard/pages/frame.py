@@ -18,7 +18,7 @@ from flows.members.tags import Family
 from ops.dashboard.access import session_person
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
-from ops.people.roles import ALLOWED, Person
+from ops.people.roles import Person
 from ops.presentation.words import phase_name
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 
@@ -85,7 +85,7 @@ class Visit:
         who = {
             "user": person and person.name,
             "role": person and person.role,
-            "may": frozenset() if person is None else ALLOWED[person.role],
+            "may": frozenset() if person is None else person.permissions,
         }
         return TEMPLATES.TemplateResponse(self.request, template, {**who, **values}, status_code=status)
 

@@ -323,6 +323,7 @@ def test_a_windows_parameters_are_shown_with_its_session(home: Home) -> None:
     [
         (WindowParameters(overrides={"trainer.optimizer.lerning_rate": 1e-3}), "did you mean 'learning_rate'"),
         (WindowParameters(overrides={"seed": 7}), "--set seed"),
+        (WindowParameters(overrides={"callbacks": [{"function": "os:getcwd"}]}), "callbacks.0.function: names code"),
         (WindowParameters(iterations=1), "iteration 2 is committed"),
         (WindowParameters(iterations=3, overrides={"iterations": 4}), "iterations: "),
         (WindowParameters(run="new", overrides={"iteratons": 4}), "did you mean 'iterations'"),

@@ -25,8 +25,25 @@ def test_each_role_includes_the_one_below_it() -> None:
     for below, above in zip(list(Role), list(Role)[1:], strict=False):
         assert ALLOWED[below] < ALLOWED[above]
         assert lesser(below, above) is lesser(above, below) is below
-    assert [least_role(permission) for permission in Permission] == list(Role)
+    by_role = [permission for permission in Permission if permission is not Permission.AUTHOR]
+    assert [least_role(permission) for permission in by_role] == list(Role)
     assert may(Role.OPERATOR, Permission.OPERATE) and not may(Role.OPERATOR, Permission.APPROVE)
+
+
+def test_to_author_is_granted_beside_a_role_that_operates(tmp_path: Path) -> None:
+    assert {role for role in Role if Permission.AUTHOR in Person("x", role).permissions} == {Role.ADMIN}
+    may = {role for role in Role if Permission.AUTHOR in Person("x", role, is_author=True).permissions}
+    assert may == {Role.OPERATOR, Role.APPROVER, Role.ADMIN}
+    tokens = TokenStore(tmp_path)
+    tokens.users.add("bob", Role.OPERATOR)
+    own, less = tokens.create("bob-1", user="bob"), tokens.create("bob-2", Role.VIEWER, user="bob")
+    for granted in (True, False):
+        tokens.users.set_author("bob", granted)
+        for token, expected in ((own, granted), (less, False)):
+            person = tokens.person_of(token)
+            assert person is not None and (Permission.AUTHOR in person.permissions) is expected
+    with pytest.raises(ConfigurationError, match="no user named 'carol'"):
+        tokens.users.set_author("carol", True)
 
 
 def test_a_user_has_one_role_and_is_found_by_login(tmp_path: Path) -> None:

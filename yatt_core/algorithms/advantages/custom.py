@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -11,17 +11,18 @@ from yatt_core.algorithms.advantages.base import Advantage, Float64, RewardBatch
 from yatt_core.algorithms.own import ADVANTAGES, call, place_of
 from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.errors import ConfigurationError
+from yatt_core.naming import Names
 
 
 class CustomAdvantage(Advantage):
     """A function of yours: (batch: RewardBatch, options: Mapping) -> float64 array. docs/algorithms.md has an example."""
 
     kind: Literal["custom"] = "custom"
-    function: str | None = None
+    function: Annotated[str | None, Names("code")] = None
     """`package.module:function`, or the name of an entry point of the group `yatt.advantages`."""
-    file: CodeFileName | None = None
+    file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], Names("code")] = Field(default_factory=dict)
     """Passed on unchanged."""
     of: Literal["responses", "tokens"] = "responses"
     """Whether the result has an entry for each response or for each counted token."""

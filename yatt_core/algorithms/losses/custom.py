@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,17 +11,18 @@ from yatt_core.algorithms.own import LOSSES, call, place_of
 from yatt_core.algorithms.tokens import PolicyTokens, TokenLosses
 from yatt_core.code_names import CodeFileName, require_one_name
 from yatt_core.errors import ConfigurationError
+from yatt_core.naming import Names
 
 
 class CustomLoss(PolicyLoss):
     """A function of yours: (tokens: PolicyTokens, options: Mapping) -> TokenLosses. docs/algorithms.md has an example."""
 
     kind: Literal["custom"] = "custom"
-    function: str | None = None
+    function: Annotated[str | None, Names("code")] = None
     """`package.module:function`, or the name of an entry point of the group `yatt.losses`."""
-    file: CodeFileName | None = None
+    file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], Names("code")] = Field(default_factory=dict)
     """Passed on unchanged."""
     responses: bool = False
     """Whether the function reads whole responses."""

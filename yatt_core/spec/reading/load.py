@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.file_names import nameable
 from yatt_core.problems import Problems
 from yatt_core.spec.presets import PRESET, preset_tree
 from yatt_core.spec.reading.code_digests import with_digests
@@ -30,28 +31,43 @@ ALGORITHM = "algorithm"
 PRESET_PLACE = (ALGORITHM, PRESET)
 
 
-def load_spec(path: Path, overrides: Sequence[str] = (), with_files: bool = False) -> RunSpec:
+def anything(_: object) -> None:
+    """Refuses nothing."""
+
+
+def load_spec(
+    path: Path,
+    overrides: Sequence[str] = (),
+    with_files: bool = False,
+    permit_base: Callable[[Path], None] = anything,
+    permit: Callable[[RunSpec], None] = anything,
+) -> RunSpec:
     """Returns the spec in a YAML file with overrides applied.
 
     with_files: whether the mistakes of a refused spec include files that do not exist.
+    permit_base: called with each file that the spec extends, before anything is known of it; raises to refuse it.
+    permit: called with the spec before any file that it names is looked at; raises to refuse it.
     """
     layers: list[Layer] = []
     problems = Problems()
     tree: Any = None
     with problems.noting():
-        tree = _read_tree(path, (), layers)
+        tree = _read_tree(path, (), layers, permit_base)
     if problems:
         for text in overrides:
             with problems.noting():
                 Override.parse(text)
         problems.raise_any()
-    return _with_overrides(tree, overrides, layers, str(path), with_files)
+    return _with_overrides(tree, overrides, layers, str(path), with_files, permit)
 
 
-def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
+def override_spec(
+    spec: RunSpec, overrides: Sequence[str], origin: str, permit: Callable[[RunSpec], None] = anything
+) -> RunSpec:
     """Returns a copy of a spec with some values changed.
 
     origin: the spec's name in error messages.
+    permit: called with the copy before any file that it names is looked at; raises to refuse it.
     """
     for text in overrides:
         if keys_of(text) == PRESET_PLACE:
@@ -59,7 +75,7 @@ def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSp
                 f"--set {text}: a preset fills in the keys that a spec leaves out, but {origin} has them all; write "
                 "--set 'algorithm={preset: ...}' to replace the section"
             )
-    return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
+    return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin, permit=permit)
 
 
 def spec_of_tree(tree: dict[str, Any], origin: str, folder: Path) -> RunSpec:
@@ -80,7 +96,12 @@ def parse_spec(tree: Any, origin: str) -> RunSpec:
 
 
 def _with_overrides(
-    tree: Any, overrides: Sequence[str], layers: list[Layer], origin: str, with_files: bool = False
+    tree: Any,
+    overrides: Sequence[str],
+    layers: list[Layer],
+    origin: str,
+    with_files: bool = False,
+    permit: Callable[[RunSpec], None] = anything,
 ) -> RunSpec:
     problems, unread = Problems(), list[tuple[str, ...]]()
     for text in overrides:
@@ -95,7 +116,9 @@ def _with_overrides(
         return origin_of(layers, place, origin)
 
     try:
-        spec = with_digests(_validate(tree, origin_at, unread, with_files), origin_at)
+        spec = _validate(tree, origin_at, unread, with_files)
+        permit(spec)
+        spec = with_digests(spec, origin_at)
     except ConfigurationError as error:
         problems.note(error)
     problems.raise_any()
@@ -140,7 +163,7 @@ def _with_preset(tree: Any) -> Any:
     return {**tree, ALGORITHM: lay_over(preset_tree(section[PRESET]), own)}
 
 
-def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
+def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer], permit_base: Callable[[Path], None]) -> Any:
     """Returns a file's tree merged over the trees of the files it extends; appends each file's own tree to `layers`.
 
     above: the files that extend this one.
@@ -153,13 +176,13 @@ def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
         raise ConfigurationError(f"{path}: extends itself: {' -> '.join(str(other) for other in (*above, path))}")
     tree = read_document(path)
     merged: Any = {}
-    for base in _bases(tree, path):
-        merged = lay_over(merged, _read_tree(base, (*above, path), layers))
+    for base in _bases(tree, path, permit_base):
+        merged = lay_over(merged, _read_tree(base, (*above, path), layers, permit_base))
     layers.append(Layer(str(path), tree))
     return lay_over(merged, tree)
 
 
-def _bases(tree: dict[str, Any], path: Path) -> list[Path]:
+def _bases(tree: dict[str, Any], path: Path, permit_base: Callable[[Path], None]) -> list[Path]:
     """Removes `extends` from a file's tree and returns the files that it names.
 
     Raises `ConfigurationError` if one is missing.
@@ -172,7 +195,12 @@ def _bases(tree: dict[str, Any], path: Path) -> list[Path]:
         raise ConfigurationError(
             f"{path}: {EXTENDS}: expected a file name or a list of file names (given: {described(given)})"
         )
-    bases = [path.parent / name for name in names]
+    try:
+        bases = [path.parent / nameable(name) for name in names]
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {EXTENDS}: {error}") from None
+    for base in bases:
+        permit_base(base)
     if missing := [base for base in bases if not base.is_file()]:
         raise ConfigurationError("\n".join(f"{path}: {EXTENDS}: file {base} does not exist" for base in missing))
     return bases

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, model_validator
 
+from yatt_core.naming import Names
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 
@@ -43,9 +44,9 @@ def check_encrypted(url: str, allow_http: bool) -> None:
 class FallbackEndpoint(SpecModel):
     """Another endpoint that serves the same model under the same name."""
 
-    url: BaseUrl
+    url: Annotated[BaseUrl, Names("url")]
     """Base URL of its API."""
-    credential: SecretReference | None = None
+    credential: Annotated[SecretReference | None, Names("secret")] = None
     """Where its API key is; `null`: no key is sent. The key of another endpoint is never sent to it."""
     allow_http: bool = False
     """Allow prompts and responses to be sent unencrypted to another machine."""

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from yatt_core.naming import Names
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.addresses import BaseUrl, FallbackEndpoint, TokenPrices, check_encrypted
@@ -149,11 +150,11 @@ class EndpointPart(TemplatedPart):
     """A third-party judge behind an OpenAI-compatible `chat/completions` endpoint."""
 
     kind: Literal["endpoint"] = "endpoint"
-    url: BaseUrl
+    url: Annotated[BaseUrl, Names("url")]
     """Base URL of the API, such as `https://judge.example/v1`; requests go to `chat/completions` below it."""
     model: str = Field(min_length=1)
     """Name of the model at the endpoint."""
-    credential: SecretReference | None = None
+    credential: Annotated[SecretReference | None, Names("secret")] = None
     """Where the API key is; `null`: no key is sent."""
     allow_http: bool = False
     """Allow prompts and responses to be sent unencrypted to another machine."""

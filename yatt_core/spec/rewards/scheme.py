@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, model_validator
 
 from yatt_core.code_names import CodeFileName, require_one_name
+from yatt_core.naming import Names
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.critique import CritiqueSpec, critique_mistakes
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TemplatedPart
@@ -24,13 +25,13 @@ class FunctionPart(RewardPartBase):
     """A function of prompt and response: either `function` or `file` names it."""
 
     kind: Literal["function"] = "function"
-    function: str | None = None
+    function: Annotated[str | None, Names("code")] = None
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
-    file: CodeFileName | None = None
+    file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`; YATT executes this file. The run keeps its own copy."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Keyword arguments passed to the function."""
     timeout_seconds: PositiveFloat = Field(default=10.0, le=LONGEST_CALL_SECONDS)
     """A call that takes longer counts as failed."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.code_names import CodeFileName, require_one_name
+from yatt_core.naming import Names
 from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.curriculum import CurriculumSpec
@@ -27,13 +28,17 @@ UNFIT_IN_NAMES, LONGEST_DEFAULT_NAME = re.compile(r"[^A-Za-z0-9_.-]|^[.-]"), 50
 SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,59}$")]
 
 
+MOST_ENTRIES = 10_000_000
+"""Entries that a run can draw before it begins: about a day's work at the speed of the slower tasks."""
+
+
 class ReasoningGymSource(SpecModel):
     """Tasks of the reasoning-gym package: generated prompts with a verifiable answer."""
 
     kind: Literal["reasoning_gym"] = "reasoning_gym"
     task: str
     """Name of a reasoning-gym task, such as `spell_backward`."""
-    size: PositiveInt = 20_000
+    size: int = Field(default=20_000, ge=1, le=MOST_ENTRIES)
     """Number of training entries to draw; entries whose question is held out are dropped."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the task, such as `max_word_len`."""
@@ -146,9 +151,9 @@ class JsonlSource(FileSource):
     """
 
     kind: Literal["jsonl"] = "jsonl"
-    path: str
+    path: Annotated[str, Names("path")]
     """The file, relative to the spec's folder."""
-    held_out_path: str | None = None
+    held_out_path: Annotated[str | None, Names("path")] = None
     """A file of held-out rows; by default they are taken from the end of `path`."""
 
 
@@ -158,9 +163,9 @@ class CsvSource(FileSource):
     """
 
     kind: Literal["csv"] = "csv"
-    path: str
+    path: Annotated[str, Names("path")]
     """The file, relative to the spec's folder."""
-    held_out_path: str | None = None
+    held_out_path: Annotated[str | None, Names("path")] = None
     """A file of held-out rows; by default they are taken from the end of `path`."""
 
 
@@ -168,10 +173,10 @@ class ParquetSource(FileSource):
     """Local Parquet files, one prompt per row."""
 
     kind: Literal["parquet"] = "parquet"
-    path: str
+    path: Annotated[str, Names("path")]
     """A file, a folder (all `*.parquet` files below it) or a pattern such as `data/*.parquet`, relative to the
     spec's folder; files are read in order of their names."""
-    held_out_path: str | None = None
+    held_out_path: Annotated[str | None, Names("path")] = None
     """A file, folder or pattern of held-out rows; by default they are taken from the end of `path`."""
 
 
@@ -179,7 +184,7 @@ class HuggingFaceSource(FileSource):
     """A local Hugging Face dataset folder: written by `save_to_disk`, or files that `load_dataset` reads."""
 
     kind: Literal["huggingface"] = "huggingface"
-    path: str
+    path: Annotated[str, Names("path")]
     """The folder, relative to the spec's folder. Nothing is downloaded."""
     subset: str | None = None
     """The configuration whose rows are read: the folder below `path` that has its files. `null`: `path` has a single one."""
@@ -201,11 +206,11 @@ class FunctionSource(FileSource):
     """Rows of a function of yours: `(split, **options) -> iterable of rows`, the same rows at each call."""
 
     kind: Literal["function"] = "function"
-    function: str | None = None
+    function: Annotated[str | None, Names("code")] = None
     """`package.module:function`, or the name of an entry point of the group `yatt.sources`."""
-    file: CodeFileName | None = None
+    file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Passed to it as keyword arguments."""
     held_out_rows: bool = False
     """Whether it has held-out rows, which it yields for the split `held_out`; by default they are taken from the end of

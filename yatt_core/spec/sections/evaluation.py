@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.finishing import FinishSpec
 
@@ -95,7 +96,7 @@ class PromotionRule(SpecModel):
 class ScheduledSuite(SpecModel):
     """A suite on which each kept checkpoint is evaluated, in a process beside the run."""
 
-    path: str
+    path: Annotated[str, Names("path")]
     """The suite's file, relative to the spec's folder."""
     devices: str | None = Field(default=None, pattern=r"^[0-9]+(,[0-9]+)*$")
     """Numbers of the GPUs of the process, such as `6,7`; `null`: those that the driver sees."""

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from yatt_core.naming import Names
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.metric_names import is_known, is_timing, nearest_metric
@@ -296,7 +297,7 @@ class DeadlineGuard(SpecModel):
 class NotifySpec(SpecModel):
     """Where to send alarms and the news that the run was paused or has failed."""
 
-    addresses: SecretReference = SecretReference(env="YATT_NOTIFY")
+    addresses: Annotated[SecretReference, Names("secret")] = SecretReference(env="YATT_NOTIFY")
     """Where the addresses in Apprise's notation are, separated by spaces. They are secrets."""
     interval_seconds: NonNegativeFloat = 60.0
     """Minimum time between two messages; events in between are combined into the next one. The message about the

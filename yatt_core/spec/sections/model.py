@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
 
 
@@ -13,7 +14,7 @@ class ModelFolder(SpecModel):
     """A local Hugging Face folder of a causal language model."""
 
     kind: Literal["folder"] = "folder"
-    path: str
+    path: Annotated[str, Names("path")]
     """The folder with config.json, weights and tokenizer, relative to the spec's folder."""
 
 
@@ -93,7 +94,7 @@ class ModelConfigFile(SpecModel):
     """The config.json of a Hugging Face model without its weights: for `yatt plan`, not for training."""
 
     kind: Literal["config_file"] = "config_file"
-    path: str
+    path: Annotated[str, Names("path")]
     """The file, relative to the spec's folder."""
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
 
 DOTTED_NAME = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """`package.module:name`."""
+OWN_MODES = frozenset({"colocate", "split", "dynamic"})
+"""The modes that are no policies of the user's."""
 
 
 class PlacementSpec(SpecModel):
     """Which role runs on which device while experience is collected; for the update, the trainer uses all devices."""
 
-    mode: str = Field(default="colocate", pattern=rf"^([a-z][a-z0-9_-]*|{DOTTED_NAME})$")
+    mode: Annotated[str, Names("code", except_for=OWN_MODES)] = Field(
+        default="colocate", pattern=rf"^([a-z][a-z0-9_-]*|{DOTTED_NAME})$"
+    )
     """`colocate`: rollout and judges take turns on all devices. `split`: a fixed split of the devices. `dynamic`:
     a split that follows the load, between and within iterations. Or the name of a custom policy, an entry point
     of the group `yatt.placement` or `package.module:name`."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from pydantic import field_validator
 
+from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
 
 _SCHEME = "s3://"
@@ -17,7 +19,7 @@ _RIGHT = "expected s3://BUCKET/PREFIX, such as s3://training/yatt"
 class StorageSpec(SpecModel):
     """The durable storage tier behind the run's folder."""
 
-    url: str | None = None
+    url: Annotated[str | None, Names("url")] = None
     """`s3://BUCKET/PREFIX`: checkpoints, sealed shards and inputs are also stored there, and count as durable
     only once they are; the endpoint and credentials are read from the environment. `null`: only the run's folder is
     used."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
 from yatt_core.code_names import CodeFileName, require_one_name
+from yatt_core.naming import Names
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 
 
@@ -16,13 +17,13 @@ class ToolSpec(SpecModel):
 
     name: str = Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*$")
     """Name by which the policy calls the tool."""
-    function: str | None = None
+    function: Annotated[str | None, Names("code")] = None
     """An entry point of the group `yatt.tools`, such as `calculator`, or a dotted name `package.module:function`."""
-    file: CodeFileName | None = None
+    file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Keyword arguments set by the run; a call cannot override them."""
     description: str = ""
     """What the tool does, as shown to the policy; needs a chat template that supports tools. Empty: the prompts

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from yatt_core.naming import Names
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 
@@ -24,11 +25,11 @@ class TrackingSpec(SpecModel):
     """Name of the MLflow experiment, and of the W&B project, to which the run belongs."""
     enabled: bool = True
     """If false, metrics are stored in the ledger only."""
-    tensorboard_folder: str | None = None
+    tensorboard_folder: Annotated[str | None, Names("path")] = None
     """Folder of the event files, which receives a folder for each run; by default `tensorboard/` in the run's folder."""
     wandb_mode: Literal["online", "offline"] = "online"
     """`online` needs `wandb_credential`; `offline` writes files into the run's folder, for `wandb sync`."""
-    wandb_credential: SecretReference = SecretReference(env="WANDB_API_KEY")
+    wandb_credential: Annotated[SecretReference, Names("secret")] = SecretReference(env="WANDB_API_KEY")
     """Where the key for W&B is."""
     wandb_entity: str | None = None
     """User or team on W&B to which the project belongs; None: the key's default."""

@@ -1,4 +1,6 @@
-"""`yatt audit verify`: recomputes every digest in a run's ledger. `yatt audit weights`: asks the live actors of a run."""
+"""`yatt audit verify`: recomputes every digest in a run's ledger. `yatt audit weights`: asks the live actors of a run.
+`yatt audit home`: what concerns no run that exists.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import typer
 
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import console, write, write_json
+from ops.presentation.output import console, message, write, write_json, write_table
+from ops.presentation.words import moment
 from ops.process import keep_caches_inside
 from yatt_core.errors import ExitCode
 
@@ -49,6 +52,28 @@ def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
     else:
         _print(report)
     if not report.sound:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+@audit_app.command(name="home", epilog=examples("yatt audit home", "yatt audit home -o json"))
+def show_home(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show the audit chain of the home: runs that were refused to somebody, and why.
+
+    Exit code 0 if every link follows from the previous one; otherwise 1.
+    """
+    from flows.run.home import Home
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        links, broken = ledger.home_events.links(), ledger.home_events.verify()
+    if output is Output.JSON:
+        write_json({"links": [asdict(link) for link in links], "broken": broken})
+    else:
+        rows = [
+            (link.seq, moment(link.at), link.body.get("by", "-"), link.kind, link.body.get("why", "")) for link in links
+        ]
+        write_table(("link", "at", "by", "what", "why"), rows)
+    if broken is not None:
+        message(f"link {broken} is missing or was altered")
         raise typer.Exit(ExitCode.FAILURE)
 
 

@@ -1,7 +1,8 @@
-"""`yatt user`: manages users, their roles, and the login names under which they use the command line."""
+"""`yatt user`: manages users, their roles and permissions, and the login names under which they use the command line."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +23,23 @@ RoleHelp = "viewer reads; operator also drives runs; approver also approves and 
 
 ADD = ("yatt user add alice --role approver", "yatt user add bob --role operator --login bob --login bsmith")
 LIST, ROLE = ("yatt user list", "yatt user list -o json"), ("yatt user role bob approver",)
+GRANT, REVOKE = ("yatt user grant bob author",), ("yatt user revoke bob author",)
 REMOVE = ("yatt user remove bob", "yatt user remove bob -o json")
+
+
+class Grantable(StrEnum):
+    """The permissions that can be granted beside a role."""
+
+    AUTHOR = "author"
+
+
+PermissionArgument = Annotated[
+    Grantable,
+    typer.Argument(
+        metavar="PERMISSION",
+        help="author: name code, files, addresses and secrets in specs that are sent over HTTP; needs the role operator.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -65,11 +82,20 @@ def list_users(home: HomeOption = None, output: OutputOption = Output.TEXT) -> N
     """List the users with their roles and login names."""
     users = _store(home).all()
     if output is Output.JSON:
-        shown = ("name", "role", "logins", "created_at")
+        shown = ("name", "role", "is_author", "logins", "created_at")
         write_json({"users": [{key: getattr(user, key) for key in shown} for user in users]})
         return
-    rows = [(user.name, user.role, ", ".join(user.logins) or "-", moment(user.created_at)) for user in users]
-    write_table(("name", "role", "logins", "created"), rows)
+    rows = [
+        (
+            user.name,
+            user.role,
+            Grantable.AUTHOR if user.is_author else "-",
+            ", ".join(user.logins) or "-",
+            moment(user.created_at),
+        )
+        for user in users
+    ]
+    write_table(("name", "role", "granted", "logins", "created"), rows)
 
 
 @user_app.command(epilog=examples(*ROLE))
@@ -85,6 +111,36 @@ def role(
         write_json({"name": name, "role": role})
     else:
         write(f"{name} is {role}")
+
+
+@user_app.command(epilog=examples(*GRANT))
+def grant(
+    name: NameArgument,
+    permission: PermissionArgument,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Grant a permission beside a user's role, which takes effect at once, also for open sessions and tokens."""
+    _settle(home, name, permission, True, output)
+
+
+@user_app.command(epilog=examples(*REVOKE))
+def revoke(
+    name: NameArgument,
+    permission: PermissionArgument,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Withdraw a permission that was granted, at once."""
+    _settle(home, name, permission, False, output)
+
+
+def _settle(home: Path | None, name: str, permission: Grantable, granted: bool, output: Output) -> None:
+    _store(home).set_author(name, granted)
+    if output is Output.JSON:
+        write_json({"name": name, "permission": permission, "granted": granted})
+    else:
+        write(f"{name} {'may' if granted else 'may no longer'} {permission}")
 
 
 @user_app.command(epilog=examples(*REMOVE))

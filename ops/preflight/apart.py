@@ -1,0 +1,131 @@
+"""Has a new run made in a process of its own: who serves HTTP imports, calls and reads nothing that its spec names.
+
+Consumes what is asked for; produces the run with warnings, or raises what is wrong with its spec. The process
+(`ops.preflight.asked`) is of the same user as a run's driver, has a time limit and a limit of memory, and takes everything
+that it has started along when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flows.run.home import Home
+from ops.driver_process import OF_THE_GROUP
+from yatt_core.errors import ConfigurationError, FailureClass, InfrastructureError
+
+CHECK_SECONDS = 600.0
+"""How long the check of a spec may take."""
+MEMORY_FRACTION = 0.5
+"""Part of this machine's memory that the check may use."""
+LONGEST_ANSWER = 8_000_000
+ORIGIN = "spec"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody asks for: a spec in full, or that of a run or of a file in the home's `specs`, and changes to it.
+
+    text: YAML; None for a spec that exists.
+    run: a run whose newest spec is meant; None otherwise.
+    file: the name of a file in `HOME/specs`; None otherwise.
+    overrides: changes, as `--set` takes them.
+    may_name: whether code, files, addresses and secrets may be named that the existing spec does not name.
+    by: who asks, for the audit chain.
+    """
+
+    text: str | None
+    run: str | None
+    file: str | None
+    overrides: tuple[str, ...]
+    may_name: bool
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A run whose spec passed its checks.
+
+    warnings: what works but may not be intended.
+    """
+
+    run: str
+    warnings: list[str]
+
+
+def made_apart(home: Home, asked: Asked, seconds: float = CHECK_SECONDS) -> Made:
+    """Returns the new run.
+
+    Raises `ConfigurationError` with all mistakes, one per line, also for a check that takes too long; `InfrastructureError`.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP}
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.asked", str(home.folder)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    late = threading.Event()
+    timer = threading.Timer(seconds, _end_late, (process, late))
+    timer.start()
+    try:
+        with suppress(BrokenPipeError):  # it has ended, and says why
+            process.stdin.write(json.dumps(asdict(asked)).encode())
+            process.stdin.close()
+        answer = process.stdout.read(LONGEST_ANSWER)
+    finally:
+        timer.cancel()
+        _end_all(process)
+        process.stdout.close()
+        code = process.wait()
+    if late.is_set():
+        raise ConfigurationError(f"{ORIGIN}: its check took longer than {seconds:g} s and was ended")
+    return _made(_document(answer, code))
+
+
+def limit_memory() -> None:
+    """Limits the memory of this process, and its core dumps, which would hold what it has read."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = int(MEMORY_FRACTION * total)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _end_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    late.set()
+    _end_all(process)
+
+
+def _end_all(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, which has not been waited for yet, with everything in its session that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _document(answer: bytes, code: int) -> dict[str, Any]:
+    """Returns what the process has answered. Raises `InfrastructureError` if it ended without an answer."""
+    try:
+        document: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        said = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        raise InfrastructureError(f"{ORIGIN}: the process that checks it ended without an answer: {said}") from None
+    return document
+
+
+def _made(document: dict[str, Any]) -> Made:
+    """Returns the run in an answer; raises the error in it."""
+    if "error" in document:
+        kind = ConfigurationError if document["failure_class"] != FailureClass.INFRASTRUCTURE else InfrastructureError
+        raise kind(str(document["error"]))
+    return Made(str(document["run"]), [str(line) for line in document["warnings"]])
