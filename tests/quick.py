@@ -26,8 +26,8 @@ HEAVY = (
 
 
 OF_IMPORTS = ("fc-list",)
-"""Programs that libraries start while they are imported: Matplotlib, which tasks of reasoning-gym import, looks for fonts. Refused,
-it would leave a part of the tasks unknown to all tests that follow."""
+"""Programs that libraries start while they are imported: Matplotlib, which tasks of reasoning-gym import, looks for fonts.
+Refused, it would leave a part of the tasks unknown to all tests that follow."""
 
 
 def needs_more(file: Path) -> bool:
@@ -74,7 +74,6 @@ def _own(file: Path) -> Iterator[Path]:
 
 def refuse_processes() -> None:
     """Makes every test that starts a process skip from now on."""
-
     start = subprocess.Popen.__init__
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
