@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -131,8 +131,13 @@ class Watch:
             self._note(wait, now_ms())
 
     def _note(self, wait: Wait | None, now: int) -> None:
-        if wait is not None:
-            self.seen.waits[wait.dependency, wait.since] = wait, now
+        if wait is None:
+            return
+        key = wait.dependency, wait.since
+        if wait.returned_at is None and key in self.seen.waits:
+            # The run takes its devices again before it has stopped to wait.
+            wait = replace(wait, returned_at=self.seen.waits[key][0].returned_at)
+        self.seen.waits[key] = wait, now
 
     def _look_at_verdicts(self) -> None:
         newest = sorted((self._folder / "experience").glob("b*/i*"))[-2:]

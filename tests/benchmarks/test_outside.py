@@ -32,7 +32,7 @@ from benchmarks.outside.schedule import (
     plan,
     short_plan,
 )
-from benchmarks.outside.watch import Seen, Wait
+from benchmarks.outside.watch import Seen, Wait, Watch
 from tests.flows.simulated import Simulation
 from tests.hosts.network import NoHostsError
 
@@ -287,6 +287,13 @@ def test_time_to_go_on_counts_from_the_last_return_of_all_and_by_whether_devices
     assert report.back_of(facts(points, struck=[mlflow]), mlflow) == (4.01, False)
     mlflow.other_back = 300 * S
     assert report.back_of(facts(points, struck=[mlflow]), mlflow) is None, "a run that waits does not ask it"
+
+
+def test_devices_that_a_run_takes_again_while_it_still_waits_were_given_back(tmp_path: Path) -> None:
+    watch = Watch(f"sqlite:///{tmp_path / 'ledger.db'}", "outside-1", tmp_path)
+    for now, returned_at in ((1, None), (2, 300), (3, None)):
+        watch._note(Wait("judge", 5, returned_at), now)
+    assert watch.seen.waits == {("judge", 5): (Wait("judge", 5, 300), 3)}
 
 
 def test_an_outage_is_unmasked_if_no_sample_of_its_iterations_lost_its_score_to_a_failure() -> None:

@@ -7,6 +7,7 @@ import pickle
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -287,6 +288,44 @@ def test_no_more_requests_are_under_way_than_allowed():
     with serving(answer) as server:
         said = verdicts(EndpointJudge(endpoint(server.url, max_concurrent_requests=3)), *[item(n) for n in range(9)])
     assert len(said) == 9 and server.busiest == 3
+
+
+def test_a_question_that_a_lost_controller_has_open_is_asked_once():
+    """Its batch goes on, and waits for the next attempt while the same question comes from who takes over the shard."""
+    refused = threading.Event()
+
+    def answer(body, number):
+        refused.set()
+        return Reply(status=503) if number == 0 else Reply(body=completion("yes"))
+
+    with serving(answer) as server:
+        judge = EndpointJudge(endpoint(server.url, retries=3, backoff_seconds=0.5))
+        with ThreadPoolExecutor(1) as elsewhere:
+            of_the_lost = elsewhere.submit(verdicts, judge, item(4))
+            assert refused.wait(10)
+            again = verdicts(judge, item(4))
+            assert of_the_lost.result(10) == again and again[4].judgements[0].score == 1.0
+        assert len(server.bodies) == 2, "one attempt that failed, and one that was answered"
+        assert verdicts(judge, item(4), item(5)).keys() == {4, 5} and len(server.bodies) == 4, "later it is asked anew"
+
+
+def test_a_question_that_its_asker_gives_up_is_asked_by_who_waits_for_it():
+    refused = threading.Event()
+
+    def answer(body, number):
+        refused.set()
+        return Reply(status=503) if number == 0 else Reply(body=completion("yes"))
+
+    with serving(answer) as server:
+        judge = EndpointJudge(endpoint(server.url, retries=3, backoff_seconds=60.0))
+        given_up = judge.judge(JudgeRequest((item(3, "other"), item(4))))
+        assert [verdict.number for verdict in next(given_up)] in ([3], [4])
+        with ThreadPoolExecutor(1) as elsewhere:
+            waiting = elsewhere.submit(lambda: [verdicts(judge, item(3, "other")), verdicts(judge, item(4))])
+            assert refused.wait(10)
+            given_up.close()
+            found = waiting.result(30)
+        assert [each.keys() for each in found] == [{3}, {4}]
 
 
 def test_verdicts_come_as_they_are_complete():

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from yatt_core.availability import Attempts, Availability, Step
@@ -22,6 +22,7 @@ from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, 
 from yatt_core.judges.completion import Completion, question, shortest_question, smallest_question
 from yatt_core.judges.effort import Meter, effort_of
 from yatt_core.judges.failover import Endpoints, RequestRefusedError, Trouble
+from yatt_core.judges.open_questions import OpenQuestions
 from yatt_core.judges.parsing import answer_parser
 from yatt_core.judges.retrying import wait_before
 from yatt_core.progress import advanced
@@ -53,6 +54,7 @@ class EndpointJudge:
         self._place = f"rewards.parts {part.name!r}: {self._urls}"
         self._endpoints = Endpoints(part, read_block, folder)
         self._availability = Availability()
+        self._open: OpenQuestions[_Asked] = OpenQuestions()
         self._lock = threading.Lock()
 
     @property
@@ -128,7 +130,12 @@ class EndpointJudge:
         return Verdict(item.number, (self._judgement(answer, item),))
 
     def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> _Asked:
-        """Asks for one judgement. stop: set when the result is no longer needed."""
+        """Asks for one judgement, unless it is being asked for already. stop: set when the result is no longer needed."""
+        # The seed tells apart judgements whose questions are the same, of endpoints that take no seed.
+        key = seed, replace(item, number=0, seeds=())
+        return self._open.ask(key, lambda: self._ask_alone(item, seed, stop), stop)
+
+    def _ask_alone(self, item: JudgeItem, seed: int, stop: threading.Event) -> _Asked:
         meter = Meter()
         judgement = None
         error = NO_ERROR
