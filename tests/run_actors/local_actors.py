@@ -70,8 +70,8 @@ class Calls:
     def get(self, references: list[Future[Any]], what: str, names: list[str]) -> list[Any]:
         return [reference.result(60) for reference in references]
 
-    def find_lost(self, references: dict[Any, str]) -> list[str]:
-        return []
+    def get_from_group(self, asked: dict[Any, str], what: str) -> list[Any]:
+        return self.get(list(asked), what, list(asked.values()))
 
 
 def rank_of(number: int, spec: Any, parts: Parts, folder: Path) -> Handle:
