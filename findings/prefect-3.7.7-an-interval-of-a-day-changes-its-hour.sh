@@ -2,7 +2,7 @@
 # Prefect 3.7.7: the starts of an interval schedule of one day depend on the moment from which they are asked for. Within one answer
 # they keep the clock time of their time zone across a clock change; but an answer that begins in the other half of the year than the
 # schedule's anchor is an hour off. The scheduler, which asks anew all the time, therefore plans the same days twice around a change:
-# each day at both hours. Cron lines and recurrence rules keep the clock time.
+# each day at both hours. Cron lines and recurrence rules keep the clock time. With 3.9.1 intervals keep it, too.
 # Seen, for an anchor at 22:30 in January in Berlin: starts of July at 22:30 if asked for from January on, at 23:30 if from July on.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -74,7 +74,7 @@ def interval_schedule(
     """
     check_timezone(timezone, timezone_origin)
     if interval % DAY == timedelta(0):
-        # Prefect's intervals of days are an hour off whenever it plans in the other half of the year than the anchor.
+        # Prefect 3.7's intervals of days are an hour off whenever it plans in the other half of the year than the anchor.
         first = anchor.astimezone(ZoneInfo(timezone))
         days = f"FREQ=DAILY;INTERVAL={interval // DAY}"
         return RRuleSchedule(rrule=f"DTSTART:{first:%Y%m%dT%H%M%S}\nRRULE:{days}", timezone=timezone)
