@@ -26,6 +26,8 @@ from yatt_core.logs import JsonLinesFormatter, actor_logs, log_context, log_file
         ("MLFLOW_TRACKING_TOKEN=abc", "MLFLOW_TRACKING_TOKEN=***"),
         ("AWS_SECRET_ACCESS_KEY=ab/c+d", "AWS_SECRET_ACCESS_KEY=***"),
         ("password: hunter2 is wrong", "password: *** is wrong"),
+        ("password: swordfish is wrong", "password: *** is wrong"),
+        ("token: abcdefgh expired", "token: *** expired"),
         ("password: letmein", "password: ***"),
         ("token=letmein or not", "token=*** or not"),
         ("private-key=x api-key:y", "private-key=*** api-key:***"),

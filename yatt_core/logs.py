@@ -27,12 +27,13 @@ _PART = re.compile(r"\.part(\d+)\.jsonl$")
 _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
     "yatt_log_context", default=MappingProxyType({})
 )
-# Keeps out of logs: the values of keys that name a secret, the token after `Bearer`, and passwords in URLs. Words of a
-# sentence after `password: ` are no value: plain letters, and another word after them.
+# Keeps out of logs: the values of keys that name a secret, the token after `Bearer`, and passwords in URLs. The beginning of
+# a sentence after `password: ` is no value.
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<name> (?: password | passwd | secret | token | (?:api|access|private|secret)[_-]?key ) \\?["']? \s*[=:]\s* )
-        (?: \\?"[^"\n]*" | \\?'[^'\n]*' | (?!(?<=:[ ])(?-i:[a-z]+[ ][a-z])) \\?["']?[^\s"',;&]+ )
+        (?: \\?"[^"\n]*" | \\?'[^'\n]*'
+            | (?! (?<=:[ ]) (?:expected|must|run|set|use|give|no|not|the|a|an|is|was) [ ][a-z] ) \\?["']?[^\s"',;&]+ )
     | (?P<scheme> \b(?:bearer|authorization["']?\s*[=:]\s*["']?basic)\s+ ) [\w.~+/=-]+
     | (?P<user> ://[^\s/@:]*: ) [^\s"'<>]* (?=@)
     """

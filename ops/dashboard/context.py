@@ -27,7 +27,7 @@ from ops.people.tokens import TokenStore
 READS = 2
 """Maximum number of whole checkpoints read at a time; each occupies one of the shared worker threads for minutes.
 
-The check of a spec may take as long; it also uses this process's one process of rewards, so only one runs at a time.
+The check of a spec may take as long, and half of the memory, so only one runs at a time.
 """
 RETRY_SECONDS = 30
 LARGEST = 10**9 - 1

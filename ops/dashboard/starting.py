@@ -3,8 +3,8 @@
 Consumes the text of a spec, or the name of a run or of a file in `HOME/specs` whose spec is meant, with changes. Has it
 checked as `yatt train` checks it and the run created, in a process of its own (`ops.preflight.apart`), and starts its driver as
 `resume` does. Nothing that the spec names is imported, called or read here. Who may not author can name no code, files,
-addresses or secrets that the spec of the run or of the file does not name. A request that is refused is in the audit chain of
-the home, one that is not is the first action in that of the run.
+addresses or secrets that the spec of the run or of the file does not name. A spec that is refused is in the audit chain of the
+home, one that is not is the first action in that of the run.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ router = APIRouter(prefix="/api/v1", tags=["actions"])
 SPEC_CHARACTERS = 40_000
 OVERRIDES = 200
 FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml$"
+OVERRIDDEN = r"[A-Za-z0-9_.-]{1,200}"
+"""A key whose value is changed."""
+LONGEST_WHY = 4_000
+"""Characters of an error that the audit chain keeps."""
+REFUSAL = (
+    "this needs the permission to author, which an admin grants with `yatt user grant {name} author`; without it, start the "
+    "spec of a run or of a file in the home's specs, and change only keys that name nothing"
+)
 SpecText = Annotated[
     str,
     Field(max_length=SPEC_CHARACTERS),
@@ -100,12 +108,13 @@ def create(served: Context, person: Person, asked: NewRun) -> tuple[str, list[st
     A refusal is recorded in the audit chain of the home. Raises `InvalidSpec` with all mistakes of the spec,
     `InfrastructureError`, `RunNotFound`, and `HTTPException` 503 during another check.
     """
+    may_name = Permission.AUTHOR in person.permissions
     wanted = Asked(
         text=asked.spec or None,
         run=find_line(served.ledger, asked.run).id if asked.run else None,
         file=asked.file or None,
         overrides=asked.overrides,
-        may_name=Permission.AUTHOR in person.permissions,
+        refusal=None if may_name else REFUSAL.format(name=person.name),
         by=person.name,
     )
     with served.checking():
@@ -124,8 +133,14 @@ def create(served: Context, person: Person, asked: NewRun) -> tuple[str, list[st
 def refusal_of(person: Person, asked: NewRun, error: YattError) -> dict[str, object]:
     """Returns what the audit chain says of a request that was refused."""
     keys = [override.partition("=")[0] for override in asked.overrides]  # their values may be secrets
-    why = redact(str(error))
-    return {"by": person.name, **asked.origin, "overrides": keys, "reason": asked.reason, "why": why}
+    return {
+        "by": person.name,
+        **asked.origin,
+        "overrides": [key for key in keys if re.fullmatch(OVERRIDDEN, key)],
+        "reason": asked.reason,
+        "why": redact(str(error))[:LONGEST_WHY],
+        "failure_class": error.failure_class,
+    }
 
 
 def drive(served: Context, by: str, run: str, reason: str, warnings: Sequence[str] = ()) -> Done:

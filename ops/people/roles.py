@@ -87,7 +87,4 @@ def least_role(permission: Permission) -> Role:
 
 def refusal(person: Person, permission: Permission) -> str:
     """Returns why a person may not do something."""
-    needed = f"the role {least_role(permission)}"
-    if permission is Permission.AUTHOR:
-        needed = f"the permission to author, which an admin grants with `yatt user grant {person.name} author`"
-    return f"{person.name} has the role {person.role}; this needs {needed}"
+    return f"{person.name} has the role {person.role}; this needs the role {least_role(permission)}"

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
 from flows.run.home import Home
-from ops.driver_process import OF_THE_GROUP
 from yatt_core.errors import ConfigurationError, FailureClass, InfrastructureError
 
 CHECK_SECONDS = 600.0
@@ -27,6 +28,10 @@ CHECK_SECONDS = 600.0
 MEMORY_FRACTION = 0.5
 """Part of this machine's memory that the check may use."""
 LONGEST_ANSWER = 8_000_000
+ENDING_SECONDS = 10.0
+"""How long the process may take to end once it has answered."""
+CHECKED = b"checked\n"
+"""What the process says before it makes the run."""
 ORIGIN = "spec"
 
 
@@ -38,7 +43,7 @@ class Asked:
     run: a run whose newest spec is meant; None otherwise.
     file: the name of a file in `HOME/specs`; None otherwise.
     overrides: changes, as `--set` takes them.
-    may_name: whether code, files, addresses and secrets may be named that the existing spec does not name.
+    refusal: why nothing may be named that the existing spec does not name; None: anything may be named.
     by: who asks, for the audit chain.
     """
 
@@ -46,7 +51,7 @@ class Asked:
     run: str | None
     file: str | None
     overrides: tuple[str, ...]
-    may_name: bool
+    refusal: str | None
     by: str
 
 
@@ -66,14 +71,18 @@ def made_apart(home: Home, asked: Asked, seconds: float = CHECK_SECONDS) -> Made
 
     Raises `ConfigurationError` with all mistakes, one per line, also for a check that takes too long; `InfrastructureError`.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP}
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.asked", str(home.folder)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    # Unlike a driver, it belongs to who asks, and ends with it.
+    environment = {name: value for name, value in os.environ.items() if name != SERVER_PASSWORD_VARIABLE}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.asked", str(home.folder)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InfrastructureError(f"{ORIGIN}: no process can be started to check it: {error.strerror}") from None
     assert process.stdin is not None
     assert process.stdout is not None
     late = threading.Event()
@@ -83,15 +92,20 @@ def made_apart(home: Home, asked: Asked, seconds: float = CHECK_SECONDS) -> Made
         with suppress(BrokenPipeError):  # it has ended, and says why
             process.stdin.write(json.dumps(asdict(asked)).encode())
             process.stdin.close()
-        answer = process.stdout.read(LONGEST_ANSWER)
+        first = process.stdout.readline(LONGEST_ANSWER)
+        if first == CHECKED:
+            timer.cancel()  # a run that is being made is made whole
+            first = process.stdout.readline(LONGEST_ANSWER)
+        _await_end(process)
     finally:
         timer.cancel()
+        timer.join()
         _end_all(process)
         process.stdout.close()
         code = process.wait()
-    if late.is_set():
+    if not first and late.is_set():
         raise ConfigurationError(f"{ORIGIN}: its check took longer than {seconds:g} s and was ended")
-    return _made(_document(answer, code))
+    return _made(_document(first, code))
 
 
 def limit_memory() -> None:
@@ -102,13 +116,22 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """Waits for a while until the process has ended, but leaves its number taken, as that of its session's processes."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while time.monotonic() < deadline:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            return
+        time.sleep(0.02)
+
+
 def _end_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
     late.set()
     _end_all(process)
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process, which has not been waited for yet, with everything in its session that it has started."""
+    """Ends the process, and what it has left in its session; its own end has taken along all that it had started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,31 +22,38 @@ from db.ledger import Ledger
 from flows.files.storage import store_of
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
-from ops.preflight.apart import ORIGIN, Asked, limit_memory
+from ops.preflight.apart import CHECKED, ORIGIN, Asked, limit_memory
 from ops.preflight.run import check_before_start
 from yatt_core.code_files import fetch_code
 from yatt_core.errors import ConfigurationError, FailureClass, YattError
 from yatt_core.logs import redact
 from yatt_core.naming import Named, named_in, permit_known
+from yatt_core.orphans import adopt_orphans, end_children, end_with_parent
 from yatt_core.rewards.process import reward_process
 from yatt_core.spec import RunSpec, load_spec, override_spec
 
 KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 WITHHELD = "the details may quote files outside of the home, and are in the log of the server"
-REMEDY = (
-    "this needs the permission to author (`yatt user grant NAME author`); without it, start the spec of a run or of a "
-    "file in the home's specs, and change only keys that name nothing"
-)
+Said = Callable[[str], None]
 
 
 def main() -> None:
     """Makes one run."""
+    end_with_parent()
+    adopt_orphans()
     with _own_output() as output:
         limit_memory()
         home = Home(Path(sys.argv[1]))
         given = json.load(sys.stdin)
         asked = Asked(**given | {"overrides": tuple(given["overrides"])})
-        json.dump(answer_to(home, asked), output)
+
+        def say(line: str) -> None:
+            output.write(f"{line}\n")
+            output.flush()
+
+        answer = answer_to(home, asked, say)
+        end_children()
+        say(json.dumps(answer))
 
 
 def _own_output() -> IO[str]:
@@ -55,26 +63,43 @@ def _own_output() -> IO[str]:
     return os.fdopen(own, "w", encoding="utf-8")
 
 
-def answer_to(home: Home, asked: Asked) -> dict[str, Any]:
-    """Returns the new run and warnings, or the error and its class."""
+def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
+    """Returns the new run and warnings, or the error and its class. say: is told once the spec is sound."""
+    extended = list[Path]()
+    spec: RunSpec | None = None
     try:
-        spec, copies = wanted_spec(home, asked)
-    except (YattError, LedgerError) as error:
-        return _refusal(error, str(error))
-    try:
-        warnings = check_before_start(home.folder, spec, copies=copies).warnings
+        spec, copies = wanted_spec(home, asked, extended)
+        try:
+            warnings = check_before_start(home.folder, spec, copies=copies).warnings
+        finally:
+            reward_process().close()
+        say(CHECKED.decode().strip())
         run = create_run(home, spec, copies, asked.by)
     except LedgerError as error:
-        return _refusal(error, str(error))
+        return {"error": shown_of(asked, str(error)), "failure_class": FailureClass.INFRASTRUCTURE}
     except YattError as error:
-        return _refusal(error, str(error) if is_within(home, spec) else withheld(str(error)))
-    finally:
-        reward_process().close()
-    return {"run": run, "warnings": warnings}
+        said = str(error) if is_within(home, spec, extended) else withheld(str(error))
+        return {"error": shown_of(asked, said), "failure_class": error.failure_class}
+    except (OSError, RuntimeError, MemoryError) as error:
+        traceback.print_exception(error)
+        said = f"{ORIGIN}: its check has failed: {type(error).__name__}; the log of the server says more"
+        return {"error": said, "failure_class": FailureClass.CONFIGURATION}
+    if not is_within(home, spec, extended):
+        warnings = [withheld(line) for line in warnings]
+    return {"run": run, "warnings": [redact(line) for line in warnings]}
 
 
-def wanted_spec(home: Home, asked: Asked) -> tuple[RunSpec, Path | None]:
+def shown_of(asked: Asked, text: str) -> str:
+    """Returns an error as it may be shown and recorded: the values of changes may be secrets."""
+    for override in asked.overrides:
+        text = text.replace(override, override.partition("=")[0])
+    return redact(text)
+
+
+def wanted_spec(home: Home, asked: Asked, extended: list[Path]) -> tuple[RunSpec, Path | None]:
     """Returns the spec that is asked for, and the folder of the run whose copies of code it has; None without a run.
+
+    extended: is given the files of which the spec is made.
 
     Raises `ConfigurationError`, for a spec that names what it may not before anything of that is looked at.
     """
@@ -84,47 +109,47 @@ def wanted_spec(home: Home, asked: Asked) -> tuple[RunSpec, Path | None]:
             fetch_code(base, folder, store_of(ledger, asked.run, folder))
         return changed(base, asked, f"the spec of run {asked.run}"), folder
     if asked.file is not None:
-        return changed(load_spec(home.specs / asked.file), asked, asked.file), None
-    extended = list[Path]()
+        path = home.specs / asked.file
+        extended.append(path)
+        return changed(load_spec(path, permit_base=extended.append), asked, asked.file), None
     with tempfile.TemporaryDirectory(prefix="yatt-spec-") as made:
         path = Path(made) / "spec.yaml"
         path.write_text(asked.text or "", encoding="utf-8")
         try:
-            if asked.may_name:
+            if asked.refusal is None:
                 return load_spec(path, asked.overrides, with_files=True, permit_base=extended.append), None
-            within = home.specs.resolve()
-            nothing_named = permit_known(frozenset(), REMEDY)
-            return load_spec(path, asked.overrides, False, permit_within(within), nothing_named), None
+            within = permit_within(home.specs.resolve(), asked.refusal)
+            return load_spec(path, asked.overrides, False, within, permit_known(frozenset(), asked.refusal)), None
         except ConfigurationError as error:
-            said = str(error).replace(str(path), ORIGIN).replace(made, ORIGIN)
-            folder = home.folder.resolve()
-            quotes = not all(each.resolve().is_relative_to(folder) for each in extended)
-            raise ConfigurationError(withheld(said) if quotes else said) from None
+            raise ConfigurationError(str(error).replace(str(path), ORIGIN).replace(made, ORIGIN)) from None
 
 
 def changed(base: RunSpec, asked: Asked, origin: str) -> RunSpec:
     """Returns an existing spec with changes."""
     if not asked.overrides:
         return base
-    if asked.may_name:
+    if asked.refusal is None:
         return override_spec(base, asked.overrides, origin)
-    return override_spec(base, asked.overrides, origin, permit_known(named_in(base), REMEDY))
+    return override_spec(base, asked.overrides, origin, permit_known(named_in(base), asked.refusal))
 
 
-def permit_within(folder: Path) -> Callable[[Path], None]:
+def permit_within(folder: Path, refusal: str) -> Callable[[Path], None]:
     """Returns what refuses the files that a spec extends, unless they are in a folder."""
 
     def permit(path: Path) -> None:
         if not path.resolve().is_relative_to(folder):
-            raise ConfigurationError(f"extends: names a file that is not in the home's specs; {REMEDY}")
+            raise ConfigurationError(f"extends: names a file that is not in the home's specs; {refusal}")
 
     return permit
 
 
-def is_within(home: Home, spec: RunSpec) -> bool:
-    """Returns True if all files that a spec names are in the home."""
+def is_within(home: Home, spec: RunSpec | None, extended: Sequence[Path]) -> bool:
+    """Returns True if all files of which a spec is made, and all that it names, are in the home."""
     folder = home.folder.resolve()
-    return all(_is_within(folder, each) for each in named_in(spec) if each.kind in ("path", "code"))
+    named = () if spec is None else named_in(spec)
+    return all(path.resolve().is_relative_to(folder) for path in extended) and all(
+        _is_within(folder, each) for each in named if each.kind in ("path", "code")
+    )
 
 
 def _is_within(folder: Path, named: Named) -> bool:
@@ -140,12 +165,8 @@ def withheld(text: str) -> str:
     """Writes an error to the log; returns the key with which each of its lines begins, and where the rest is."""
     sys.stderr.write(f"{ORIGIN}: {redact(text)}\n")
     keys = [KEY.match(line) for line in text.splitlines()]
-    return "\n".join(f"{key.group() if key else ORIGIN}: {WITHHELD}" for key in keys)
-
-
-def _refusal(error: YattError | LedgerError, shown: str) -> dict[str, Any]:
-    kind = error.failure_class if isinstance(error, YattError) else FailureClass.INFRASTRUCTURE
-    return {"error": redact(shown), "failure_class": kind}
+    known = [key.group() if key and key.group().partition(".")[0] in RunSpec.model_fields else ORIGIN for key in keys]
+    return "\n".join(f"{key}: {WITHHELD}" for key in dict.fromkeys(known))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ SPARE_BYTES = 256 << 20
 TOKENS_OF_OWN_TOKENIZER = 4096
 """A safe upper estimate: a tokenizer trained on the prompts has a few hundred tokens."""
 FLOAT32_BYTES = 4
+MOST_ENTRIES = 10_000_000
+"""Entries of a reasoning-gym task that a run can draw before it begins: about a day's work."""
 LOOKED_AT = 16
 """Number of prompts of each source that are searched for control tokens."""
 
@@ -225,9 +227,17 @@ def check_rows(spec: RunSpec) -> None:
     if gym_sources:
         from yatt_core.datasets.gym import create_task
 
-        for source in gym_sources:
-            with problems.noting():
-                create_task(source.task, source.options)
+        for number, source in enumerate(spec.data.sources):
+            if isinstance(source, ReasoningGymSource):
+                with problems.noting():
+                    create_task(source.task, source.options)
+                if source.size > MOST_ENTRIES:
+                    problems.note(
+                        ConfigurationError(
+                            f"data.sources.{number}.size: {source.size:,} entries take days to draw, before anything is "
+                            f"trained; expected at most {MOST_ENTRIES:,}"
+                        )
+                    )
     whole = True
     if len(gym_sources) < len(spec.data.sources):
         from yatt_core.datasets.sources import look_over

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -21,13 +23,27 @@ from fastapi.testclient import TestClient
 from db.write.home_events import CREATION_REFUSED
 from ops.dashboard.context import Context
 from ops.people.roles import Permission, Person, Role
-from ops.preflight.apart import Asked
+from ops.preflight.apart import Asked, made_apart
 from ops.preflight.asked import answer_to
 from tests.dashboard.test_permissions import Names, routes
 from tests.ops.seeding import toy_spec
+from tests.waiting import wait_until
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.reading.documents import parse_yaml, yaml_text
 
 SECRET = "a line that nobody must be shown"
+
+
+OPENED: list[str] | None = None
+"""The files that this process opens, while a test wants to know."""
+
+
+def note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and OPENED is not None:
+        OPENED.append(str(arguments[0]))
+
+
+sys.addaudithook(note_opened)
 
 
 class Traps:
@@ -66,6 +82,13 @@ class Traps:
             "rows of a function": {"data.sources": [{"kind": "function", "file": f"{file}rows"} | row]},
             "a loss of a module": {"algorithm.loss": {"kind": "custom", "function": "trap:score"}},
             "a tool": {"rollout.tools": {"functions": [{"name": "t", "file": f"{file}score"}]}},
+            "a task of reasoning-gym": {"data.sources": [{"kind": "reasoning_gym", "task": "number_sorting"}]},
+            "a file of a task": {
+                "data.sources": [
+                    {"kind": "reasoning_gym", "task": "spell_backward", "options": {"data_file": str(self.text)}}
+                ]
+            },
+            "other contents of a file": {"rewards.parts": [part | {"file": f"{file}score", "sha256": "0" * 64}]},
             "a data file": {"data.sources": [{"kind": "jsonl", "path": str(self.text)} | row]},
             "a model": {"model": {"kind": "folder", "path": str(self.folder)}},
             "a judge": {"rewards.parts": [*toy_spec().model_dump(mode="json")["rewards"]["parts"], judge]},
@@ -154,21 +177,26 @@ def extending(served: Context, traps: Traps) -> list[dict[str, Any]]:
     return [{"spec": f"extends: {file}\n"} for file in files]
 
 
-def test_nothing_that_an_operator_names_is_looked_at(served: Context, traps: Traps, toy_file: str) -> None:
+def test_nothing_that_an_operator_names_is_looked_at(
+    served: Context, traps: Traps, toy_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = [body for values in traps.ways().values() for body in bodies(values, toy_file)]
+    opened: list[str] = []
+    monkeypatch.setattr(f"{__name__}.OPENED", opened)
     for body in [*named, *extending(served, traps)]:
         asked = Asked(
             body.get("spec"),
             body.get("run"),
             body.get("file"),
             tuple(body.get("overrides", ())),
-            may_name=False,
+            refusal="this needs the permission to author",
             by="bob",
         )
-        answer = answer_to(served.home, asked)
+        answer = answer_to(served.home, asked, print)
         assert "this needs the permission to author" in answer["error"], (body, answer)
         assert SECRET not in answer["error"] and "does not exist" not in answer["error"]
     assert traps.ran_in == set() and traps.asked == []
+    assert any(path.endswith(toy_file) for path in opened) and not any(str(traps.folder) in path for path in opened)
 
 
 HTTP_WAYS = ["a callback of a module", pytest.param("", marks=pytest.mark.verify)]
@@ -286,5 +314,64 @@ def test_a_name_that_no_file_can_have_is_a_mistake(served: Context, length: int)
         f"extends: /{long}\n",
     ]
     for text in texts:
-        answer = answer_to(served.home, Asked(text, None, None, (), may_name=True, by="bob"))
+        answer = answer_to(served.home, Asked(text, None, None, (), refusal=None, by="bob"), print)
         assert answer["failure_class"] == "configuration", (text, answer)
+
+
+def test_an_operator_cannot_have_other_contents_of_a_file_executed(
+    client: TestClient, served: Context, traps: Traps
+) -> None:
+    """A run has its own copy of code; without the digest, the file would be read anew."""
+    part = {"name": "mine", "kind": "function", "file": f"{traps.code}:score"}
+    text = with_values({"rewards.parts": [part]})
+    run = client.post("/api/v1/runs", json={"spec": text}, headers=bearer(served, Role.ADMIN)).json()["run"]["id"]
+    traps.code.write_text("raise SystemExit(traps)\n")
+    plain = bearer(served, Role.OPERATOR)
+    for change in ("rewards.parts.0.sha256=null", f"rewards.parts={json.dumps([part])}"):
+        answer = client.post("/api/v1/runs", json={"run": run, "overrides": [change]}, headers=plain)
+        assert answer.status_code == 422 and "sha256: names code" in answer.text, answer.text
+    again = client.post("/api/v1/runs", json={"run": run, "overrides": ["seed=3"]}, headers=plain)
+    assert again.status_code == 202, again.text
+
+
+def test_values_of_changes_are_neither_answered_nor_recorded(client: TestClient, served: Context) -> None:
+    changes = ["tracking.wandb_credential=my-own-key", "no sign of equality"]
+    answer = client.post(
+        "/api/v1/runs", json={"run": "toy-1", "overrides": changes}, headers=bearer(served, Role.ADMIN)
+    )
+    assert answer.status_code == 422 and "my-own-key" not in answer.text
+    (link,) = served.ledger.home_events.links()
+    assert "my-own-key" not in json.dumps(link.body) and link.body["overrides"] == ["tracking.wandb_credential"]
+
+
+ENDS = {
+    "too late": ("time.sleep(600)", ConfigurationError, "longer than 4 s"),
+    "without a word": ("os._exit(3)", InfrastructureError, "exit code 3"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_process_of_a_check_ends_with_all_that_it_has_started(served: Context, traps: Traps, end: str) -> None:
+    doing, kind, said = ENDS[end]
+    pid = traps.folder / "pid"
+    traps.code.write_text(
+        "import os, subprocess, time\nclass Observer:\n    def on_end(self, end): pass\n    def __init__(self):\n"
+        "        child = subprocess.Popen(['sleep', '600'])\n"
+        f"        open({str(pid)!r}, 'w').write(str(child.pid))\n        {doing}\n"
+    )
+    text = with_values({"callbacks": [{"file": f"{traps.code}:Observer"}]})
+    before = served.ledger.run_list.page().total
+    with pytest.raises(kind, match=said):
+        made_apart(
+            served.home, Asked(text, None, None, (), refusal=None, by="ann"), seconds=4.0 if end == "too late" else 60
+        )
+    wait_until(lambda: not psutil.pid_exists(int(pid.read_text())) or is_zombie(int(pid.read_text())))
+    assert served.ledger.run_list.page().total == before
+
+
+def is_zombie(pid: int) -> bool:
+    """Returns whether a process has ended and is only still listed."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

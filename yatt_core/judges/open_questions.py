@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 from yatt_core.errors import InfrastructureError
@@ -42,13 +42,9 @@ class OpenQuestions(Generic[Answer]):
                 question = self._open.setdefault(key, own)
             if question is own:
                 return self._asked(key, own, asked, stop)
-            try:
-                return question.result(LOOK_SECONDS)
-            except _GivenUpError:
-                continue
-            except TimeoutError:
-                if question.done():
-                    raise
+            wait([question], LOOK_SECONDS)
+            if question.done() and not isinstance(question.exception(), _GivenUpError):
+                return question.result()
         raise InfrastructureError("an answer is no longer needed")
 
     def _asked(self, key: Hashable, own: Future[Answer], asked: Callable[[], Answer], stop: threading.Event) -> Answer:

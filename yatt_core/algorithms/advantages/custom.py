@@ -26,7 +26,7 @@ class CustomAdvantage(Advantage):
     """Passed on unchanged."""
     of: Literal["responses", "tokens"] = "responses"
     """Whether the result has an entry for each response or for each counted token."""
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. An exact run refuses another source; no run
     executes a `file` with other contents."""
 

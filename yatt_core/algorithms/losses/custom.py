@@ -26,7 +26,7 @@ class CustomLoss(PolicyLoss):
     """Passed on unchanged."""
     responses: bool = False
     """Whether the function reads whole responses."""
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. An exact run refuses another source; no run
     executes a `file` with other contents."""
 

@@ -46,7 +46,8 @@ def load_spec(
 
     with_files: whether the mistakes of a refused spec include files that do not exist.
     permit_base: called with each file that the spec extends, before anything is known of it; raises to refuse it.
-    permit: called with the spec before any file that it names is looked at; raises to refuse it.
+    permit: called with the spec before any file that it names is looked at, and with the digests of its code; raises to
+        refuse it.
     """
     layers: list[Layer] = []
     problems = Problems()
@@ -67,7 +68,7 @@ def override_spec(
     """Returns a copy of a spec with some values changed.
 
     origin: the spec's name in error messages.
-    permit: called with the copy before any file that it names is looked at; raises to refuse it.
+    permit: as for `load_spec`.
     """
     for text in overrides:
         if keys_of(text) == PRESET_PLACE:
@@ -119,6 +120,7 @@ def _with_overrides(
         spec = _validate(tree, origin_at, unread, with_files)
         permit(spec)
         spec = with_digests(spec, origin_at)
+        permit(spec)  # again, since it now says which contents of files it means
     except ConfigurationError as error:
         problems.note(error)
     problems.raise_any()

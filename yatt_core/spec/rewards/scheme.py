@@ -29,7 +29,7 @@ class FunctionPart(RewardPartBase):
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
     file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`; YATT executes this file. The run keeps its own copy."""
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
     options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Keyword arguments passed to the function."""

@@ -19,7 +19,7 @@ class CallbackSpec(SpecModel):
     `yatt.callbacks`."""
     file: Annotated[CodeFileName | None, Names("code")] = None
     """A class or function in a Python file, as `path/of/file.py:name`. The run keeps its own copy and executes only that."""
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
     options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Passed to it as keyword arguments."""

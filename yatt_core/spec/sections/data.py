@@ -28,19 +28,15 @@ UNFIT_IN_NAMES, LONGEST_DEFAULT_NAME = re.compile(r"[^A-Za-z0-9_.-]|^[.-]"), 50
 SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,59}$")]
 
 
-MOST_ENTRIES = 10_000_000
-"""Entries that a run can draw before it begins: about a day's work at the speed of the slower tasks."""
-
-
 class ReasoningGymSource(SpecModel):
     """Tasks of the reasoning-gym package: generated prompts with a verifiable answer."""
 
     kind: Literal["reasoning_gym"] = "reasoning_gym"
-    task: str
+    task: Annotated[str, Names("code")]
     """Name of a reasoning-gym task, such as `spell_backward`."""
-    size: int = Field(default=20_000, ge=1, le=MOST_ENTRIES)
+    size: PositiveInt = 20_000
     """Number of training entries to draw; entries whose question is held out are dropped."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Options of the task, such as `max_word_len`."""
     name: SourceName | None = None
     """Name of this source in metrics; `null`: its task."""
@@ -215,7 +211,7 @@ class FunctionSource(FileSource):
     held_out_rows: bool = False
     """Whether it has held-out rows, which it yields for the split `held_out`; by default they are taken from the end of
     `train`."""
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the function's source file; filled in when the spec is read. Another source is refused."""
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ class ToolSpec(SpecModel):
     """An entry point of the group `yatt.tools`, such as `calculator`, or a dotted name `package.module:function`."""
     file: Annotated[CodeFileName | None, Names("code")] = None
     """A function in a Python file, as `path/of/file.py:function`. The run keeps its own copy and executes only that."""
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
     options: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Keyword arguments set by the run; a call cannot override them."""
