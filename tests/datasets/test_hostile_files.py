@@ -13,7 +13,7 @@ import pytest
 
 from ops.preflight.run import check_before_start
 from tests.datasets.test_source_files import SAVED, SMALL, hugging_face, rows, train, write_parquet
-from tests.inputs.example_specs import VIRTUAL, run_spec, write_jsonl
+from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec, write_jsonl
 from tests.ops.seeding import toy_spec
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec.reading.documents import absolute_path
@@ -155,6 +155,14 @@ def test_names_that_are_too_long_are_configuration_errors(tmp_path: Path, kind: 
             check_before_start(tmp_path / "home", spec)
     with pytest.raises(ConfigurationError, match="x: File name too long; choose another folder with --home"):
         check_before_start(Path(LONG), toy_spec())
+
+
+def test_more_entries_of_a_task_than_can_be_drawn_are_refused(tmp_path: Path) -> None:
+    spec = run_spec({**SPELL, "size": 10**12}, **VIRTUAL)
+    with pytest.raises(
+        ConfigurationError, match=r"data\.sources\.0\.size: 1,000,000,000,000 entries .* at most 10,000,000"
+    ):
+        check_before_start(tmp_path / "home", spec)
 
 
 def test_paths_that_name_nothing_are_configuration_errors(tmp_path: Path) -> None:
