@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
-from db.core.models import Event, Iteration, PhaseAttempt, Shard
+from db.core.models import Event, Iteration, PhaseAttempt, Run, Shard
 from db.write.events import append, lock_run, signature
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
@@ -167,6 +167,25 @@ class Phases:
         """Returns when the run last committed an iteration or sealed a shard, milliseconds since 1970; 0 before it did."""
         with self._database.read() as connection:
             return _progressed_at(connection, run)
+
+    def got_on_at(self, run: str) -> int:
+        """Returns when the run last committed, sealed, or completed a phase of its iteration for the first time, as above.
+
+        A driver that dies whenever it comes to a place completes nothing there that was not completed before.
+        """
+        with self._database.read() as connection:
+            row = connection.execute(select(Run.current_branch, Run.iteration).where(Run.id == run)).one_or_none()
+            if row is None:
+                return 0
+            first = (
+                select(func.min(PhaseAttempt.ended_at).label("at"))
+                .where(PhaseAttempt.run == run, PhaseAttempt.branch == row.current_branch)
+                .where(PhaseAttempt.iteration >= row.iteration, PhaseAttempt.state == DONE)
+                .group_by(PhaseAttempt.iteration, PhaseAttempt.phase)
+                .subquery()
+            )
+            newest = connection.execute(select(func.max(first.c.at))).scalar_one()
+            return max(_progressed_at(connection, run), int(newest or 0))
 
     def forgive(
         self, fence: Fence, branch: int, iteration: int, phase: str, reason: str, by: str = ""

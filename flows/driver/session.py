@@ -146,7 +146,7 @@ class DriverSession:
 
     def _too_many_lost(self) -> Ending | None:
         context, allowed = self.context, self.context.spec.recovery.budgets.lost_drivers_per_hour
-        since = max(context.clock.time_ms() - HOUR_MS, context.ledger.phases.progressed_at(context.run))
+        since = max(context.clock.time_ms() - HOUR_MS, context.ledger.phases.got_on_at(context.run))
         lost = context.ledger.leases.lost_in_a_row(context.run, DRIVER, since)
         if lost <= allowed:
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from db.core.engine import Fence
@@ -72,6 +74,34 @@ def test_what_failed_before_something_new_was_made_is_no_longer_charged(
     assert ledger.phases.charged(run, 0, 1, "collect") == {}
     fail(3)
     assert ledger.phases.charged(run, 0, 1, "collect") == {"infrastructure": 3}
+
+
+def test_a_run_gets_on_when_a_phase_is_completed_for_the_first_time(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    def complete(phase: str) -> None:
+        attempt = ledger.phases.plan(fence, 0, 1, phase)
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.finish(fence, attempt, {}, 1.0)
+        clock.advance(1)
+
+    ledger.commits.commit(fence, commit_of(0))
+    committed = ledger.phases.got_on_at(run)
+    assert committed == ledger.phases.progressed_at(run) == clock.now
+    clock.advance(1)
+    got_on = []
+    for phase in ("collect", "collect", "recover", "learn", "recover", "learn"):
+        complete(phase)
+        got_on.append(ledger.phases.got_on_at(run))
+    assert [later > earlier for earlier, later in pairwise([committed, *got_on])] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert ledger.phases.progressed_at(run) == committed and ledger.phases.got_on_at("none-1") == 0
 
 
 def test_a_drivers_death_is_charged_to_a_class_of_its_own(ledger: Ledger, run: str, clock: SimulatedClock) -> None:

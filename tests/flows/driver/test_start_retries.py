@@ -141,7 +141,7 @@ def test_too_many_lost_drivers_in_a_row_pause_the_run_until_a_resume(home: Home,
     assert outcome is not None and (outcome.state, outcome.exit_code) == ("paused", ExitCode.PAUSED)
     assert "4 drivers in a row" in outcome.reason and "lost_drivers_per_hour is 2" in outcome.reason
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("db.write.phases.Phases.progressed_at", lambda self, run: 10**15)
+        patch.setattr("db.write.phases.Phases.got_on_at", lambda self, run: 10**15)
         going_on = opened(home, run)
         assert going_on.obstructed() is None, "what was made meanwhile begins a new count"
         going_on.end("ended")

@@ -22,7 +22,8 @@ class CheckpointSpec(SpecModel):
 class BudgetSpec(SpecModel):
     """Attempts allowed per phase, by class of failure, charged when an attempt is dispatched; and lost drivers.
 
-    What happened before the run last committed an iteration or sealed a shard no longer counts.
+    What happened before the run last committed an iteration or sealed a shard no longer counts; nor do drivers that were
+    lost before it last completed a phase of its iteration for the first time.
     """
 
     infrastructure: PositiveInt = 3
