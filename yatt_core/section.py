@@ -76,7 +76,7 @@ def _guarded(value: Any) -> Any:
 @cache
 def _numeric_keys(model: type[BaseModel]) -> frozenset[str]:
     """Returns a model's keys that hold numbers, alone or in a list or mapping, and neither booleans nor sections."""
-    found = {field.alias or name: set(_types_in(field.annotation)) for name, field in model.model_fields.items()}
+    found = {field.alias or name: set(types_in(field.annotation)) for name, field in model.model_fields.items()}
     return frozenset(
         key
         for key, types in found.items()
@@ -84,8 +84,9 @@ def _numeric_keys(model: type[BaseModel]) -> frozenset[str]:
     )
 
 
-def _types_in(annotation: Any) -> Iterator[type[Any]]:
+def types_in(annotation: Any) -> Iterator[type[Any]]:
+    """Yields the types of which an annotation consists."""
     if isinstance(annotation, type):
         yield annotation
     for argument in get_args(annotation):
-        yield from _types_in(argument)
+        yield from types_in(argument)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +80,15 @@ def linked(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev
     return EventRow(run, seq, at, kind, plain, prev_hash, _hash(run, seq, at, kind, plain, prev_hash))
 
 
-def link_hash(link: EventRow) -> str:
-    """Returns the hash that a link must have."""
-    return _hash(link.run, link.seq, link.at, link.kind, link.body, link.prev_hash)
+def first_broken(links: Sequence[EventRow]) -> int | None:
+    """Returns the number of the first link that is missing or was altered; None if each follows from the previous one."""
+    previous = GENESIS
+    for expected, link in enumerate(links, start=1):
+        own = _hash(link.run, link.seq, link.at, link.kind, link.body, link.prev_hash)
+        if link.seq != expected or link.prev_hash != previous or link.hash != own:
+            return expected
+        previous = link.hash
+    return None
 
 
 def _hash(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> str:
@@ -131,13 +137,12 @@ class Events:
         with self._database.read() as connection:
             head = _head(connection, run)
             links = _links(connection, run)
-        previous = GENESIS
-        for expected, link in enumerate(links, start=1):
-            if link.seq != expected or link.prev_hash != previous or link.hash != link_hash(link):
-                return expected
-            previous = link.hash
+        broken = first_broken(links)
+        if broken is not None:
+            return broken
         last = len(links)
-        return None if (last, previous) == (head.seq, head.hash) else min(last, head.seq) + 1
+        newest = links[-1].hash if links else GENESIS
+        return None if (last, newest) == (head.seq, head.hash) else min(last, head.seq) + 1
 
 
 def _head(connection: Connection, run: str) -> ChainHead:

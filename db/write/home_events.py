@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from db.core.engine import Database
 from db.core.models import HomeEvent
-from db.write.events import GENESIS, EventRow, link_hash, linked
+from db.write.events import GENESIS, EventRow, first_broken, linked
 
 CREATION_REFUSED = "creation_refused"
 """Kind of the link for a run that somebody asked for and did not get."""
@@ -46,12 +46,7 @@ class HomeEvents:
 
     def verify(self) -> int | None:
         """Returns the number of the first missing or altered link; None if the chain is intact up to its newest link."""
-        previous = GENESIS
-        for expected, link in enumerate(self.links(), start=1):
-            if link.seq != expected or link.prev_hash != previous or link.hash != link_hash(link):
-                return expected
-            previous = link.hash
-        return None
+        return first_broken(self.links())
 
     def _append(self, kind: str, body: Mapping[str, Any]) -> EventRow:
         with self._database.write() as connection:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ops.dashboard.context import LARGEST
+from yatt_core.section import types_in
 
 Whole = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
 """The number of an iteration, a branch or a term."""
@@ -41,14 +42,8 @@ class FormTexts(BaseModel):
 def _type_of(model: type[BaseModel], name: str) -> type:
     """Returns int, float or bool for a field of that type, with or without None; str for any other."""
     field = model.model_fields.get(name)
-    types = set() if field is None else set(_types_in(field.annotation)) - {NoneType}
+    types = set() if field is None else set(types_in(field.annotation)) - {NoneType}
     return types.pop() if len(types) == 1 and types <= {int, float, bool} else str
-
-
-def _types_in(annotation: Any) -> list[type]:
-    if isinstance(annotation, type):
-        return [annotation]
-    return [each for argument in get_args(annotation) for each in _types_in(argument)]
 
 
 def _read(value: Any, kind: type) -> Any:

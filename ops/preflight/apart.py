@@ -30,7 +30,7 @@ MEMORY_FRACTION = 0.5
 LONGEST_ANSWER = 8_000_000
 ENDING_SECONDS = 10.0
 """How long the process may take to end once it has answered."""
-CHECKED = b"checked\n"
+CHECKED = "checked"
 """What the process says before it makes the run."""
 ORIGIN = "spec"
 
@@ -93,7 +93,7 @@ def made_apart(home: Home, asked: Asked, seconds: float = CHECK_SECONDS) -> Made
             process.stdin.write(json.dumps(asdict(asked)).encode())
             process.stdin.close()
         first = process.stdout.readline(LONGEST_ANSWER)
-        if first == CHECKED:
+        if first.strip() == CHECKED.encode():
             timer.cancel()  # a run that is being made is made whole
             first = process.stdout.readline(LONGEST_ANSWER)
         _await_end(process)

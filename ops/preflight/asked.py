@@ -73,7 +73,7 @@ def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
             warnings = check_before_start(home.folder, spec, copies=copies).warnings
         finally:
             reward_process().close()
-        say(CHECKED.decode().strip())
+        say(CHECKED)
         run = create_run(home, spec, copies, asked.by)
     except LedgerError as error:
         return {"error": shown_of(asked, str(error)), "failure_class": FailureClass.INFRASTRUCTURE}
