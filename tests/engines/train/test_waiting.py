@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import close_process_group, open_process_group
 from yatt_core.engines.train.ranks.rendezvous import hold_address
+from yatt_core.engines.train.ranks.waiting import current_waits, waiting_for_actors
 from yatt_core.protocols.engines import RankContext
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_actors
 
@@ -138,3 +140,28 @@ def test_the_libraries_waits_are_known(engine: dict[str, Any], late: int, tmp_pa
         each.join(PATIENCE)
     assert [each.exitcode for each in ranks] == [0, 0]
     assert (tmp_path / "receipt-0").read_bytes() == (tmp_path / "receipt-1").read_bytes()
+
+
+class EndsAnother(str):
+    """An operation that ends, while it is compared, another one, as another thread may at any moment."""
+
+    another: AbstractContextManager[None]
+
+    def __eq__(self, other: object) -> bool:
+        self.another.__exit__(None, None, None)
+        return False
+
+    __hash__ = str.__hash__
+
+
+def test_an_operation_may_end_while_another_thread_ends_its_own():
+    operation = EndsAnother("bucket 1")
+    first = waiting_for_actors(operation, NAMES[:1])
+    operation.another = first
+    second = waiting_for_actors("bucket 2", NAMES[1:])
+    first.__enter__()
+    second.__enter__()
+    second.__exit__(None, None, None)
+    assert [wait.operation.upper() for wait in current_waits()] == ["BUCKET 1"]
+    first.__exit__(None, None, None)
+    assert not current_waits()

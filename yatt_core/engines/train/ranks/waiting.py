@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -40,7 +41,9 @@ class Wait:
 NOTHING = Wait("", ())
 """What an actor waits for if it waits for no other."""
 
-_announced: list[Wait] = []
+_announced: dict[object, Wait] = {}
+"""By a key of the announcement's own: two threads may be in operations that are equal."""
+_announcing = threading.Lock()
 _own_rank = -1
 _opened_ns = 0
 
@@ -58,12 +61,14 @@ def waiting_for(operation: str, ranks: Sequence[int]) -> AbstractContextManager[
 @contextmanager
 def waiting_for_actors(operation: str, actors: Sequence[str]) -> Iterator[None]:
     """Announces an operation with other actors for as long as it takes."""
-    wait = Wait(operation, tuple(actors))
-    _announced.append(wait)
+    key = object()
+    with _announcing:
+        _announced[key] = Wait(operation, tuple(actors))
     try:
         yield
     finally:
-        _announced.remove(wait)
+        with _announcing:
+            del _announced[key]
 
 
 def record_collectives() -> None:
@@ -82,7 +87,9 @@ def opened_process_group(rank: int) -> None:
 
 def current_waits() -> tuple[Wait, ...]:
     """Returns the operations that this process has begun and not ended, the outermost first."""
-    return (*_announced, *_recorded())
+    with _announcing:
+        announced = tuple(_announced.values())
+    return (*announced, *_recorded())
 
 
 def _recorded() -> Iterator[Wait]:
