@@ -1,7 +1,8 @@
-"""Runs vLLM on the work of `benchmarks.generation`: tokens per second, log-probabilities, loading weights.
+"""Runs vLLM on the work of `benchmarks.generation`: tokens per second, log-probabilities, loading weights, the exchange.
 
-Consumes nothing. Runs in a separate process, whose environment its engines inherit; one thread. Part of
-`benchmarks.engines`.
+The exchange is what an engine in a process and an environment of its own costs, against vLLM called directly in the same
+environment (`benchmarks.vllm_direct`), in alternating rounds. Consumes nothing. Runs in a separate process, whose environment
+its engines inherit; one thread. Part of `benchmarks.engines`; alone: `python -m benchmarks.vllm_generation --json`.
 """
 
 from __future__ import annotations
@@ -20,20 +21,29 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from benchmarks.generation import LONGEST, PROMPT, ROUNDS, Work, equal_work, mixed_work
+from benchmarks.generation import LONGEST, PROMPT, ROUNDS, Work, equal_work, mixed_work, write_model
+from yatt_core.engine_environments import VLLM, find_environment, is_installed
+from yatt_core.engines.rollout.served.engine import ServedRolloutEngine, process_settings
+from yatt_core.engines.rollout.served.protocol import Opening, frame_of
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
-from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 
-KEYS = ("vllm_logprob_gap_max", "vllm_sync_ms", "vllm_tokens_per_s_mixed", "vllm_tokens_per_s_bf16")
+KEYS = (
+    "vllm_logprob_gap_max", "vllm_sync_ms", "vllm_tokens_per_s_mixed", "vllm_tokens_per_s_bf16", "vllm_exchange_share",
+    "vllm_outside_steps_share",
+)  # fmt: skip
+EXCHANGE_ROUNDS = 4
+"""Of both sides, one after the other, each in a process that has answered the request once before."""
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def measure_vllm(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Returns the figures; None if vLLM is not installed. folder: written by `generation.write_model`."""
-    if not has_distribution(VLLM) and not has_distribution(VLLM_FOR_CPUS):
+    if not is_installed(VLLM, None):
         return dict.fromkeys(KEYS), {}
     command = [sys.executable, "-m", "benchmarks.vllm_generation", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -49,19 +59,54 @@ def measure_torch_sync(folder: Path) -> tuple[dict[str, float | None], dict[str,
 
 
 def _measured(folder: Path) -> dict[str, float]:
-    from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
-
     mixed, equal = mixed_work(), equal_work()
     figures = dict[str, float]()
     for dtype, work, key in (("float32", mixed, "mixed"), ("bfloat16", equal, "bf16")):
         spec = VllmRollout(instances=1, dtype=dtype, max_num_seqs=128)
-        engine = VllmRolloutEngine(str(folder), spec, PROMPT, LONGEST, folder_version=0)
+        engine = _opened(folder, spec)
         figures[f"vllm_tokens_per_s_{key}"] = work.tokens / _least_seconds(partial(engine.generate, work.request))
         if dtype == "float32":
             figures["vllm_logprob_gap_max"] = _gap(folder, work, engine.generate(work.request))
             figures["vllm_sync_ms"] = _sync_ms(engine, folder)
         engine.close()
-    return figures
+    return figures | _exchange(folder, mixed)
+
+
+def _opened(folder: Path, spec: VllmRollout) -> ServedRolloutEngine:
+    return ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, PROMPT, LONGEST, folder_version=0)
+
+
+def _exchange(folder: Path, work: Work) -> dict[str, float]:
+    """Returns which share of a decode's time the exchange takes, by the difference to direct calls, and by the engine's clock.
+
+    The second counts all that happens between an engine's steps, the requests' submission included.
+    """
+    spec = VllmRollout(instances=1, dtype="float32", max_num_seqs=128)
+    opening = Opening(str(folder), process_settings(spec), PROMPT + LONGEST, 0)
+    variables = {**VLLM_LAUNCH.variables(True, ""), "PYTHONPATH": str(ROOT)}
+    command = [str(find_environment(VLLM, None).python), "-m", "benchmarks.vllm_direct"]
+    direct, served, outside = float("inf"), float("inf"), 1.0
+    with tempfile.NamedTemporaryFile(suffix=".frame") as file:
+        file.write(frame_of([opening, work.request, ROUNDS]))
+        file.flush()
+        for _ in range(EXCHANGE_ROUNDS):
+            done = subprocess.run([*command, file.name], stdout=subprocess.PIPE, text=True, check=True, env=variables)
+            direct = min(direct, json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
+            engine = _opened(folder, spec)
+            for _ in range(ROUNDS):
+                engine.take_work()
+                started = time.perf_counter()
+                engine.generate(work.request)
+                seconds = time.perf_counter() - started
+                served = min(served, seconds)
+                outside = min(outside, 1.0 - engine.take_work().seconds / seconds)
+            engine.close()
+    return {
+        "vllm_direct_s": direct,
+        "vllm_served_s": served,
+        "vllm_exchange_share": served / direct - 1.0,
+        "vllm_outside_steps_share": outside,
+    }
 
 
 def _least_seconds(run: Any) -> float:
@@ -97,4 +142,9 @@ def _sync_ms(engine: RolloutEngine, folder: Path) -> float:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
         os.environ.setdefault("TMPDIR", name)
-        print(json.dumps(_measured(Path(sys.argv[1]))))
+        if sys.argv[1:] == ["--json"]:
+            os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+            write_model(Path(name) / "model")
+            print(json.dumps(_exchange(Path(name) / "model", mixed_work())))
+        else:
+            print(json.dumps(_measured(Path(sys.argv[1]))))

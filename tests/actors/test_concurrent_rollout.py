@@ -17,7 +17,7 @@ from yatt_core.actors import concurrent_rollout as module
 from yatt_core.actors import rollout as base
 from yatt_core.actors.concurrent_rollout import ConcurrentRolloutActor
 from yatt_core.dispatch.pool import WORK_THREADS, dispatch_limits, pool_setting
-from yatt_core.engines.rollout.vllm.engine import Work
+from yatt_core.engines.rollout.served.engine import Work
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.actions import ROLLOUT as ROLLING
@@ -81,7 +81,7 @@ def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: SharedEngine)
     monkeypatch.setattr(base, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
     monkeypatch.setattr(base, "build_rollout_engine", lambda *_: engine)
     monkeypatch.setattr(base, "load_judges", lambda *_: {"judge": judge})
-    monkeypatch.setattr(module, "VllmRolloutEngine", SharedEngine)
+    monkeypatch.setattr(module, "ServedRolloutEngine", SharedEngine)
     spec = load_spec(ROOT / "configs" / "genrm.yaml", [VLLM])
     actor = ConcurrentRolloutActor(spec.model_dump_json(), str(tmp_path), 0, 1)
     actor.load(1, "", True)

@@ -10,7 +10,7 @@ import ray
 
 from yatt_core.actors import follower as module
 from yatt_core.actors.follower import Followers
-from yatt_core.engines.rollout.vllm.span import Span
+from yatt_core.engines.rollout.served.span import Span
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 FIRST = Span(3, 0, "192.0.2.1", 4711, "192.0.2.1")

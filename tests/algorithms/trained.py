@@ -27,7 +27,7 @@ from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 Array = np.ndarray[Any, Any]
 SEED = 3

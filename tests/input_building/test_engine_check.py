@@ -16,9 +16,10 @@ from yatt_core.engines.folder_check import Opener, check_folder
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.engine_check import check_engines, check_invariance, folder_remarks
 from yatt_core.input_building.materialise import materialise
+from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import embedding_rows
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.models.model_folder import positions_of, read_config
+from yatt_core.models.model_folder import positions_of
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer
@@ -183,13 +184,13 @@ def test_exact_runs_on_engines_that_batch_by_chance_are_refused(
     folder = {"kind": "folder", "path": str(tmp_path)}
     parts = [{**part, "model": folder} if part.get("kind") == "generative" else part for part in parts]
     tree = {"rollout": {"max_new_tokens": 6, **rollout}, "rewards": {"parts": parts}}
-    check_invariance(spec_of(tmp_path, tmp_path, **tree, exact=False), processors)
+    check_invariance(spec_of(tmp_path, tmp_path, **tree, exact=False), lambda _: processors)
     exact = spec_of(tmp_path, tmp_path, **tree)
     if not refused:
-        check_invariance(exact, processors)
+        check_invariance(exact, lambda _: processors)
         return
     with pytest.raises(ConfigurationError, match=rf"^exact: must be false.*{refused}"):
-        check_invariance(exact, processors)
+        check_invariance(exact, lambda _: processors)
 
 
 @pytest.mark.parametrize(("window", "refused"), [(30, True), (100, False)])

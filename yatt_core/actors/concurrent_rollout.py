@@ -16,8 +16,8 @@ import ray
 from yatt_core.actors.follower import spanned_by
 from yatt_core.actors.holdings import VISIBLE
 from yatt_core.actors.rollout import RolloutActor
-from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
-from yatt_core.engines.rollout.vllm.span import Spanned
+from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
 from yatt_core.judges.generative import GenerativeJudge
 from yatt_core.judges.loading import held_verdicts
 from yatt_core.placement.actions import JUDGE, ROLLOUT
@@ -51,7 +51,7 @@ class ConcurrentRolloutActor(RolloutActor):
         """
         self._followers = followers
         found = [self._engine, *map(self._shared, self._judges)]
-        own = [engine for engine in found if isinstance(engine, VllmRolloutEngine)]
+        own = [engine for engine in found if isinstance(engine, ServedRolloutEngine)]
         if any(engine.is_lost for engine in own):
             for engine in own:
                 engine.close()
@@ -90,8 +90,8 @@ class ConcurrentRolloutActor(RolloutActor):
                 rows.append(Usage(self._instance, role, work.steps, work.sequence_steps, decode_s=work.seconds))
         return tuple(rows)
 
-    def _shared(self, part: str) -> VllmRolloutEngine | None:
+    def _shared(self, part: str) -> ServedRolloutEngine | None:
         """Returns the engine of a judge that serves several calls at once; None for other judges."""
         judge = self._judges.get(part)
         engine = judge.engine if isinstance(judge, GenerativeJudge) else None
-        return engine if isinstance(engine, VllmRolloutEngine) else None
+        return engine if isinstance(engine, ServedRolloutEngine) else None

@@ -20,10 +20,12 @@ from ray.util import get_node_ip_address
 from yatt_core.actors.holdings import VISIBLE
 from yatt_core.actors.presence import Presence
 from yatt_core.cluster.metering import unwrap_ray_error
-from yatt_core.engines.rollout.vllm.engine_process import FOLLOW, EngineProcess
-from yatt_core.engines.rollout.vllm.environment import engine_environment
-from yatt_core.engines.rollout.vllm.span import Span, Spanned
-from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
+from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.rollout.served.engine import process_settings
+from yatt_core.engines.rollout.served.process import EngineProcess
+from yatt_core.engines.rollout.served.protocol import FOLLOW, Opening
+from yatt_core.engines.rollout.served.span import Span
+from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -61,9 +63,16 @@ class FollowerActor:
         self._presence.fence.check(term)
         self._end()
         own = replace(span, own=str(get_node_ip_address()))
-        environment = engine_environment(has_distribution(VLLM_FOR_CPUS), own.own)
-        opening = model_path, engine, longest, own
-        return EngineProcess(opening, environment, first=FOLLOW, started=self._keep).wait()
+        opening = Opening(model_path, process_settings(engine), longest, span=own)
+        process = EngineProcess(
+            VLLM_LAUNCH,
+            engine.environment,
+            opening,
+            own.own,
+            first=FOLLOW,
+            started=self._keep,
+        )
+        return process.wait()
 
     def leave(self, term: int) -> None:
         """Ends the workers."""

@@ -19,7 +19,7 @@ from yatt_core.actors.transfers import TransferEnd
 from yatt_core.actors.use_meter import MemoryMeter, ProcessUse, UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
-from yatt_core.engines.rollout.vllm.span import Spanned
+from yatt_core.engines.rollout.served.companions import Spanned
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges

@@ -23,7 +23,8 @@ from yatt_core.checkpoints.contents import WEIGHTS as SAVED_WEIGHTS
 from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
 from yatt_core.errors import ConfigurationError
-from yatt_core.models.model_folder import CONFIG, WEIGHTS_INDEX, read_config, small_files
+from yatt_core.models.config_file import CONFIG, read_config
+from yatt_core.models.model_folder import WEIGHTS_INDEX, small_files
 from yatt_core.wire.part_files import TYPES, TensorSource
 from yatt_core.wire.whole_files import sizes_of, write_whole_tensors
 

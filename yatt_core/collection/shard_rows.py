@@ -33,7 +33,8 @@ from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import TemplatedPart
 from yatt_core.tools.dialogue import Dialogue, Media, Response
-from yatt_core.wire.columns import fixed_column, list_array, offsets_of, ragged_column
+from yatt_core.wire.columns import fixed_column, list_array, ragged_column
+from yatt_core.wire.ragged import offsets_of
 from yatt_core.wire.support import Support
 
 SCORE_COLUMNS = ("reward", "correct", "reward_error", UNSCORED, UNREAD, TOKEN_REWARDS)

@@ -6,8 +6,9 @@ import platform
 from importlib.metadata import version
 
 from yatt_core.code_revision import code_revision
+from yatt_core.engine_environments import VLLM, find_environment, is_installed
 from yatt_core.spec import RunSpec
-from yatt_core.spec.sections.accelerated import MegatronTrainer
+from yatt_core.spec.sections.accelerated import MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
 
 
@@ -17,6 +18,14 @@ def _layout(engine: TrainerEngineSpec) -> str:
     if not isinstance(engine, MegatronTrainer):
         return layout
     return f"{layout}, tp {engine.tensor_model_parallel_size}, pp {engine.pipeline_model_parallel_size}"
+
+
+def _vllm_facts(engine: VllmRollout) -> dict[str, str]:
+    """Returns the version of vLLM in its environment, which a node that only trains may lack."""
+    if not is_installed(VLLM, engine.environment):
+        return {}
+    found = find_environment(VLLM, engine.environment)
+    return {found.package: found.version}
 
 
 def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
@@ -48,6 +57,8 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
             facts["arithmetic"] = kernels_of_folder(model_path, spec.trainer.engine.kernels, adapted)
         if spec.trainer.engine.kind == "megatron":
             facts["megatron-core"] = version("megatron-core")
+        if isinstance(spec.rollout.engine, VllmRollout) and spec.samples_responses:
+            facts |= _vllm_facts(spec.rollout.engine)
         if spec.data.has_images:
             facts["pillow"] = version("pillow")
     return facts

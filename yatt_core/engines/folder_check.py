@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.config_file import read_config
 from yatt_core.models.dense_tensors import is_plain, wrong_tensors
-from yatt_core.models.model_folder import read_config, tensor_shapes
+from yatt_core.models.model_folder import tensor_shapes
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
-from yatt_core.engines.rollout.vllm.span import Spanned
+from yatt_core.engines.rollout.served.companions import Spanned
 from yatt_core.prompts.codec import positions
 from yatt_core.protocols.engines import RankContext, RolloutEngine, TrainEngine
 from yatt_core.spec import RunSpec
@@ -43,9 +43,11 @@ def build_rollout_engine(
             return VirtualRolloutEngine(engine, spec.seed)
         case VllmRollout():
             check_available(spec)
-            from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+            from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
+            from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 
-            return VllmRolloutEngine(
+            return ServedRolloutEngine(
+                VLLM_LAUNCH,
                 model_path,
                 engine,
                 longest_context(spec, model_path),

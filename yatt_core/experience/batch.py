@@ -32,7 +32,8 @@ from yatt_core.experience.table import (
 )
 from yatt_core.manifests import load_manifest, read_file
 from yatt_core.protocols.receipts import ShardRef
-from yatt_core.wire.columns import fixed_column, offsets_of, ragged_column, ragged_positions
+from yatt_core.wire.columns import fixed_column, ragged_column
+from yatt_core.wire.ragged import offsets_of, ragged_positions
 from yatt_core.wire.support import Support
 
 SHARD_KIND = "shard"

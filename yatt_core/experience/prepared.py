@@ -26,7 +26,8 @@ from yatt_core.errors import DataError
 from yatt_core.experience.table import sort_samples
 from yatt_core.keys import WorkKey, iteration_folder
 from yatt_core.manifests import MANIFEST, entry_of_bytes, load_manifest, publish_manifest, read_file
-from yatt_core.wire.columns import Array, fixed_column, list_array, offsets_of, ragged_column
+from yatt_core.wire.columns import fixed_column, list_array, ragged_column
+from yatt_core.wire.ragged import Array, offsets_of
 
 PREPARED_KIND = "prepared"
 

@@ -23,7 +23,8 @@ from yatt_core.errors import DataError
 from yatt_core.prompts.tool_calls import KINDS
 from yatt_core.protocols.receipts import LEAST_COMPARED, GroupFacts
 from yatt_core.round_off import are_distinct
-from yatt_core.wire.columns import Array, Int64, fixed_column, ragged_column, text_column
+from yatt_core.wire.columns import fixed_column, ragged_column, text_column
+from yatt_core.wire.ragged import Array, Int64
 from yatt_core.wire.support import Support
 
 Bool = npt.NDArray[np.bool_]

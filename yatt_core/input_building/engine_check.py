@@ -5,18 +5,18 @@ Consumes a spec and the small files of its models' folders. Raises `Configuratio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from yatt_core.engine_environments import VLLM, runs_on_processors
 from yatt_core.engines.folder_check import Opener, check_folder, own_code
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.given_models import POLICY_KEY
 from yatt_core.inputs.identity import given_models, judge_models
-from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
+from yatt_core.models.config_file import read_config
 from yatt_core.models.dense_tensors import is_plain
 from yatt_core.models.known_tokens import embedding_rows, setting_of
-from yatt_core.models.model_folder import read_config
 from yatt_core.problems import Problems
 from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart, TorchJudge
 from yatt_core.spec.run import RunSpec
@@ -54,7 +54,7 @@ def check_engines(spec: RunSpec, attached: bool = False) -> None:
                 raise ConfigurationError(_placed(opened.place, str(error))) from error
     if not attached:
         with problems.noting():
-            check_invariance(spec, has_distribution(VLLM_FOR_CPUS))
+            check_invariance(spec, _on_processors)
     with problems.noting():
         _check_likeliest(spec)
     problems.raise_any()
@@ -80,17 +80,24 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
             yield Opened(place, Path(judges[part.name].path), Opener(generates=True))
 
 
-def check_invariance(spec: RunSpec, processors: bool) -> None:
+def _on_processors(engine: VllmRollout) -> bool:
+    return runs_on_processors(VLLM, engine.environment)
+
+
+def check_invariance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]) -> None:
     """Raises `ConfigurationError` if an exact run has engines whose answers depend on what they batch by chance.
 
-    processors: whether vLLM runs on the cores of processors.
+    on_processors: returns whether an engine of vLLM runs on the cores of processors.
     """
-    if not spec.exact or processors:
+    if not spec.exact:
         return
     engines = {"rollout.engine": spec.rollout.engine} if spec.samples_responses else {}
-    found = [place for place, engine in engines.items() if isinstance(engine, VllmRollout)]
+    found = [
+        place for place, engine in engines.items() if isinstance(engine, VllmRollout) and not on_processors(engine)
+    ]
     for part in spec.rewards.judges:
-        if isinstance(part, GenerativePart) and isinstance(part.engine, VllmRollout):
+        engine = part.engine if isinstance(part, GenerativePart) else None
+        if isinstance(engine, VllmRollout) and not on_processors(engine):
             found.append(f"the judge of reward part {part.name!r}")
     if found:
         raise ConfigurationError(

@@ -14,13 +14,13 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.identity import given_models
 from yatt_core.inputs.manifest import GIVEN, LONGEST, Facts
+from yatt_core.models.config_file import read_config
 from yatt_core.models.model_folder import (
     check_model_folder,
     check_model_unchanged,
     count_parameters,
     describe_model,
     positions_of,
-    read_config,
 )
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.run import RunSpec

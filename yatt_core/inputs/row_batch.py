@@ -19,7 +19,7 @@ from yatt_core.prompts.rows import EncodedResponse, encode_response, mask_of, re
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.spec.objective import KtoObjective
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 Sample = tuple[EncodedResponse, float]
 """A response, and 1 if it is preferred or desirable, otherwise 0."""

@@ -16,8 +16,9 @@ from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.judges.template import Piece, filled
+from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import within_rows
-from yatt_core.models.model_folder import positions_of, read_config
+from yatt_core.models.model_folder import positions_of
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.chat_template import ChatTemplate
 from yatt_core.prompts.codec import generation_stops

@@ -16,7 +16,7 @@ from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import FINISHED_LENGTH, GeneratePiece, GenerateRequest, Int32
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.spec.rewards.judges import GenerativePart
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 Asked = tuple[JudgeItem, Int32]
 """An item and the tokens of its question."""

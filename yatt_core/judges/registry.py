@@ -61,13 +61,21 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
             )
             return GenerativeJudge(part, torch_engine, codec)
         case VllmRollout():
-            from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+            from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
+            from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
             from yatt_core.judges.codec import open_judge_codec
             from yatt_core.judges.generative import GenerativeJudge
 
             path = _given(part.name, model_path)
             codec = open_judge_codec(path, part.template, part.max_new_tokens)
-            vllm_engine = VllmRolloutEngine(path, engine, codec.longest, part.max_new_tokens, folder_version=0)
+            vllm_engine = ServedRolloutEngine(
+                VLLM_LAUNCH,
+                path,
+                engine,
+                codec.longest,
+                part.max_new_tokens,
+                folder_version=0,
+            )
             return GenerativeJudge(part, vllm_engine, codec)
 
 

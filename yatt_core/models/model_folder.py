@@ -17,13 +17,14 @@ from safetensors import SafetensorError, safe_open
 from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
+from yatt_core.models.config_file import CONFIG, read_config
 from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.loading import quiet_transformers
 from yatt_core.models.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
 from yatt_core.regular_files import read_object
 from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
-CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -174,14 +175,6 @@ def check_model_folder(folder: Path) -> None:
         raise ConfigurationError(f"model.path: {folder} lacks weights named in its index: {', '.join(missing)}")
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ConfigurationError(f"model.path: {folder} has no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Returns the model's config.json. Raises `ConfigurationError` if it cannot be read."""
-    path = folder / CONFIG
-    if not path.is_file():
-        raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
-    return read_object(path, "model.path")
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:

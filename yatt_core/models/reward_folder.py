@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.config_file import CONFIG, read_config
 from yatt_core.models.known_tokens import within_rows
-from yatt_core.models.model_folder import CONFIG, outputs_of, positions_of, read_config
+from yatt_core.models.model_folder import outputs_of, positions_of
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.rewards.judges import RewardModelPart
 

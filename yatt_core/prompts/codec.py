@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import within_rows
-from yatt_core.models.model_folder import positions_of, read_config
+from yatt_core.models.model_folder import positions_of
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import image_tokens
 from yatt_core.prompts.prompt import Prompt

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from yatt_core.protocols.generation import GeneratePiece, GenerateResult, Int32, support_fields
-from yatt_core.wire.columns import Int64, offsets_of, ragged_positions
+from yatt_core.wire.ragged import Int64, offsets_of, ragged_positions
 from yatt_core.wire.support import Support
 
 Piece = TypeVar("Piece")

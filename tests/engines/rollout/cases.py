@@ -111,10 +111,11 @@ def virtual_case(folder: Path) -> Case:
 
 
 def vllm_case_of(folder: Path, **settings: Any) -> Case:
-    from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+    from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
+    from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 
     spec = VllmRollout(**{"instances": 1, "dtype": "float32", **settings})
-    engine = VllmRolloutEngine(str(folder), spec, MAX_PROMPT, MAX_NEW)
+    engine = ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, MAX_PROMPT, MAX_NEW)
     return Case("vllm", engine, lambda version: weights_of(folder, version), folder)
 
 

@@ -29,7 +29,7 @@ from yatt_core.engines.train.torch.dense_head import LEAST_BY_MASS, Head, measur
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.torch.shared_rows import share_rows
 from yatt_core.spec.sections.trainer import AdamWSpec
-from yatt_core.wire.columns import offsets_of, ragged_positions
+from yatt_core.wire.ragged import offsets_of, ragged_positions
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": 36, "intermediate_size": 45, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -15,7 +15,7 @@ from tests.engines.train.support import VOCABULARY
 from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 
 @dataclass

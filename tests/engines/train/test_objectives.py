@@ -31,7 +31,7 @@ from yatt_core.spec.objective import (
     SftObjective,
     SimpoObjective,
 )
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 Tokens = list[list[float]]
 """The counted values of each response."""

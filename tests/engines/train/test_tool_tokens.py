@@ -23,7 +23,7 @@ from yatt_core.keys import WorkKey
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec.sections.trainer import AdamWSpec
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 PROMPT, CALL, RESULT, REST = [3, 4, 5], [6, 7, 1], [11, 12, 13, 14], [8, 9, 1]
 

@@ -35,9 +35,14 @@ class TensorLayout:
     vision: bool = False
     embeddings: str = EMBEDDINGS
 
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The model's own names of tensors that may arrive under other ones: that of a tied head."""
+        return {HEAD: self.embeddings} if self.tied else {}
+
     def own_name(self, name: str) -> str:
         """Returns the model's own name of a tensor; a tied one may arrive under either of its names."""
-        return self.embeddings if self.tied and name == HEAD else name
+        return self.renamed.get(name, name)
 
 
 def read_layout(folder: Path) -> TensorLayout:

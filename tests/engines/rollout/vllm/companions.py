@@ -11,10 +11,12 @@ from pathlib import Path
 import psutil
 
 from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, Case, weights_of
-from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
-from yatt_core.engines.rollout.vllm.engine_process import FOLLOW, EngineProcess
-from yatt_core.engines.rollout.vllm.environment import engine_environment
-from yatt_core.engines.rollout.vllm.span import Span, Spanned
+from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.rollout.served.engine import ServedRolloutEngine, process_settings
+from yatt_core.engines.rollout.served.process import EngineProcess
+from yatt_core.engines.rollout.served.protocol import FOLLOW, Opening
+from yatt_core.engines.rollout.served.span import Span
+from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 HOST = "127.0.0.1"
@@ -27,10 +29,10 @@ class LocalCompanions:
         self.process: EngineProcess | None = None
 
     def join(self, model_path: str, engine: VllmRollout, longest: int, span: Span, lost: Callable[[str], None]) -> None:
-        opening = model_path, engine, longest, replace(span, rank=1)
+        opening = Opening(model_path, process_settings(engine), longest, span=replace(span, rank=1))
 
         def serve() -> None:
-            process = EngineProcess(opening, engine_environment(True, HOST), first=FOLLOW, started=self._keep)
+            process = EngineProcess(VLLM_LAUNCH, None, opening, HOST, first=FOLLOW, started=self._keep)
             lost(f"the second node is lost: {process.wait()}")
 
         threading.Thread(target=serve, daemon=True).start()
@@ -55,5 +57,5 @@ def spanned_case_of(folder: Path, **settings: int) -> tuple[Case, LocalCompanion
         port = int(listener.getsockname()[1])
     spec, companions = VllmRollout(instances=1, dtype="float32", **settings), LocalCompanions()
     spanned = Spanned(Span(2, 0, HOST, port, HOST), companions)
-    engine = VllmRolloutEngine(str(folder), spec, MAX_PROMPT, MAX_NEW, spanned=spanned)
+    engine = ServedRolloutEngine(str(folder), spec, MAX_PROMPT, MAX_NEW, spanned=spanned)
     return Case("vllm", engine, lambda version: weights_of(folder, version), folder), companions

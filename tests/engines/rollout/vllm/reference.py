@@ -1,4 +1,4 @@
-"""Reference log-probabilities from transformers, which a sampler should have reported."""
+"""What a sampler should have reported: log-probabilities of transformers; and its answers in a comparable form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.engines.rollout.cases import rows_of
+from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.engines import Tensors
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
@@ -42,3 +42,25 @@ def largest_gap(module: torch.nn.Module, request: GenerateRequest, result: Gener
         )
         gap = max(gap, float(np.abs(given - said).max()))
     return gap
+
+
+LONG = [200, 37, 130, 9]
+"""Prompt lengths of several cache blocks, so that the prefix cache has hits."""
+SMALL, LARGE = 1e-4, 1e-2
+"""What rounding may change in a log-probability, and less than what other weights change."""
+
+
+def gap_after_update(case, temperature: float = 1.0, version: int = 1) -> float:
+    """Answers long prompts before and after an update, and returns the gap to the model of the new weights."""
+    options = {"samples": 2, "max_new_tokens": MAX_NEW, "temperature": temperature}
+    case.engine.generate(request_of(prompts_of(LONG), **options))
+    case.engine.update_weights(case.weights(version), version)
+    request = request_of(prompts_of(LONG), weight_version=version, **options)
+    return largest_gap(module_with(case.folder, case.weights(version)), request, case.engine.generate(request))
+
+
+def answers_by_seed(case, prompts, seeds):
+    """Generates one batch: (prompt, seed) -> tokens, log-probability bits and finish reason."""
+    request = request_of(prompts, seeds=np.array([seeds] * len(prompts), np.uint64), max_new_tokens=MAX_NEW)
+    keys = [(place, seed) for place in range(len(prompts)) for seed in seeds]
+    return dict(zip(keys, rows_of(case.engine.generate(request)), strict=True))

@@ -14,26 +14,18 @@ import torch
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
 from tests.engines.rollout.test_sampling import processors
-from tests.engines.rollout.vllm.conftest import core_of, weights_of_worker
-from tests.engines.rollout.vllm.reference import largest_gap, module_with
+from tests.engines.rollout.vllm.reference import (
+    LARGE,
+    SMALL,
+    gap_after_update,
+    largest_gap,
+    module_with,
+)
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rollout.torch.sampling import support_of, truncated
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
-
-LONG = [200, 37, 130, 9]
-"""Prompt lengths of several cache blocks, so that the prefix cache has hits."""
-SMALL, LARGE = 1e-4, 1e-2
-
-
-def gap_after_update(case, temperature: float = 1.0, version: int = 1) -> float:
-    """Answers long prompts before and after an update, and returns the gap to the model of the new weights."""
-    options = {"samples": 2, "max_new_tokens": MAX_NEW, "temperature": temperature}
-    case.engine.generate(request_of(prompts_of(LONG), **options))
-    case.engine.update_weights(case.weights(version), version)
-    request = request_of(prompts_of(LONG), weight_version=version, **options)
-    return largest_gap(module_with(case.folder, case.weights(version)), request, case.engine.generate(request))
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -41,66 +33,10 @@ def test_log_probabilities_match_the_model_after_an_update(vllm_case, temperatur
     assert gap_after_update(vllm_case, temperature) < SMALL
 
 
-def test_without_the_workaround_a_tied_head_stays_old(case_here, monkeypatch):
-    """Fails once vLLM repacks the head by itself: then `refresh_tied_head` can be removed."""
-    from yatt_core.engines.rollout.vllm import weights
-
-    monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
-    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", False)
-    assert gap_after_update(case_here) > LARGE
-
-
 def test_without_the_workaround_the_prefix_cache_survives_an_update(vllm_case, monkeypatch):
     """Will fail as soon as a weight update in vLLM empties the cache by itself; prompts then need no salt."""
     monkeypatch.setattr(vllm_case.engine, "_salt", lambda: "the same for all")
     assert gap_after_update(vllm_case) > LARGE
-
-
-def answers_by_seed(case, prompts, seeds):
-    """Generates one batch: (prompt, seed) -> tokens, log-probability bits and finish reason."""
-    request = request_of(prompts, seeds=np.array([seeds] * len(prompts), np.uint64), max_new_tokens=MAX_NEW)
-    keys = [(place, seed) for place in range(len(prompts)) for seed in seeds]
-    return dict(zip(keys, rows_of(case.engine.generate(request)), strict=True))
-
-
-def prefix_hits(case, monkeypatch) -> list[int]:
-    """Returns a list that collects, for each response that ends from now on, how many prompt tokens the cache held."""
-    found: list[int] = []
-    core = core_of(case)
-    step = core.step
-
-    def watched():
-        outputs = step()
-        found.extend(output.num_cached_tokens for output in outputs)
-        return outputs
-
-    monkeypatch.setattr(core, "step", watched)
-    return found
-
-
-def test_bits_do_not_depend_on_what_the_prefix_cache_holds(case_here, monkeypatch):
-    """Covers prompts read in full, cached in full, and cached in part after another prompt with the same beginning."""
-    long = prompts_of([300])[0]
-    prompts, seeds = [long[:length] for length in (300, 161, 130, 97, 70, 33)], [1, 2, 3]
-
-    def forget():
-        case_here.engine.update_weights(case_here.weights(0), 0)
-
-    found, expected = prefix_hits(case_here, monkeypatch), dict[tuple[int, int], tuple]()
-    for place, prompt in enumerate(prompts):
-        for seed in seeds:
-            forget()
-            expected[place, seed] = answers_by_seed(case_here, [prompt], [seed])[0, seed]
-    assert set(found) == {0}
-    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]):
-        forget()
-        for place in order:
-            for seed in seeds:
-                assert answers_by_seed(case_here, [prompts[place]], [seed])[0, seed] == expected[place, seed]
-    assert set(found) == {0, 32, 64, 96, 128, 160, 288}
-    forget()
-    assert answers_by_seed(case_here, prompts, seeds) == expected, "together, from an empty cache"
-    assert answers_by_seed(case_here, prompts, seeds) == expected, "together, with everything cached"
 
 
 def test_likeliest_tokens_have_their_log_probability_at_temperature_one(vllm_case):
@@ -160,33 +96,6 @@ def test_wrong_weights_leave_the_engine_without_any_until_the_next_update(vllm_c
         vllm_case.engine.generate(request)
     vllm_case.engine.update_weights(vllm_case.weights(0), 0)
     assert rows_of(vllm_case.engine.generate(request)) == before
-
-
-@pytest.mark.parametrize("way", ["in place", "by vLLM"])
-def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(case_here, monkeypatch, way):
-    from yatt_core.engines.rollout.vllm import in_place, weights
-
-    module = in_place if way == "in place" else weights
-    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", way == "in place")
-    request = request_of(prompts_of([5, 19]), samples=4)
-    before = rows_of(case_here.engine.generate(request))
-    whole = module.as_tensor
-
-    converted = []
-
-    def broken(array, kind):
-        converted.append(array)
-        if len(converted) == 6:
-            raise MemoryError
-        return whole(array, kind)
-
-    monkeypatch.setattr(module, "as_tensor", broken)
-    with pytest.raises(MemoryError):
-        case_here.engine.update_weights(case_here.weights(1), 1)
-    assert case_here.engine.version == -1
-    monkeypatch.setattr(module, "as_tensor", whole)
-    case_here.engine.update_weights(case_here.weights(0), 0)
-    assert rows_of(case_here.engine.generate(request)) == before
 
 
 def test_a_tied_tensor_may_come_under_its_other_name(vllm_case):

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engines.rollout.vllm.conftest import core_of, weights_of_worker
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rectangles import part_digests
 from yatt_core.engines.rollout.vllm.held_weights import HeldTensors, joined_parts
@@ -115,30 +114,6 @@ def test_an_engine_has_what_it_was_sent(make_vllm_case: Any, dtype: str) -> None
         case.engine.update_weights(case.weights(version), version)
         assert not differing(case, version, dtype)
     assert sorted(differing(case, 0, dtype)) == sorted(case.weights(0))
-
-
-@NEEDS_VLLM
-@pytest.mark.verify
-def test_altered_weights_are_named(case_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vector, a matrix of which only a packed copy is left, and a tied head that was not packed again."""
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-
-    from yatt_core.engines.rollout.vllm import weights
-
-    (modules,) = core_of(case_here).collective_rpc(lambda worker: dict(worker.model_runner.get_model().named_modules()))
-    layer = "model.layers.1"
-    assert not differing(case_here, 0)
-    with torch.no_grad():
-        modules[f"{layer}.input_layernorm"].weight[3] += 1e-3
-        down = modules[f"{layer}.mlp.down_proj"]
-        down.weight = nn.Parameter(torch.from_numpy(np.array(case_here.weights(0)[f"{layer}.mlp.down_proj.weight"])))
-        down.weight[5, 7] += 1e-3
-        dispatch_cpu_unquantized_gemm(down, remove_weight=True)
-    assert differing(case_here, 0) == [f"{layer}.input_layernorm.weight", f"{layer}.mlp.down_proj.weight"]
-    monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
-    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", False)
-    case_here.engine.update_weights(case_here.weights(1), 1)
-    assert differing(case_here, 1) == ["model.embed_tokens.weight"]
 
 
 @NEEDS_VLLM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.rollout.vllm.conftest import core_of
+from tests.engines.rollout.vllm.running import run_inside
 from tests.judges.parts import item, verdicts
 from tests.needs import NEEDS_VLLM
 from yatt_core.judges.registry import build_judge
@@ -12,8 +12,6 @@ from yatt_core.judges.registry import build_judge
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 VLLM = {"kind": "vllm", "dtype": "float32", "max_num_seqs": 16}
 ITEMS = [item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "x" * 9])]
-LONG = "sun" * 15
-"""A prompt longer than a cache block."""
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +27,10 @@ def wide_judged(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def judge(vllm_here, wide_judged):
-    return vllm_here(lambda: build_judge(*wide_judged))
+def judge(wide_judged):
+    made = build_judge(*wide_judged)
+    yield made
+    made.engine.close()
 
 
 def test_a_judgement_depends_only_on_its_item(judge):
@@ -39,25 +39,6 @@ def test_a_judgement_depends_only_on_its_item(judge):
     for one in ITEMS:
         assert verdicts(judge, one) == {one.number: whole[one.number]}
     assert all(0 < judgement.tokens <= 2 for verdict in whole.values() for judgement in verdict.judgements)
-
-
-def test_a_prefix_shared_by_questions_is_read_once(judge):
-    """Template and prompt come before the response, so vLLM finds their blocks in its cache."""
-    engine = core_of(judge)
-    alone = verdicts(judge, item(1, "nus", LONG, judgements=2))
-    read: list[int] = []
-    step = engine.step
-
-    def watched():
-        outputs = step()
-        read.extend(output.num_cached_tokens for output in outputs)
-        return outputs
-
-    engine.step = watched
-    said = verdicts(judge, *[item(n, response, LONG, judgements=2) for n, response in enumerate(["snu", "nus", "un"])])
-    del engine.step
-    assert len(read) == 6 and min(read) >= 32
-    assert said[1] == alone[1]
 
 
 def test_two_devices_give_the_judgements_of_one(judge, wide_judged):
@@ -74,3 +55,8 @@ def test_two_devices_give_the_judgements_of_one(judge, wide_judged):
 def test_a_question_that_does_not_fit_fails_alone(judge):
     said = verdicts(judge, item(1, judgements=2), item(2, "x" * 300, judgements=2))
     assert said[1].error == "" and said[2].error.startswith("data: the judge's question has ")
+
+
+def test_a_prefix_shared_by_questions_is_read_once(wide_judged, tmp_path):
+    part, folder = wide_judged
+    run_inside("judged.py", tmp_path, YATT_TEST_JUDGE=part.model_dump_json(), YATT_TEST_JUDGE_FOLDER=folder)

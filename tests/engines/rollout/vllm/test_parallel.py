@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, build_model, prompts_of, request_of, rows_of, vllm_case_of, weights_of
+from tests.engines.rollout.served.test_process import is_gone
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
-from tests.engines.rollout.vllm.test_engine_process import is_gone
 from tests.needs import NEEDS_VLLM
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import buckets_of

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from yatt_core.engines.rollout.served.shared_bucket import BucketMemory
 from yatt_core.engines.rollout.vllm import relay as module
 from yatt_core.engines.rollout.vllm.relay import BucketRelay
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import buckets_of
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.engines.rollout.cases import build_model, vllm_case_of, weights_of
+from tests.engines.rollout.served.test_process import is_gone
 from tests.engines.rollout.vllm.companions import spanned_case_of
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
-from tests.engines.rollout.vllm.test_engine_process import is_gone
 from tests.engines.rollout.vllm.test_parallel import SMALL, batch
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rectangles import rectangle_digest

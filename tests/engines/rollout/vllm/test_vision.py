@@ -13,8 +13,9 @@ from tests.engines.pictures import IMAGE_TOKEN, make_vision_folder, prompt_with,
 from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, request_of, rows_of
 from tests.engines.rollout.test_images import shown_request, vision_weights
 from yatt_core.engines.rectangles import rectangle_digest
+from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
-from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 from yatt_core.errors import DataError
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.parts import Box
@@ -32,9 +33,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder, tmp_path_factory.mktemp("inputs")
 
 
-def vllm_engine(place: tuple[Path, Path], **settings: Any) -> VllmRolloutEngine:
+def vllm_engine(place: tuple[Path, Path], **settings: Any) -> ServedRolloutEngine:
     spec = VllmRollout(**{"instances": 1, "dtype": "float32", **settings})
-    return VllmRolloutEngine(str(place[0]), spec, MAX_PROMPT, MAX_NEW, inputs_folder=place[1])
+    return ServedRolloutEngine(VLLM_LAUNCH, str(place[0]), spec, MAX_PROMPT, MAX_NEW, inputs_folder=place[1])
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def difference(rows: list[Any], others: list[Any]) -> float:
 
 
 def test_greedy_responses_are_those_of_the_torch_engine(
-    engine: VllmRolloutEngine, place: tuple[Path, Path], weights: dict[str, np.ndarray]
+    engine: ServedRolloutEngine, place: tuple[Path, Path], weights: dict[str, np.ndarray]
 ) -> None:
     reference = TorchRolloutEngine(str(place[0]), "float32", MAX_PROMPT, MAX_NEW, place[1])
     reference.update_weights(weights, 0)
@@ -66,14 +67,14 @@ def test_greedy_responses_are_those_of_the_torch_engine(
     assert difference(rows_of(engine.generate(request)), rows_of(reference.generate(request))) < 1e-5
 
 
-def test_a_response_does_not_depend_on_its_batch(engine: VllmRolloutEngine, place: tuple[Path, Path]) -> None:
+def test_a_response_does_not_depend_on_its_batch(engine: ServedRolloutEngine, place: tuple[Path, Path]) -> None:
     whole = rows_of(engine.generate(shown_request(place[1], list(range(40)), temperature=0.8)))
     for members in ([0], [3], [7, 3, 30], list(range(39, 20, -1))):
         found = rows_of(engine.generate(shown_request(place[1], members, temperature=0.8)))
         assert found == [whole[member] for member in members]
 
 
-def test_other_images_give_other_responses(engine: VllmRolloutEngine, place: tuple[Path, Path]) -> None:
+def test_other_images_give_other_responses(engine: ServedRolloutEngine, place: tuple[Path, Path]) -> None:
     addresses = store_pictures(place[1], 8)
     request = request_of(
         [prompt_with(1, 4, 0)] * 8, seeds=np.zeros((8, 1), np.uint64), media=[(address,) for address in addresses]
@@ -82,7 +83,7 @@ def test_other_images_give_other_responses(engine: VllmRolloutEngine, place: tup
 
 
 def test_a_later_turn_shows_only_the_images_of_its_question(
-    engine: VllmRolloutEngine, place: tuple[Path, Path]
+    engine: ServedRolloutEngine, place: tuple[Path, Path]
 ) -> None:
     (address,) = store_pictures(place[1], 1)
     question, earlier = prompt_with(1, 4, 0), np.array([3, IMAGE_TOKEN, 5], np.int32)
@@ -92,7 +93,7 @@ def test_a_later_turn_shows_only_the_images_of_its_question(
     engine.generate(replace(request, question_lengths=np.array([len(question)], np.int32)))
 
 
-def test_wrong_images_name_the_prompt(engine: VllmRolloutEngine, place: tuple[Path, Path]) -> None:
+def test_wrong_images_name_the_prompt(engine: ServedRolloutEngine, place: tuple[Path, Path]) -> None:
     prompts, addresses = [prompt_with(0, 3, 0), prompt_with(1, 3, 1)], store_pictures(place[1], 2)
     for media, told in (((), "0 images"), (tuple(addresses), "2 images"), (("0" * 64,), "0" * 64)):
         with pytest.raises(DataError, match=told):
@@ -102,7 +103,7 @@ def test_wrong_images_name_the_prompt(engine: VllmRolloutEngine, place: tuple[Pa
 
 
 def test_updated_weights_reach_the_vision_tower_and_back(
-    engine: VllmRolloutEngine, place: tuple[Path, Path], weights: dict[str, np.ndarray]
+    engine: ServedRolloutEngine, place: tuple[Path, Path], weights: dict[str, np.ndarray]
 ) -> None:
     request = shown_request(place[1], list(range(6)))
     before = rows_of(engine.generate(request))
@@ -113,7 +114,7 @@ def test_updated_weights_reach_the_vision_tower_and_back(
 
 
 def test_every_tensor_can_be_compared_with_what_was_sent(
-    engine: VllmRolloutEngine, weights: dict[str, np.ndarray]
+    engine: ServedRolloutEngine, weights: dict[str, np.ndarray]
 ) -> None:
     rectangles = [
         Rectangle(name, array.shape, Box((0,) * array.ndim, array.shape), "float32") for name, array in weights.items()

@@ -7,49 +7,49 @@ It serves one call at a time, and between two calls nothing runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vllm.platforms import current_platform
+
 from yatt_core.engines.rectangles import rectangle_digest
+from yatt_core.engines.rollout.served.protocol import Opening
+from yatt_core.engines.rollout.served.responses import Ended, Step
+from yatt_core.engines.rollout.served.shared_bucket import SharedBucket
+from yatt_core.engines.rollout.vllm.completions import ended_of
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, joined_parts
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
-from yatt_core.engines.rollout.vllm.responses import Ended, Step, ended_of
-from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
+from yatt_core.engines.rollout.vllm.settings import settings_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
-from yatt_core.engines.rollout.vllm.span import Span
 from yatt_core.engines.rollout.vllm.vision import Pictures
 from yatt_core.protocols.generation import GenerateRequest
-from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.parts import Sizes
 from yatt_core.wire.transfer_plan import Rectangle
 
 
 class VllmCore:
-    """One engine; see `open_engine`.
+    """One engine; see `open_engine`."""
 
-    version: version of the weights in the model folder.
-    inputs_folder: folder of the images that requests name by address; None: prompts have no images.
-    span: the engine's nodes; None if it has one.
-    """
-
-    def __init__(
-        self,
-        model_path: str,
-        spec: VllmRollout,
-        longest: int,
-        version: int,
-        inputs_folder: Path | None = None,
-        span: Span | None = None,
-    ) -> None:
-        self._pictures = Pictures(model_path, inputs_folder)
-        self._engine = open_engine(model_path, spec, longest, span)
+    def __init__(self, opening: Opening) -> None:
+        settings = settings_of(opening.settings)
+        inputs = None if opening.inputs_folder is None else Path(opening.inputs_folder)
+        self._pictures = Pictures(opening.model_path, inputs)
+        self._engine = open_engine(opening.model_path, settings, opening.longest, opening.span)
         self._engine.collective_rpc("settle_in")
         forget_names("")
-        self._engine.set_weight_version(str(version))
+        self._engine.set_weight_version(str(opening.version))
+        self._settings = settings
         self._sleep = Sleep()
         self._ended: list[tuple[str, Ended]] = []
         self._supported: set[str] = set()
+
+    def capabilities(self) -> dict[str, bool]:
+        """Returns what the engine can do here, by the names of `RolloutEngine.capabilities`."""
+        processors = bool(current_platform.is_cpu())
+        settings = self._settings
+        invariant = processors and settings.dtype == "float32" and settings.kv_cache_dtype == "auto"
+        return {"batch_invariant": invariant, "sleep": not processors}
 
     def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
         """Adds the responses of a request, prompt by prompt, under these names.
@@ -77,11 +77,14 @@ class VllmCore:
         self._engine.abort_request(list(names))
         self._supported.difference_update(names)
 
-    def begin_update(self) -> None:
-        """Begins an update of the weights; the engine cannot step until it ends."""
+    def begin_update(self, renamed: Mapping[str, str]) -> None:
+        """Begins an update of the weights; the engine cannot step until it ends.
+
+        renamed: the model's own names of tensors that arrive under other ones.
+        """
         self.wake("weights")
         self._settle()
-        self._engine.collective_rpc("begin_weights")
+        self._engine.collective_rpc("begin_weights", args=(renamed,))
 
     def take(self, bucket: SharedBucket) -> None:
         """Loads a bucket."""

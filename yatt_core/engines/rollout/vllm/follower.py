@@ -12,10 +12,10 @@ from multiprocessing.connection import wait
 
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+from yatt_core.engines.rollout.served.protocol import Opening
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.opening import engine_config, opening_errors
-from yatt_core.engines.rollout.vllm.span import Span
-from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.engines.rollout.vllm.settings import settings_of
 
 WORKER_LOST = 1
 """Exit code of the process after a worker has ended."""
@@ -24,14 +24,13 @@ WORKER_LOST = 1
 class VllmFollower:
     """One node's workers; they are ready once this is built, which takes until all nodes' workers are.
 
-    longest: maximum number of tokens of a sequence, including its prompt.
-
     Raises as `open_engine` does.
     """
 
-    def __init__(self, model_path: str, spec: VllmRollout, longest: int, span: Span) -> None:
-        with opening_errors(model_path) as stage:
-            config = engine_config(model_path, spec, longest, span)
+    def __init__(self, opening: Opening) -> None:
+        with opening_errors(opening.model_path) as stage:
+            settings = settings_of(opening.settings)
+            config = engine_config(opening.model_path, settings, opening.longest, opening.span)
             stage.starting = True
             self._executor = MultiprocExecutor(config, monitor_workers=False)
         forget_names("")

@@ -22,12 +22,12 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from yatt_core.engines.rollout.served.span import Span
 from yatt_core.engines.rollout.vllm.failures import opening_failure
-from yatt_core.engines.rollout.vllm.span import Span
+from yatt_core.engines.rollout.vllm.settings import VllmSettings
 from yatt_core.engines.rollout.vllm.vision import is_vision_model
 from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
 from yatt_core.protocols.generation import GenerateRequest
-from yatt_core.spec.sections.accelerated import VllmRollout
 
 WORKER_METHODS = "yatt_core.engines.rollout.vllm.weights.WorkerMethods"
 VISION_SETTINGS: Mapping[str, Any] = MappingProxyType(
@@ -38,7 +38,7 @@ BLOCK_TOKENS = 32
 """Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
 
-def open_engine(model_path: str, spec: VllmRollout, longest: int, span: Span | None = None) -> Any:
+def open_engine(model_path: str, settings: VllmSettings, longest: int, span: Span | None = None) -> Any:
     """Opens an engine with the weights in a model folder.
 
     longest: maximum number of tokens of a sequence, including its prompt.
@@ -47,7 +47,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int, span: Span | N
     Raises `ConfigurationError` for a model that vLLM cannot run here, `InfrastructureError` for too little free memory.
     """
     with opening_errors(model_path) as stage:
-        config = engine_config(model_path, spec, longest, span)
+        config = engine_config(model_path, settings, longest, span)
         stage.starting = True
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
 
@@ -74,7 +74,7 @@ def opening_errors(model_path: str) -> Iterator[Stage]:
         raise opening_failure(model_path, error, stage.starting) from error
 
 
-def engine_config(model_path: str, spec: VllmRollout, longest: int, span: Span | None) -> Any:
+def engine_config(model_path: str, settings: VllmSettings, longest: int, span: Span | None) -> Any:
     """Returns vLLM's settings, the same on every node of an engine but for the node's number.
 
     longest, span: see `open_engine`.
@@ -86,25 +86,25 @@ def engine_config(model_path: str, spec: VllmRollout, longest: int, span: Span |
         generation_config="vllm",
         trust_remote_code=False,
         load_format="safetensors",
-        dtype=spec.dtype,
-        kv_cache_dtype=spec.kv_cache_dtype,
+        dtype=settings.dtype,
+        kv_cache_dtype=settings.kv_cache_dtype,
         max_model_len=longest,
-        max_num_seqs=spec.max_num_seqs,
-        max_num_batched_tokens=max(spec.max_num_batched_tokens, longest),
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=max(settings.max_num_batched_tokens, longest),
         # On CPUs vLLM cannot sample with a seed after a prompt that is prefilled in chunks.
         enable_chunked_prefill=not processors,
-        enable_prefix_caching=spec.enable_prefix_caching,
-        gpu_memory_utilization=spec.gpu_memory_utilization,
-        kv_cache_memory_bytes=spec.kv_cache_memory_bytes,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        kv_cache_memory_bytes=settings.kv_cache_memory_bytes,
         block_size=BLOCK_TOKENS if processors else None,
         enforce_eager=processors,
         enable_sleep_mode=not processors,
         logprobs_mode="processed_logprobs",
         max_logprobs=-1,  # a request for supports asks for as many as its top_k
         worker_extension_cls=WORKER_METHODS,
-        tensor_parallel_size=spec.tensor_parallel_size,
-        pipeline_parallel_size=spec.pipeline_parallel_size,
-        distributed_executor_backend="mp" if spec.devices > 1 else None,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        pipeline_parallel_size=settings.pipeline_parallel_size,
+        distributed_executor_backend="mp" if settings.devices > 1 else None,
         disable_log_stats=True,
         seed=0,
         **(VISION_SETTINGS if vision else {}),
@@ -117,14 +117,14 @@ def engine_config(model_path: str, spec: VllmRollout, longest: int, span: Span |
         ModelRegistry.register_model(VISION_ARCHITECTURE, VisionLanguageModel)
     elif processors:
         _import_architectures(Path(model_path))
-    if processors and spec.devices == 1:
+    if processors and settings.devices == 1:
         _open_own_group()
     config = arguments.create_engine_config(headless=span is not None and span.rank > 0)
-    if processors and spec.kv_cache_memory_bytes is None:
-        config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
+    if processors and settings.kv_cache_memory_bytes is None:
+        config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, settings.max_num_seqs, longest)
     if processors and span is not None:
         # From their number vLLM tells which workers are on one node.
-        config.parallel_config.assigned_physical_gpu_ids = list(range(spec.devices // span.nodes))
+        config.parallel_config.assigned_physical_gpu_ids = list(range(settings.devices // span.nodes))
     return config
 
 

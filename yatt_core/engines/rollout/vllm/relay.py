@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketReader, SharedBucket
+from yatt_core.engines.rollout.served.shared_bucket import BucketReader, SharedBucket
 from yatt_core.wire.buckets import WeightBucket
 
 

@@ -17,8 +17,8 @@ from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems,
 
 from yatt_core.engines.images import ImageReader, text_alone
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.models.model_folder import read_config
-from yatt_core.prompts.image_tokens import Placeholders, image_placeholders
+from yatt_core.models.config_file import read_config
+from yatt_core.models.image_placeholders import Placeholders, image_placeholders
 from yatt_core.protocols.generation import GenerateRequest, Int32
 
 Indices = npt.NDArray[np.int64]

@@ -6,8 +6,8 @@ no second copy of the model is made. Tensors have Hugging Face names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from multiprocessing import parent_process
-from pathlib import Path
 from typing import Any
 
 from vllm.config import set_current_vllm_config
@@ -19,14 +19,13 @@ from vllm.platforms import current_platform
 
 from yatt_core.engines.host_memory import LARGEST_OF_OLD, give_back_freed_memory, keep_freed_memory, private_bytes
 from yatt_core.engines.rollout.incoming import Assembly
+from yatt_core.engines.rollout.served.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
 from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace, takes_in_place
-from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.queue_waits import sleep_in_waits
 from yatt_core.engines.rollout.vllm.relay import BucketRelay
-from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.parts import Sizes
 
@@ -49,7 +48,7 @@ class WorkerWeights:
     def __init__(self, worker: Any) -> None:
         self._config = worker.model_config
         self._model = worker.model_runner.get_model()
-        self._own_name = engine_layout(Path(self._config.model)).own_name
+        self._renamed: Mapping[str, str] = {}
         self._in_place = takes_in_place(self._model, self._config.architectures)
         self._under_way: TensorsInPlace | Assembly | None = None
         self._before = 0
@@ -62,8 +61,12 @@ class WorkerWeights:
             # A packed matrix takes the place of the one that was dropped for it; large ones have places of their own.
             keep_freed_memory(LARGEST_OF_OLD)
 
-    def begin(self) -> None:
-        """Begins an update; the model cannot be used until it ends."""
+    def begin(self, renamed: Mapping[str, str]) -> None:
+        """Begins an update; the model cannot be used until it ends.
+
+        renamed: the model's own names of tensors that arrive under other ones.
+        """
+        self._renamed = renamed
         if self._in_place:
             self._under_way, self._before = TensorsInPlace(self._model), private_bytes()
             return
@@ -78,7 +81,7 @@ class WorkerWeights:
         under_way = self._under_way
         self._largest = max(self._largest, bucket.nbytes)
         for piece in self._relay.open(bucket).pieces():
-            name = self._own_name(piece.name)
+            name = self._renamed.get(piece.name, piece.name)
             if isinstance(under_way, TensorsInPlace):
                 under_way.put(name, piece)
                 self._close_gaps(under_way.scratch_bytes)
@@ -129,10 +132,10 @@ class WorkerMethods:
                 batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
             )
 
-    def begin_weights(self) -> None:
+    def begin_weights(self, renamed: Mapping[str, str]) -> None:
         """See `WorkerWeights.begin`."""
         with set_current_vllm_config(self.vllm_config):
-            self._own_weights().begin()
+            self._own_weights().begin(renamed)
 
     def take_weights(self, bucket: SharedBucket) -> None:
         """See `WorkerWeights.take`."""

@@ -39,7 +39,7 @@ from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns, read_prepared
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.columns import offsets_of, ragged_positions
+from yatt_core.wire.ragged import offsets_of, ragged_positions
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -28,7 +28,7 @@ from yatt_core.engines.train.model.sequences import Sequences
 from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
 from yatt_core.errors import DataError
 from yatt_core.progress import advanced
-from yatt_core.wire.columns import offsets_of, ragged_positions
+from yatt_core.wire.ragged import offsets_of, ragged_positions
 from yatt_core.wire.support import Support
 
 Float32 = npt.NDArray[np.float32]

@@ -25,7 +25,7 @@ from yatt_core.engines.train.steps.plan import StepPlan, seeded_permutation
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.columns import ragged_positions
+from yatt_core.wire.ragged import ragged_positions
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

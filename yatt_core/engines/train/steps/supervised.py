@@ -19,7 +19,7 @@ from yatt_core.engines.train.model.sequences import Sequences, counted_lengths
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.plan import plan_step
 from yatt_core.spec.sections.model import SftSpec
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 Int32 = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]

@@ -18,7 +18,7 @@ import torch
 from yatt_core.engines.dense.attention import attend_masked
 from yatt_core.engines.dense.shape import DenseShape
 from yatt_core.engines.train.model.forward import MicroBatch, places_of
-from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.ragged import offsets_of
 
 Int64 = npt.NDArray[np.int64]
 

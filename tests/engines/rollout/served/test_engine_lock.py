@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
+from yatt_core.engines.rollout.served.engine_lock import EngineLock
 
 SECONDS = 20.0
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
-from tests.engines.rollout.vllm.conftest import core_of
-from tests.needs import NEEDS_VLLM
+from tests.engines.rollout.vllm.inside.conftest import core_of
 
-pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 BLOCK_BYTES = 32 * 512
 """Bytes of a cache block: 32 tokens, each with the keys and values of two layers with one head of 32."""
 LENGTHS = [60] * 12 + [300, 130, 61, 200]

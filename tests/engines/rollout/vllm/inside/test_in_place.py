@@ -13,17 +13,15 @@ import pytest
 import torch
 
 from tests.engines.rollout.cases import MAX_NEW, VOCABULARY, Case, prompts_of, request_of, rows_of, vllm_case_of
-from tests.engines.rollout.vllm.conftest import weights_of_worker
+from tests.engines.rollout.vllm.inside.conftest import weights_of_worker
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.engines.rollout.vllm.test_held_weights import SHAPES, WIDTH, differing, packed, worker
-from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rollout.vllm import weights
 from yatt_core.engines.rollout.vllm.held_weights import joined_parts
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import Changed, Piece, Place, WeightBucket, aligned, bucket_digest, buckets_of
 from yatt_core.wire.parts import Box, whole_box
 
-pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 SMALL = 1e-4
 HEAD = "model.embed_tokens.weight"
 """The head of this model is tied to the embeddings."""

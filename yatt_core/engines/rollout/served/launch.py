@@ -1,0 +1,22 @@
+"""How the process of a kind of engine is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from yatt_core.engine_environments import EngineKind
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the process of a kind of engine is started.
+
+    module: what the process runs, with the engine's Python: its `main(descriptor, parent)` calls `answering.serve`.
+    variables: returns the environment variables of the process, given whether the engine runs on processors, and this
+        node's address if it spans several.
+    """
+
+    kind: EngineKind
+    module: str
+    variables: Callable[[bool, str], Mapping[str, str]]

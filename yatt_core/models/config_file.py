@@ -1,0 +1,19 @@
+"""A model folder's config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.regular_files import read_object
+
+CONFIG = "config.json"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Returns the model's config.json. Raises `ConfigurationError` if it cannot be read."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
+    return read_object(path, "model.path")
