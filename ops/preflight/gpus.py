@@ -15,6 +15,7 @@ from importlib.metadata import distributions
 from typing import TYPE_CHECKING
 
 from ops.preflight.verdicts import Check, Verdict
+from yatt_core.engine_environments import VLLM, find_environment, is_installed
 
 if TYPE_CHECKING:
     from flows.run.home import Home
@@ -54,6 +55,9 @@ def look_at_gpus(_: Home) -> Iterator[Check]:
     if os.environ.get(VISIBLE, "all").strip() in ("", "-1"):
         yield Check("gpu", Verdict.WARN, f"{VISIBLE} hides all of them; engines run on the CPU", f"unset {VISIBLE}")
     installed = {(each.name or "").lower(): each.version for each in distributions()}
+    if is_installed(VLLM, None):
+        engine = find_environment(VLLM, None)
+        installed[engine.package] = engine.version
     for found, remedy in missing(gpus, installed):
         yield Check("gpu", Verdict.WARN, found, remedy)
 

@@ -62,8 +62,8 @@ def test_what_the_process_writes_is_logged_and_it_ends_when_it_is_closed(caplog:
         process.call("say", "hello\nloading 10 %\rloading 90 %")
         process.close()
     assert [line.removeprefix("Stand-in: ") for line in caplog.messages if line.startswith("Stand-in: ")][1:] == [
-        "Stand-in: hello",
-        "Stand-in: loading 90 %",
+        "hello",
+        "loading 90 %",
     ]
     assert is_gone(process.pid)
     with pytest.raises(InfrastructureError, match="closed"):
