@@ -5,6 +5,7 @@ A run that is killed and loses its actors ends with the same bits.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from examples.shapes import write_shapes
 from flows.placement.seats import last_seats
 from tests.flows.tools import Driver, audit_of_live_weights, same_result
 from tests.needs import NEEDS_VLLM
+from tests.services import ROOT
+from yatt_core.engine_environments import VLLM, find_environment
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 ENGINE = "rollout.engine={kind: vllm, instances: 1, dtype: float32, max_num_seqs: 32}"
@@ -63,3 +66,21 @@ def test_it_samples_from_prompts_with_images(driver: Driver, tmp_path: Path) -> 
     with driver.ledger() as ledger:
         gaps = [value for _, value in ledger.metrics.history(run, "train_rollout_logprob_diff_max")]
     assert len(gaps) == 3 and 0 < max(gaps) < 1e-4, "the trainer sees the images that the sampler saw"
+
+
+@pytest.mark.timeout(900)
+def test_the_workflow_and_vllm_are_each_in_an_environment_of_their_own(driver: Driver) -> None:
+    """The spec that is shipped, killed while it collects and while it syncs."""
+    found = find_environment(VLLM, None)
+    assert found.folder != Path(sys.prefix) and found.version.startswith("0.32.")
+    assert not list(found.folder.glob("lib/python3*/site-packages/prefect"))
+    spec = str(ROOT / "configs" / "vllm.yaml")
+    changes = ("iterations=4", "data.prompts_per_iteration=16")
+    whole = driver.create(spec, *changes)
+    driver.drive(whole)
+    run = driver.create(spec, *changes)
+    for moment in ("collect:2", "sync:3"):
+        driver.drive_until_killed(run, moment)
+        driver.end_actors(run)
+    driver.drive(run)
+    assert same_result(driver.results(run), driver.results(whole))
