@@ -108,3 +108,25 @@ def test_records_of_calls_do_not_fill_the_heads_memory(connected: Head) -> None:
     ray.get([actor.call.remote() for _ in range(50)])
     time.sleep(3)  # Ray reports once a second
     assert ray.timeline() == []
+
+
+NOT_CONNECTED = """
+import yatt_core.cluster.control_store as store
+import ray
+from types import SimpleNamespace
+from yatt_core.errors import InfrastructureError
+# As while another thread connects: a client is there already, and the rest is not.
+ray._private.worker.global_worker.gcs_client = SimpleNamespace()
+ray._private.worker.global_worker.core_worker = None
+try:
+    store.RayControlStore().put("key", "value")
+except InfrastructureError as error:
+    print(error)
+ray.get_runtime_context()
+print(ray.is_initialized())
+"""
+
+
+def test_a_thread_that_asks_while_another_one_connects_starts_no_cluster_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", NOT_CONNECTED], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["this process is not connected to Ray", "False"], done.stdout + done.stderr

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import ray
-
-from yatt_core.cluster.gcs import ANSWER_SECONDS, asked, gcs_client
+from yatt_core.cluster.gcs import ANSWER_SECONDS, asked, gcs_client, own_namespace
 
 
 class ControlStore(Protocol):
@@ -61,5 +59,5 @@ class RayControlStore:
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         client = gcs_client()
-        namespace = ray.get_runtime_context().namespace.encode()
+        namespace = own_namespace().encode()
         return asked(lambda: getattr(client, method)(*arguments, namespace, self._seconds))

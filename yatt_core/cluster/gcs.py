@@ -111,11 +111,22 @@ def recall(namespace: str, key: str) -> str:
 
 def gcs_client() -> Any:
     """Returns the client of the connected cluster's control store. Raises `InfrastructureError` if there is none."""
+    return _connected("gcs_client")
+
+
+def own_namespace() -> str:
+    """Returns the Ray namespace in which this process looks up actors. Raises `InfrastructureError` if it is not connected."""
+    return str(_connected("core_worker").get_job_config().ray_namespace)
+
+
+def _connected(part: str) -> Any:
+    """Returns a part of this process's connection. Raises `InfrastructureError` if there is none."""
     worker: Any = ray._private.worker.global_worker
-    # Ray calls a process initialised before it has a worker, and another thread may be connecting.
-    if not hasattr(worker, "core_worker") or not hasattr(worker, "gcs_client"):
+    # Ray calls a process initialised before it has a worker, and another thread may be connecting or disconnecting.
+    found = getattr(worker, part, None) if hasattr(worker, "core_worker") else None
+    if found is None:
         raise InfrastructureError("this process is not connected to Ray")
-    return worker.gcs_client
+    return found
 
 
 def asked(question: Callable[[], Any]) -> Any:
