@@ -51,7 +51,9 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--quick", action="store_true", help="leave out tests that need a process, server, ledger, Ray or training"
+        "--quick",
+        action="store_true",
+        help="leave out tests that need a process, server, ledger, Ray or training, or are long",
     )
 
 
