@@ -89,8 +89,9 @@ def test_a_run_is_created_followed_and_stopped_through_a_real_dashboard(
     home = Home(tmp_path / "runs")
     home.folder.mkdir()
     tokens = TokenStore(home.folder)
-    token = tokens.create("alice", Role.OPERATOR)
+    tokens.users.add("alice", Role.OPERATOR)
     tokens.users.set_author("alice", True)  # the spec that is sent names a task and a reward function
+    token = tokens.create("alice", Role.OPERATOR)
     command = [sys.executable, "-m", "yatt", "--home", str(home.folder), "dashboard", "--port", "0"]
     log = tmp_path / "dashboard.log"
     with log.open("w") as output:
