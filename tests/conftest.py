@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests.grouping import VARIABLE, InOrder, sort_by_group
-from tests.quick import needs_more, refuse_processes
+from tests.quick import is_long, needs_more, refuse_processes
 
 if TYPE_CHECKING:
     from tests.recovery.nursery import Nursery
@@ -51,7 +51,9 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--quick", action="store_true", help="leave out tests that need a process, server, ledger, Ray or training"
+        "--quick",
+        action="store_true",
+        help="leave out tests that need a process, server, ledger, Ray or training, or are long",
     )
 
 
@@ -75,7 +77,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InOrder:
     return InOrder(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+    if config.getoption("quick"):
+        long = [item for item in items if is_long(item.path, item.nodeid)]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     sort_by_group(items)
 
 

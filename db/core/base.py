@@ -32,6 +32,16 @@ class Base(DeclarativeBase):
     }
 
 
+class ChainLink:
+    """The columns of a link of an audit chain; its hash covers its contents and the hash of the previous link."""
+
+    at: Mapped[int]
+    kind: Mapped[str]
+    body: Mapped[dict[str, Any]]
+    prev_hash: Mapped[str]
+    hash: Mapped[str]
+
+
 def run_key() -> Mapped[str]:
     """Returns the column of the run that a row belongs to, as part of the primary key."""
     return mapped_column(ForeignKey("run.id"), primary_key=True)

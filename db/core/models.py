@@ -12,7 +12,7 @@ from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.core.base import Base as Base
-from db.core.base import key_part, run_key
+from db.core.base import ChainLink, key_part, run_key
 from db.core.home_models import HomeEvent as HomeEvent
 from db.core.metric_models import MetricPoint as MetricPoint
 from db.core.metric_models import MetricSeries as MetricSeries
@@ -315,7 +315,7 @@ class AliasMove(Base):
     seq: Mapped[int]
 
 
-class Event(Base):
+class Event(ChainLink, Base):
     """A link of the run's audit chain; its hash covers its contents and the hash of the previous link."""
 
     __tablename__ = "event"
@@ -323,11 +323,6 @@ class Event(Base):
 
     run: Mapped[str] = run_key()
     seq: Mapped[int] = key_part()
-    at: Mapped[int]
-    kind: Mapped[str]
-    body: Mapped[dict[str, Any]]
-    prev_hash: Mapped[str]
-    hash: Mapped[str]
 
 
 class DeletedRun(Base):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -62,7 +62,9 @@ def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any])
 
     run: the row that `lock_run` returned in this transaction; a row can be used for one link only.
     """
-    event = linked(run.id, run.event_seq + 1, int(run.now), kind, body, str(run.event_hash))
+    event = linked(
+        run=run.id, seq=run.event_seq + 1, at=int(run.now), kind=kind, body=body, prev_hash=str(run.event_hash)
+    )
     values = {name: getattr(event, name) for name in EventRow.__slots__}
     connection.execute(insert(Event), values)
     connection.execute(update(Run).where(Run.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
@@ -74,25 +76,27 @@ def signature(by: str) -> dict[str, str]:
     return {"by": by} if by else {}
 
 
-def linked(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> EventRow:
+def linked(*, run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> EventRow:
     """Returns the link that follows the one with the given hash."""
-    plain = json.loads(canonical_json(body))
-    return EventRow(run, seq, at, kind, plain, prev_hash, _hash(run, seq, at, kind, plain, prev_hash))
+    unsealed = EventRow(
+        run=run, seq=seq, at=at, kind=kind, body=json.loads(canonical_json(body)), prev_hash=prev_hash, hash=""
+    )
+    return replace(unsealed, hash=_hash(unsealed))
 
 
 def first_broken(links: Sequence[EventRow]) -> int | None:
     """Returns the number of the first link that is missing or was altered; None if each follows from the previous one."""
     previous = GENESIS
     for expected, link in enumerate(links, start=1):
-        own = _hash(link.run, link.seq, link.at, link.kind, link.body, link.prev_hash)
-        if link.seq != expected or link.prev_hash != previous or link.hash != own:
+        if link.seq != expected or link.prev_hash != previous or link.hash != _hash(link):
             return expected
         previous = link.hash
     return None
 
 
-def _hash(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> str:
-    return hashlib.sha256(canonical_json([run, seq, at, kind, body, prev_hash]).encode()).hexdigest()
+def _hash(link: EventRow) -> str:
+    covered = [link.run, link.seq, link.at, link.kind, link.body, link.prev_hash]
+    return hashlib.sha256(canonical_json(covered).encode()).hexdigest()
 
 
 class Events:

@@ -42,7 +42,7 @@ class HomeEvents:
         """Returns all links, in order."""
         with self._database.read() as connection:
             rows = connection.execute(select(*HomeEvent.__table__.columns).order_by(HomeEvent.seq))
-            return [EventRow(HOME, **row._mapping) for row in rows]
+            return [EventRow(run=HOME, **row._mapping) for row in rows]
 
     def verify(self) -> int | None:
         """Returns the number of the first missing or altered link; None if the chain is intact up to its newest link."""
@@ -61,4 +61,4 @@ class HomeEvents:
         ).one_or_none()
         seq, previous = (1, GENESIS) if newest is None else (newest.seq + 1, newest.hash)
         now = int(connection.execute(select(self._database.now())).scalar_one())
-        return linked(HOME, seq, now, kind, body, previous)
+        return linked(run=HOME, seq=seq, at=now, kind=kind, body=body, prev_hash=previous)

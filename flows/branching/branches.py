@@ -7,11 +7,11 @@ of them deletes anything: a superseded line keeps its rows, experience and metri
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,14 @@ from db.write.outbox import CREATION, OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
 from flows.branching.restore_points import RestorePoints
-from flows.branching.spec_changes import PastSpecs, keys_read_by_samples, keys_read_by_updates, refuse_fixed
-from flows.delivery.outbox import creation_id, row_id, row_ids
+from flows.branching.spec_changes import (
+    PastSpecs,
+    changed_spec,
+    keys_read_by_samples,
+    keys_read_by_updates,
+    refuse_fixed,
+)
+from flows.delivery.outbox import creation_id, revision_entries, row_id
 from flows.files.storage import claim_store, store_of
 from flows.run.creation import current_spec, first_entries, write_spec
 from flows.run.description import describing_tags
@@ -229,12 +235,15 @@ def open_branch(
 # -- another spec for the same line -----------------------------------------------------------------------------------
 
 
-def revise(home: Home, run: str, overrides: Sequence[str], by: str = "") -> int:
-    """Records a spec revision, effective at the next iteration; returns the number of the revision then in force."""
+def revise(home: Home, run: str, overrides: Sequence[str], by: str = "", refusal: str | None = None) -> int:
+    """Records a spec revision, effective at the next iteration; returns the number of the revision then in force.
+
+    refusal: as for `changed_spec`.
+    """
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)
-        after = override_spec(before, overrides, f"the spec of run {run}")
+        after = changed_spec(before, overrides, run, refusal)
         if after.digest == before.digest:
             return ledger.runs.revision(run).revision
         if after.name != before.name:
@@ -250,10 +259,7 @@ def revise(home: Home, run: str, overrides: Sequence[str], by: str = "") -> int:
         _require_safe_point(ledger, home, run, before, after)
         reason = " ".join(f"--set {text}" for text in overrides)
         branch = row.current_branch
-
-        def tell(number: int) -> list[OutboxEntry]:
-            return _revision_entries(run, branch, number, after)
-
+        tell = partial(revision_entries, run, branch, spec=after)
         settle_code(after, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
         document = after.model_dump(mode="json")
         # Trackers must create a run that has never been driven before they hear of its revisions.
@@ -288,24 +294,6 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
             f"old values. Discard it with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop "
             "after the iteration"
         )
-
-
-def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list[OutboxEntry]:
-    """Returns the outbox rows of a revision: tags, and the spec as an artifact, since tracked params are immutable."""
-    if not spec.tracking.enabled:
-        return []
-    now, name = _now(), f"revision-{number}"
-    text = json.dumps(spec.model_dump(mode="json"), indent=1)
-    tags = {"yatt.spec_revision": str(number), "yatt.spec_digest": spec.digest}
-    entries = [
-        entry
-        for key in row_ids(run, branch, name)
-        for entry in (
-            OutboxEntry(f"{key}/tags", "tags", tags, now),
-            OutboxEntry(f"{key}/spec", "artifact", {"name": f"spec-{number}.json", "text": text}, now),
-        )
-    ]
-    return for_trackers(spec, entries)
 
 
 # -- a new budget -----------------------------------------------------------------------------------------------------

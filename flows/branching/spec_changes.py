@@ -9,12 +9,14 @@ to replay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from db.ledger import Ledger
 from flows.run.dotted_keys import dotted_leaves
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.naming import named_in, permit_known
+from yatt_core.spec import RunSpec, override_spec, parse_spec
+from yatt_core.spec.reading.load import anything
 
 FIXED = {
     "seed": "the order of the prompts and all random draws so far depend on it",
@@ -37,6 +39,18 @@ UNREAD_BY_UPDATES = (
 """Keys that do not affect the replay of an update; rewards and admissions are recorded with the experience."""
 UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))
 """Keys that affect neither updates nor the collection of experience."""
+
+
+def changed_spec(before: RunSpec, overrides: Sequence[str], run: str, refusal: str | None) -> RunSpec:
+    """Returns a run's spec with changes, given as KEY=VALUE.
+
+    refusal: what to do instead, if the changes may name nothing outside of the spec that it does not name itself; None
+        if they may.
+
+    Raises `ConfigurationError` for a change that is impossible or not allowed.
+    """
+    permit = anything if refusal is None else permit_known(named_in(before), refusal)
+    return override_spec(before, overrides, f"the spec of run {run}", permit)
 
 
 def changed_keys(before: RunSpec, after: RunSpec) -> list[str]:

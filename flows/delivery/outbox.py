@@ -8,20 +8,24 @@ tracking run, nested in the run's.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
+import time
 from itertools import groupby
 from typing import Protocol
 
 from db.core.engine import Fence
 from db.core.errors import Fenced, LedgerError
 from db.ledger import Ledger
-from db.write.outbox import CREATION, MLFLOW, ClaimedRow, lane_id
+from db.write.outbox import CREATION, MLFLOW, ClaimedRow, OutboxEntry, lane_id
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
+from flows.run.trackers import for_trackers
 from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
+from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.outbox")
 BATCH = 100
@@ -37,6 +41,25 @@ def row_id(run: str, branch: int, name: str) -> str:
 def row_ids(run: str, branch: int, name: str) -> list[str]:
     """Returns the ids of the same row for both of its destinations: the run's tracking run and the branch's own."""
     return [f"{run}/{name}"] if branch == 0 else [f"{run}/{name}", row_id(run, branch, name)]
+
+
+def revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list[OutboxEntry]:
+    """Returns the outbox rows of a revision: tags, and the spec as an artifact, since tracked params are immutable."""
+    if not spec.tracking.enabled:
+        return []
+    now = int(time.time() * 1000)
+    name = f"revision-{number}"
+    text = json.dumps(spec.model_dump(mode="json"), indent=1)
+    tags = {"yatt.spec_revision": str(number), "yatt.spec_digest": spec.digest}
+    entries = [
+        entry
+        for key in row_ids(run, branch, name)
+        for entry in (
+            OutboxEntry(f"{key}/tags", "tags", tags, now),
+            OutboxEntry(f"{key}/spec", "artifact", {"name": f"spec-{number}.json", "text": text}, now),
+        )
+    ]
+    return for_trackers(spec, entries)
 
 
 def creation_id(run: str, branch: int) -> str:

@@ -31,7 +31,16 @@ from flows.run.protocols import Notifier, Observer, Tracker
 from flows.schedule.reaper import DEPLOYED, FLOW
 from flows.schedule.suspension import suspend_window
 from flows.schedule.window_record import record_left, window_of_holder
-from flows.schedule.window_start import LOOK_SECONDS, PAUSED, BegunWindow, Ending, now_of, paused, refused
+from flows.schedule.window_start import (
+    LOOK_SECONDS,
+    NOBODY_AUTHORS,
+    PAUSED,
+    BegunWindow,
+    Ending,
+    now_of,
+    paused,
+    refused,
+)
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
 
@@ -125,7 +134,8 @@ def _drive(ledger: Ledger, begun: BegunWindow, parts: _Parts) -> Outcome | Endin
         try:
             if begun.changes and revision is None:
                 try:
-                    revision = revise(parts.home, begun.run, begun.changes)
+                    # Asked again under the lease: the run's spec may have changed since the window began.
+                    revision = revise(parts.home, begun.run, begun.changes, refusal=NOBODY_AUTHORS)
                 except YattError as error:
                     return refused(ledger, begun.deployed, begun.flow_run, begun.parameters, error)
             return parts.session(begun)

@@ -31,6 +31,7 @@ from prefect.states import Completed, Failed
 from db.core.errors import LedgerError
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.branching.spec_changes import changed_spec
 from flows.driver.windows import Window, moment_text
 from flows.files.storage import store_of
 from flows.gates.waiting import is_decided
@@ -40,7 +41,7 @@ from flows.run.clock import Clock, SystemClock
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
 from flows.run.owner import owner_of
-from flows.schedule.parameters import WindowParameters, WindowPlan
+from flows.schedule.parameters import WindowParameters
 from flows.schedule.reaper import reap
 from flows.schedule.schedule_times import following
 from flows.schedule.suspension import suspend_again
@@ -56,8 +57,7 @@ from flows.schedule.window_record import (
 from yatt_core.code_files import fetch_code
 from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.logs import redact
-from yatt_core.naming import named_in, permit_known
-from yatt_core.spec import RunSpec, override_spec
+from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
 MISSED, PAUSED = "Missed", "Paused"
@@ -134,7 +134,7 @@ class _Start:
         before = current_spec(self.ledger, self.run)
         try:
             plan = self.parameters.plan()
-            spec = _changed(before, plan, self.run)
+            spec = changed_spec(before, plan.changes, self.run, NOBODY_AUTHORS)
         except ConfigurationError as error:
             return refused(self.ledger, self.run, self.key, self.parameters, error)
         own = window_of(self.flow_run, plan.longest, now_of(self.clock))
@@ -183,13 +183,6 @@ class _Start:
             if line.holder is None or line.lease_expires_in <= 0 or window is None or not window.is_over(now):
                 return
             self.clock.sleep(LOOK_SECONDS)
-
-
-def _changed(spec: RunSpec, plan: WindowPlan, run: str) -> RunSpec:
-    """Returns the spec with the window's changes. Raises `ConfigurationError` for one that names more than the run's does."""
-    if not plan.changes:
-        return spec
-    return override_spec(spec, plan.changes, f"the spec of run {run}", permit_known(named_in(spec), NOBODY_AUTHORS))
 
 
 def refused(ledger: Ledger, run: str, flow_run: str, parameters: WindowParameters, error: YattError) -> Ending:

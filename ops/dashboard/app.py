@@ -43,9 +43,10 @@ from ops.people.openid import OpenIdProvider
 from ops.people.sign_in_settings import is_sign_in_required, read_settings
 from ops.people.tokens import TokenStore
 
-_ALWAYS = ("413", "421", "500", "503")
-_WITH_INPUT, _CHANGING, _WITH_BODY = ("404", "409", "422"), ("401", "403", "409"), ("400",)
-"""Statuses of errors: of every route, of those with parameters or a body, of those that change something, and with a body."""
+_ALWAYS = ("401", "403", "413", "421", "500", "503")
+"""Statuses of errors of every route: even reading may need a person, and some of it a role."""
+_WITH_INPUT, _CHANGING, _WITH_BODY = ("404", "409", "422"), ("409",), ("400",)
+"""Statuses of errors of routes with parameters or a body, of those that change something, and with a body."""
 THREADS = 12
 """Worker threads for the routes; each needs one of the ledger's fifteen connections."""
 OPENAPI_PATH = "/api/v1/openapi.json"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from yatt_core.datasets.gym import EVALUATES_RESPONSES, evaluation_refused
 from yatt_core.datasets.sources import first_answerless, first_prompts
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.prompt import Completion, Prompt
@@ -18,8 +19,11 @@ from yatt_core.rewards.functions import PartFunction, load_part
 from yatt_core.rewards.written_answers import ways_to_write
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.scheme import PROGRAMS, FunctionPart
+from yatt_core.spec.sections.data import ReasoningGymSource
 
 ROWS_PER_SOURCE = 2
+TASK_SCORE = "reasoning_gym"
+"""The function that asks a task for its own score."""
 ANSWER = "the reference answer"
 MADE_UP = {"nothing": "", "a number": "42", "a sentence": "I am not sure, but perhaps it is <answer>42</answer>."}
 """Responses that a policy may well give, by their description."""
@@ -62,6 +66,7 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
 
     Raises `ConfigurationError` for a part that fails and that would stop the run, and what reading the sources raises.
     """
+    _refuse_evaluation(spec)
     prompts = first_prompts(spec.data, spec.seed, ROWS_PER_SOURCE)
     known = {prompt.prompt_id for prompt in prompts}
     prompts += [prompt for prompt in first_answerless(spec.data, spec.seed) if prompt.prompt_id not in known]
@@ -77,6 +82,14 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
                 f"the response {trial.response!r} ({trial.given}); correct it, or set on_failure: mask"
             )
     return trials
+
+
+def _refuse_evaluation(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` for tasks whose own scoring, if a part asks it, evaluates what a policy writes."""
+    asking = [part.name for part in spec.rewards.functions if part.function == TASK_SCORE]
+    for source in spec.data.sources if asking else ():
+        if isinstance(source, ReasoningGymSource) and source.task in EVALUATES_RESPONSES:
+            raise ConfigurationError(f"rewards.parts {asking[0]!r}: {evaluation_refused(source.task)}")
 
 
 def same_for_all(spec: RunSpec, trials: Sequence[Trial]) -> Iterator[str]:

@@ -7,9 +7,9 @@ that time it worked is known for rollout instances during `collect`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from re import split
 
 from db.ledger import Ledger
 from db.write.phases import DONE, AttemptRow
@@ -17,6 +17,8 @@ from flows.placement.seats import SeatSpan, seats_during
 from ops.queries.run_list import find_line
 
 TRAINER, SYNC = "trainer", "sync"
+WORKED = re.compile(r"devices/[^/]+/(rollout|judge)_seconds")
+"""Metrics of how long an instance worked in an iteration; other metrics of devices have other forms."""
 ROLLING, LEARNING, BOTH = ("collect", "evaluate"), ("sft", "prepare", "learn", "checkpoint"), ("sync",)
 """Phases in which rollout instances work, trainer ranks work, and weights move from one to the other."""
 DEVICES = 64
@@ -133,11 +135,11 @@ def _occupant(phase: str, number: int, roles: Roles) -> tuple[str, str] | None:
 
 def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str, float]:
     """Returns the fraction of `collect` in which each instance worked, by the actor's name."""
-    keys = [each.key for each in ledger.series.keys(run) if each.key.startswith("devices/")]
+    keys = [each.key for each in ledger.series.keys(run) if WORKED.fullmatch(each.key)]
     spent: dict[str, float] = {}
     for series in ledger.series.reduced(run, keys, 1, iteration, iteration):
-        _, instance, name = series.key.split("/")
-        if name in ("rollout_seconds", "judge_seconds") and series.buckets:
+        if series.buckets:
+            instance = series.key.split("/")[1]
             spent[instance] = spent.get(instance, 0.0) + series.buckets[0].mean
     if not seconds:
         return {}
@@ -147,7 +149,7 @@ def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str,
 
 def _metrics(keys: Sequence[str]) -> tuple[str, ...]:
     """Returns the metrics of instances and of the driver's machine that show how busy they are, ordered by number."""
-    keys = sorted(keys, key=lambda key: [int(part) if part.isdigit() else part for part in split(r"(\d+)", key)])
+    keys = sorted(keys, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
     busy = [key for key in keys if key.startswith("devices/") and key.endswith(("_seconds", "/utilization_percentage"))]
     gpus = [key for key in keys if key.startswith("system/gpu_") and key.endswith("_utilization_percentage")]
     return (*busy, *gpus, *(key for key in keys if key == "system/cpu_utilization_percentage"))

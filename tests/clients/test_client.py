@@ -18,6 +18,7 @@ from yatt_client.client import events
 
 from flows.run.home import Home
 from ops.dashboard.app import create_app
+from ops.people.roles import Role
 from ops.people.tokens import TokenStore
 from tests.ops.seeding import seed_run
 from tests.services import ROOT
@@ -87,7 +88,10 @@ def test_a_run_is_created_followed_and_stopped_through_a_real_dashboard(
 ) -> None:
     home = Home(tmp_path / "runs")
     home.folder.mkdir()
-    token = TokenStore(home.folder).create("alice")
+    tokens = TokenStore(home.folder)
+    tokens.users.add("alice", Role.OPERATOR)
+    tokens.users.set_author("alice", True)  # the spec that is sent names a task and a reward function
+    token = tokens.create("alice", Role.OPERATOR)
     command = [sys.executable, "-m", "yatt", "--home", str(home.folder), "dashboard", "--port", "0"]
     log = tmp_path / "dashboard.log"
     with log.open("w") as output:

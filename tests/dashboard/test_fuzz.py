@@ -1,4 +1,6 @@
-"""The promises of the OpenAPI document hold for arbitrary requests: statuses, media types and schemas of responses.
+"""The promises of the OpenAPI document hold for arbitrary requests of each role: statuses, media types and schemas.
+
+No answer is a failure of the server, and no body is accepted that its schema refuses.
 
 Requests are drawn from the document itself, so that new routes are tested too; half of the values are within the
 document's limits, the others are arbitrary.
@@ -39,9 +41,9 @@ class Fuzzed:
         home = Home(Path(shutil.copytree(seeded.folder, folder / "runs")))
         seed_checkpoint(home, "toy-1", 1)
         app = create_app(home)
-        token = app.state.context.tokens.create("fuzz", Role.ADMIN)
         self.client = TestClient(app, base_url=ORIGIN, raise_server_exceptions=False)
-        self.headers = {"Authorization": f"Bearer {token}"}
+        tokens = {role: app.state.context.tokens.create(f"fuzz-{role}", role) for role in Role}
+        self.headers = {role: {"Authorization": f"Bearer {token}"} for role, token in tokens.items()}
         self.document = self.client.get("/api/v1/openapi.json").json()
         self.operations = [
             (method, path, operation)
@@ -49,6 +51,13 @@ class Fuzzed:
             for method, operation in operations.items()
             if not path.endswith(ENDLESS)
         ]
+
+    def accepts(self, schema: dict[str, Any], value: Any) -> bool:
+        return bool(jsonschema.Draft202012Validator(self.whole(schema)).is_valid(value))
+
+    def whole(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Returns a schema with the others that it refers to."""
+        return {**schema, "components": self.document["components"]}
 
     def resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
         name = schema.get("$ref")
@@ -117,10 +126,11 @@ def bodies(draw: st.DrawFn, fuzzed: Fuzzed, operation: dict[str, Any]) -> Any:
     body = operation.get("requestBody")
     if body is None:
         return None
-    schema = body["content"]["application/json"]["schema"]
-    return draw(
-        values(fuzzed, schema) if draw(st.booleans()) else st.dictionaries(st.text(max_size=5), anything(), max_size=3)
-    )
+    schema = fuzzed.resolved(body["content"]["application/json"]["schema"])
+    fields = {name: values(fuzzed, each) | anything() for name, each in schema.get("properties", {}).items()}
+    needed = {name: fields.pop(name) for name in schema.get("required", [])}
+    unknown = st.dictionaries(st.text(max_size=5), anything(), max_size=3)
+    return draw(values(fuzzed, schema) | st.fixed_dictionaries(needed, optional=fields) | unknown)
 
 
 def check(fuzzed: Fuzzed, data: st.DataObject, methods: Container[str]) -> None:
@@ -128,11 +138,16 @@ def check(fuzzed: Fuzzed, data: st.DataObject, methods: Container[str]) -> None:
     given_body = data.draw(bodies(fuzzed, operation))
     content = None if given_body is None else json.dumps(given_body).encode()
     asked = {name: value for name, value in query.items() if value is not None}
-    headers = fuzzed.headers | {"Content-Type": "application/json"}
+    role = data.draw(st.sampled_from(Role))
+    headers = fuzzed.headers[role] | {"Content-Type": "application/json"}
     answer = fuzzed.client.request(method.upper(), path, params=asked, content=content, headers=headers)
     where = f"{method} {path} {asked} {content!r}: {answer.status_code} {answer.text[:300]}"
     if answer.status_code == 404 and answer.json()["detail"] == "Not Found":
         return  # The drawn path matched no route.
+    assert answer.status_code < 500, where
+    if content is not None:
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert answer.status_code >= 400 or fuzzed.accepts(schema, given_body), f"accepted: {where}"
     promised = operation["responses"].get(str(answer.status_code))
     assert promised is not None, f"not promised: {where}"
     if "content" not in promised:
@@ -141,14 +156,59 @@ def check(fuzzed: Fuzzed, data: st.DataObject, methods: Container[str]) -> None:
     assert media_type in promised["content"], where
     schema = promised["content"][media_type].get("schema")
     if schema and media_type.endswith("json"):
-        document = {**schema, "components": fuzzed.document["components"]}
-        jsonschema.validate(answer.json(), document)
+        jsonschema.validate(answer.json(), fuzzed.whole(schema))
 
 
 @given(data=st.data())
 @settings(max_examples=EXAMPLES_SMOKE, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_some_reading_requests_are_answered_as_promised(fuzzed: Fuzzed, data: st.DataObject) -> None:
     check(fuzzed, data, ("get",))
+
+
+def simplest(fuzzed: Fuzzed, schema: dict[str, Any]) -> Any:
+    """Returns a value that a schema accepts, of those that requests use."""
+    schema = fuzzed.resolved(schema)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    if "anyOf" in schema:
+        return simplest(fuzzed, schema["anyOf"][0])
+    empty = {"integer": schema.get("minimum", 1), "number": 1.0, "boolean": True, "array": [], "object": {}}
+    return empty.get(schema.get("type", ""), "x" * max(1, schema.get("minLength", 1)))
+
+
+def refused_bodies(fuzzed: Fuzzed, schema: dict[str, Any]) -> Iterator[Any]:
+    """Yields bodies that a schema refuses: each field once with values of other types, and a field that there is not."""
+    schema = fuzzed.resolved(schema)
+    fields = schema.get("properties", {})
+    needed = {name: simplest(fuzzed, fields[name]) for name in schema.get("required", [])}
+    changed = [(name, value) for name in fields for value in (False, True, 1, -1, 1.5, "1", "x", [], [0], {}, None)]
+    for name, value in [*changed, ("no_such_field", 1)]:
+        if not fuzzed.accepts(schema, body := {**needed, name: value}):
+            yield body
+
+
+def test_every_body_that_the_schema_refuses_is_refused(fuzzed: Fuzzed) -> None:
+    """Before anything else is looked at: status 422, whatever there is of what the request is about."""
+    headers = fuzzed.headers[Role.ADMIN]
+    asked = 0
+    for method, template, operation in fuzzed.operations:
+        if "requestBody" not in operation:
+            continue
+        path = template.replace("{run_id}", "toy-2")
+        for name in ("iteration", "number", "branch", "revision", "pool"):
+            path = path.replace(f"{{{name}}}", "1")
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        for body in refused_bodies(fuzzed, schema):
+            answer = fuzzed.client.request(method.upper(), path, json=body, headers=headers)
+            assert answer.status_code == 422, f"{method} {path} {body}: {answer.status_code} {answer.text[:300]}"
+            asked += 1
+    assert asked > 200
+
+
+@given(data=st.data())
+@settings(max_examples=EXAMPLES_SMOKE, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_some_bodies_are_accepted_only_as_the_schema_says(fuzzed: Fuzzed, data: st.DataObject) -> None:
+    check(fuzzed, data, ("post", "put", "delete"))
 
 
 @pytest.mark.verify

@@ -24,6 +24,13 @@ from yatt_core.errors import ConfigurationError, DataError, UnreadableResponseEr
 from yatt_core.installed import failure_text
 
 OWN_OPTIONS = frozenset({"seed", "size"})
+EVALUATES_RESPONSES = frozenset(
+    {
+        "binary_matrix", "countdown", "intermediate_integration", "n_queens", "polynomial_multiplication", "puzzle24",
+        "simple_integration", "spiral_matrix", "string_insertion",
+    }
+)  # fmt: skip
+"""Tasks whose scoring evaluates a response as Python; their entries are prompts for other reward functions only."""
 TUPLE_TAG, MAPPING_TAG = "__tuple__", "__mapping__"
 
 
@@ -63,14 +70,28 @@ def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iter
         yield packed
 
 
+def evaluation_refused(task: str) -> str:
+    """Returns why responses to one of `EVALUATES_RESPONSES` are not scored by it, and what scores them instead."""
+    return (
+        f"the scoring of reasoning-gym's task {task!r} evaluates a response as Python code, which YATT does not do; use "
+        "math_equal or exact_match, which compare the response with the task's answer, or a function of your own"
+    )
+
+
 def score(response: str, row: Mapping[str, Any]) -> float:
     """Returns the task's own score of a response, usually between 0 and 1.
 
-    Raises `DataError` for a row that is not a reasoning-gym entry, and `UnreadableResponseError` if the task's
-    scoring fails: several tasks parse whatever a model wrote and raise for what they do not expect.
+    Raises `DataError` for a row that is not a reasoning-gym entry or is one of a task that evaluates responses, and
+    `UnreadableResponseError` if the task's scoring fails: several tasks parse whatever a model wrote and raise for what
+    they do not expect.
     """
     if not {"task", "options", "question", "metadata"} <= row.keys():
         raise DataError("the prompt is not a reasoning-gym entry; use another reward function")
+    metadata = row["metadata"]
+    # A task made of others asks the one that an entry names.
+    asked = {str(row["task"]), str(metadata.get("source_dataset") if isinstance(metadata, Mapping) else "")}
+    for name in sorted(asked & EVALUATES_RESPONSES):
+        raise DataError(evaluation_refused(name))
     task = _task_for_scores(row["task"], canonical_json(row["options"]))
     entry = _unpack(dict(row))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from db.core.errors import RunNotFound
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from flows import launch
+from flows.branching.branches import revise
 from flows.driver.windows import Window
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
@@ -341,6 +343,29 @@ def test_refused_parameters_change_nothing_and_say_why(home: Home, parameters: W
     assert left.body["failure_class"] == "configuration" and left.body["why"] == ending.message
     assert left.body["parameters"] == replace(parameters, window="480m").given()
     assert len(revisions(home, run)) == 1
+
+
+def test_what_a_window_names_is_judged_by_the_spec_that_it_changes(home: Home) -> None:
+    """While the window waits for the run's holder, the run's spec loses what the window's change names."""
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    named = [{"function": "os:getcwd"}]
+    revise(home, run, [f"callbacks={json.dumps(named)}"])
+    clock, released = FakeClock(), list[int]()
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, FAR, 3600.0)
+
+        def lose() -> None:
+            ledger.leases.release(fence)
+            released.append(revise(home, run, ["callbacks=[]"]))
+            clock.on_sleep = lambda: None
+
+        clock.on_sleep = lose
+        parameters = WindowParameters(overrides={"callbacks": named, "recovery.lease_seconds": 7.5})
+        ending = ending_of_window(home, run, clock, parameters=parameters)
+    assert released == [3], "the window waited"
+    assert ending.type.value == "FAILED" and "callbacks.0.function: names code" in ending.message
+    assert len(revisions(home, run)) == 3
 
 
 def test_a_held_run_keeps_its_spec(home: Home) -> None:

@@ -24,6 +24,7 @@ from tests.db.tools import SimulatedClock
 from tests.ops.seeding import commit_of
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
+from yatt_core.spec.sections.metric_names import LEAST_BUSY
 
 ROLES = roles_by_device("rrr", devices=3, ranks=2)
 
@@ -64,7 +65,8 @@ def work(
         ledger.phases.dispatch(fence, attempt)
         clock.advance(seconds)
         ledger.phases.finish(fence, attempt, {}, seconds)
-    found = (*commit_of(1).metrics, *device_metrics(usage), Metric("system/cpu_utilization_percentage", 50.0, TIMING))
+    of_machine = (Metric("system/cpu_utilization_percentage", 50.0, TIMING), Metric(LEAST_BUSY, 40.0, TIMING))
+    found = (*commit_of(1).metrics, *device_metrics(usage), *of_machine)
     ledger.commits.commit(fence, replace(commit_of(1), metrics=found))
 
 
