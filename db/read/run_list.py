@@ -90,7 +90,7 @@ class RunListReader:
         found: dict[str, dict[tuple[str, str], int]] = {}
         with self._database.read() as connection:
             for run, phase, kind, count in connection.execute(query):
-                found.setdefault(run, {})[phase, kind] = count
+                found.setdefault(run, {})[phase, str(kind)] = count
         return found
 
     def alarms(self, runs: Sequence[str]) -> dict[tuple[str, ...], int]:
@@ -145,7 +145,7 @@ class RunListReader:
             return {row[0]: row[1] for row in connection.execute(query.group_by(Checkpoint.run))}
 
 
-def _states() -> Select[tuple[str, int]]:
+def _states() -> Select[str, int]:
     return select(Run.state, func.count().label("runs")).group_by(Run.state).order_by(Run.state)
 
 

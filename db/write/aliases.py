@@ -170,7 +170,7 @@ def pointing(connection: Connection, run: str) -> dict[str, CheckpointKey]:
 _APPROVAL = Event.body["approval"].as_integer()
 
 
-def _carried_out(run: str) -> Select[tuple[int]]:
+def _carried_out(run: str) -> Select[int]:
     return select(_APPROVAL).where(Event.run == run, Event.kind == CARRIED_OUT)
 
 

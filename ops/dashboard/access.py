@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.utils import get_authorization_scheme_param
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.requests import HTTPConnection
 
 from ops.dashboard.bodies import Body
 from ops.dashboard.context import Context, Served
@@ -32,7 +33,7 @@ UNKNOWN_TOKEN = "this token is unknown, was revoked or has expired; `yatt token 
 SESSION_OVER = "this session has ended; sign in again"
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(request: HTTPConnection) -> str:
     """Returns the session cookie's name; it contains the port, since browsers share cookies among a host's ports."""
     port = request.url.port or (443 if request.url.scheme == "https" else 80)
     return f"yatt_session_{port}"
@@ -41,7 +42,7 @@ def cookie_name(request: Request) -> str:
 class _SessionCookie(APIKeyCookie):
     """Reads the session cookie of the request's port."""
 
-    async def __call__(self, request: Request) -> str | None:
+    async def __call__(self, request: HTTPConnection) -> str | None:
         """Returns the cookie's value; None if the browser sent no cookie."""
         return request.cookies.get(cookie_name(request))
 

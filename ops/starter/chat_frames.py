@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from ops.starter.recognition.recognised import Abilities
+from yatt_core.models.template_rendering import render_messages
 
 WORD, SYSTEM_WORD, TOOL_WORD = "quokka", "wombat", "numbat"
 """Words that no template contains."""
@@ -58,6 +59,6 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequ
     if tokenizer.chat_template is None:
         return ""
     try:
-        return str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True))
+        return render_messages(tokenizer, messages, tools, generates=True)
     except (TemplateError, TypeError, ValueError, KeyError):
         return ""

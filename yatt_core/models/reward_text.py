@@ -8,10 +8,8 @@ from typing import Any, Protocol
 from jinja2 import TemplateError
 
 from yatt_core.errors import DataError
+from yatt_core.models.template_rendering import render_messages
 from yatt_core.spec.template import PROMPT, RESPONSE, pieces_of
-
-TEMPLATE_DATE = "26 Jul 2024"
-"""The date given to chat templates that use one; it is constant, so that prompts are the same every day."""
 
 
 class Guard(Protocol):
@@ -67,9 +65,7 @@ def reward_tokens(
         for role, text in conversation
     ]
     try:
-        rendered = tokenizer.apply_chat_template(
-            given, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
-        )
+        rendered = render_messages(tokenizer, given)
     except TemplateError as error:
         raise DataError(f"the reward model's chat template rejects the conversation: {error}") from None
-    return control.encode(str(rendered))
+    return control.encode(rendered)

@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from yatt_core.models.reward_text import TEMPLATE_DATE
+from yatt_core.models.template_rendering import render_messages
 from yatt_core.prompts.call_syntaxes import DEFAULT, MARKS, SYNTAXES, MalformedCallError
 from yatt_core.prompts.common_prefix import common_length
 from yatt_core.prompts.control_text import ControlText
@@ -96,15 +96,7 @@ class ChatTemplate:
 
     def render_plain(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), generates: bool = True) -> str:
         """Returns a conversation of messages as chat templates take them. Nothing is guarded."""
-        return str(
-            self._tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=generates,
-                tools=list(tools) or None,
-                **{"date_string": TEMPLATE_DATE, "strftime_now": lambda _: TEMPLATE_DATE, **self._variables},
-            )
-        )
+        return render_messages(self._tokenizer, messages, list(tools) or None, generates, self._variables)
 
     @cached_property
     def takes_text(self) -> bool:

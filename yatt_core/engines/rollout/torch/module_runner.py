@@ -87,7 +87,7 @@ class ModuleRunner:
             **self._prompt_inputs(request, members, lengths, self._tensor(padded_prompts(request, members, padded))),
             # Padding may extend beyond the positions that the model supports.
             position_ids=torch.arange(padded, device=self._device)[None, :].clamp_(max=int(lengths.max())),
-            past_key_values=self._cache,
+            cache=self._cache,
             use_cache=True,
             logits_to_keep=self._tensor(ends),
         ).logits
@@ -104,7 +104,7 @@ class ModuleRunner:
             input_ids=rows.tokens[:, None],
             position_ids=positions[:, None],
             attention_mask=torch.where(shown, self._visible, self._hidden)[:, None, None, :],
-            past_key_values=self._cache,
+            cache=self._cache,
             use_cache=True,
         ).logits
         return logits[:, -1]
