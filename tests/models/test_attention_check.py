@@ -15,6 +15,7 @@ from transformers import (
     MistralForCausalLM,
 )
 from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
+from transformers.models.mistral import modeling_mistral
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import load_causal_lm, load_classifier
@@ -79,6 +80,21 @@ def test_a_reward_model_is_checked_too(tmp_path: Path) -> None:
 def test_a_model_that_says_that_fused_attention_does_not_suit_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=rf"{tmp_path}.*gemma2.*scaled_dot_product_attention"):
         load_causal_lm(str(gemma(tmp_path, 2.0)), "float32")
+
+
+def test_fused_attention_that_computes_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = modeling_mistral.eager_attention_forward
+
+    def sharper(module: Any, query: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        return reference(module, 50 * query, *rest, **more)
+
+    torch.manual_seed(0)
+    MistralForCausalLM(MistralConfig(**SIZES, initializer_range=0.5)).save_pretrained(tmp_path)
+    monkeypatch.setattr(modeling_mistral, "eager_attention_forward", sharper)
+    with pytest.raises(ConfigurationError, match=rf"{tmp_path}.*outputs of mistral are off by"):
+        load_causal_lm(str(tmp_path), "float32")
 
 
 def test_another_unknown_model_loads(tmp_path: Path) -> None:
