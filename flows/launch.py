@@ -14,7 +14,13 @@ from db.ledger import Ledger
 from flows.billing.price_file import check_prices
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
-from flows.driver.services import FindServer, SessionServices, check_surroundings, server_of_environment
+from flows.driver.services import (
+    FindServer,
+    SessionServices,
+    check_own_server,
+    check_surroundings,
+    server_of_environment,
+)
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import ended_unless_claimed, offered
 from flows.driver.start_retries import with_retries
@@ -65,9 +71,11 @@ def run_session(
     has migrated the database of the run's own one,
     `db.core.errors.LeaseHeld` if another driver holds the run, and any error that ended the session.
     """
+    if window is None:
+        check_surroundings(find_server)
     run, spec = load_run(home, name)
     if window is None:
-        check_surroundings(find_server, run, home.run_folder(run))
+        check_own_server(find_server, run, home.run_folder(run))
     check_prices(home, spec)
     tracing_settings(os.environ)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}

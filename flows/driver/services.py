@@ -49,16 +49,18 @@ def ray_namespace(ledger: Ledger, run: str) -> str:
     return f"{run}.{owner_of(ledger, run)[:OWNER_DIGITS]}"
 
 
-def check_surroundings(find_server: FindServer, run: str, folder: Path) -> None:
-    """Raises `ConfigurationError` if the run would have no Prefect server.
+def check_surroundings(find_server: FindServer) -> None:
+    """Raises `ConfigurationError` if the environment names an external Ray cluster, but there is no Prefect server."""
+    if attached():
+        _required(find_server(log.info))
 
-    The environment names an external Ray cluster, but there is no Prefect server; or the run would start one of its own,
-    whose database a newer Prefect has migrated.
+
+def check_own_server(find_server: FindServer, run: str, folder: Path) -> None:
+    """Raises `ConfigurationError` if a run would start a server of its own, whose database a newer Prefect has migrated.
 
     folder: the run's.
     """
     if attached():
-        _required(find_server(log.info))
         return
     try:
         check_database(run, prefect_server.own_database(folder))

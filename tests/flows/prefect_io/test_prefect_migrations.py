@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.driver.services import check_surroundings
+from flows.driver.services import check_own_server
 from flows.prefect_io.prefect_migrations import check_database, known_revisions, revision_of
 from flows.prefect_io.prefect_server import SharedServer, own_database
 from yatt_core.errors import ConfigurationError, ExitCode
@@ -49,7 +49,7 @@ def test_what_the_installed_prefect_has_migrated_is_in_order(tmp_path: Path) -> 
 def test_what_a_newer_prefect_has_migrated_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     database = migrated(tmp_path, "0123456789ab")
     with pytest.raises(ConfigurationError, match="newer Prefect") as refused:
-        check_surroundings(lambda _: None, "r", tmp_path)
+        check_own_server(lambda _: None, "r", tmp_path)
     assert refused.value.exit_code == ExitCode.CONFIGURATION == 2
     assert "0123456789ab" in str(refused.value) and f"mv {database.parent} {database.parent}.newer" in str(
         refused.value
@@ -61,4 +61,4 @@ def test_what_a_newer_prefect_has_migrated_is_refused_before_anything_is_started
 def test_a_server_that_runs_share_needs_no_database_of_the_run(tmp_path: Path) -> None:
     migrated(tmp_path, "0123456789ab")
     shared = SharedServer.__new__(SharedServer)
-    check_surroundings(lambda _: shared, "r", tmp_path)
+    check_own_server(lambda _: shared, "r", tmp_path)
