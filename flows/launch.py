@@ -14,7 +14,13 @@ from db.ledger import Ledger
 from flows.billing.price_file import check_prices
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
-from flows.driver.services import FindServer, SessionServices, check_surroundings, server_of_environment
+from flows.driver.services import (
+    FindServer,
+    SessionServices,
+    check_own_server,
+    check_surroundings,
+    server_of_environment,
+)
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import ended_unless_claimed, offered
 from flows.driver.start_retries import with_retries
@@ -22,6 +28,7 @@ from flows.driver.stopping import ended_in_order
 from flows.driver.windows import Window
 from flows.files.storage import claim_store, store_of
 from flows.run.callbacks import End, with_callbacks
+from flows.run.changed_versions import said_of_versions
 from flows.run.creation import first_entries, load_run
 from flows.run.home import Home
 from flows.run.lease import DRIVER, take_lease
@@ -60,12 +67,15 @@ def run_session(
     find_server: finds a Prefect server that runs share; where there is none, the run starts a server of its own.
     until: the iteration after which the session stops; None for the run's target.
 
-    Raises `ConfigurationError` if an external Ray cluster is named but there is no Prefect server,
+    Raises `ConfigurationError` if an external Ray cluster is named but there is no Prefect server, or if a newer Prefect
+    has migrated the database of the run's own one,
     `db.core.errors.LeaseHeld` if another driver holds the run, and any error that ended the session.
     """
     if window is None:
         check_surroundings(find_server)
     run, spec = load_run(home, name)
+    if window is None:
+        check_own_server(find_server, run, home.run_folder(run))
     check_prices(home, spec)
     tracing_settings(os.environ)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
@@ -93,6 +103,7 @@ def _with_callbacks_files(home: Home, run: str, spec: RunSpec) -> Path:
 
 def _drive(session: DriverSession, services: SessionServices) -> Outcome:
     """Starts the services and runs the flow, which claims the session and ends it."""
+    _say_changed_versions(session)
 
     def start() -> Outcome:
         if not session.store_is_ready:
@@ -109,6 +120,14 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
             return with_retries(session, start)
     finally:
         disconnect_ray()
+
+
+def _say_changed_versions(session: DriverSession) -> None:
+    """Says which libraries that decide prompts or results differ from those of the run's last commit."""
+    said = said_of_versions(session.context.ledger, session.context.run)
+    if said is not None:
+        log.warning("%s", said)
+        session.context.observer.warned(said)
 
 
 def _run_flow(session: DriverSession) -> Outcome:

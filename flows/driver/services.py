@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from db.ledger import Ledger
 from flows.driver.attachment import RAY_VARIABLE, attached
 from flows.driver.context import RunContext
 from flows.prefect_io import prefect_server
+from flows.prefect_io.prefect_migrations import check_database
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
 from flows.run.owner import owner_of
 from yatt_core.cluster.connect import connect_ray
@@ -51,6 +53,20 @@ def check_surroundings(find_server: FindServer) -> None:
     """Raises `ConfigurationError` if the environment names an external Ray cluster, but there is no Prefect server."""
     if attached():
         _required(find_server(log.info))
+
+
+def check_own_server(find_server: FindServer, run: str, folder: Path) -> None:
+    """Raises `ConfigurationError` if a run would start a server of its own, whose database a newer Prefect has migrated.
+
+    folder: the run's.
+    """
+    if attached():
+        return
+    try:
+        check_database(run, prefect_server.own_database(folder))
+    except ConfigurationError:
+        if find_server(log.info) is None:
+            raise
 
 
 def _required(server: SharedServer | None) -> SharedServer:
@@ -99,6 +115,8 @@ class SessionServices:
         if attached():
             return
         folder = self.context.folder
+        if self._own_server:
+            check_database(self.context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
         services = [
             ray_head_service(folder, object_store_bytes=store_bytes(self.context.spec)),

@@ -29,6 +29,8 @@ from yatt_core.run_actors.actors_state import ActorsState
 
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
+NOT_YET_RECORDED = frozenset({"tokenizers"})
+"""Facts of the environment that were added to those of commits later on."""
 
 
 @phase
@@ -221,8 +223,11 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Returns the facts that differ, each with its old and new value; a missing value is an empty string."""
-    names = sorted(before.keys() | now.keys())
+    """Returns the facts that differ, each with its old and new value; a missing value is an empty string.
+
+    A fact that commits of older versions of YATT did not record is no difference.
+    """
+    names = sorted((before.keys() | now.keys()) - (NOT_YET_RECORDED - before.keys()))
     pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

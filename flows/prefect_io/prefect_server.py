@@ -20,6 +20,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.supervisor.services import ServiceSpec
 
 NAME = "prefect"
+DATABASE_FILE = "prefect.db"
 WORKER = "worker"
 WORK_POOL = "yatt"
 PREFECT_VARIABLE = "PREFECT_API_URL"
@@ -121,7 +122,12 @@ def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceS
 
 def sqlite_address(folder: Path) -> str:
     """Returns the address of Prefect's database, an SQLite file in the folder."""
-    return f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
+    return f"sqlite+aiosqlite:///{folder / DATABASE_FILE}"
+
+
+def own_database(run_folder: Path) -> Path:
+    """Returns the file of the database of a run's own server."""
+    return run_folder / "prefect" / DATABASE_FILE
 
 
 def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str]) -> ServiceSpec:

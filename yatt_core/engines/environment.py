@@ -44,6 +44,7 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
 
         facts |= {
             "torch": torch.__version__,
+            "tokenizers": version("tokenizers"),
             "transformers": version("transformers"),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": str(torch.get_num_threads()),

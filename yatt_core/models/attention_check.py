@@ -1,6 +1,6 @@
 """Checks that a model computes the same with torch's fused attention as with transformers' reference implementation.
 
-Fused attention silently ignores what it does not support, such as Gemma-2's soft-capping of attention logits.
+Fused attention may ignore what it does not support without a word; it refuses Gemma-2's soft-capping of attention logits.
 Consumes a loaded module; raises if the two disagree on a few tokens.
 """
 
@@ -32,14 +32,20 @@ def check_attention(model: Any, folder: Path, dtype: torch.dtype | None = None) 
     model: a transformers model of a type that may be unknown, with fused attention in use.
     dtype: the precision in which it computes; None for that of its weights.
 
-    Raises `ConfigurationError` if they differ.
+    Raises `ConfigurationError` if they differ, or if fused attention refuses the model.
     """
     if is_known(model):
         return
     used = model.config._attn_implementation
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = (torch.arange(TOKENS) * 7919 % vocabulary)[None, :]
-    found = _measured(model, tokens)
+    try:
+        found = _measured(model, tokens)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{folder}: fused attention ({used}) refuses {model.config.model_type}{_suspect(model.config)}: {error}. This "
+            "model cannot be used"
+        ) from error
     model.set_attn_implementation("eager")
     try:
         wanted = _measured(model, tokens)

@@ -162,12 +162,15 @@ def _say_asked(ledger: Ledger, run: str, output: Output) -> None:
 def _detach(home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
     """Starts a driver in the background, and says how to follow it once it holds the lease."""
     from db.core.errors import LeaseHeld
+    from flows.run.changed_versions import said_of_versions
     from ops.cli.detached import start_detached
 
     with opened_ledger(home) as ledger:
         line = ledger.overview.line(run)
         if _is_driven(line):
             raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
+        if changed := said_of_versions(ledger, run):
+            message(changed)
         message(f"starting a driver of {run} in the background")
         started = start_detached(home, ledger, run, accept_drift, until)
         state = ledger.runs.find(run).state

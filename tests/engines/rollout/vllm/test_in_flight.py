@@ -29,8 +29,8 @@ def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int]
     whole, cut = [*prompt, *tokens], len(prompt) + made - 1
     cache = DynamicCache(config=old.config)
     with torch.no_grad():
-        old(input_ids=torch.tensor([whole[:cut]]), past_key_values=cache, use_cache=True)
-        logits = new(input_ids=torch.tensor([whole[cut:-1]]), past_key_values=cache, use_cache=True).logits[0]
+        old(input_ids=torch.tensor([whole[:cut]]), cache=cache, use_cache=True)
+        logits = new(input_ids=torch.tensor([whole[cut:-1]]), cache=cache, use_cache=True).logits[0]
     chosen = torch.tensor(whole[cut + 1 :])[:, None]
     return torch.log_softmax(logits.float(), dim=-1).gather(1, chosen)[:, 0].numpy()
 

@@ -1,0 +1,39 @@
+"""What is said before a run goes on with other libraries than those of its last commit."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from flows.phases.recovery import changes
+from flows.run.changed_versions import EFFECTS, changed_versions, installed
+from yatt_core.engines.environment import environment_facts
+from yatt_core.spec.reading.load import load_spec
+
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
+
+
+def test_another_version_is_named_with_what_it_may_change() -> None:
+    facts = {name: installed(name) for name in EFFECTS if installed(name)}
+    assert changed_versions(facts) == []
+    (changed,) = changed_versions(facts | {"transformers": "5.19.0", "code": "another", "threads": "64"})
+    assert str(changed).startswith(f"transformers 5.19.0 -> {version('transformers')} (may change how texts are split")
+
+
+def test_what_is_not_installed_any_more_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EFFECTS, "not-a-library", "all")
+    assert str(*changed_versions({"not-a-library": "1.0"})) == "not-a-library 1.0 -> not installed (may change all)"
+
+
+def test_libraries_that_decide_are_recorded_with_each_commit() -> None:
+    facts = environment_facts(load_spec(QUICKSTART))
+    assert {"numpy", "python", "tokenizers", "torch", "transformers"} <= facts.keys() & EFFECTS.keys()
+    assert changed_versions(facts) == []
+
+
+def test_a_fact_that_older_commits_lack_is_no_difference() -> None:
+    now = {"tokenizers": "0.23.3", "numpy": "2.4.6", "gpu": "H100"}
+    assert changes({"numpy": "2.3.5"}, now) == {"gpu": ("", "H100"), "numpy": ("2.3.5", "2.4.6")}
+    assert changes({"numpy": "2.4.6", "tokenizers": "0.22"}, now | {"gpu": ""}) == {"tokenizers": ("0.22", "0.23.3")}
