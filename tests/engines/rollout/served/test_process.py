@@ -11,16 +11,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import Pipe
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.engines.rollout.served.stand_in import NAME, start
+from tests.engines.rollout.served.stand_in import KIND, NAME, start
+from yatt_core.engine_environments import find_environment
 from yatt_core.engines.rollout.served import process as module
 from yatt_core.engines.rollout.served.answering import answer_calls
-from yatt_core.engines.rollout.served.process import EngineProcess
+from yatt_core.engines.rollout.served.process import EngineProcess, process_variables
 from yatt_core.engines.rollout.served.protocol import VERSION, Call, Greeting, receive, send
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
@@ -51,9 +54,19 @@ def test_values_and_expected_errors_come_back(process: EngineProcess) -> None:
     assert process.call("echo", 7) == 7 and not process.is_lost
 
 
-def test_an_engine_that_cannot_be_opened_tells_why() -> None:
+def test_an_engine_that_cannot_be_opened_tells_why_and_ends() -> None:
+    begun = list[EngineProcess]()
     with pytest.raises(ConfigurationError, match=r"^no such model$"):
-        start("no such model")
+        start("no such model", started=begun.append)
+    assert is_gone(begun[0].pid)
+
+
+def test_the_workflows_libraries_do_not_reach_an_environment_of_the_engines_own(tmp_path: Path) -> None:
+    own = find_environment(KIND, None)
+    given = {"PYTHONPATH": "/workflow", "VIRTUAL_ENV": "/workflow", "PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "1"}
+    found = process_variables(replace(own, separate=True, python=tmp_path / "bin" / "python"), given)
+    assert found == {"PATH": f"{tmp_path / 'bin'}:/usr/bin", "CUDA_VISIBLE_DEVICES": "1"}
+    assert process_variables(own, given)["PYTHONPATH"] == "/workflow", "YATT's own"
 
 
 def test_what_the_process_writes_is_logged_and_it_ends_when_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +139,7 @@ def test_both_sides_say_their_versions(process: EngineProcess) -> None:
 
 def test_an_engine_of_another_protocol_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VERSION", 7)
-    with pytest.raises(ConfigurationError, match=r"speaks protocol 1, and this YATT protocol 7; install"):
+    with pytest.raises(ConfigurationError, match=r"speaks protocol 1, and its actor protocol 7: .* resume it"):
         start()
 
 

@@ -30,6 +30,11 @@ PLAIN = st.recursive(
 )
 
 
+def plain(text: bytes) -> bytes:
+    """Returns a frame of a text that nobody has made."""
+    return len(text).to_bytes(8, "little") + text
+
+
 @given(PLAIN)
 def test_plain_values_arrive_as_they_were(value: Any) -> None:
     assert value_of(frame_of(value)) == value
@@ -76,8 +81,27 @@ def test_an_opening_keeps_its_settings_and_nodes(tmp_path: Path) -> None:
 
 
 def test_what_the_protocol_does_not_know_is_not_sent() -> None:
-    with pytest.raises(TypeError, match="knows no object"):
-        frame_of({"a": object()})
+    for value in (object(), b"ab", bytearray(2), range(3), {1, 2}):
+        with pytest.raises(TypeError, match=f"knows no {type(value).__name__}"):
+            frame_of({"a": value})
+
+
+def test_a_number_of_numpy_arrives_as_a_number() -> None:
+    assert value_of(frame_of((np.int64(2**40), np.float32(0.5), np.bool_(True)))) == (2**40, 0.5, True)
+
+
+def test_arrays_are_aligned() -> None:
+    for text in ("", "a", "ab" * 40):
+        _, one, other = value_of(frame_of((text, np.arange(3, dtype=np.uint64), np.arange(5.0))))
+        assert one.flags.aligned and other.flags.aligned
+
+
+def test_a_kind_of_error_that_is_not_listed_arrives_as_the_one_above_it() -> None:
+    class TooOddError(NumericError):
+        """Known to one side only."""
+
+    found = value_of(frame_of(TooOddError("odd")))
+    assert type(found) is NumericError and str(found) == "odd"
 
 
 @pytest.mark.parametrize(
@@ -90,8 +114,24 @@ def test_what_the_protocol_does_not_know_is_not_sent() -> None:
         frame_of(Span(2, 1, "h", 4, "o")).replace(b"nodes", b"modes"),
         frame_of(np.arange(9))[:-8],
         frame_of(np.arange(9)).replace(b"<i8", b"|O8"),
+        frame_of(np.arange(9)).replace(b"[9]", b"[-]").replace(b"[-]", b"-9 "),
+        frame_of(np.arange(99)).replace(b"[99]", b"[-1]"),
+        plain(b'{"record": "Span", "fields": []}'),
+        plain(b"[" * 100_000),
     ],
-    ids=["nothing", "no JSON", "no kind", "unknown record", "unknown field", "too short", "objects"],
+    ids=[
+        "nothing",
+        "no JSON",
+        "no kind",
+        "unknown record",
+        "unknown field",
+        "too short",
+        "objects",
+        "no shape",
+        "negative shape",
+        "no fields",
+        "too deep",
+    ],
 )
 def test_other_bytes_are_an_error(frame: bytes) -> None:
     with pytest.raises(InfrastructureError, match=f"no frame of protocol {VERSION}"):

@@ -57,5 +57,5 @@ def spanned_case_of(folder: Path, **settings: int) -> tuple[Case, LocalCompanion
         port = int(listener.getsockname()[1])
     spec, companions = VllmRollout(instances=1, dtype="float32", **settings), LocalCompanions()
     spanned = Spanned(Span(2, 0, HOST, port, HOST), companions)
-    engine = ServedRolloutEngine(str(folder), spec, MAX_PROMPT, MAX_NEW, spanned=spanned)
+    engine = ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, MAX_PROMPT, MAX_NEW, spanned=spanned)
     return Case("vllm", engine, lambda version: weights_of(folder, version), folder), companions

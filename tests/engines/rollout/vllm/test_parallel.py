@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -100,47 +99,3 @@ def test_nothing_is_left_of_an_engine_whose_actor_was_killed(paired_folder):
     assert all(is_gone(pid) for pid in processes)
     after = {path.name for place in ("/dev/shm", tempfile.gettempdir()) for path in Path(place).iterdir()}
     assert not {name for name in after - before if "vllm" in name or name.startswith(("psm_", "sem."))}
-
-
-class Staged:
-    """Stands in for vLLM's engine with pipeline stages, which a CPU cannot run: one batch is in flight."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.engine_core = SimpleNamespace(engine_core=self)
-        self.batch_queue, self.batch_queue_size = [1], 2
-
-    def step(self):
-        self.log.append("step")
-        logprobs = SimpleNamespace(logprobs=[-0.5], start_indices=[0])
-        span = SimpleNamespace(version="0", start=0, end=1)
-        ended = SimpleNamespace(finish_reason="stop", logprobs=logprobs, weight_versions=[span], token_ids=[1])
-        return [SimpleNamespace(request_id="0.0", outputs=[ended])] if self.log.count("step") == 2 else []
-
-    def get_num_unfinished_requests(self) -> int:
-        return 1
-
-    def pause_scheduler(self, mode: str, clear_cache: bool) -> None:
-        self.log.append(f"pause {mode} {clear_cache}")
-
-    def resume_scheduler(self) -> None:
-        self.log.append("resume")
-
-    def set_weight_version(self, version: str) -> None: ...
-
-    def collective_rpc(self, method: str, args: tuple = ()) -> None:
-        self.log.append(method)
-
-
-def test_batches_in_flight_are_finished_before_an_update(monkeypatch):
-    from yatt_core.engines.rollout.vllm import core as module
-
-    staged = Staged()
-    monkeypatch.setattr(module, "open_engine", lambda *_: staged)
-    core = module.VllmCore("", None, 0, 0)
-    core.begin_update()
-    steps = ["step"] * (2 * staged.batch_queue_size)
-    assert staged.log == ["settle_in", "pause keep False", *steps, "resume", "begin_weights"]
-    ((name, response),) = core.step().ended
-    assert (name, response.versions.tolist()) == ("0.0", [0]), "what they finished is kept"
-    assert core.step().ended == ()

@@ -95,7 +95,17 @@ class ServedRolloutEngine(WeightTaker):
         inputs = None if inputs_folder is None else str(inputs_folder)
         opening = Opening(model_path, process_settings(spec), longest, folder_version, inputs, span)
         address = "" if span is None else span.own
-        self._core = EngineProcess(launch, spec.environment, opening, address, started=join)
+        try:
+            self._core = EngineProcess(launch, spec.environment, opening, address, started=join)
+        except BaseException:
+            if spanned is not None:
+                spanned.companions.leave()
+            raise
+        try:
+            own = self._core.call("capabilities")
+        except BaseException:
+            self._end()
+            raise
         self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
@@ -109,13 +119,8 @@ class ServedRolloutEngine(WeightTaker):
             "in_flight_update": True,
             "direct_sync": True,
             "several_calls": True,
-            **self._core.call("capabilities"),
+            **own,
         }
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """Versions of Python and of the engine's packages."""
-        return self._core.versions
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -254,8 +259,11 @@ class ServedRolloutEngine(WeightTaker):
 
     def close(self) -> None:
         """Ends the engine's process. Calls in progress fail."""
-        self._core.close()
+        self._end()
         self._memory.close()
+
+    def _end(self) -> None:
+        self._core.close()
         if self._spanned is not None:
             self._spanned.companions.leave()
 

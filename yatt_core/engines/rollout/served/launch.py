@@ -12,6 +12,7 @@ from yatt_core.engine_environments import EngineKind
 class Launch:
     """How the process of a kind of engine is started.
 
+    kind: the engine.
     module: what the process runs, with the engine's Python: its `main(descriptor, parent)` calls `answering.serve`.
     variables: returns the environment variables of the process, given whether the engine runs on processors, and this
         node's address if it spans several.

@@ -17,10 +17,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import IO, Any
 
-from yatt_core.engine_environments import EngineKind, find_environment
+from yatt_core.engine_environments import EngineEnvironment, EngineKind, find_environment
 from yatt_core.engines.rollout.served import start
 from yatt_core.engines.rollout.served.launch import Launch
 from yatt_core.engines.rollout.served.protocol import (
@@ -44,9 +43,21 @@ ANSWER_SECONDS = 300.0
 """Time limit for every other call; the longest is a step that computes a whole batch of prompts."""
 END_SECONDS = 1.0
 """Time limit for the process to end by itself, after its connection was closed or in an error."""
+OF_THE_WORKFLOW = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""Would have the engine's Python import the workflow's libraries."""
 READ_BYTES = 1 << 16
 LAST_LINES, LONGEST_LINE = 16, 400
 """How many of the last lines of the log are in an error's message, and their maximum length."""
+
+
+def process_variables(found: EngineEnvironment, variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variables of an engine's process: its own programs come first, the workflow's libraries not at all.
+
+    variables: those that its kind of engine sets, and those of this process.
+    """
+    dropped = OF_THE_WORKFLOW if found.separate else ()
+    kept = {name: value for name, value in variables.items() if name not in dropped}
+    return kept | {"PATH": os.pathsep.join([str(found.python.parent), kept.get("PATH", os.defpath)])}
 
 
 class EngineProcess:
@@ -78,7 +89,7 @@ class EngineProcess:
         started: Callable[[EngineProcess], None] = lambda _: None,
     ) -> None:
         found = find_environment(launch.kind, environment)
-        variables = launch.variables(found.processors, address)
+        variables = process_variables(found, launch.variables(found.processors, address))
         self._title = launch.kind.title
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._seconds = seconds
@@ -89,20 +100,23 @@ class EngineProcess:
         with other:
             self._connection = Connection(own.detach())
             self._keeper = _Keeper(launch.kind, command, other.fileno(), variables, self._lines)
-        started(self)
-        self.versions = self._greet(found.folder)
-        self._ask(first, (opening,), OPEN_SECONDS)
+        try:
+            started(self)
+            self.versions = self._greet()
+            self._ask(first, (opening,), OPEN_SECONDS)
+        except BaseException:
+            self.close()
+            raise
 
-    def _greet(self, folder: Path) -> Mapping[str, str]:
+    def _greet(self) -> Mapping[str, str]:
         """Exchanges greetings; returns the process's versions."""
         mine = Greeting(VERSION, {"python": platform.python_version()})
         theirs = self._exchange(mine, "greeting", OPEN_SECONDS)
         if not isinstance(theirs, Greeting) or theirs.protocol != VERSION:
             spoken = theirs.protocol if isinstance(theirs, Greeting) else "none that is known"
-            self._give_up("speaks another protocol")
             raise ConfigurationError(
-                f"{folder}: its engine speaks protocol {spoken}, and this YATT protocol {VERSION}; install the "
-                f"{self._title} engine of this YATT there"
+                f"the {self._title} engine speaks protocol {spoken}, and its actor protocol {VERSION}: the two come from the "
+                "same files, so YATT was replaced while it ran; stop the run, and resume it"
             )
         log.info("%s: %s", self._title, ", ".join(f"{name} {version}" for name, version in theirs.versions.items()))
         return theirs.versions

