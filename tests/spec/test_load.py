@@ -164,7 +164,9 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
         {"kind": "jsonl", "path": "/c.jsonl"},
         {"kind": "jsonl", "path": "~/d.jsonl"},
     ]
-    write(tmp_path / "specs" / "base.yaml", tree(data={"sources": sources}, model={"kind": "folder", "path": "model"}))
+    engine = {"kind": "vllm", "dtype": "float32", "environment": "envs/vllm"}
+    base = tree(data={"sources": sources}, model={"kind": "folder", "path": "model"}, rollout__engine=engine)
+    write(tmp_path / "specs" / "base.yaml", base)
     made = load_spec(write(tmp_path / "top.yaml", {"extends": "specs/base.yaml"}))
     assert made.model.path == str(tmp_path / "specs" / "model")
     assert [source.path for source in made.data.sources] == [
@@ -173,6 +175,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
         str(tmp_path / "home" / "d.jsonl"),
     ]
     assert made.data.sources[0].held_out_path == str(tmp_path / "specs" / "b.jsonl")
+    assert made.rollout.engine.environment == str(tmp_path / "specs" / "envs" / "vllm")
 
 
 def test_options_are_passed_on_unchanged(tmp_path):
