@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from ray.util import get_node_ip_address
 from yatt_core.actors.holdings import VISIBLE
 from yatt_core.actors.presence import Presence
 from yatt_core.cluster.metering import unwrap_ray_error
-from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.rollout.served.companions import Lost, Spanned
 from yatt_core.engines.rollout.served.engine import process_settings
 from yatt_core.engines.rollout.served.process import EngineProcess
 from yatt_core.engines.rollout.served.protocol import FOLLOW, Opening
 from yatt_core.engines.rollout.served.span import Span
 from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
+from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -96,7 +97,14 @@ class Followers:
     def __init__(self, actors: Sequence[Any], term: int) -> None:
         self._actors, self._term = tuple(actors), term
 
-    def join(self, model_path: str, engine: VllmRollout, longest: int, span: Span, lost: Callable[[str], None]) -> None:
+    def join(
+        self,
+        model_path: str,
+        engine: VllmRollout,
+        longest: int,
+        span: Span,
+        lost: Lost,
+    ) -> None:
         """See `Companions`."""
         for number, actor in enumerate(self._actors, 1):
             own = replace(span, rank=number, own="")
@@ -122,10 +130,14 @@ def spanned_by(actors: Sequence[Any], term: int) -> Spanned:
     return Spanned(Span(len(actors) + 1, 0, host, port, host), Followers(actors, term))
 
 
-def _attend(served: Any, number: int, lost: Callable[[str], None]) -> None:
+def _attend(served: Any, number: int, lost: Lost) -> None:
     """Waits until a node's workers have ended, and passes on why."""
+    kind: type[YattError] = InfrastructureError
     try:
         why = str(ray.get(served))
     except ray.exceptions.RayError as error:
-        why = str(unwrap_ray_error(error, "the actor of its workers"))
-    lost(f"node {number} of the vLLM engine is lost: {why}")
+        failure = unwrap_ray_error(error, "the actor of its workers")
+        why = str(failure)
+        if isinstance(failure, ConfigurationError):
+            kind = ConfigurationError
+    lost(f"node {number} of the vLLM engine is lost: {why}", kind)

@@ -112,6 +112,13 @@ def test_another_thread_ends_the_process_with_a_reason(process: EngineProcess) -
     assert process.is_lost and is_gone(process.pid)
 
 
+def test_a_node_without_the_engine_is_an_error_of_configuration(process: EngineProcess) -> None:
+    process.end("its second node lacks vLLM", ConfigurationError)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="its second node lacks vLLM"):
+            process.call("echo", 1)
+
+
 def test_an_idle_process_that_was_ended_is_lost_at_once(process: EngineProcess) -> None:
     process.end("its second node is lost")
     assert process.is_lost and "its second node is lost" in process.wait()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, Case, weights_of
-from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.rollout.served.companions import Lost, Spanned
 from yatt_core.engines.rollout.served.engine import ServedRolloutEngine, process_settings
 from yatt_core.engines.rollout.served.process import EngineProcess
 from yatt_core.engines.rollout.served.protocol import FOLLOW, Opening
 from yatt_core.engines.rollout.served.span import Span
 from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
+from yatt_core.errors import InfrastructureError
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 HOST = "127.0.0.1"
@@ -28,12 +28,19 @@ class LocalCompanions:
     def __init__(self) -> None:
         self.process: EngineProcess | None = None
 
-    def join(self, model_path: str, engine: VllmRollout, longest: int, span: Span, lost: Callable[[str], None]) -> None:
+    def join(
+        self,
+        model_path: str,
+        engine: VllmRollout,
+        longest: int,
+        span: Span,
+        lost: Lost,
+    ) -> None:
         opening = Opening(model_path, process_settings(engine), longest, span=replace(span, rank=1))
 
         def serve() -> None:
             process = EngineProcess(VLLM_LAUNCH, None, opening, HOST, first=FOLLOW, started=self._keep)
-            lost(f"the second node is lost: {process.wait()}")
+            lost(f"the second node is lost: {process.wait()}", InfrastructureError)
 
         threading.Thread(target=serve, daemon=True).start()
 

@@ -7,18 +7,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from yatt_core.engines.rollout.served.span import Span
+from yatt_core.errors import YattError
 from yatt_core.spec.sections.accelerated import VllmRollout
+
+Lost = Callable[[str, type[YattError]], None]
+"""Told, from another thread, of the end of a node's workers: why, and the kind of error."""
 
 
 class Companions(Protocol):
     """The workers of an engine on its other nodes."""
 
-    def join(self, model_path: str, engine: VllmRollout, longest: int, span: Span, lost: Callable[[str], None]) -> None:
+    def join(
+        self,
+        model_path: str,
+        engine: VllmRollout,
+        longest: int,
+        span: Span,
+        lost: Lost,
+    ) -> None:
         """Starts the workers of all other nodes without waiting for them, in place of earlier ones.
 
         longest: maximum number of tokens of a sequence, including its prompt.
         span: node 0's view.
-        lost: called from another thread, with the reason, once a node's workers have ended.
+        lost: called once a node's workers have ended.
         """
 
     def leave(self) -> None:

@@ -32,7 +32,7 @@ from yatt_core.engines.rollout.served.protocol import (
     receive,
     send,
 )
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.orphans import SIGNALS
 from yatt_core.progress import advanced
 
@@ -74,8 +74,8 @@ class EngineProcess:
     `versions`: of Python and the engine's packages, as its process told them.
 
     Raises what opening the engine raises, `ConfigurationError` for an environment that lacks the engine or has a wrong
-    version of it, and `InfrastructureError` if the process ends or does not answer. After that, every call raises the
-    same `InfrastructureError`.
+    version of it, and `InfrastructureError` if the process ends or does not answer. After that, every call raises an
+    `InfrastructureError`, unless `end` was called with another kind.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class EngineProcess:
         self._seconds = seconds
         self._lost = ""
         self._why = ""
+        self._kind: type[YattError] = InfrastructureError
         command = [str(found.python), "-X", "faulthandler", "-P", start.__file__, launch.module]
         own, other = socket.socketpair()
         with other:
@@ -135,9 +136,14 @@ class EngineProcess:
         """Returns what a method of the opened object returns. Raises what it raises."""
         return self._ask(method, arguments, self._seconds)
 
-    def end(self, why: str) -> None:
-        """Ends the process at once, from any thread: the call in progress, or else the next one, fails with this reason."""
-        self._why = self._why or why
+    def end(self, why: str, kind: type[YattError] = InfrastructureError) -> None:
+        """Ends the process at once, from any thread: the call in progress, or else the next one, fails with this reason.
+
+        kind: of the error that such calls raise.
+        """
+        if not self._why:
+            self._why = why
+            self._kind = kind
         self._keeper.process.kill()
 
     def wait(self) -> str:
@@ -154,7 +160,7 @@ class EngineProcess:
     def _ask(self, method: str, arguments: tuple[Any, ...], seconds: float) -> Any:
         """Returns what a call returns. Raises what it raises."""
         if self._lost:
-            raise InfrastructureError(self._lost)
+            raise self._kind(self._lost)
         answer: Answer = self._exchange(Call(method, arguments), method, seconds)
         if answer.error is not None:
             raise answer.error
@@ -179,7 +185,7 @@ class EngineProcess:
             self._give_up(f"was interrupted in {what!r}")
             raise
 
-    def _give_up(self, what: str) -> InfrastructureError:
+    def _give_up(self, what: str) -> YattError:
         """Ends the process and returns the error that says why."""
         self._connection.close()
         # A process that has ended by itself tells more by its exit code than by being killed.
@@ -190,7 +196,7 @@ class EngineProcess:
         self._lost = "\n".join(
             [f"{told}; the last lines of its log:" if lines else f"{told}; it logged nothing", *lines]
         )
-        return InfrastructureError(self._lost)
+        return self._kind(self._lost)
 
 
 class _Keeper:
