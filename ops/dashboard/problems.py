@@ -14,9 +14,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route
 
 from db.core.errors import (
     AnnotationRefused,
@@ -118,10 +118,8 @@ def _http(request: Request, error: Any) -> JSONResponse:
 
 def _methods(request: Request) -> set[str]:
     """Returns the methods that the requested path supports."""
-    routes = (route for route in request.app.routes if isinstance(route, Route))
-    return {
-        method for route in routes if route.matches(request.scope)[0] != Match.NONE for method in route.methods or ()
-    }
+    routes = (route for route in iter_route_contexts(request.app.routes) if route.methods)
+    return {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
 
 
 def _mistake(found: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 
 from flows.run.home import Home
@@ -44,8 +45,8 @@ def test_only_the_known_forms_are_missing_from_the_document(client: TestClient) 
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     hidden = {
         (method, route.path)
-        for route in client.app.routes  # type: ignore[attr-defined]
-        for method in (getattr(route, "methods", None) or set()) - SAFE_METHODS
+        for route in iter_route_contexts(client.app.routes)  # type: ignore[attr-defined]
+        for method in (route.methods or set()) - SAFE_METHODS
         if method.lower() not in paths.get(route.path, {})
     }
     forms = {f"/runs/{{run_id}}/{action}" for action in ACTIONS}

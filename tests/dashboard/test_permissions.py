@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from fastapi.testclient import TestClient
 
 from flows.run.home import Home
@@ -28,9 +28,11 @@ NEEDS = {"promote": Permission.APPROVE, "delete": Permission.ADMINISTER}
 """The routes that need more than to operate, by the end of their paths."""
 
 
-def routes(app: FastAPI) -> list[APIRoute]:
-    found = [route for route in app.routes if isinstance(route, APIRoute)]
-    others = {getattr(route, "path", "") for route in app.routes if not isinstance(route, APIRoute)}
+def routes(app: FastAPI) -> list[RouteContext]:
+    """Returns all routes, those of included routers too, each as it is served."""
+    every = list(iter_route_contexts(app.routes))
+    found = [route for route in every if isinstance(route.original_route, APIRoute)]
+    others = {route.path for route in every if route not in found}
     assert others == {"/api/v1/openapi.json", "/static"}
     return found
 
@@ -40,7 +42,7 @@ def declared(dependant: Dependant) -> set[Permission]:
     return below | ({DECLARED[dependant.call]} if dependant.call in DECLARED else set())
 
 
-def needed(route: APIRoute) -> Permission | None:
+def needed(route: RouteContext) -> Permission | None:
     """Returns the most that a route declares."""
     found = declared(route.dependant)
     return max(found, key=list(Permission).index) if found else None

@@ -14,7 +14,7 @@ from db.core.errors import DeletionRefused, Fenced, RunNotFound
 from db.core.models import Base, DeletedRun
 from db.ledger import Ledger
 from db.write.aliases import CheckpointKey
-from db.write.events import GENESIS, _hash
+from db.write.events import GENESIS, EventRow, _hash
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow, ChoiceRow, WaveRow
 from db.write.runs import Parent
@@ -70,7 +70,7 @@ def test_a_deleted_run_leaves_its_record_and_nothing_else(ledger: Ledger, run: s
     previous = GENESIS
     for link in made.links:  # the chain is whole, and its last link is the deletion
         assert link["prev_hash"] == previous
-        previous = _hash(*(link[name] for name in ("run", "seq", "at", "kind", "body", "prev_hash")))
+        previous = _hash(EventRow(**link))
         assert link["hash"] == previous
     assert made.links[-1]["kind"] == "deleted" and made.links[-1]["body"]["by"] == "ann"
     ledger.deletions.cleaned(run)
