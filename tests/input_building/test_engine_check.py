@@ -42,9 +42,9 @@ def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> 
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "gemma2", "mistral"])
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "gemma3_text", "mistral"])
 def test_folders_that_transformers_loads_pass(tmp_path: Path, kind: str) -> None:
-    sizes = {"head_dim": 8} if kind in ("qwen3", "gemma2") else {}
+    sizes = {"head_dim": 8} if kind in ("qwen3", "gemma3_text") else {}
     folder = make_folder(tmp_path / "model", kind, **sizes)
     load_causal_lm(str(folder), "float32")
     check_engines(spec_of(folder, tmp_path))
@@ -161,8 +161,8 @@ def test_layers_without_attention_are_refused_for_decoding_and_packing(tmp_path:
 
 
 def test_megatron_refuses_other_families_and_unequal_parts(tmp_path: Path) -> None:
-    gemma, qwen = make_folder(tmp_path / "gemma", "gemma2", head_dim=8), make_folder(tmp_path / "qwen")
-    with pytest.raises(ConfigurationError, match="trains llama, qwen2, qwen3, but the model is 'gemma2'"):
+    gemma, qwen = make_folder(tmp_path / "gemma", "gemma3_text", head_dim=8), make_folder(tmp_path / "qwen")
+    with pytest.raises(ConfigurationError, match="trains llama, qwen2, qwen3, but the model is 'gemma3_text'"):
         check_folder(gemma, Opener(trainer=MegatronTrainer(data_parallel_size=1)))
     with pytest.raises(ConfigurationError, match="2 does not divide the model's 1 key/value heads"):
         check_folder(qwen, Opener(trainer=MegatronTrainer(data_parallel_size=1, tensor_model_parallel_size=2)))

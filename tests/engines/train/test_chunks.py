@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen2Config, Qwen2ForCausalLM
 
 from tests.engines.train.largest import Largest
 from tests.engines.train.support import make_spec, random_task, update, weights_of
@@ -117,15 +117,15 @@ def test_a_loss_of_whole_responses_has_the_same_gradients_in_chunks(
     torch.testing.assert_close(gradients(), whole, atol=1e-6 * float(whole.abs().max()), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["qwen2-tied", "gemma2"])
+@pytest.mark.parametrize("name", ["qwen2-tied", "gemma3_text"])
 @pytest.mark.parametrize("entropy", ["none", "metric", "loss"])
 def test_chunks_give_the_gradients_of_the_whole(name: str, entropy: Any, request: pytest.FixtureRequest) -> None:
-    """Gemma-2 caps its logits after the head, in each chunk too."""
+    """Gemma-3 can cap its logits after the head, in each chunk too."""
 
     def gradients() -> list[torch.Tensor]:
         torch.manual_seed(0)
-        capped = Gemma2Config(**SIZES, final_logit_softcapping=0.5)
-        model = Gemma2ForCausalLM(capped).eval() if name == "gemma2" else make_model(name)
+        capped = Gemma3TextConfig(**SIZES, final_logit_softcapping=0.5)
+        model = Gemma3ForCausalLM(capped).eval() if name == "gemma3_text" else make_model(name)
         batches = [assemble(groups(), np.arange(12)), assemble(groups(), np.arange(0))]
         PolicyForward(model, 0.7, "float32").backward(batches, token_loss, entropy)
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

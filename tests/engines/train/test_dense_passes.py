@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
@@ -170,14 +170,14 @@ def test_a_batch_without_counted_tokens_changes_nothing() -> None:
 
 def test_models_of_other_kinds_are_left_to_transformers() -> None:
     assert [why_general(make_model(name)) for name in MODELS] == [""] * 4
-    gemma = Gemma2ForCausalLM(Gemma2Config(**SIZES))
+    gemma = Gemma3ForCausalLM(Gemma3TextConfig(**SIZES))
     windowed = Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1))
     gelu = LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu"))
     scaled = LlamaForCausalLM(
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
     )
     reasons = [why_general(model) for model in (gemma, windowed, gelu, scaled)]
-    assert "gemma2" in reasons[0]
+    assert "gemma3_text" in reasons[0]
     assert "layers" in reasons[1]
     assert "gelu" in reasons[2]
     assert "dynamic" in reasons[3]
@@ -209,6 +209,6 @@ def test_the_trainer_picks_the_fast_path_by_default_and_reports_it(tmp_path: Pat
 
 
 def test_a_folder_of_another_kind_is_named_with_the_reason(tmp_path: Path) -> None:
-    Gemma2Config(**SIZES).save_pretrained(tmp_path)
+    Gemma3TextConfig(**SIZES).save_pretrained(tmp_path)
     said = environment_facts(make_spec(), str(tmp_path))["arithmetic"]
-    assert said.startswith("general: gemma2 ") and said.endswith(" llama, qwen2, qwen3")
+    assert said.startswith("general: gemma3_text ") and said.endswith(" llama, qwen2, qwen3")

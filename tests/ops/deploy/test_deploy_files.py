@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from ops.cli.commands.services.group import DASHBOARD_PORT, MLFLOW_PORT, PREFECT_PORT
 from ops.cli.main import UsageError, app
+from yatt_core.engine_environments import ENGINES, VLLM
 from yatt_core.errors import ExitCode
 
 ROOT = Path(__file__).parents[3]
@@ -213,6 +214,9 @@ def test_the_image_uses_existing_extras_and_files() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {extra for group in re.findall(r"EXTRAS=([\w,-]+)", text) for extra in group.split(",")}
     assert {"s3", "postgresql", "server"} <= named <= project["optional-dependencies"].keys()
+    assert set(re.findall(r"VLLM=([\w-]+)", text)) <= VLLM.packages.keys(), "what may provide vLLM"
+    assert f"{ENGINES}/{VLLM.name}" in text, "where YATT looks for it"
+    assert all((ROOT / name).exists() for name in re.findall(r"/opt/yatt/([\w.-]+\.txt)", text))
     assert f"-t {IMAGE} " in text
     assert re.search(r"^USER yatt$", text, re.MULTILINE), "not run as root"
     assert re.search(r"apt-get install [^\n]*\bwget\b", text), "KubeRay's probes call it"
