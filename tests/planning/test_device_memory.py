@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.needs import NEEDS_MEGATRON, NEEDS_VLLM
 from tests.planning.examples import CONFIGS, SMALL_JUDGE, cluster
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
@@ -123,7 +123,8 @@ def test_a_response_that_takes_all_positions_is_refused() -> None:
         check_sizes(replace(roles, policy=replace(roles.policy, max_positions=response)))
 
 
-@pytest.mark.skipif(find_spec("megatron") is None, reason="the spec trains with Megatron-Core")
+@NEEDS_VLLM
+@NEEDS_MEGATRON
 def test_a_model_of_72_billion_parameters_lacks_only_devices(tmp_path: Path) -> None:
     sizes = yaml.safe_load((CONFIGS / "plan-72b-grpo.yaml").read_text())["model"]
     names = {
