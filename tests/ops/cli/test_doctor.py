@@ -131,7 +131,7 @@ def test_vllms_environment(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert missing.verdict == "ok" and "docs/vllm.md" in missing.found
     (tmp_path / "engines" / "vllm").mkdir(parents=True)
     (broken,) = machine.look_at_engines(home)
-    assert broken.verdict == "warn" and "pip install 'vllm==0.32.*'" in broken.remedy
+    assert broken.verdict == "warn" and "pip install 'vllm" in broken.remedy
 
 
 def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:

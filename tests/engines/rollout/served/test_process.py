@@ -19,12 +19,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.engines.rollout.served.stand_in import KIND, NAME, start
+from tests.engines.rollout.served.stand_in import KIND, NAME, STAND_IN, start
 from yatt_core.engine_environments import find_environment
 from yatt_core.engines.rollout.served import process as module
 from yatt_core.engines.rollout.served.answering import answer_calls
 from yatt_core.engines.rollout.served.process import EngineProcess, process_variables
-from yatt_core.engines.rollout.served.protocol import VERSION, Call, Greeting, receive, send
+from yatt_core.engines.rollout.served.protocol import VERSION, Call, Greeting, Opening, receive, send
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 SECONDS = 20.0
@@ -67,6 +67,14 @@ def test_the_workflows_libraries_do_not_reach_an_environment_of_the_engines_own(
     found = process_variables(replace(own, separate=True, python=tmp_path / "bin" / "python"), given)
     assert found == {"PATH": f"{tmp_path / 'bin'}:/usr/bin", "CUDA_VISIBLE_DEVICES": "1"}
     assert process_variables(own, given)["PYTHONPATH"] == "/workflow", "YATT's own"
+
+
+def test_a_python_that_cannot_run_the_engines_side_is_an_error_of_configuration() -> None:
+    broken = replace(STAND_IN, module="no_such_module")
+    with pytest.raises(
+        ConfigurationError, match=rf"(?s)^{sys.prefix}: .*exit code 1.*No module named 'no_such_module'"
+    ):
+        EngineProcess(broken, None, Opening("", {}, 1))
 
 
 def test_what_the_process_writes_is_logged_and_it_ends_when_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any
 
 from yatt_core.engine_environments import EngineEnvironment, EngineKind, find_environment
@@ -103,16 +104,21 @@ class EngineProcess:
             self._keeper = _Keeper(launch.kind, command, other.fileno(), variables, self._lines)
         try:
             started(self)
-            self.versions = self._greet()
+            self.versions = self._greet(found.folder)
             self._ask(first, (opening,), OPEN_SECONDS)
         except BaseException:
             self.close()
             raise
 
-    def _greet(self) -> Mapping[str, str]:
+    def _greet(self, folder: Path) -> Mapping[str, str]:
         """Exchanges greetings; returns the process's versions."""
         mine = Greeting(VERSION, {"python": platform.python_version()})
-        theirs = self._exchange(mine, "greeting", OPEN_SECONDS)
+        try:
+            theirs = self._exchange(mine, "greeting", OPEN_SECONDS)
+        except InfrastructureError as error:
+            if not self._why and self._keeper.process.returncode > 0:
+                raise ConfigurationError(f"{folder}: its Python cannot run an engine's process: {error}") from error
+            raise
         if not isinstance(theirs, Greeting) or theirs.protocol != VERSION:
             spoken = theirs.protocol if isinstance(theirs, Greeting) else "none that is known"
             raise ConfigurationError(
