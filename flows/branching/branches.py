@@ -46,6 +46,7 @@ from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, override_spec
+from yatt_core.spec.availability import unavailable
 from yatt_core.tools.registry import check_tools
 
 LEASE_SECONDS = 600.0
@@ -251,6 +252,9 @@ def revise(home: Home, run: str, overrides: Sequence[str], by: str = "", refusal
                 f"--set name: run {run} keeps its name; `yatt fork --name` creates a run with another"
             )
         _refuse_change(before, after, row.iteration, home.run_folder(run))
+        known = unavailable(before)
+        if lacking := [line for line in unavailable(after) if line not in known]:
+            raise ConfigurationError("\n".join(lacking))
         if after.storage != before.storage:
             raise ConfigurationError(
                 f"--set storage.url: cannot change, since run {run} has its checkpoints and experience at "
