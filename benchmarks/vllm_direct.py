@@ -26,7 +26,7 @@ def least_seconds(file: Path) -> float:
         core.submit(request, names, "")
         missing = len(names)
         while missing:
-            missing -= len(core.step().ended)
+            missing -= len(core.step(1).ended)
         least = min(least, time.perf_counter() - started)
     return least
 

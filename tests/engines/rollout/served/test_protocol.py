@@ -22,7 +22,7 @@ from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.wire.buckets import buckets_of
 from yatt_core.wire.support import Support
 
-FORMAT = "981a"
+FORMAT = "e3ae"
 """Begins the digest of the names and types of all records' fields, in version 1."""
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
@@ -57,7 +57,7 @@ def test_requests_and_responses_arrive_as_they_were() -> None:
         versions=np.full(2, 7, np.int32),
         support=Support(np.arange(3, dtype=np.int32), np.array([1, 2], np.int32)),
     )
-    step = Step((("0.1", response), ("0.2", NumericError("not finite"))), 2, 0.5)
+    step = Step((("0.1", response), ("0.2", NumericError("not finite"))), 1, 2, 0.5)
     found_request, found = value_of(frame_of((request, Answer(step))))
     assert found_request.prompts[0].tolist() == [0, 1, 2] and int(found_request.seeds[0, 0]) == 2**63 + 1
     assert (found_request.stop_tokens, found_request.limits, found_request.media) == ((1,), None, ())

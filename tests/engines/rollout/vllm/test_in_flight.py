@@ -10,6 +10,7 @@ from transformers import DynamicCache
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of
 from tests.engines.rollout.vllm.reference import module_with, token_log_probs
 from tests.needs import NEEDS_VLLM
+from yatt_core.engines.rollout.served import engine as module
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.pieces import join_pieces
 
@@ -35,7 +36,8 @@ def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int]
     return torch.log_softmax(logits.float(), dim=-1).gather(1, chosen)[:, 0].numpy()
 
 
-def test_responses_in_flight_continue_as_the_policy_says(policy_case):
+def test_responses_in_flight_continue_as_the_policy_says(policy_case, monkeypatch):
+    monkeypatch.setattr(module, "MOST_STEPS", 1)  # so that each look at the stream is a step
     policy, case = policy_case
     case.engine.update_weights(case.weights(0), 0)
     request = request_of(prompts_of([40, 7]), samples=2, stop_tokens=(), max_new_tokens=MAX_NEW)

@@ -32,6 +32,9 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket
 from yatt_core.wire.transfer_plan import Rectangle
 
+MOST_STEPS = 8
+"""Of one call, unless a response ends before. A new request or new weights wait for them; with fewer, an engine of a small model
+would spend a share of its time on calls."""
 OF_YATT = {"kind", "instances", "environment"}
 """Keys of an engine's section that its process does not get."""
 
@@ -110,7 +113,7 @@ class ServedRolloutEngine(WeightTaker):
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
         self._memory, self._spoilt = BucketMemory(), False
-        self._work, self._most_sequences = Work(), spec.max_num_seqs
+        self._work = Work()
         self._version = folder_version
         self._recomputes = spec.in_flight_update == "recompute"
         self._capabilities = {
@@ -310,10 +313,10 @@ class ServedRolloutEngine(WeightTaker):
             raise InfrastructureError(
                 f"the {self._title} rollout engine lost its weights in a failed update; sync it again"
             )
-        step: Step = self._core.call("step")
+        step: Step = self._core.call("step", MOST_STEPS)
         advanced()
-        done, sequences = self._work, min(step.sequences, self._most_sequences)
-        self._work = Work(done.steps + 1, done.sequence_steps + sequences, done.seconds + step.seconds)
+        done = self._work
+        self._work = Work(done.steps + step.steps, done.sequence_steps + step.sequences, done.seconds + step.seconds)
         for name, ended in step.ended:
             arrived, row = self._open.pop(name)
             arrived.append((row, ended))

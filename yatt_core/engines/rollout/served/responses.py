@@ -35,14 +35,16 @@ Ended = Response | NumericError | InfrastructureError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step did.
+    """What one call's steps did.
 
-    ended: the responses that it finished, by the name of their request.
-    sequences: number of sequences that were waiting for it.
-    seconds: its duration.
+    ended: the responses that they finished, by the name of their request.
+    steps: their number.
+    sequences: number of sequences processed, summed over the steps.
+    seconds: their duration.
     """
 
     ended: tuple[tuple[str, Ended], ...]
+    steps: int
     sequences: int
     seconds: float
 

@@ -65,12 +65,17 @@ class VllmCore:
             for seed in request.seeds[place].tolist():
                 self._engine.add_request(next(named), asked, sampling_of(request, limits[place], seed))
 
-    def step(self) -> Step:
-        """Steps the engine once."""
-        started, sequences = time.perf_counter(), self._engine.get_num_unfinished_requests()
-        self._advance()
+    def step(self, most: int) -> Step:
+        """Steps the engine until something has ended, at most as often as is asked."""
+        started = time.perf_counter()
+        steps = 0
+        sequences = 0
+        while steps < most and not self._ended:
+            sequences += min(self._engine.get_num_unfinished_requests(), self._settings.max_num_seqs)
+            self._advance()
+            steps += 1
         ended, self._ended = tuple(self._ended), []
-        return Step(ended, sequences, time.perf_counter() - started)
+        return Step(ended, steps, sequences, time.perf_counter() - started)
 
     def abort(self, names: Sequence[str]) -> None:
         """Aborts the given responses."""

@@ -50,6 +50,19 @@ def test_batches_in_flight_are_finished_before_an_update(monkeypatch):
     core.begin_update({})
     steps = ["step"] * (2 * staged.batch_queue_size)
     assert staged.log == ["settle_in", "pause keep False", *steps, "resume", "begin_weights"]
-    ((name, response),) = core.step().ended
+    ((name, response),) = core.step(1).ended
     assert (name, response.versions.tolist()) == ("0.0", [0]), "what they finished is kept"
-    assert core.step().ended == ()
+    assert core.step(1).ended == ()
+
+
+def test_a_call_steps_until_a_response_ends_or_as_often_as_is_asked(monkeypatch):
+    from yatt_core.engines.rollout.vllm import core as module
+
+    staged = Staged()
+    monkeypatch.setattr(module, "open_engine", lambda *_: staged)
+    monkeypatch.setattr(module, "Pictures", lambda *_: None)
+    core = module.VllmCore(Opening("", process_settings(VllmRollout()), 0, 0))
+    done = core.step(8)
+    assert (done.steps, done.sequences, len(done.ended)) == (2, 2, 1)
+    done = core.step(3)
+    assert (done.steps, done.sequences, done.ended) == (3, 3, ())
