@@ -1,5 +1,5 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (15 to 40 minutes)
-# make quick  only the tests without processes, servers, ledger, Ray or training (at most a minute)
+# make quick  only the tests without processes, servers, ledger, Ray or training (about a minute)
 # make proof  compare a run killed twice with an undisturbed one: equal digests (at most 5 minutes)
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (3 hours)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
