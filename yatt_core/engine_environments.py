@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -59,6 +59,7 @@ class EngineEnvironment:
     version: of the package.
     processors: whether the package is the one for machines without accelerators.
     separate: whether it is another one than YATT's own.
+    places: its folders of packages.
     """
 
     folder: Path
@@ -67,6 +68,7 @@ class EngineEnvironment:
     version: str
     processors: bool
     separate: bool
+    places: tuple[str, ...]
 
 
 def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
@@ -114,6 +116,7 @@ def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
         version=version,
         processors=package == kind.on_processors,
         separate=folder != own,
+        places=tuple(places),
     )
 
 
@@ -148,15 +151,15 @@ def _to_install(kind: EngineKind, folder: Path) -> str:
     return f"`{folder}/bin/pip install {' '.join((first, *kind.needs))}`{instead}; docs/{kind.name}.md"
 
 
-def _version_of(package: str, places: list[str]) -> str:
+def _version_of(package: str, places: Sequence[str]) -> str:
     """Returns the version of a package in folders of packages; an empty string if it is in none of them."""
-    found = next(iter(distributions(name=package, path=places)), None)
+    found = next(iter(distributions(name=package, path=list(places))), None)
     return "" if found is None else found.version
 
 
 def version_in(environment: EngineEnvironment, package: str) -> str:
     """Returns the version of a package in an environment; an empty string if it is not installed there."""
-    return _version_of(package, [str(place) for place in _places(environment.folder)])
+    return _version_of(package, environment.places)
 
 
 def _python_of(folder: Path) -> tuple[int, int] | None:

@@ -31,9 +31,9 @@ from yatt_core.run_actors.actors_state import ActorsState
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
 NOT_YET_RECORDED = frozenset({"tokenizers"})
+"""Facts of the environment that were added to those of commits later on."""
 NOT_EVERYWHERE = tuple(VLLM.packages)
 """Begin the names of facts that a node without vLLM's environment does not know."""
-"""Facts of the environment that were added to those of commits later on."""
 
 
 @phase
