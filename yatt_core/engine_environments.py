@@ -129,10 +129,10 @@ def is_installed(kind: EngineKind, given: str | None) -> bool:
     return True
 
 
-def runs_on_processors(kind: EngineKind, given: str | None) -> bool:
-    """Returns whether an engine would run on the cores of processors; False if it is not installed. given: as above."""
+def runs_on_accelerators(kind: EngineKind, given: str | None) -> bool:
+    """Returns whether an engine would run on accelerators; False if it is not installed. given: as above."""
     try:
-        return find_environment(kind, given).processors
+        return not find_environment(kind, given).processors
     except ConfigurationError:
         return False
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from yatt_core.engine_environments import VLLM, is_installed, runs_on_processors
+from yatt_core.engine_environments import VLLM, runs_on_accelerators
 from yatt_core.engines.folder_check import Opener, check_folder, own_code
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.given_models import POLICY_KEY
@@ -82,7 +82,7 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
 
 def _on_processors(engine: VllmRollout) -> bool:
     """Returns whether an engine runs on the cores of processors; of one that is not installed, that alone is said."""
-    return not is_installed(VLLM, engine.environment) or runs_on_processors(VLLM, engine.environment)
+    return not runs_on_accelerators(VLLM, engine.environment)
 
 
 def check_invariance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]) -> None:
