@@ -35,6 +35,7 @@ from flows.run.home import Home
 from flows.run.lease import DRIVER, take_lease
 from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
+from flows.run.repositories import require_repositories
 from yatt_core.cluster.connect import disconnect_ray
 from yatt_core.code_files import fetch_code, settle_code
 from yatt_core.errors import AwayError
@@ -75,6 +76,7 @@ def run_session(
     if window is None:
         check_surroundings(find_server)
     run, spec = load_run(home, name)
+    require_repositories(home.folder, home.run_folder(run), spec)
     if window is None:
         check_own_server(find_server, run, home.run_folder(run))
     check_prices(home, spec)

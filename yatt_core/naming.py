@@ -1,4 +1,4 @@
-"""What a spec names that lies outside of it: code, files and folders, addresses, and secrets.
+"""What a spec names that lies outside of it: code, files and folders, addresses, secrets, and repositories.
 
 Pure. Sections mark the fields whose values name something; the marks are in the JSON schema as `x-names`. Consumes a
 section; produces what it names, so that a spec can be refused that names more than its author may.
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, to_jsonable_python
 
 from yatt_core.errors import ConfigurationError
 
-Kind = Literal["code", "path", "url", "secret"]
+Kind = Literal["code", "path", "url", "secret", "repository"]
 MARK = "x-names"
 """The key of the mark in the JSON schema."""
 WORDS: Mapping[Kind, str] = {
@@ -24,6 +24,7 @@ WORDS: Mapping[Kind, str] = {
     "path": "a file or folder",
     "url": "an address",
     "secret": "where a secret is",
+    "repository": "a repository of the Hub",
 }
 """What something of a kind is called in messages."""
 

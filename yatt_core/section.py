@@ -6,13 +6,22 @@ Also the base of every model of given values, which takes no boolean for a numbe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
 
 KIND = "kind"
 """The key that selects one of several kinds of a section."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultKind:
+    """Marks a field without a default: the kind of a section that names none."""
+
+    kind: str
 
 
 class GivenModel(BaseModel):
@@ -42,13 +51,18 @@ class SpecModel(GivenModel):
     @classmethod
     def with_default_kinds(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Gives a section without a kind the kind of its default, so that one of its keys can be set on its own."""
-        kinds = {name: getattr(field.default, KIND, None) for name, field in cls.model_fields.items() if name in tree}
+        kinds = {name: _default_kind(field) for name, field in cls.model_fields.items() if name in tree}
         return {
             name: {KIND: kinds[name], **value}
             if kinds.get(name) and isinstance(value, Mapping) and KIND not in value
             else value
             for name, value in tree.items()
         }
+
+
+def _default_kind(field: FieldInfo) -> str | None:
+    marked = [mark.kind for mark in field.metadata if isinstance(mark, DefaultKind)]
+    return marked[0] if marked else getattr(field.default, KIND, None)
 
 
 class _Boolean:

@@ -11,6 +11,7 @@ from db.write.outbox import CREATION, OutboxEntry
 from flows.run.description import describing_tags, note_of
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
+from flows.run.repositories import with_repositories
 from flows.run.trackers import for_trackers
 from yatt_core import durable
 from yatt_core.code_files import settle_code
@@ -22,10 +23,13 @@ from yatt_core.storage.run_store import NoStore
 def create_run(home: Home, spec: RunSpec, copies: Path | None = None, by: str = "") -> str:
     """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id.
 
+    What its spec names on the Hub is fetched first, so that the run names commits.
+
     copies: folder of another run from which to copy reward files; by default they are read where the spec names them.
     by: who creates it, for the audit chain.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
+    spec = with_repositories(home.folder, spec)
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
         run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations, by=by).id

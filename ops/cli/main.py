@@ -37,7 +37,7 @@ from ops.cli.commands.inspection import (
     watch,
 )
 from ops.cli.commands.pipelines import pipeline
-from ops.cli.commands.planning import check, doctor, init, plan, schema
+from ops.cli.commands.planning import check, doctor, fetch, init, plan, schema
 from ops.cli.commands.queueing import queue
 from ops.cli.commands.services import dashboard, group, tokens, users
 from ops.cli.commands.soups import soup
@@ -66,6 +66,7 @@ for module in (
     deploy,
     init,
     check,
+    fetch,
     plan,
     branches,
     deletion,

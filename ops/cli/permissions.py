@@ -49,6 +49,7 @@ OPERATING = (
         "stop",
         "checkpoint",
         "deploy",
+        "fetch",
         "fork",
         "rollback",
         "retry",

@@ -11,7 +11,7 @@ from yatt_core.input_building.template_check import template_codec
 from yatt_core.models.tokenizer import IMAGE, load_tokenizer
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.spec import RunSpec
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 
 def remarks(spec: RunSpec) -> list[str]:
@@ -24,7 +24,7 @@ def spelled_control_tokens(spec: RunSpec, prompts: Sequence[Prompt]) -> Iterator
 
     prompts: the first prompts of each source.
     """
-    if spec.virtual or not isinstance(spec.model, ModelFolder):
+    if spec.virtual or not isinstance(spec.model, GivenFolder):
         return
     tokenizer = load_tokenizer(Path(spec.model.path))
     special = sorted(str(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
@@ -60,7 +60,7 @@ def _deadline(spec: RunSpec) -> Iterator[str]:
 
 
 def _tokenizer(spec: RunSpec) -> Iterator[str]:
-    if spec.virtual or not isinstance(spec.model, ModelFolder):
+    if spec.virtual or not isinstance(spec.model, GivenFolder):
         return
     tokenizer = load_tokenizer(Path(spec.model.path))
     if tokenizer.chat_template is None:

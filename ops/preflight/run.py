@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flows.billing.price_file import check_prices
 from flows.run.home import Home
+from flows.run.repositories import with_repositories
 from ops.preflight.home_folder import check_folder
 from ops.preflight.modules import check_modules
 from ops.preflight.remarks import remarks, spelled_control_tokens
@@ -28,7 +29,7 @@ from yatt_core.regular_files import check_regular
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import CsvSource, JsonlSource, ReasoningGymSource
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 from yatt_core.tracing.settings import tracing_settings
 
 SPARE_BYTES = 256 << 20
@@ -74,6 +75,7 @@ def check_before_start(
     from ops.integrations.apprise_notifier import AppriseNotifier
     from yatt_core.datasets.sources import first_prompts
 
+    spec = with_repositories(home, spec, weights=False)
     problems = Problems()
     trials = list[Trial]()
     warnings = list[str]()
@@ -148,7 +150,7 @@ def check_files(spec: RunSpec, problems: Problems) -> None:
 
 def check_model(spec: RunSpec) -> None:
     """Raises what is wrong with the models' folders and the codec."""
-    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+    if isinstance(spec.model, GivenFolder) and not spec.virtual:
         from yatt_core.models.model_folder import check_model_folder
 
         try:
@@ -285,14 +287,14 @@ def parameters(spec: RunSpec) -> int:
     """
     if spec.virtual:
         return 0
-    if isinstance(spec.model, ModelFolder):
+    if isinstance(spec.model, GivenFolder):
         return _stored(spec.model)
     from yatt_core.planning.shape import shape_of
 
     return shape_of(spec, TOKENS_OF_OWN_TOKENIZER).parameters
 
 
-def _stored(model: ModelFolder) -> int:
+def _stored(model: GivenFolder) -> int:
     from yatt_core.models.model_folder import count_parameters
 
     return count_parameters(Path(model.path))

@@ -113,14 +113,16 @@ def export_model(
             partial.mkdir()
             for path in small_files(model):
                 if path.name not in (CONFIG, WEIGHTS_INDEX):
-                    shutil.copyfile(path, partial / path.name)
+                    copied = partial / path.relative_to(model)
+                    copied.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(path, copied)
             written = write_whole_tensors(tensors, partial, advance)
         named = _dtype_name(tensors.kinds, sizes)
         config = classifier_config(read_config(model)) if reward_model else read_config(model)
         durable.write_json(partial / CONFIG, _config_with(config, named))
         durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": named})
-        for path in partial.iterdir():
-            durable.sync_file(path)
+        for path in partial.rglob("*"):
+            durable.sync_folder(path) if path.is_dir() else durable.sync_file(path)
         durable.move_folder(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

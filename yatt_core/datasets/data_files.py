@@ -13,12 +13,14 @@ from __future__ import annotations
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from yatt_core.datasets.content import COMPRESSED, ending
+from yatt_core.datasets.hub_folders import files_of_split
 from yatt_core.datasets.saved_datasets import SPLITS, STATE, saved_files, saved_splits
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import is_text
@@ -26,6 +28,7 @@ from yatt_core.spec.sections.data import (
     CsvSource,
     FileSource,
     FunctionSource,
+    HubSource,
     HuggingFaceSource,
     JsonlSource,
     ParquetSource,
@@ -43,6 +46,7 @@ SPLIT_WORDS = {
 }  # fmt: skip
 _SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
 _WORD = re.compile(r"[a-z]+")
+_Named = TypeVar("_Named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ def training_files(source: FileSource) -> list[DataFile]:
         case HuggingFaceSource():
             with _looking(source.path):
                 return dataset_files(_subset(source), source.split)
+        case HubSource():
+            return _fetched(source, source.split)
         case FunctionSource():
             return [DataFile(Path(source.path), source.path, "train")]
         case _:
@@ -86,10 +92,17 @@ def held_out_files(source: FileSource) -> list[DataFile]:
         case HuggingFaceSource(held_out_split=str(split)):
             with _looking(source.path):
                 return dataset_files(_subset(source), split)
+        case HubSource(held_out_split=str(split)):
+            return _fetched(source, split)
         case FunctionSource(held_out_rows=True):
             return [DataFile(Path(source.path), source.path, "held_out")]
         case _:
             return []
+
+
+def _fetched(source: HubSource, split: str) -> list[DataFile]:
+    folder = Path(source.path)
+    return [_data_file(folder / name, name, format_of(Path(name)) or "jsonl") for name in files_of_split(source, split)]
 
 
 @contextmanager
@@ -179,11 +192,7 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
         raise ConfigurationError(
             f"data.sources: {folder} contains no data files ({', '.join(FORMATS)}; texts also with {' or '.join(COMPRESSED)})"
         )
-    by_split: dict[str, list[Path]] = defaultdict(list)
-    for path in found:
-        if (named := split_of(path.relative_to(folder))) is not None:
-            by_split[named].append(path)
-    by_split = by_split or {"train": found}
+    by_split = by_split_of({path: path.relative_to(folder) for path in found})
     _check_split(folder, split, list(by_split))
     files = by_split[split]
     if len(folders := {path.parent.relative_to(folder).as_posix() for path in files}) > 1:
@@ -197,6 +206,18 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
             f"({', '.join(sorted(formats))}); expected a single one"
         )
     return _named(folder, files, *formats)
+
+
+def by_split_of(names: Mapping[_Named, Path]) -> dict[str, list[_Named]]:
+    """Returns the files of each split by what their names indicate; if no name indicates one, all are `train`.
+
+    names: each file's path relative to the dataset's folder.
+    """
+    by_split: dict[str, list[_Named]] = defaultdict(list)
+    for file, path in names.items():
+        if (named := split_of(path)) is not None:
+            by_split[named].append(file)
+    return by_split or {"train": list(names)}
 
 
 def data_files_below(folder: Path) -> list[Path]:

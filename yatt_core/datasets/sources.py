@@ -35,6 +35,7 @@ from yatt_core.spec.sections.data import (
     PART_OF_DATA,
     DataSpec,
     FileSource,
+    HubSource,
     ReasoningGymSource,
     Source,
 )
@@ -126,13 +127,20 @@ def task_key(row: Row) -> bytes:
 
 def source_label(source: Source) -> str:
     """Returns the name of a source in messages: its task, or its file name."""
-    return source.task if isinstance(source, ReasoningGymSource) else Path(source.path).name
+    match source:
+        case ReasoningGymSource():
+            return source.task
+        case HubSource():
+            return source.repo
+        case _:
+            return Path(source.path).name
 
 
 def source_place(data: DataSpec, number: int) -> str:
     """Returns the key of a source in the spec, with its task or path."""
     source = data.sources[number]
-    return f"data.sources.{number} ({source.task if isinstance(source, ReasoningGymSource) else source.path})"
+    named = source_label(source) if isinstance(source, ReasoningGymSource | HubSource) else source.path
+    return f"data.sources.{number} ({named})"
 
 
 def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, with_probe: bool = True) -> Collection:

@@ -28,7 +28,7 @@ from yatt_core.protocols.judges import Judge, JudgeItem, JudgeRequest, aggregate
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.parsing import WrongSteps
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 PANEL, JUDGE = "panel", "judge_"
 """Names of figures: of the panel, and the beginning of that of a judge."""
@@ -52,7 +52,7 @@ class PanelSpec(SpecModel):
         for part in self.parts:
             if isinstance(part.parse, WrongSteps):
                 raise ValueError(f"parts: {part.name!r} names wrong steps; a panel needs judges that give a score")
-            if part.model is not None and not isinstance(part.model, ModelFolder):
+            if part.model is not None and not isinstance(part.model, GivenFolder):
                 raise ValueError(f"parts: {part.name!r}: a panel needs model: {{kind: folder, path: ...}}")
         return self
 
@@ -193,7 +193,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _model(part: GenerativePart) -> Path | None:
     """Returns the folder of a judge's model; None for a judge without one."""
-    if not isinstance(part.model, ModelFolder):
+    if not isinstance(part.model, GivenFolder):
         return None
     try:
         check_model_folder(Path(part.model.path))

@@ -26,7 +26,7 @@ from yatt_core.prompts.codec import open_codec
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.data import FileSource, FunctionSource
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 BATCH_PROMPTS = 256
 WAITING = 128
@@ -120,7 +120,7 @@ class BoundsAhead:
 
 def bounds_ahead(spec: RunSpec) -> BoundsAhead | None:
     """Starts the process if it is worth its start: for large files, on more than one core, and a tokenizer that exists."""
-    if spec.virtual or not isinstance(spec.model, ModelFolder) or not spec.samples_responses or spec.data.has_images:
+    if spec.virtual or not isinstance(spec.model, GivenFolder) or not spec.samples_responses or spec.data.has_images:
         return None
     if len(os.sched_getaffinity(0)) < 2 or _bytes(spec) < LEAST_BYTES:
         return None
@@ -136,7 +136,7 @@ def _bytes(spec: RunSpec) -> int:
 def answer(requests: IO[str], answers: IO[str]) -> None:
     """Answers the lines of one caller until they end."""
     spec = RunSpec.model_validate_json(requests.readline())
-    assert isinstance(spec.model, ModelFolder), "the caller starts no process for another model"
+    assert isinstance(spec.model, GivenFolder), "the caller starts no process for another model"
     bound = bound_of(spec, open_codec(spec, str(Path(spec.model.path).resolve()), roomless=True))
     answers.write("ready\n")
     answers.flush()

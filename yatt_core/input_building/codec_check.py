@@ -17,7 +17,7 @@ from yatt_core.prompts.codec import TextCodec, codec_settings, open_codec
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
+from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 
 
 def check_codec(spec: RunSpec) -> None:
@@ -28,13 +28,13 @@ def check_codec(spec: RunSpec) -> None:
     """
     if spec.virtual:
         return
-    if isinstance(spec.model, ModelFolder):
+    if isinstance(spec.model, GivenFolder):
         _check_folder(spec, spec.model)
     elif isinstance(spec.model, ModelFromConfig) and spec.rollout.tools is not None:
         _check_own(spec, spec.model)
 
 
-def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
+def _check_folder(spec: RunSpec, model: GivenFolder) -> None:
     # Whether prompts fit is checked with the prompts, which tells by how much they do not.
     codec = open_codec(spec, str(Path(model.path).resolve()), roomless=spec.data.over_long == "refuse")
     _check_frame(model, codec)
@@ -47,7 +47,7 @@ def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
             ) from None
 
 
-def _check_frame(model: ModelFolder, codec: TextCodec) -> None:
+def _check_frame(model: GivenFolder, codec: TextCodec) -> None:
     """Raises `ConfigurationError` if the chat template itself makes a token that the model cannot read."""
     try:
         codec.encode_prompt(Prompt(0, 0, "?", "?", None, {}))

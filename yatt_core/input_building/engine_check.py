@@ -21,7 +21,7 @@ from yatt_core.problems import Problems
 from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart, TorchJudge
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
@@ -66,7 +66,7 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
     Not those that only vLLM opens, which supports more than transformers' models.
     """
     trainer = None if isinstance(spec.trainer.engine, VirtualTrainer) else spec.trainer.engine
-    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+    if isinstance(spec.model, GivenFolder) and not spec.virtual:
         generates = isinstance(spec.rollout.engine, TorchRollout) and spec.samples_responses
         yield Opened("model.path", Path(spec.model.path), Opener(generates, trainer, images=spec.data.has_images))
     for key, model in given_models(spec).items():
@@ -150,7 +150,7 @@ def folder_remarks(spec: RunSpec) -> Iterator[str]:
 def _check_likeliest(spec: RunSpec) -> None:
     """Raises `ConfigurationError` if distillation reads more tokens than a model has."""
     distillation = spec.algorithm.distillation
-    if distillation is None or distillation.top_k is None or not isinstance(spec.model, ModelFolder):
+    if distillation is None or distillation.top_k is None or not isinstance(spec.model, GivenFolder):
         return
     for path in (spec.model.path, *(teacher.model.path for teacher in distillation.teachers)):
         rows = embedding_rows(read_config(Path(path)))

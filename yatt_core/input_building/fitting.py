@@ -19,7 +19,7 @@ from yatt_core.prompts.codec import TextCodec, longest_prompt, open_codec, posit
 from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 FIRST_PROMPTS = 200
 """Number of prompts of each source that are encoded before anything is started."""
@@ -63,9 +63,9 @@ def check_prompts(
 
 def check_first_prompts(spec: RunSpec) -> None:
     """Raises as `check_prompts` does for the first prompts of every source, if the model's tokenizer exists already."""
-    if spec.data.over_long != "refuse" or not (spec.virtual or isinstance(spec.model, ModelFolder)):
+    if spec.data.over_long != "refuse" or not (spec.virtual or isinstance(spec.model, GivenFolder)):
         return
-    model_path = str(Path(spec.model.path).resolve()) if isinstance(spec.model, ModelFolder) else ""
+    model_path = str(Path(spec.model.path).resolve()) if isinstance(spec.model, GivenFolder) else ""
     codec = open_codec(spec, model_path, roomless=True)
     check_prompts(spec, codec, model_path, [first_prompts(spec.data, spec.seed, FIRST_PROMPTS)])
 

@@ -79,6 +79,8 @@ def bring_folders(spec_json: str, run_folder: str, folders: Folders) -> None:
                 partial.mkdir()
                 store.receive(name, {MANIFEST: partial / MANIFEST})
                 entries = load_manifest(partial, _KIND).files
+                for each in entries:
+                    (partial / each).parent.mkdir(exist_ok=True)
                 store.receive(name, {each: partial / each for each in entries})
                 verify_files(partial, entries)
                 (partial / MANIFEST).unlink()

@@ -24,7 +24,7 @@ from yatt_core.models.model_folder import (
 )
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 POLICY_KEY = "model.path: "
 """The key with which errors about a model folder start."""
@@ -67,7 +67,7 @@ def check_before_start(spec: RunSpec) -> None:
         with _naming(key):
             check_model_folder(Path(model.path))
             count_parameters(Path(model.path))
-            if isinstance(spec.model, ModelFolder):
+            if isinstance(spec.model, GivenFolder):
                 _check_tokenizer(Path(model.path), Path(spec.model.path))
 
 

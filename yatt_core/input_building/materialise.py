@@ -71,7 +71,7 @@ from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec.availability import unavailable
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
+from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 _LOGGER = logging.getLogger(__name__)
@@ -294,7 +294,7 @@ def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterato
 
 
 def _check_given_model(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
-    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+    if isinstance(spec.model, GivenFolder) and not spec.virtual:
         check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
 
 
@@ -312,7 +312,7 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
     """
     if isinstance(spec.rollout.engine, VirtualRollout):
         return ModelFacts("", {}, spec.rollout.engine.vocabulary, 0)
-    if isinstance(spec.model, ModelFolder):
+    if isinstance(spec.model, GivenFolder):
         return describe_model(Path(spec.model.path).resolve())
     if not isinstance(spec.model, ModelFromConfig):
         raise ConfigurationError("\n".join(unavailable(spec)))

@@ -18,7 +18,7 @@ from yatt_core.prompts.message_forms import USER
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.prompts.prompt_codec import PromptCodec
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 SHOWN = 200
 """Characters of a rendered prompt in a message."""
@@ -36,7 +36,7 @@ def check_template(spec: RunSpec) -> None:
     ]
     fault = _fault(codec, prompts)
     if fault:
-        assert isinstance(spec.model, ModelFolder)
+        assert isinstance(spec.model, GivenFolder)
         raise ConfigurationError(
             f"model.path: {spec.model.path}: its chat template {fault}; correct it (chat_template.jinja, or chat_template in "
             "tokenizer_config.json)"
@@ -45,7 +45,7 @@ def check_template(spec: RunSpec) -> None:
 
 def template_codec(spec: RunSpec) -> PromptCodec | None:
     """Returns the codec of a given model; None for a run without one, whose template is YATT's own."""
-    if spec.virtual or not isinstance(spec.model, ModelFolder):
+    if spec.virtual or not isinstance(spec.model, GivenFolder):
         return None
     codec = open_codec(spec, str(Path(spec.model.path).resolve()), roomless=True)
     return codec if isinstance(codec, PromptCodec) else None

@@ -7,7 +7,7 @@ from typing import Any
 from yatt_core.digests import json_digest
 from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenFolder
 
 LEFT_OUT = {
     "prompt_template": None,
@@ -52,9 +52,9 @@ def identity(spec: RunSpec) -> str:
     return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges, **given})
 
 
-def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
+def given_models(spec: RunSpec) -> dict[str, GivenFolder]:
     """Returns the given models (teachers and critic) by their key in the spec."""
-    given: dict[str, ModelFolder] = {}
+    given: dict[str, GivenFolder] = {}
     if spec.algorithm.distillation is not None:
         for number, teacher in enumerate(spec.algorithm.distillation.teachers):
             given[f"algorithm.distillation.teachers.{number}.model"] = teacher.model
@@ -63,10 +63,10 @@ def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
     return given
 
 
-def judge_models(spec: RunSpec) -> dict[str, ModelFolder]:
+def judge_models(spec: RunSpec) -> dict[str, GivenFolder]:
     """Returns the judges' model folders by name of the reward part, without models that are for planning only."""
     parts = (part for part in spec.rewards.judges if isinstance(part, GenerativePart | RewardModelPart))
-    return {part.name: part.model for part in parts if isinstance(part.model, ModelFolder)}
+    return {part.name: part.model for part in parts if isinstance(part.model, GivenFolder)}
 
 
 def _judges_identity(spec: RunSpec) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.offline import keep_libraries_offline
 from yatt_core.regular_files import read_object
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def quiet_transformers() -> Any:
     Hides scikit-learn from transformers, which would otherwise import it, if installed, for assisted generation.
     That is not used here, and the import would cost each process more than a second and 100 MB.
     """
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    keep_libraries_offline()
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     import transformers
     import transformers.utils

@@ -38,6 +38,8 @@ USUAL_LABELS = 2
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
 """Suffixes of a model's files other than its weights."""
+TEMPLATES = "additional_chat_templates"
+"""Folder of a model's named chat templates other than the default one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
     """Raises `ConfigurationError`, which names the differences, if a folder no longer matches `describe_model`."""
     check_model_folder(folder)
     found = _fingerprint(folder)
+    if not any(name.startswith(TEMPLATES) for name in recorded):  # a run of a build that did not record them
+        found = {name: value for name, value in found.items() if not name.startswith(TEMPLATES)}
     if changed := sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)):
         raise ConfigurationError(f"model.path: {folder} has changed since the run began: {', '.join(changed)}")
 
@@ -153,13 +157,16 @@ def _fingerprint(folder: Path) -> dict[str, str]:
     weights = (path for path in folder.iterdir() if path.is_file() and path.suffix == ".safetensors")
     return {
         **{path.name: f"{path.stat().st_size} bytes" for path in sorted(weights)},
-        **{path.name: file_sha256(path) for path in small_files(folder)},
+        **{path.relative_to(folder).as_posix(): file_sha256(path) for path in small_files(folder)},
     }
 
 
 def small_files(folder: Path) -> list[Path]:
-    """Returns a model's files other than its weights (config, tokenizer, chat template), sorted by name."""
-    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SMALL_SUFFIXES)
+    """Returns a model's files other than its weights (config, tokenizer, chat templates), sorted by name."""
+    places = [folder, folder / TEMPLATES] if (folder / TEMPLATES).is_dir() else [folder]
+    return sorted(
+        path for place in places for path in place.iterdir() if path.is_file() and path.suffix in SMALL_SUFFIXES
+    )
 
 
 def check_model_folder(folder: Path) -> None:

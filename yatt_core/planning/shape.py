@@ -16,8 +16,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.regular_files import read_object
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import (
+    GivenFolder,
     ModelConfigFile,
-    ModelFolder,
     ModelFromConfig,
     ModelSizes,
     ModelSpec,
@@ -135,7 +135,7 @@ def shape_of_model(model: ModelSpec, own_vocabulary: int, key: str = "model") ->
     key: key of the model in the spec, for error messages.
     """
     match model:
-        case ModelFolder():
+        case GivenFolder():
             path = Path(model.path) / "config.json"
             config = _read_config(path, f"{key}.path")
             return _with_tower(shape_of_config(config, f"{key}.path: {path}"), Path(model.path))

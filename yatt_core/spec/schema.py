@@ -21,6 +21,12 @@ def json_schema() -> dict[str, Any]:
         "description": "Spec files to start from, relative to this file; later ones win.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
+    section = schema["properties"]["model"]
+    schema["properties"]["model"] = {
+        "description": section.pop("description", ""),
+        "default": section.pop("default", None),
+        "anyOf": [{"type": "string", "description": "A folder, or the name of a repository on the Hub."}, section],
+    }
     schema["$defs"]["AlgorithmSpec"]["properties"][PRESET] = {
         "description": "Published settings that the other keys change; `yatt schema --preset NAME` prints them in full.",
         "enum": [*PRESETS],

@@ -21,9 +21,14 @@ from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import BaseResolver
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.repository_names import is_repository
 
 FILE_KEYS = frozenset({"path", "held_out_path", "file", "environment"})
 """Keys whose value is a file or folder; a `file` ends with the name of a function in it."""
+POLICY = ("", "model")
+"""Place of the policy's model, which can be named by a text."""
+HUB, FILLED_IN_PATH = "hub", "path"
+"""The kind of a section that names a repository of the Hub, and its key that YATT fills in."""
 FREE_KEYS = frozenset({"options"})
 """Keys whose value is passed on unchanged."""
 
@@ -224,18 +229,35 @@ def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:
     within: the key whose value is the node.
     """
     if isinstance(node, dict):
-        return {key: _absolute_value((within, key), value, folder) for key, value in node.items()}
+        kept = (*FREE_KEYS, *((FILLED_IN_PATH,) if node.get("kind") == HUB else ()))
+        return {
+            key: value if key in kept else _absolute_value((within, key), value, folder) for key, value in node.items()
+        }
     if isinstance(node, list):
         return [with_absolute_paths(item, folder, within) for item in node]
     return node
 
 
 def _absolute_value(keys: tuple[str, str], value: Any, folder: Path) -> Any:
-    if keys[-1] in FREE_KEYS:
-        return value
+    if keys == POLICY and isinstance(value, str):
+        return named_model(value, folder)
     if isinstance(value, str) and names_file(keys):
         return absolute_path(value, folder)
     return with_absolute_paths(value, folder, keys[-1])
+
+
+def named_model(value: str, folder: Path) -> dict[str, str] | str:
+    """Returns the section that the name of a model stands for; the name itself if it can be neither.
+
+    A folder of this machine wins over a repository of the same name.
+    """
+    try:
+        path = absolute_path(value, folder)
+    except ConfigurationError:
+        return value
+    if Path(path).is_dir() or value.startswith("/"):
+        return {"kind": "folder", "path": path}
+    return {"kind": HUB, "repo": value} if is_repository(value) else value
 
 
 def is_text(value: str) -> bool:

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_file, parse_yaml, with_absolute_paths
+from yatt_core.spec.reading.documents import (
+    FREE_KEYS,
+    POLICY,
+    absolute_path,
+    named_model,
+    names_file,
+    parse_yaml,
+    with_absolute_paths,
+)
 
 CODE_FILE, FUNCTION, CODE_DIGEST = "file", "function", "sha256"
 """Keys of a part of the reward, and of a method of the algorithm."""
@@ -58,6 +66,8 @@ class Override:
         value = parse_yaml(written, f"--set {text}")
         if isinstance(value, str) and names_file(keys) and not FREE_KEYS & set(keys):
             value = absolute_path(value, Path.cwd())
+        elif isinstance(value, str) and keys == POLICY[1:]:
+            value = named_model(value, Path.cwd())
         elif not FREE_KEYS & set(keys):
             value = with_absolute_paths(value, Path.cwd(), keys[-1])
         return cls(text, keys, value)

@@ -29,6 +29,8 @@ from yatt_core.spec.run import RunSpec
 EXTENDS = "extends"
 ALGORITHM = "algorithm"
 PRESET_PLACE = (ALGORITHM, PRESET)
+MODEL = "model"
+MODEL_PLACE = (MODEL,)
 
 
 def anything(_: object) -> None:
@@ -139,10 +141,11 @@ def _validate(
 
     Raises `ConfigurationError` with one line per mistake.
     """
-    try:
-        tree = _with_preset(tree)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{origin(PRESET_PLACE)}: {'.'.join(PRESET_PLACE)}: {error}") from None
+    for place, filled in ((PRESET_PLACE, _with_preset), (MODEL_PLACE, _with_model)):
+        try:
+            tree = filled(tree)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{origin(place)}: {'.'.join(place)}: {error}") from None
     try:
         return RunSpec.model_validate(tree)
     except ValidationError as error:
@@ -163,6 +166,17 @@ def _with_preset(tree: Any) -> Any:
         return tree
     own = {key: value for key, value in section.items() if key != PRESET}
     return {**tree, ALGORITHM: lay_over(preset_tree(section[PRESET]), own)}
+
+
+def _with_model(tree: Any) -> Any:
+    """Refuses a name of the policy's model that stands for nothing; others are sections by now."""
+    named = tree.get(MODEL) if isinstance(tree, dict) else None
+    if isinstance(named, str):
+        raise ConfigurationError(
+            f"{named!r:.120} is neither a folder that exists nor the name of a repository on the Hub; expected a path, "
+            "ORGANISATION/NAME, or a section with its kind"
+        )
+    return tree
 
 
 def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer], permit_base: Callable[[Path], None]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from yatt_core.spec.reading.documents import FREE_KEYS, names_file
+from yatt_core.spec.reading.documents import FILLED_IN_PATH, FREE_KEYS, HUB, names_file
 from yatt_core.spec.reading.mistakes import Mistake
 
 
@@ -18,7 +18,7 @@ def missing_files(node: Any, place: tuple[str | int, ...] = ()) -> Iterator[Mist
     """
     if isinstance(node, dict):
         for key, value in node.items():
-            if key not in FREE_KEYS:
+            if key not in FREE_KEYS and not (node.get("kind") == HUB and key == FILLED_IN_PATH):
                 yield from missing_files(value, (*place, key))
     elif isinstance(node, list):
         for index, item in enumerate(node):

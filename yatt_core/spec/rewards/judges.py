@@ -21,12 +21,12 @@ from yatt_core.spec.rewards.addresses import BaseUrl, FallbackEndpoint, TokenPri
 from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
 from yatt_core.spec.rewards.parts import OnFailure, RewardPartBase
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSizes
+from yatt_core.spec.sections.model import GivenModelSpec, HubModel, ModelConfigFile, ModelFolder, ModelSizes
 from yatt_core.spec.template import ANSWER, FINAL, PROMPT, RESPONSE, STEPS, THOUGHTS, fields_of
 
 Aggregate = Literal["mean", "vote", "median", "min", "max"]
 
-JudgeModel = Annotated[ModelFolder | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
+JudgeModel = Annotated[ModelFolder | HubModel | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
 
 class TorchJudge(SpecModel):
@@ -238,7 +238,7 @@ class RewardModelPart(RewardPartBase):
     """A reward model: a sequence classifier with a single output, applied to prompt and response."""
 
     kind: Literal["reward_model"] = "reward_model"
-    model: ModelFolder
+    model: GivenModelSpec
     """A local Hugging Face folder for `AutoModelForSequenceClassification` with one label."""
     template: str | None = None
     """Text with the placeholders `{prompt}` and `{response}`; `null`: the tokenizer's chat template, with prompt

@@ -19,7 +19,7 @@ from yatt_core.algorithms.losses.registry import LossSpec
 from yatt_core.algorithms.shaping.registry import LengthPenaltySpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.distillation import DistillationSpec
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenModelSpec
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.trainer import AdamWSpec
 
@@ -66,7 +66,7 @@ class CriticAdamWSpec(AdamWSpec):
 class CriticSpec(SpecModel):
     """A model that predicts at each token the reward still to come: the policy's layers with a scalar head."""
 
-    model: ModelFolder | None = None
+    model: GivenModelSpec | None = None
     """The initial weights: a causal language model with the policy's tokenizer; `null`: the policy after SFT."""
     optimizer: CriticAdamWSpec = CriticAdamWSpec()
     """The critic's optimizer, separate from the policy's."""

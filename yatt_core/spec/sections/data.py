@@ -13,6 +13,7 @@ from yatt_core.naming import Names
 from yatt_core.row_template import check_template
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.curriculum import CurriculumSpec
+from yatt_core.spec.sections.repository import Repository
 
 MOST_HELD_OUT, MOST_PROBE = 300, 200
 """Sizes of the held-out and probe parts that follow the data: so many tasks, but at most a tenth of them."""
@@ -198,6 +199,28 @@ class HuggingFaceSource(FileSource):
         return self
 
 
+class HubSource(Repository, FileSource):
+    """A dataset of the Hugging Face Hub, or of a mirror of it (`HF_ENDPOINT`): the files of its splits are fetched once before
+    the run is created, and are read by YATT's own readers.
+    """
+
+    kind: Literal["hub"] = "hub"
+    path: Annotated[str, Names("path")] = ""
+    """The folder into which they were fetched; filled in by YATT."""
+    subset: str | None = None
+    """The configuration whose rows are read: one of those that the repository's README.md names, or the folder that has its
+    files. `null`: the default one, or the only one."""
+    split: str = "train"
+    """The split that contains the training rows."""
+    held_out_split: str | None = None
+    """The split that contains the held-out rows; by default they are taken from the end of `split`."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose rows are read."""
+        return (self.split,) if self.held_out_split in (None, self.split) else (self.split, self.held_out_split)
+
+
 class FunctionSource(FileSource):
     """Rows of a function of yours: `(split, **options) -> iterable of rows`, the same rows at each call."""
 
@@ -226,7 +249,7 @@ class FunctionSource(FileSource):
 
 
 Source = Annotated[
-    ReasoningGymSource | JsonlSource | CsvSource | ParquetSource | HuggingFaceSource | FunctionSource,
+    ReasoningGymSource | JsonlSource | CsvSource | ParquetSource | HuggingFaceSource | HubSource | FunctionSource,
     Field(discriminator="kind"),
 ]
 
@@ -238,6 +261,8 @@ def _plain_name(source: Source) -> str:
             return source.task
         case FunctionSource():
             return source.path.rpartition(":")[2]
+        case HubSource():
+            return source.repo.rpartition("/")[2]
         case _:
             return PurePath(source.path).stem
 

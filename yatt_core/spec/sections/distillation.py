@@ -8,14 +8,14 @@ from typing import Self
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.model import GivenModelSpec
 from yatt_core.spec.template import ANSWER, PROMPT, fields_of
 
 
 class TeacherSpec(SpecModel):
     """A frozen model of any size with the policy's tokenizer, and the iterations in which it teaches."""
 
-    model: ModelFolder
+    model: GivenModelSpec
     """It is loaded on the trainer's ranks when its first iteration begins, and dropped after its last."""
     weight: PositiveFloat = 1.0
     """Its part in the mixture of the teachers of an iteration; their weights are divided by their sum."""

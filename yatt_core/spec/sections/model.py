@@ -1,4 +1,4 @@
-"""The policy: a local Hugging Face folder, a small model created from a config, or sizes only."""
+"""The policy: a Hugging Face folder or repository, a small model created from a config, or sizes only."""
 
 from __future__ import annotations
 
@@ -7,15 +7,30 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from yatt_core.naming import Names
+from yatt_core.section import DefaultKind
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.sections.repository import Repository
 
 
-class ModelFolder(SpecModel):
+class GivenFolder(SpecModel):
+    """A Hugging Face folder of a causal language model, whoever put it there."""
+
+    path: Annotated[str, Names("path")]
+    """The folder with config.json, weights and tokenizer, relative to the spec's folder."""
+
+
+class ModelFolder(GivenFolder):
     """A local Hugging Face folder of a causal language model."""
 
     kind: Literal["folder"] = "folder"
-    path: Annotated[str, Names("path")]
-    """The folder with config.json, weights and tokenizer, relative to the spec's folder."""
+
+
+class HubModel(Repository, GivenFolder):
+    """A model of the Hugging Face Hub, or of a mirror of it (`HF_ENDPOINT`), fetched once before the run is created."""
+
+    kind: Literal["hub"] = "hub"
+    path: Annotated[str, Names("path")] = ""
+    """The folder into which it was fetched; filled in by YATT."""
 
 
 class TokenizerSpec(SpecModel):
@@ -133,7 +148,11 @@ class ModelSizes(SpecModel):
         return self
 
 
-ModelSpec = Annotated[ModelFolder | ModelFromConfig | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
+ModelSpec = Annotated[
+    ModelFolder | HubModel | ModelFromConfig | ModelConfigFile | ModelSizes, Field(discriminator="kind")
+]
+GivenModelSpec = Annotated[ModelFolder | HubModel, Field(discriminator="kind"), DefaultKind("folder")]
+"""A model with weights that others have trained."""
 
 
 MOST_DEMONSTRATIONS = 500

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
 from ops.cli.people import acting_name
@@ -87,7 +88,7 @@ def train(
     from ops.group.address import server_of_runs
 
     services.check_surroundings(server_of_runs(place))
-    run = create_run(place, checked, by=acting_name())
+    run = create_run(place, fetched(place.folder, checked), by=acting_name())
     _detach(place, run, output, until=until) if detach else drive(place, run, output, until=until)
 
 

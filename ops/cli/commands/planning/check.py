@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.fetching import fetched
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import duration, size
@@ -76,7 +77,8 @@ def check(
     from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
-    checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
+    place = Home.locate(home)
+    checked = fetched(place.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
     inputs: list[Found] = []
     asked: list[Trial] = []
     unsolved: list[str] = []

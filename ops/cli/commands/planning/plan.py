@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import write, write_json, write_table
@@ -78,11 +79,12 @@ def plan(
 
     Nothing is loaded or started, and the devices need not be present. Also accepts specs of engines that cannot train yet.
     """
+    from flows.run.home import Home
     from yatt_core.errors import ExitCode
     from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
     from yatt_core.spec import load_spec
 
-    checked = load_spec(spec, overrides or ())
+    checked = fetched(Home.locate(home).folder, load_spec(spec, overrides or ()), weights=False, data=False)
     known = read_cards(cards)
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
     fitted = None if calibrate is None else _fitted(calibrate, home, checked)

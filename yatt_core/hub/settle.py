@@ -1,0 +1,200 @@
+"""Gives each repository of the Hub that a spec names its commit and the folder with its files, fetched if they are not there.
+
+Consumes a spec and a home folder. Produces the spec that a run is created with: it names the commit, so that a run never
+changes when a branch moves, and folders, which everything else reads as it reads the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from yatt_core import durable
+from yatt_core.datasets.hub_folders import SPLITS
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
+from yatt_core.hub.cache import (
+    Fetched,
+    Tell,
+    Wanted,
+    complete,
+    fetch,
+    record_reference,
+    references,
+    repository_folder,
+    silent,
+)
+from yatt_core.hub.client import HubClient, Kind, token_of
+from yatt_core.hub.files import CARD, LARGEST_CARD, dataset_files, model_files
+from yatt_core.models.offline import user_is_offline
+from yatt_core.secret_references import BlockReader
+from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec.sections.data import HubSource
+from yatt_core.spec.sections.repository import COMMIT, PinnedRevision, Repository
+
+SKETCH = ".sketch"
+"""End of the name of a folder whose weights are left out."""
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """How repositories are fetched.
+
+    home: the home folder, which keeps what was fetched.
+    tell: is told how far it has come.
+    read_block: reads a Prefect block, for a token that is in one.
+    weights: False to leave out the tensors of models, for checks and plans.
+    data: False to leave out datasets.
+    """
+
+    home: Path
+    tell: Tell = silent
+    read_block: BlockReader | None = None
+    weights: bool = True
+    data: bool = True
+
+
+def repositories(spec: RunSpec) -> list[tuple[Place, Repository]]:
+    """Returns the repositories that a spec names, with the keys that lead to them."""
+    return list(_below(spec, ()))
+
+
+def is_settled(repository: Repository) -> bool:
+    """Returns True if the files of a repository were fetched on this machine and are there."""
+    if repository.pinned is None or not _path_of(repository):
+        return False
+    found = complete(Path(_path_of(repository)).parent)
+    return found is not None and found.manifest == repository.pinned.manifest
+
+
+def settled(spec: RunSpec, settling: Settling) -> RunSpec:
+    """Returns the spec with the commit and folder of each repository that it names; the spec itself if it names none.
+
+    Raises `ConfigurationError`, with the key, for what is not to be had, `InfrastructureError` for what may be had later.
+    """
+    found = [(place, each) for place, each in repositories(spec) if settling.data or not isinstance(each, HubSource)]
+    lacking = [(place, each) for place, each in found if not is_settled(each)]
+    if not lacking:
+        return spec
+    tree = spec.model_dump(mode="json")
+    for place, repository in lacking:
+        key = ".".join(map(str, place))
+        try:
+            pinned, fetched = _settle(repository, key, settling)
+        except YattError as error:
+            raise type(error)(f"{key}: {error}") from None
+        node = tree
+        for part in place:
+            node = node[part]
+        node["pinned"] = pinned.model_dump(mode="json")
+        node["path"] = str(fetched.folder)
+    return parse_spec(tree, "the spec with what it names on the Hub")
+
+
+def _settle(repository: Repository, key: str, settling: Settling) -> tuple[PinnedRevision, Fetched]:
+    kind: Kind = "dataset" if isinstance(repository, HubSource) else "model"
+    # Given here, since the library reads its own variable when it is imported, once.
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
+    client = HubClient(kind, repository.repo, token_of(repository.token, key, settling.read_block), endpoint)
+    folder = repository_folder(settling.home, kind, repository.repo)
+    commit = _commit(repository, client, folder)
+    place = _place(repository, folder, commit)
+    fetched = complete(place)
+    if fetched is None and kind == "model" and not settling.weights:
+        place = place.with_name(f"{place.name}{SKETCH}")
+        fetched = complete(place)
+    if fetched is None:
+        if user_is_offline():
+            raise ConfigurationError(f"{client.place} is not here at {commit}, and HF_HUB_OFFLINE forbids to fetch it")
+        wanted = _wanted(repository, client, commit, place)
+        fetched = fetch(client, wanted, place, settling.tell, sketch=place.suffix == SKETCH)
+    pinned = PinnedRevision(asked=repository.asked, commit=commit, manifest=fetched.manifest)
+    if repository.pinned is not None and place.suffix != SKETCH and repository.pinned.manifest != fetched.manifest:
+        raise DataError(f"{client.place}: the files of {commit} are others than those that the run began with")
+    return pinned, fetched
+
+
+def _commit(repository: Repository, client: HubClient, folder: Path) -> str:
+    """Returns the commit of a repository's revision: the pinned one, else what the Hub says now."""
+    if repository.pinned is not None:
+        return repository.pinned.commit
+    if re.fullmatch(COMMIT, repository.revision):
+        return repository.revision
+    known = references(folder).get(repository.revision)
+    if user_is_offline():
+        if known is None:
+            raise ConfigurationError(
+                f"{client.place}: revision {repository.revision!r} has never been fetched here, and HF_HUB_OFFLINE forbids to ask"
+            )
+        return known
+    try:
+        commit = client.commit_of(repository.revision)
+    except InfrastructureError as error:
+        if known is None:
+            raise
+        raise InfrastructureError(
+            f"{error}; revision {repository.revision!r} was last {known}, which can be named in its place"
+        ) from None
+    record_reference(folder, repository.revision, commit)
+    return commit
+
+
+def _place(repository: Repository, folder: Path, commit: str) -> Path:
+    """Returns the folder for the files of a repository, which depends on what was asked for alone."""
+    if repository.pinned is not None and _path_of(repository):
+        stored = Path(_path_of(repository)).parent
+        if stored.suffix != SKETCH:
+            return stored
+    if not isinstance(repository, HubSource):
+        return folder / commit
+    asked = repository.asked_of({**repository.model_dump(), "revision": commit})
+    return folder / f"{commit}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
+
+
+def _wanted(repository: Repository, client: HubClient, commit: str, place: Path) -> Wanted:
+    files = client.files(commit)
+    fields: dict[str, Any] = {"repository": client.repo, "commit": commit}
+    if not isinstance(repository, HubSource):
+        return Wanted(commit, model_files(files, client.repo), fields)
+    card = _card(client, commit, {file.path: file.size for file in files}, place)
+    splits = dataset_files(files, card, client.repo, repository.subset, repository.splits)
+    chosen = {name for names in splits.values() for name in names}
+    return Wanted(commit, [file for file in files if file.path in chosen], {**fields, SPLITS: splits})
+
+
+def _card(client: HubClient, commit: str, sizes: dict[str, int], place: Path) -> str:
+    """Returns the text of a repository's README.md; empty if it has none."""
+    size = sizes.get(CARD)
+    if size is None:
+        return ""
+    if size > LARGEST_CARD:
+        raise ConfigurationError(
+            f"{client.place}: {CARD} has {size:,} bytes; its metadata are read up to {LARGEST_CARD:,}"
+        )
+    durable.make_folder(place.parent)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".card-") as aside:
+        return client.fetch(commit, CARD, Path(aside)).read_text(encoding="utf-8", errors="replace")
+
+
+def _path_of(repository: Repository) -> str:
+    return str(getattr(repository, "path", ""))
+
+
+def _below(value: Any, place: Place) -> Iterator[tuple[Place, Repository]]:
+    match value:
+        case Repository():
+            yield place, value
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from _below(getattr(value, name), (*place, name))
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from _below(item, (*place, index))
