@@ -25,6 +25,7 @@ from yatt_core.models.config_file import read_config
 from yatt_core.models.model_folder import check_model_folder, count_parameters, positions_of
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.sections.data import FileSource, Source
+from yatt_core.spec.sections.model import HubModel
 
 LOOKED_AT, HEAVY_LOOKED_AT = 1_000, 100
 """Number of rows that are looked at; heavy rows have images."""
@@ -55,22 +56,28 @@ class ModelLook:
 
     positions: maximum number of tokens of prompt and response; None if the model has no limit.
     abilities: what it can do with rows.
+    repository: the model of the Hub whose files are at the path; None for the user's own.
     """
 
     path: Path
     parameters: int
     positions: int | None
     abilities: Abilities
+    repository: HubModel | None = None
 
 
 def look_at_data(
     path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None
 ) -> DataLook:
     """Returns the first rows of a path; the split is chosen by its name unless it is given."""
-    place = place_of(path, split, subset, objective)
+    return look_at_place(place_of(path, split, subset, objective))
+
+
+def look_at_place(place: Place) -> DataLook:
+    """Returns the first rows of what a path or a name stands for."""
     rows = first_rows(place, {}, LOOKED_AT + 1)
     if not rows:
-        raise ConfigurationError(f"--data {path}: the file has no rows")
+        raise ConfigurationError(f"--data {place.named}: the file has no rows")
     return DataLook(place, tuple(rows[:LOOKED_AT]), len(rows) <= LOOKED_AT)
 
 
@@ -92,6 +99,8 @@ def source_tree(place: Place, keys: Mapping[str, Any]) -> dict[str, Any]:
 
     keys: further keys of the source.
     """
+    if place.repository is not None:
+        return {**place.repository.model_dump(mode="json"), **keys}
     tree = {"kind": place.kind, "path": str(place.path.resolve()), **place.keys, **keys}
     if held_out := tree.get("held_out_path"):
         tree["held_out_path"] = str(Path(held_out).resolve())
@@ -110,8 +119,11 @@ def _read(place: Place, held_out: Mapping[str, str], most: int, image: str | Non
     return rows
 
 
-def look_at_model(path: Path) -> ModelLook:
-    """Returns what a Hugging Face folder contains; reads no weights."""
+def look_at_model(path: Path, repository: HubModel | None = None) -> ModelLook:
+    """Returns what a Hugging Face folder contains; reads no weights.
+
+    repository: the model of the Hub whose files are there, if it is one.
+    """
     check_model_folder(path)
     config = read_config(path)
     tokenizer = load_tokenizer(path)
@@ -120,4 +132,5 @@ def look_at_model(path: Path) -> ModelLook:
         parameters=count_parameters(path),
         positions=positions_of(config),
         abilities=abilities_of(tokenizer, "vision_config" in config),
+        repository=repository,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from yatt_core.datasets.data_files import FORMATS, data_files_below, format_of, split_of
 from yatt_core.datasets.saved_datasets import saved_splits
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.data import HubSource
 
 KINDS = ("jsonl", "parquet", "csv")
 """Formats that a source of a single file reads, each a kind of its own."""
@@ -33,6 +34,7 @@ class Place:
     keys: keys of the source that say which rows are meant, beside its path.
     held_out: keys that name held-out rows, in the order in which they are preferred, each with its name in words.
     says: sentences about what else is there.
+    repository: the dataset of the Hub whose files are at the path; None for the user's own.
     """
 
     path: Path
@@ -40,6 +42,12 @@ class Place:
     keys: Mapping[str, str] = field(default_factory=dict)
     held_out: tuple[tuple[Mapping[str, str], str], ...] = ()
     says: tuple[str, ...] = ()
+    repository: HubSource | None = None
+
+    @property
+    def named(self) -> str:
+        """The path, or the name on the Hub."""
+        return str(self.path) if self.repository is None else self.repository.repo
 
 
 def place_of(path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None) -> Place:
@@ -77,7 +85,7 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
     if saved is not None:
         if subset is not None:
             raise ConfigurationError(f"--subset {subset}: {path} was written by save_to_disk and has no configurations")
-        return _with_splits(path, {}, list(saved), split, objective)
+        return with_splits(path, {}, list(saved), split, objective)
     found = _configurations(path)
     if not found:
         raise ConfigurationError(f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))})")
@@ -92,17 +100,17 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
     unnamed = splits.pop(None, [])
     keys = {"subset": subset} if subset else {}
     if not splits:
-        return _with_splits(path, keys, ["train"], split, objective)
-    place = _with_splits(path, keys, sorted(filter(None, splits)), split, objective)
+        return with_splits(path, keys, ["train"], split, objective)
+    place = with_splits(path, keys, sorted(filter(None, splits)), split, objective)
     if not unnamed:
         return place
     return replace(place, says=(*place.says, f"not used: {', '.join(unnamed)}, which no split has in its name"))
 
 
-def _with_splits(
+def with_splits(
     path: Path, keys: Mapping[str, str], splits: Sequence[str], split: str | None, objective: str | None
 ) -> Place:
-    """Returns a folder's rows: those of the training split, held out by the split that is called like it."""
+    """Returns the rows of a folder or a repository: those of the training split, held out by the split that is called like it."""
     chosen = _training_split(path, splits, split, objective)
     held_out = [name for name in _counterparts(chosen) if name in splits]
     others = [name for name in splits if name != chosen and name not in held_out]

@@ -35,7 +35,6 @@ def spec_text(
     rewards: files with a function in each, such as `sums/reward.py:score`, or names of installed functions; empty for the
         reward that follows from the rows.
     """
-    positions = "any length" if model.positions is None else f"{model.positions:,} positions"
     lines = [
         f"# Written by `yatt init`. `yatt check {name}.yaml` tries it out in seconds; `yatt train {name}.yaml` starts a run.",
         "# Paths are relative to this file. `yatt schema` and docs/spec.md list all keys.",
@@ -44,8 +43,7 @@ def spec_text(
         said(f"iterations: {sizes.iterations}", _iteration(understanding, sizes)),
         "",
         "model:",
-        "  kind: folder",
-        entry(2, "path", _path(model.path, folder), f"{model.parameters:,} parameters, {positions}"),
+        *_model_lines(folder, model),
         "",
         *_data_lines(folder, understanding, model, sizes),
         "",
@@ -62,6 +60,20 @@ def spec_text(
         said("  every: 20", "iterations; what lies between is replayed after a crash"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _model_lines(folder: Path, model: ModelLook) -> Iterator[str]:
+    positions = "any length" if model.positions is None else f"{model.positions:,} positions"
+    facts = f"{model.parameters:,} parameters, {positions}"
+    if model.repository is None:
+        yield "  kind: folder"
+        yield entry(2, "path", _path(model.path, folder), facts)
+    else:
+        yield "  kind: hub"
+        yield entry(2, "repo", model.repository.repo, facts)
+        yield said(
+            f"  revision: {model.repository.revision}", "a commit, branch or tag; resolved once, when a run starts"
+        )
 
 
 def reward_text(understanding: Understanding) -> str:
@@ -111,7 +123,10 @@ def _source_lines(folder: Path, source: SourceMeaning) -> Iterator[str]:
         yield from remark(f"Not used: {', '.join(recognised.unused)}.", 4)
     rows = f"{len(look.rows):,} rows" if look.complete else f"more than {len(look.rows):,} rows"
     yield f"    - kind: {look.place.kind}"
-    yield entry(6, "path", _path(look.path, folder), rows)
+    if look.place.repository is None:
+        yield entry(6, "path", _path(look.path, folder), rows)
+    else:
+        yield entry(6, "repo", look.place.repository.repo, rows)
     held_out = {
         key: _path(Path(value), folder) if key == "held_out_path" else value for key, value in source.held_out.items()
     }
@@ -214,7 +229,7 @@ def _source_as_json(source: SourceMeaning) -> dict[str, Any]:
             "reads": recognised.reward.reads,
         }
     return {
-        "path": str(look.path),
+        "path": look.place.named,
         "kind": look.place.kind,
         "rows": len(look.rows),
         "complete": look.complete,

@@ -82,7 +82,7 @@ def _meaning(look: DataLook, model: ModelLook, asked: Asked) -> SourceMeaning:
     try:
         recognised = recognise(look.rows, asked, model.abilities)
     except ConfigurationError as error:
-        raise ConfigurationError(f"--data {look.path}: {error}") from None
+        raise ConfigurationError(f"--data {look.place.named}: {error}") from None
     says = list(look.place.says)
     held_out: Mapping[str, str] = {}
     rows: Sequence[Mapping[str, Any]] = ()
@@ -152,8 +152,9 @@ def _unlike(rows: Sequence[Mapping[str, Any]], training: Sequence[Mapping[str, A
 def _check_same(one: SourceMeaning, other: SourceMeaning, what: Callable[[Recognised], Any], name: str) -> None:
     """Raises `ConfigurationError` if two files need different settings of a run."""
     if what(one.recognised) != what(other.recognised):
+        names = f"{one.look.place.named} and {other.look.place.named}"
         raise ConfigurationError(
-            f"--data {one.look.path} and {other.look.path} have different {name}: {one.recognised.shape}{_reads(one)}, and "
+            f"--data {names} have different {name}: {one.recognised.shape}{_reads(one)}, and "
             f"{other.recognised.shape}{_reads(other)}; write a spec for each, or name an --objective or a --reward that "
             "suits both"
         )

@@ -30,6 +30,8 @@ from yatt_core.hub.files import HubFile, is_weights
 from yatt_core.manifests import FileEntry, load_manifest, publish_manifest, require_size
 
 HUB, FILES = "hub", "files"
+SKETCH = ".sketch"
+"""End of the name of a folder whose tensors are left out."""
 SPARE_BYTES = 64 << 20
 """Space that is left free beside what is fetched."""
 LOOK_SECONDS = 0.5
@@ -160,6 +162,8 @@ def _receive(client: HubClient, commit: str, file: HubFile, incoming: Path, targ
     """Fetches a file and puts it into its place once its contents are those of the repository."""
     durable.make_folder(incoming)
     durable.make_folder(target.parent)
+    if _linked(incoming.parent.parent, file, target):
+        return
     path = client.fetch(commit, file.path, incoming)
     if (found := digest_of(path, file)) != (file.size, file.digest):
         size = path.stat().st_size
@@ -173,6 +177,19 @@ def _receive(client: HubClient, commit: str, file: HubFile, incoming: Path, targ
     with durable.refusals(f"{target}: cannot be written"):
         path.replace(target)
     durable.sync_folder(target.parent)
+
+
+def _linked(repository: Path, file: HubFile, target: Path) -> bool:
+    """Gives a file that another folder of the repository has a second name; returns False if none has it."""
+    for other in repository.glob(f"[!.]*/{FILES}"):
+        source = other / file.path
+        if other.parent.suffix != SKETCH or not is_weights(file):
+            with suppress(OSError):  # it is fetched, as if it were not there
+                if _has(source, file):
+                    os.link(source, target)
+                    durable.sync_folder(target.parent)
+                    return True
+    return False
 
 
 def _draw(client: HubClient, commit: str, file: HubFile, target: Path) -> None:

@@ -71,16 +71,11 @@ def is_weights(file: HubFile) -> bool:
 def dataset_files(
     files: Sequence[HubFile], card: str, repo: str, subset: str | None, splits: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Returns the names of the files of each split, in the order in which they are read.
+    """Returns the names of the files of some splits, in the order in which they are read.
 
-    card: text of the repository's README.md; empty if it has none.
-    subset: a configuration of the README.md or, where that has none, a folder; None for the default or only one.
+    card, subset: as for `splits_of`.
     """
-    names = sorted(file.path for file in files if _has_rows(file.path))
-    if configurations := _configurations(card, repo):
-        by_split = _configured(configurations, names, repo, subset)
-    else:
-        by_split = _by_names(names, files, repo, subset)
+    by_split = splits_of(files, card, repo, subset)
     found = {}
     for split in splits:
         if not by_split.get(split):
@@ -93,6 +88,18 @@ def dataset_files(
             )
         found[split] = by_split[split]
     return found
+
+
+def splits_of(files: Sequence[HubFile], card: str, repo: str, subset: str | None) -> dict[str, list[str]]:
+    """Returns the names of the files of each split.
+
+    card: text of the repository's README.md; empty if it has none.
+    subset: a configuration of the README.md or, where that has none, a folder; None for the default or only one.
+    """
+    names = sorted(file.path for file in files if _has_rows(file.path))
+    if configurations := _configurations(card, repo):
+        return _configured(configurations, names, repo, subset)
+    return _by_names(names, files, repo, subset)
 
 
 def _has_rows(name: str) -> bool:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -21,7 +21,7 @@ from yatt_core import durable
 from yatt_core.datasets.hub_folders import SPLITS
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
 from yatt_core.hub.cache import (
-    Fetched,
+    SKETCH,
     Tell,
     Wanted,
     complete,
@@ -32,16 +32,15 @@ from yatt_core.hub.cache import (
     silent,
 )
 from yatt_core.hub.client import HubClient, Kind, token_of
-from yatt_core.hub.files import CARD, LARGEST_CARD, dataset_files, model_files
+from yatt_core.hub.files import CARD, LARGEST_CARD, dataset_files, model_files, splits_of
 from yatt_core.models.offline import user_is_offline
 from yatt_core.secret_references import BlockReader
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.sections.data import HubSource
 from yatt_core.spec.sections.repository import COMMIT, PinnedRevision, Repository
 
-SKETCH = ".sketch"
-"""End of the name of a folder whose weights are left out."""
 Place = tuple[str | int, ...]
+Named = TypeVar("Named", bound=Repository)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +85,65 @@ def settled(spec: RunSpec, settling: Settling) -> RunSpec:
         return spec
     tree = spec.model_dump(mode="json")
     for place, repository in lacking:
-        key = ".".join(map(str, place))
-        try:
-            pinned, fetched = _settle(repository, key, settling)
-        except YattError as error:
-            raise type(error)(f"{key}: {error}") from None
+        known = settled_repository(repository, ".".join(map(str, place)), settling)
         node = tree
-        for part in place:
+        for part in place[:-1]:
             node = node[part]
-        node["pinned"] = pinned.model_dump(mode="json")
-        node["path"] = str(fetched.folder)
+        node[place[-1]] = known.model_dump(mode="json")
     return parse_spec(tree, "the spec with what it names on the Hub")
 
 
-def _settle(repository: Repository, key: str, settling: Settling) -> tuple[PinnedRevision, Fetched]:
+def settled_repository(repository: Named, key: str, settling: Settling) -> Named:
+    """Returns a repository with its commit and the folder of its files.
+
+    key: its place in the spec, with which messages begin.
+
+    Raises as `settled` does.
+    """
+    try:
+        client, folder, commit = _resolved(repository, key, settling)
+        place = _place(repository, folder, commit)
+        fetched = complete(place)
+        if fetched is None and client.kind == "model" and not settling.weights:
+            place = place.with_name(f"{place.name}{SKETCH}")
+            fetched = complete(place)
+        if fetched is None:
+            _forbid_offline(client, commit)
+            wanted = _wanted(repository, client, commit, place)
+            fetched = fetch(client, wanted, place, settling.tell, sketch=place.suffix == SKETCH)
+        pinned = PinnedRevision(asked=repository.asked, commit=commit, manifest=fetched.manifest)
+        if repository.pinned is not None and place.suffix != SKETCH and repository.pinned.manifest != fetched.manifest:
+            raise DataError(f"{client.place}: the files of {commit} are others than those that were pinned")
+    except YattError as error:
+        raise type(error)(f"{key}: {error}") from None
+    return repository.model_copy(update={"pinned": pinned, "path": str(fetched.folder)})
+
+
+def splits_of_dataset(source: HubSource, key: str, settling: Settling) -> dict[str, list[str]]:
+    """Returns the names of the files of each split of a dataset's configuration. Raises as `settled` does."""
+    try:
+        client, folder, commit = _resolved(source, key, settling)
+        _forbid_offline(client, commit)
+        files = client.files(commit)
+        card = _card(client, commit, {file.path: file.size for file in files}, folder)
+        return splits_of(files, card, client.repo, source.subset)
+    except YattError as error:
+        raise type(error)(f"{key}: {error}") from None
+
+
+def _resolved(repository: Repository, key: str, settling: Settling) -> tuple[HubClient, Path, str]:
+    """Returns who asks for a repository, the folder with its files, and the commit of its revision."""
     kind: Kind = "dataset" if isinstance(repository, HubSource) else "model"
     # Given here, since the library reads its own variable when it is imported, once.
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
     client = HubClient(kind, repository.repo, token_of(repository.token, key, settling.read_block), endpoint)
     folder = repository_folder(settling.home, kind, repository.repo)
-    commit = _commit(repository, client, folder)
-    place = _place(repository, folder, commit)
-    fetched = complete(place)
-    if fetched is None and kind == "model" and not settling.weights:
-        place = place.with_name(f"{place.name}{SKETCH}")
-        fetched = complete(place)
-    if fetched is None:
-        if user_is_offline():
-            raise ConfigurationError(f"{client.place} is not here at {commit}, and HF_HUB_OFFLINE forbids to fetch it")
-        wanted = _wanted(repository, client, commit, place)
-        fetched = fetch(client, wanted, place, settling.tell, sketch=place.suffix == SKETCH)
-    pinned = PinnedRevision(asked=repository.asked, commit=commit, manifest=fetched.manifest)
-    if repository.pinned is not None and place.suffix != SKETCH and repository.pinned.manifest != fetched.manifest:
-        raise DataError(f"{client.place}: the files of {commit} are others than those that the run began with")
-    return pinned, fetched
+    return client, folder, _commit(repository, client, folder)
+
+
+def _forbid_offline(client: HubClient, commit: str) -> None:
+    if user_is_offline():
+        raise ConfigurationError(f"{client.place} is not here at {commit}, and HF_HUB_OFFLINE forbids to fetch it")
 
 
 def _commit(repository: Repository, client: HubClient, folder: Path) -> str:
@@ -164,13 +188,13 @@ def _wanted(repository: Repository, client: HubClient, commit: str, place: Path)
     fields: dict[str, Any] = {"repository": client.repo, "commit": commit}
     if not isinstance(repository, HubSource):
         return Wanted(commit, model_files(files, client.repo), fields)
-    card = _card(client, commit, {file.path: file.size for file in files}, place)
+    card = _card(client, commit, {file.path: file.size for file in files}, place.parent)
     splits = dataset_files(files, card, client.repo, repository.subset, repository.splits)
     chosen = {name for names in splits.values() for name in names}
     return Wanted(commit, [file for file in files if file.path in chosen], {**fields, SPLITS: splits})
 
 
-def _card(client: HubClient, commit: str, sizes: dict[str, int], place: Path) -> str:
+def _card(client: HubClient, commit: str, sizes: dict[str, int], folder: Path) -> str:
     """Returns the text of a repository's README.md; empty if it has none."""
     size = sizes.get(CARD)
     if size is None:
@@ -179,8 +203,8 @@ def _card(client: HubClient, commit: str, sizes: dict[str, int], place: Path) ->
         raise ConfigurationError(
             f"{client.place}: {CARD} has {size:,} bytes; its metadata are read up to {LARGEST_CARD:,}"
         )
-    durable.make_folder(place.parent)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".card-") as aside:
+    durable.make_folder(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".card-") as aside:
         return client.fetch(commit, CARD, Path(aside)).read_text(encoding="utf-8", errors="replace")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ops.cli.options import Output, OutputOption, examples
+from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
 from ops.starter.recognition.recognised import RL, Asked, Objective
 
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     lines = (
         "yatt init",
         "yatt init --data train.parquet --model models/small-instruct",
+        "yatt init runs/math --data openai/gsm8k --subset main --model Qwen/Qwen3-0.6B",
         "yatt init runs/pairs --data data/ultrafeedback --split train_prefs --model models/small-instruct",
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
     )
@@ -41,10 +42,15 @@ def init(
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            "--data", metavar="PATH", help="A file (JSON Lines, JSON, CSV, Parquet) or a dataset's folder; repeatable."
+            "--data",
+            metavar="PATH",
+            help="A file (JSON Lines, JSON, CSV, Parquet), a dataset's folder, or the name of a dataset on the Hub; repeatable.",
         ),
     ] = None,
-    model: Annotated[Path | None, typer.Option("--model", metavar="DIR", help="Hugging Face folder.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="MODEL", help="Hugging Face folder, or the name of a model on the Hub."),
+    ] = None,
     reward: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,17 +68,23 @@ def init(
     prompt_field: Annotated[str | None, typer.Option(help="Key of the prompt. Default: recognised.")] = None,
     answer_field: Annotated[str | None, typer.Option(help="Key of the answer. Default: recognised.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the data's name.")] = None,
+    home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Recognise what a data file means, and write a commented spec that runs on a model's folder.
 
     Asks for what the options leave out if it runs on a terminal. Sizes are chosen to fit rows, model and machine.
     """
-    from ops.starter.looks import look_at_data, look_at_model
+    from flows.run.home import Home
+    from ops.presentation.transfer import Transfer
+    from ops.starter.looks import look_at_data, look_at_model, look_at_place
+    from ops.starter.repositories import hub_model, hub_place, names_repository
     from ops.starter.texts import as_json
     from ops.starter.writing import default_name, write_starter
     from yatt_core.errors import ConfigurationError
+    from yatt_core.hub.settle import Settling
 
+    place = Home.locate(home).folder
     asks = sys.stdin.isatty() and output is Output.TEXT
     if reward and objective not in (None, RL):
         raise ConfigurationError(
@@ -80,15 +92,25 @@ def init(
         )
 
     def seen(path: Path) -> DataLook:
+        if names_repository(path):
+            with Transfer() as tell:
+                return look_at_place(hub_place(str(path), split, subset, objective, Settling(place, tell)))
         return look_at_data(path, split, subset, objective)
 
-    question = "Data (a file of JSON Lines, JSON, CSV or Parquet, or the folder of a dataset)"
+    def seen_model(path: Path) -> ModelLook:
+        if names_repository(path):
+            with Transfer() as tell:
+                known = hub_model(str(path), Settling(place, tell))
+            return look_at_model(Path(known.path), known)
+        return look_at_model(path)
+
+    question = "Data (a file of JSON Lines, JSON, CSV or Parquet, a dataset's folder, or its name on the Hub)"
     given: list[Path | None] = [*data] if data else [None]
     looks = [_found(path, "--data", question, seen, asks) for path in given]
-    network = _found(model, "--model", "Model (a Hugging Face folder)", look_at_model, asks)
+    network = _found(model, "--model", "Model (a Hugging Face folder, or a name on the Hub)", seen_model, asks)
     asked = Asked(prompt_field, answer_field, objective, bool(reward))
     meaning, rewards = _understood(looks, network, asked, reward or [], asks)
-    written = write_starter(folder, name or default_name(looks[0].path), meaning, network, rewards)
+    written = write_starter(folder, name or default_name(Path(looks[0].place.named)), meaning, network, rewards)
     if output is Output.JSON:
         second = str(written[1]) if len(written) > 1 else None
         write_json(
@@ -146,7 +168,7 @@ def _said(meaning: Understanding, rewards: Sequence[str]) -> Iterator[str]:
 def _source_said(source: SourceMeaning) -> Iterator[str]:
     look, recognised = source.look, source.recognised
     more = "" if look.complete else "more than "
-    yield f"{look.path}: {more}{len(look.rows):,} rows, recognised as {recognised.shape}"
+    yield f"{look.place.named}: {more}{len(look.rows):,} rows, recognised as {recognised.shape}"
     keys = recognised.source
     named = [
         f"{what} in {keys[key]!r}"

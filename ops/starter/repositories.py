@@ -1,0 +1,41 @@
+"""Models and datasets that `yatt init` is given by their names on the Hub.
+
+Consumes a name and the home folder, which keeps what is fetched: of a model everything but its tensors. Produces the section
+of the spec, and where its files are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ops.starter.places import Place, with_splits
+from yatt_core.hub.settle import Settling, settled_repository, splits_of_dataset
+from yatt_core.repository_names import is_repository
+from yatt_core.spec.sections.data import HubSource
+from yatt_core.spec.sections.model import HubModel
+
+
+def names_repository(given: Path) -> bool:
+    """Returns True if what was given is no path of this machine, but can be the name of a repository."""
+    return not given.exists() and is_repository(str(given))
+
+
+def hub_model(repo: str, settling: Settling) -> HubModel:
+    """Returns a model with the folder of its small files. Raises as `settled` does."""
+    return settled_repository(HubModel(repo=repo), "--model", replace(settling, weights=False))
+
+
+def hub_place(repo: str, split: str | None, subset: str | None, objective: str | None, settling: Settling) -> Place:
+    """Returns the rows of a dataset: those of the training split, held out by the split that is called like it.
+
+    Raises as `settled` does, and `ConfigurationError` if it is not clear which split is for training.
+    """
+    source = HubSource(repo=repo, subset=subset)
+    splits = sorted(name for name, files in splits_of_dataset(source, "--data", settling).items() if files)
+    keys = {} if subset is None else {"subset": subset}
+    place = with_splits(Path(repo), keys, splits, split, objective)
+    held_out = place.held_out[0][0]["held_out_split"] if place.held_out else None
+    source = source.model_copy(update={"split": place.keys["split"], "held_out_split": held_out})
+    fetched = settled_repository(source, "--data", settling)
+    return replace(place, path=Path(fetched.path), kind="hub", held_out=place.held_out[:1], repository=fetched)
