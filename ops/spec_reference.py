@@ -128,7 +128,8 @@ def _default(field: Schema) -> str:
         return "empty" if field.get("type") == "object" else "see below"
     default = field["default"]
     if isinstance(default, dict):
-        return f"`{default['kind']}`" if "discriminator" in field else "see below"
+        choices = (field, *field.get("anyOf", ()))
+        return f"`{default['kind']}`" if any("discriminator" in each for each in choices) else "see below"
     return f"`{json.dumps(default)}`"
 
 

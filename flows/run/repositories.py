@@ -8,16 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from yatt_core.hub.cache import Tell, silent
-from yatt_core.hub.settle import Settling, repositories, settled
+from yatt_core.hub.settle import Section, Settling, repositories, settled
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec import RunSpec
 
 
 def with_repositories(
-    home: Path, spec: RunSpec, tell: Tell = silent, weights: bool = True, data: bool = True
-) -> RunSpec:
-    """Returns the spec with the commit and folder of each repository that it names.
+    home: Path, spec: Section, tell: Tell = silent, weights: bool = True, data: bool = True
+) -> Section:
+    """Returns a spec, of a run or of a suite, with the commit and folder of each repository that it names.
 
     weights, data: as for `Settling`.
 

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -53,6 +53,7 @@ class Hub:
 
     expired: tokens that are refused, whatever they ask for.
     cut: names of files that are shorter than the list says; damaged: whose last byte is another.
+    held: names of files of which half is sent, and the rest once `released` is set.
     asked: method and path of each request.
     """
 
@@ -60,6 +61,8 @@ class Hub:
     expired: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
+    released: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
     endpoint: str = ""
 
@@ -184,17 +187,23 @@ class _Handler(BaseHTTPRequestHandler):
             first, last = int(wanted[1]), int(wanted[2] or whole - 1)
             data, status = data[first : last + 1], 206
             headers["Content-Range"] = f"bytes {first}-{min(last, whole - 1)}/{whole}"
-        self._send(status, data, headers)
+        self._send(status, data, headers, held=name in self.hub.held)
 
     def _refuse(self, status: int, code: str, text: str) -> None:
         headers = {"X-Error-Message": text, **({"X-Error-Code": code} if code else {})}
         self._send(status, json.dumps({"error": text}).encode(), headers)
 
-    def _send(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+    def _send(self, status: int, data: bytes, headers: Mapping[str, str] | None = None, held: bool = False) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(data)
+            half = len(data) // 2
+            self.wfile.write(data[:half])
+            if held:
+                self.wfile.flush()
+                self.hub.released.wait(60)
+            with suppress(OSError):  # whoever asked was killed
+                self.wfile.write(data[half:])

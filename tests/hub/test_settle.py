@@ -14,9 +14,11 @@ from tests.hub.server import Hub, files_of, serving
 from tests.models.folders import make_folder
 from tests.spec.trees import spec
 from yatt_core.datasets.data_files import held_out_files, training_files
+from yatt_core.datasets.sources import all_tasks
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, StorageFullError
+from yatt_core.evaluation.suites import parse_suite
 from yatt_core.hub.settle import Settling, repositories, settled
-from yatt_core.models.model_folder import count_parameters
+from yatt_core.models.model_folder import check_model_unchanged, count_parameters, describe_model
 from yatt_core.models.offline import OFFLINE, SAID
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.spec.sections.data import HubSource
@@ -303,3 +305,27 @@ def test_each_key_of_a_spec_that_names_a_repository_is_found(place: Place) -> No
         "algorithm.distillation.teachers.0.model",
     ]
     assert place.refusal(given).startswith("data.sources.0: dataset org/rows")
+
+
+def test_the_set_of_a_suite_can_be_a_dataset_of_the_hub(place: Place) -> None:
+    place.hub.add("dataset", "org/rows", {"test.jsonl": lines(ROWS)})
+    source = {"kind": "hub", "repo": "org/rows", "split": "test"}
+    suite = settled(
+        parse_suite({"name": "sums", "sets": [{"name": "sums", "source": source}]}, "test"), Settling(place.home)
+    )
+    assert [task.text for task in all_tasks(suite.sets[0].source, 0, None)] == [row["prompt"] for row in ROWS]
+
+
+def test_a_named_chat_template_that_changes_is_seen(place: Place) -> None:
+    folder = Path(model_of(place.settle(of_model())).path)
+    facts = describe_model(folder).model_files
+    assert "additional_chat_templates/tool_use.jinja" in facts
+    template = folder / "additional_chat_templates" / "tool_use.jinja"
+    check_model_unchanged(folder, facts)
+    check_model_unchanged(folder, {name: value for name, value in facts.items() if "tool_use" not in name})
+    template.chmod(0o644)
+    template.write_text("another")
+    with pytest.raises(
+        ConfigurationError, match=r"has changed since the run began: additional_chat_templates/tool_use\.jinja"
+    ):
+        check_model_unchanged(folder, facts)

@@ -77,8 +77,8 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
         ),
         ({"rollout__engine": {"kind": "troch"}}, ("rollout.engine.kind: ", "'troch'", "'torch'")),
         (
-            {"model": {"kind": "hub"}},
-            ("model.kind: ", "'hub'", "folder, from_config, config_file, sizes"),
+            {"model": {"kind": "remote"}},
+            ("model.kind: ", "'remote'", "folder, hub, from_config, config_file, sizes"),
         ),
         (
             {"algorithm": {"advantage": {"kind": "sft"}}},

@@ -35,12 +35,13 @@ from yatt_core.hub.client import HubClient, Kind, token_of
 from yatt_core.hub.files import CARD, LARGEST_CARD, dataset_files, model_files, splits_of
 from yatt_core.models.offline import user_is_offline
 from yatt_core.secret_references import BlockReader
-from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.data import HubSource
 from yatt_core.spec.sections.repository import COMMIT, PinnedRevision, Repository
 
 Place = tuple[str | int, ...]
 Named = TypeVar("Named", bound=Repository)
+Section = TypeVar("Section", bound=SpecModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Settling:
     data: bool = True
 
 
-def repositories(spec: RunSpec) -> list[tuple[Place, Repository]]:
+def repositories(spec: SpecModel) -> list[tuple[Place, Repository]]:
     """Returns the repositories that a spec names, with the keys that lead to them."""
     return list(_below(spec, ()))
 
@@ -74,8 +75,8 @@ def is_settled(repository: Repository) -> bool:
     return found is not None and found.manifest == repository.pinned.manifest
 
 
-def settled(spec: RunSpec, settling: Settling) -> RunSpec:
-    """Returns the spec with the commit and folder of each repository that it names; the spec itself if it names none.
+def settled(spec: Section, settling: Settling) -> Section:
+    """Returns a spec, of a run or of a suite, with the commit and folder of each repository that it names; the spec itself if it names none.
 
     Raises `ConfigurationError`, with the key, for what is not to be had, `InfrastructureError` for what may be had later.
     """
@@ -90,7 +91,7 @@ def settled(spec: RunSpec, settling: Settling) -> RunSpec:
         for part in place[:-1]:
             node = node[part]
         node[place[-1]] = known.model_dump(mode="json")
-    return parse_spec(tree, "the spec with what it names on the Hub")
+    return type(spec).model_validate(tree)
 
 
 def settled_repository(repository: Named, key: str, settling: Settling) -> Named:

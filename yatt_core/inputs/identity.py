@@ -21,6 +21,9 @@ LEFT_OUT = {
 }
 """Keys of a source with the values at which they do not change the digest: they are newer than runs that have one."""
 
+NOT_OF_FILES = {"token"}
+"""Keys of a model that say who fetches its files."""
+
 
 def identity(spec: RunSpec) -> str:
     """Returns the digest of everything in a spec on which its inputs depend."""
@@ -36,13 +39,14 @@ def identity(spec: RunSpec) -> str:
         data["privileged"] = distillation.privileged.template
     for source in data["sources"]:
         del source["name"]  # it names metrics only
+        source.pop("token", None)  # who fetched the files does not change them
         if spec.samples_responses:  # left out so that they do not change the digest of a source of prompts
             for key in ("chosen_field", "rejected_field", "label_field"):
                 source.pop(key, None)
         for key, default in LEFT_OUT.items():
             if key in source and source[key] == default:
                 del source[key]
-    model = None if spec.virtual else spec.model.model_dump(mode="json")
+    model = None if spec.virtual else spec.model.model_dump(mode="json", exclude=NOT_OF_FILES)
     if model is not None and model.get("vision", "") is None:
         del model["vision"]  # left out so that it does not change the digest of a text-only model
     # A tokenizer trained for the run contains the tags of calls and results.
@@ -71,9 +75,9 @@ def judge_models(spec: RunSpec) -> dict[str, GivenFolder]:
 
 def _judges_identity(spec: RunSpec) -> dict[str, Any]:
     """Returns the parts of the spec that describe the judges' models; empty if there are none."""
-    return {name: model.model_dump(mode="json") for name, model in judge_models(spec).items()}
+    return {name: model.model_dump(mode="json", exclude=NOT_OF_FILES) for name, model in judge_models(spec).items()}
 
 
 def _given_identity(spec: RunSpec) -> dict[str, Any]:
     """Returns the parts of the spec that describe the given models; empty if there are none."""
-    return {key: model.model_dump(mode="json") for key, model in given_models(spec).items()}
+    return {key: model.model_dump(mode="json", exclude=NOT_OF_FILES) for key, model in given_models(spec).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from yatt_core.naming import MARK
 from yatt_core.spec.presets import PRESET, PRESETS
 from yatt_core.spec.rewards.scheme import FunctionPart
 from yatt_core.spec.run import RunSpec
@@ -23,8 +24,8 @@ def json_schema() -> dict[str, Any]:
     }
     section = schema["properties"]["model"]
     schema["properties"]["model"] = {
-        "description": section.pop("description", ""),
-        "default": section.pop("default", None),
+        "default": section.pop("default"),
+        MARK: "repository",
         "anyOf": [{"type": "string", "description": "A folder, or the name of a repository on the Hub."}, section],
     }
     schema["$defs"]["AlgorithmSpec"]["properties"][PRESET] = {

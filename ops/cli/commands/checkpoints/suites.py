@@ -70,12 +70,14 @@ class Opened:
 @contextmanager
 def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[Opened]:
     """Opens a kept checkpoint of a run, by default the newest, and the tasks of a suite for it."""
+    from flows.run.repositories import with_repositories
     from yatt_core.evaluation.suites import open_suite
     from yatt_core.prompts.media import MediaFolder
 
     name, spec, row = opened_checkpoint(home, run, iteration)
+    fetched = with_repositories(home.folder, wanted)
     with TemporaryDirectory() as folder:
-        suite = open_suite(wanted, spec, MediaFolder(Path(folder)).keep)
+        suite = open_suite(fetched, spec, MediaFolder(Path(folder)).keep)
         yield Opened(name, spec, row, suite, Path(folder))
 
 
