@@ -7,7 +7,7 @@
 # make outside  what is outside of YATT is taken away from runs (75 minutes)
 # make docs   the documentation as a site in build/site
 # ARGS passes options: make run ARGS="--set seed=1"
-.PHONY: run proof test quick lint types imports tests verify chaos hosts outside soak sabotage check docs setup engines peers clean
+.PHONY: run proof test quick lint types imports tests verify chaos hosts outside soak sabotage check docs setup dev engines peers clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -29,7 +29,7 @@ test: engines lint
 tests:
 	$(PYTEST) -m "not verify" $(ARGS)
 
-quick: setup
+quick: dev
 	$(PYTEST) -n 2 --quick -m "not verify" $(ARGS)
 
 # Ray's actors get as much of a core as vLLM's processes beside them.
@@ -38,22 +38,22 @@ verify: engines check peers
 	@$(PY) -m tests.browser.install
 	$(PYTEST) --timeout 900 $(ARGS)
 
-chaos: setup
+chaos: dev
 	@$(TEST_PYTHON) -m tests.recovery.chaos $(ARGS)
 
-hosts: setup
+hosts: dev
 	@$(TEST_PYTHON) -m tests.hosts.campaign $(ARGS)
 
-outside: setup
+outside: dev
 	@$(TEST_PYTHON) -m benchmarks.outside $(ARGS)
 
-soak: setup
+soak: dev
 	@$(TEST_PYTHON) -m tests.soak.run $(ARGS)
 
-sabotage: setup
+sabotage: dev
 	@$(TEST_PYTHON) -m tests.sabotage.run $(ARGS)
 
-check: setup lint types imports
+check: dev lint types imports
 
 lint:
 	$(PY) -m ruff check .
@@ -67,11 +67,15 @@ imports:
 	.venv/bin/lint-imports --no-cache
 
 # Links without a target are errors; nothing is downloaded.
-docs: setup
+docs: dev
 	$(PY) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d build/site-cache docs build/site
 
 setup:
 	@python3 ops/bootstrap.py
+
+# What the checks, the tests and the documentation need beside it.
+dev:
+	@python3 ops/bootstrap.py --dev
 
 # The optional engines, which tests use if they are installed.
 engines:

@@ -1,9 +1,10 @@
 """Creates the project's virtual environment; runs on a bare python3, before anything is installed.
 
 Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by
-itself). Produces .venv with YATT installed in editable form and byte code of the largest packages, and a stamp that
-makes a second call return at once. `--engines` also installs Megatron-Core, and makes .venv/engines/vllm, the environment of
-vLLM's processes, from constraints-vllm.txt; tests use them if they are present. `--peers` also makes build/peers, the
+itself). Produces .venv with YATT installed in editable form, with what training and its services need, and byte code of the
+largest packages, and a stamp that makes a second call return at once. `--dev` adds what the checks, the tests and the
+documentation need. `--engines` also installs Megatron-Core, and makes .venv/engines/vllm, the environment of vLLM's processes,
+from constraints-vllm.txt; tests use them if they are present. `--peers` also makes build/peers, the
 environment of the libraries that YATT is compared with.
 """
 
@@ -14,16 +15,19 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-STAMP = VENV / ".yatt-setup"
-ENGINES_STAMP = VENV / ".yatt-engines"
-EXTRAS = "dev,math,otel,postgresql,s3,server,tensorboard,wandb"
-ENGINE_EXTRAS = "lora,megatron"
+EXTRAS = "lora,math,server"
+"""What training and the services of `yatt up` need."""
+DEV_EXTRAS = f"{EXTRAS},dev,otel,postgresql,s3,tensorboard,wandb"
+ENGINE_EXTRAS = f"{DEV_EXTRAS},megatron"
+STAMPS = {level: VENV / f".yatt-{name}" for level, name in (("setup", "setup"), ("dev", "dev"), ("engines", "engines"))}
+"""What each level of an installation leaves behind; each contains those before it."""
 VLLM = VENV / "engines" / "vllm"
 VLLM_TESTS = ("pyarrow", "pytest", "pytest-timeout", "ruamel-yaml", "xxhash")
 """What is in vLLM's environment beside vLLM: what its process needs, and what the tests that run there need."""
@@ -46,7 +50,7 @@ NOT_COMPILED = "/(tests?|testing|models|rllib)/"
 
 def fingerprint() -> str:
     """Returns a digest of what the environment was made from; `make setup` installs again if the digest differs."""
-    digest = hashlib.sha256(f"{sys.version}|{EXTRAS}|{VENV}".encode())
+    digest = hashlib.sha256(f"{sys.version}|{EXTRAS}|{ENGINE_EXTRAS}|{VENV}".encode())
     for name in ("pyproject.toml", "constraints.txt", "constraints-vllm.txt", "ops/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
@@ -110,7 +114,8 @@ def run_uv(python: Path, constraints: str, *wanted: str) -> None:
     constraints: the file of its pins.
     """
     command: list[str | Path] = [
-        VENV / "bin" / "uv", "pip", "install", "--python", python, "--constraint", ROOT / constraints, *package_sources(),
+        VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / constraints,
+        *package_sources(),
     ]  # fmt: skip
     if not has_nvidia_gpu():
         overrides = VENV / "overrides.txt"
@@ -160,7 +165,7 @@ def is_current(stamp: Path) -> bool:
 def install_with_engines() -> bool:
     """Installs everything including the optional engines; returns False, with a message, if they are not available."""
     try:
-        install(f"{EXTRAS},{ENGINE_EXTRAS}")
+        install(ENGINE_EXTRAS)
         install_vllm()
     except subprocess.CalledProcessError as error:
         sys.stderr.write(
@@ -177,7 +182,7 @@ def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):
         sys.stderr.write(f"YATT needs Python 3.11 or later; this is {sys.version.split()[0]}\n")
         return 2
-    set_up("--engines" in arguments)
+    set_up("engines" if "--engines" in arguments else "dev" if "--dev" in arguments else "setup")
     if "--peers" in arguments and not is_current(PEERS_STAMP):
         sys.stderr.write("setting up build/peers (once)\n")
         install_peers()
@@ -185,20 +190,35 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def set_up(with_engines: bool) -> None:
-    """Creates or refreshes the virtual environment, with the optional engines if they are wanted and available."""
-    engines = with_engines and not is_current(ENGINES_STAMP)
-    if not engines and is_current(STAMP):
+def set_up(level: str) -> None:
+    """Creates or refreshes the virtual environment at a level of `STAMPS`, without the optional engines if there are none."""
+    levels = list(STAMPS)
+    if any(is_current(STAMPS[each]) for each in levels[levels.index(level) :]):
         return
-    sys.stderr.write(f"setting up .venv (once){' with the optional engines' if engines else ''}\n")
+    begun = time.monotonic()
+    contents = {"setup": "", "dev": " with what checks and tests need", "engines": " with the optional engines"}
+    sys.stderr.write(f"setting up .venv{contents[level]} (once; some minutes)\n")
     if not PYTHON.exists():
         venv.create(VENV, with_pip=True, symlinks=True)
-    if engines and install_with_engines():
-        ENGINES_STAMP.write_text(fingerprint())
-    elif not is_current(STAMP):
-        install(EXTRAS)
-    STAMP.write_text(fingerprint())
+    if level == "engines" and not install_with_engines():
+        level = "dev"
+        install(DEV_EXTRAS)
+    elif level != "engines":
+        install(DEV_EXTRAS if level == "dev" else EXTRAS)
+    for each in levels[: levels.index(level) + 1]:
+        STAMPS[each].write_text(fingerprint())
     shutil.rmtree(CACHE, ignore_errors=True)
+    megabytes = size_of(VENV) / 1e6
+    sys.stderr.write(
+        f"set up in {time.monotonic() - begun:.0f} s, {megabytes:,.0f} MB; next: make run, or source .venv/bin/activate "
+        "and yatt init\n"
+    )
+
+
+def size_of(folder: Path) -> int:
+    """Returns the bytes on the disk of the files below a folder; those with several names count once."""
+    files = {(found.st_dev, found.st_ino): found.st_blocks for found in map(os.lstat, folder.rglob("*"))}
+    return 512 * sum(files.values())
 
 
 if __name__ == "__main__":

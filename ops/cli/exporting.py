@@ -11,13 +11,19 @@ from pathlib import Path
 
 from flows.run.home import Home
 from ops.cli.lookup import opened_checkpoint
-from yatt_core.checkpoints.export import Exported, FloatName, export_model
+from yatt_core.checkpoints.export import Exported, FloatName, dtype_of_model, export_model
 from yatt_core.checkpoints.publish import CheckpointIdentity
+from yatt_core.checkpoints.tokenizer_agreement import tokenizer_difference
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.materialise import initial_model
+from yatt_core.inputs.manifest import INPUTS
+from yatt_core.inputs.reader import Inputs
+from yatt_core.spec import RunSpec
 
 EXPORTS = "exports"
+COMPARED = 64
+"""Number of held-out tasks on which tokenizers are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +31,14 @@ class RunExport:
     """An exported checkpoint.
 
     written: what the folder contains.
+    warning: how transformers' AutoTokenizer differs from the run's tokenizer on its prompts; None if it does not.
     """
 
     run: str
     iteration: int
     folder: Path
     written: Exported
+    warning: str | None = None
 
 
 def export_checkpoint(
@@ -45,7 +53,7 @@ def export_checkpoint(
     """Exports a checkpoint, by default the newest one that is kept.
 
     to: the folder, which must not exist; by default in `exports/` of the run's folder.
-    dtype: type of the exported weights; None keeps the training type.
+    dtype: type of the exported weights; None for that of the model with which the run began.
     progress: receives the iteration; returns what receives the bytes written and their total.
 
     Raises `RunNotFound`, `ConfigurationError`, and what `verify_checkpoint` and `export_model` raise.
@@ -57,7 +65,15 @@ def export_checkpoint(
     target = to or home.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
     identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     model = Path(initial_model(spec, folder))
+    kept = dtype or dtype_of_model(model)
     written = export_model(
-        folder / row.folder, model, target, identity, dtype, progress(row.iteration), spec.trains_reward_model
+        folder / row.folder, model, target, identity, kept, progress(row.iteration), spec.trains_reward_model
     )
-    return RunExport(name, row.iteration, target, written)
+    warning = tokenizer_difference(target, _some_prompts(spec, home.run_folder(row.run)))
+    return RunExport(name, row.iteration, target, written, warning)
+
+
+def _some_prompts(spec: RunSpec, folder: Path) -> list[str]:
+    """Returns texts of the run on which tokenizers are compared: questions that are held out, and their answers."""
+    held_out = Inputs.open(folder / INPUTS, spec).held_out[:COMPARED]
+    return [text for prompt in held_out for text in (prompt.text, prompt.answer) if text]

@@ -34,11 +34,14 @@ class AsClassifier:
         return self._source.blocks(self._names[name])
 
 
-def classifier_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config of a causal language model as that of a classifier with one output."""
+def classifier_config(config: Mapping[str, Any], pad: int | None) -> dict[str, Any]:
+    """Returns the config of a causal language model as that of a classifier with one output.
+
+    pad: the token that fills up shorter rows, without which transformers classifies no two rows at once.
+    """
     named = [name.replace(CAUSAL, CLASSIFIER) for name in config.get("architectures") or ()]
     labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    return {**config, "architectures": named, **labels, "tie_word_embeddings": False}
+    return {**config, "architectures": named, **labels, "tie_word_embeddings": False, "pad_token_id": pad}
 
 
 def _renamed(name: str) -> str:

@@ -7,6 +7,8 @@ a tensor is in memory at a time.
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import safe_open
 
 from yatt_core import durable
 from yatt_core.checkpoints.classifier import AsClassifier, classifier_config
@@ -24,7 +27,8 @@ from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.config_file import CONFIG, read_config
-from yatt_core.models.model_folder import WEIGHTS_INDEX, small_files
+from yatt_core.models.model_folder import WEIGHTS_INDEX, small_files, weight_files
+from yatt_core.models.tokenizer import TOKENIZER_CONFIG, load_tokenizer
 from yatt_core.wire.part_files import TYPES, TensorSource
 from yatt_core.wire.whole_files import sizes_of, write_whole_tensors
 
@@ -38,6 +42,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SPELLED = {"float32": "F32", "bfloat16": "BF16"}
 
 FloatName = Literal["float32", "bfloat16"]
+_SPELLED_NAMES: tuple[tuple[FloatName, str], ...] = (("float32", "F32"), ("bfloat16", "BF16"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,9 @@ def export_model(
                     shutil.copyfile(path, copied)
             written = write_whole_tensors(tensors, partial, advance)
         named = _dtype_name(tensors.kinds, sizes)
-        config = classifier_config(read_config(model)) if reward_model else read_config(model)
+        config = read_config(model)
+        if reward_model:
+            config = classifier_config(config, _with_padding(partial, config.get("pad_token_id")))
         durable.write_json(partial / CONFIG, _config_with(config, named))
         durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": named})
         for path in partial.rglob("*"):
@@ -127,6 +134,31 @@ def export_model(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Exported(len(sizes), written.bytes, named, written.weights)
+
+
+def dtype_of_model(model: Path) -> FloatName:
+    """Returns the type that most numbers of a model's weights have; float32 for one that an export cannot have."""
+    found: dict[str, int] = {}
+    for path in weight_files(model):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118  (not a mapping)
+                part = file.get_slice(name)
+                kind = part.get_dtype()
+                found[kind] = found.get(kind, 0) + math.prod(part.get_shape())
+    most = max(found, key=lambda kind: found[kind], default="F32")
+    return next((name for name, kind in _SPELLED_NAMES if kind == most), "float32")
+
+
+def _with_padding(folder: Path, pad: int | None) -> int | None:
+    """Names a token that fills up shorter rows in an exported tokenizer that has none; returns its id."""
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
+        path = folder / TOKENIZER_CONFIG
+        written = json.loads(path.read_text(encoding="utf-8"))
+        written["pad_token"] = tokenizer.eos_token
+        path.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        return pad if pad is not None else int(tokenizer.eos_token_id)
+    return pad if pad is not None else tokenizer.pad_token_id
 
 
 def _dtype_of(kind: str) -> torch.dtype:

@@ -6,6 +6,7 @@ Weights are read from safetensors only, because pickles can execute code.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,16 @@ def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path)
             network = transformers.LlavaForConditionalGeneration(_vision_language_config(model.vision, config))
             _image_processor(model.vision).save_pretrained(folder)
     network.save_pretrained(folder)
+    _name_rope_theta(folder / CONFIG)
+
+
+def _name_rope_theta(path: Path) -> None:
+    """Writes the base of the rotary positions where transformers 4 reads it too, which would take its own default in silence."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for part in (config, config.get("text_config", {})):
+        if "rope_parameters" in part:
+            part["rope_theta"] = part["rope_parameters"]["rope_theta"]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _text_config(model: ModelFromConfig, vocabulary: int) -> Any:

@@ -8,6 +8,7 @@ template) that any version of `transformers` can read. Short token sequences mak
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from yatt_core.spec.sections.model import TokenizerSpec
 
 PAD, END, SEPARATOR, UNKNOWN = SPECIALS = ("<pad>", "<eos>", "<sep>", "<unk>")
 PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
+TOKENIZER_CONFIG = "tokenizer_config.json"
 LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"
 """The library's name for its warning about texts that exceed `model_max_length`."""
 IMAGE, IMAGE_ID = "<image>", 4
@@ -124,6 +126,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
     longest: as for `wrapped_tokenizer`.
     """
     wrapped_tokenizer(tokenizer, longest).save_pretrained(folder)
+    path = folder / TOKENIZER_CONFIG
+    written = json.loads(path.read_text(encoding="utf-8"))
+    # The class that transformers 4 knows too; transformers 5 reads it as its own.
+    written["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import console, write, write_json
+from ops.presentation.output import console, message, write, write_json
 from ops.presentation.words import size
 from ops.process import keep_caches_inside
 
@@ -44,7 +44,7 @@ def export(
         typer.Option(metavar="FOLDER", help="Target folder; must not exist. Default: in exports/ of the run's folder."),
     ] = None,
     dtype: Annotated[
-        FloatType | None, typer.Option(help="Convert the weights to this type. Default: the training type.")
+        FloatType | None, typer.Option(help="Type of the weights. Default: that of the model with which the run began.")
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
@@ -60,10 +60,13 @@ def export(
     found = done.written
     if output is Output.JSON:
         folder = str(done.folder.resolve())
-        write_json({"run": done.run, "iteration": done.iteration, "folder": folder, **asdict(found)})
+        facts = {"run": done.run, "iteration": done.iteration, "folder": folder, **asdict(found)}
+        write_json({**facts, "warning": done.warning})
         return
     what = f"iteration {done.iteration} of {done.run}"
     write(f"{done.folder}: {what}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}")
+    if done.warning:
+        message(f"warning: {done.warning}")
 
 
 @contextmanager

@@ -38,7 +38,8 @@ def tools_of(home: Home, ledger: Ledger, at_once: int | None, by: str) -> Tools:
         return _held_out(home, run, iteration) if suite is None else _suite(home, run, iteration, suite)
 
     def export(run: str, iteration: int, to: Path, dtype: Any) -> None:
-        export_checkpoint(home, run, iteration, to=to, dtype=dtype)
+        # The next job goes on with all the bits of this one, unless the pipeline says otherwise.
+        export_checkpoint(home, run, iteration, to=to, dtype=dtype or "float32")
 
     def move(run: str, iteration: int, alias: str, why: str) -> int | None:
         done = promote(home, run, alias, iteration, by=by, why=why)
