@@ -5,6 +5,7 @@ Alembic is imported only if there is something to migrate, because opening a led
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,13 @@ def ensure_current(database: Database, migrate: bool) -> Migration:
         if revision != HEAD:
             upgrade(connection, _name(database))
     return Migration(revision, HEAD)
+
+
+def migrations_after(revision: str | None) -> list[str]:
+    """Returns what each migration after one of them adds, in words; after None: what all do."""
+    files = sorted(MIGRATIONS.glob("versions/[0-9]*.py"))
+    found = [file for file in files if revision is None or file.name.partition("_")[0] > revision]
+    return [(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").rstrip(".") for file in found]
 
 
 def current_revision(connection: Connection) -> str | None:

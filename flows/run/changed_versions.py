@@ -64,19 +64,32 @@ def changed_versions(before: Mapping[str, str], engine: str | None = None) -> li
     return [ChangedVersion(name, before[name], found) for name, found in now.items() if before[name] != found]
 
 
-def said_of_versions(ledger: Ledger, run: str) -> str | None:
-    """Returns the changes since the run's last commit as one message; None if there are none."""
+@dataclass(frozen=True, slots=True)
+class VersionsSince:
+    """The libraries that have changed since a run's last commit, which is of `iteration`."""
+
+    iteration: int
+    changed: list[ChangedVersion]
+
+
+def versions_since(ledger: Ledger, run: str) -> VersionsSince | None:
+    """Returns the changes since the run's last commit; None if it has none."""
     commit = ledger.commits.latest(run)
     if commit is None:
         return None
     rollout = current_spec(ledger, run).rollout.engine
     engine = rollout.environment if isinstance(rollout, VllmRollout) else None
-    changed = changed_versions(ControlState.from_json(commit.state).environment, engine)
-    if not changed:
+    return VersionsSince(commit.iteration, changed_versions(ControlState.from_json(commit.state).environment, engine))
+
+
+def said_of_versions(ledger: Ledger, run: str) -> str | None:
+    """Returns the changes since the run's last commit as one message; None if there are none."""
+    since = versions_since(ledger, run)
+    if since is None or not since.changed:
         return None
-    listed = "; ".join(map(str, changed))
+    listed = "; ".join(map(str, since.changed))
     return (
-        f"{run}: libraries have changed since iteration {commit.iteration}: {listed}. From here on the run may differ from "
+        f"{run}: libraries have changed since iteration {since.iteration}: {listed}. From here on the run may differ from "
         "what it would have been; the change is recorded in its lineage. To go on as before, install the old versions"
     )
 

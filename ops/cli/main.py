@@ -18,7 +18,7 @@ import typer
 from typer.main import get_command
 
 from ops.cli import failures
-from ops.cli.commands.backups import backup, maintain
+from ops.cli.commands.backups import backup, maintain, upgrade
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.gates import approvals
@@ -93,6 +93,7 @@ for module in (
     audit,
     backup,
     maintain,
+    upgrade,
     group,
     dashboard,
     tokens,

@@ -59,7 +59,7 @@ OPERATING = (
     ),
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
     *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
-    *("maintain", "migrate"),
+    *("maintain", "migrate", "upgrade"),
 )
 APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume", "pipeline deploy")
 ADMINISTERING = (

@@ -1,0 +1,53 @@
+"""`yatt upgrade`: says what this version changes of a home, and migrates its ledger.
+
+Consumes the home. Writes a table, or JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.presentation.output import write, write_json, write_table
+from yatt_core.errors import ExitCode
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the program."""
+    app.command(epilog=examples("yatt upgrade --check", "yatt upgrade", "yatt upgrade --check -o json"))(upgrade)
+
+
+def upgrade(
+    check: Annotated[bool, typer.Option("--check", help="Only say what would change; nothing is written.")] = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Say what this version of YATT and its libraries changes of a home, then migrate its ledger.
+
+    Lists the migrations of the ledger and, for each run that can be resumed, the libraries whose versions have changed since
+    its last commit, with what that may change, and what would keep it from being resumed. Exit code 1 if some run cannot be
+    resumed like this; nothing is migrated then.
+    """
+    from db.ledger import Ledger
+    from flows.run.home import Home
+    from ops.queries.upgrade import pending_changes
+
+    place = Home.locate(home)
+    changes = pending_changes(place)
+    blocked = any(change.blocks for change in changes)
+    migrates = not check and not blocked
+    if migrates:
+        with Ledger.open(place.ledger):
+            pass
+    if output is Output.JSON:
+        write_json({"changes": [asdict(change) for change in changes], "migrated": migrates})
+    elif changes:
+        rows = [(change.run or "", change.what, change.before, change.after, change.effect) for change in changes]
+        write_table(("run", "what", "before", "now", "effect"), rows, wraps="effect")
+    else:
+        write("nothing changes: the ledger and the libraries are those that the runs were last driven with")
+    if blocked:
+        raise typer.Exit(ExitCode.FAILURE)
