@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flows.run.home import Home
 from ops.cli.lookup import opened_checkpoint
+from yatt_core.checkpoints.adapter_export import export_adapter
 from yatt_core.checkpoints.export import Exported, FloatName, dtype_of_model, export_model
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.checkpoints.tokenizer_agreement import tokenizer_difference
@@ -65,12 +66,32 @@ def export_checkpoint(
     target = to or home.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
     identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     model = Path(initial_model(spec, folder))
-    kept = dtype or dtype_of_model(model)
     written = export_model(
-        folder / row.folder, model, target, identity, kept, progress(row.iteration), spec.trains_reward_model
+        folder / row.folder,
+        model,
+        target,
+        identity,
+        dtype=dtype or dtype_of_model(model),
+        advance=progress(row.iteration),
+        reward_model=spec.trains_reward_model,
     )
     warning = tokenizer_difference(target, _some_prompts(spec, home.run_folder(row.run)))
     return RunExport(name, row.iteration, target, written, warning)
+
+
+def export_run_adapter(
+    home: Home, run: str, iteration: int | None = None, alias: str | None = None, to: Path | None = None
+) -> RunExport:
+    """Exports the low-rank adapters of a checkpoint alone; arguments and errors as for `export_checkpoint`."""
+    name, spec, row = opened_checkpoint(home, run, iteration, alias)
+    if spec.trainer.lora is None:
+        raise ConfigurationError(f"run {name}: it trains all weights and has no adapters; leave out --adapter")
+    folder = home.run_folder(row.run)
+    target = to or home.run_folder(name) / EXPORTS / f"i{row.iteration:06d}-adapter"
+    identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
+    model = Path(initial_model(spec, folder)).resolve()
+    written = export_adapter(folder / row.folder, model, target, identity, spec.trainer.lora)
+    return RunExport(name, row.iteration, target, written)
 
 
 def _some_prompts(spec: RunSpec, folder: Path) -> list[str]:

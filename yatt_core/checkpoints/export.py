@@ -99,11 +99,7 @@ def export_model(
     advance: called with the bytes written so far and the total bytes of the weights.
     reward_model: whether the run trained a reward model, which is exported as a classifier.
     """
-    if target.exists() or target.is_symlink():
-        raise ConfigurationError(f"{target} already exists; name a folder that does not exist yet")
-    above = next(folder for folder in target.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise ConfigurationError(f"{target}: {above} is a file; choose a path inside a folder")
+    require_free(target)
     partial = target.with_name(f".{target.name}.partial")
     stored = open_tensors(checkpoint, SAVED_WEIGHTS)
     stored.require_whole()
@@ -134,6 +130,15 @@ def export_model(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Exported(len(sizes), written.bytes, named, written.weights)
+
+
+def require_free(target: Path) -> None:
+    """Raises `ConfigurationError` unless a folder can be made at a path."""
+    if target.exists() or target.is_symlink():
+        raise ConfigurationError(f"{target} already exists; name a folder that does not exist yet")
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ConfigurationError(f"{target}: {above} is a file; choose a path inside a folder")
 
 
 def dtype_of_model(model: Path) -> FloatName:

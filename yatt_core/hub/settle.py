@@ -76,7 +76,9 @@ def is_settled(repository: Repository) -> bool:
 
 
 def settled(spec: Section, settling: Settling) -> Section:
-    """Returns a spec, of a run or of a suite, with the commit and folder of each repository that it names; the spec itself if it names none.
+    """Returns a spec, of a run or of a suite, with the commit and folder of each repository that it names.
+
+    A spec that names none, or whose files are there, is returned itself.
 
     Raises `ConfigurationError`, with the key, for what is not to be had, `InfrastructureError` for what may be had later.
     """

@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "yatt export latest",
             "yatt export quickstart-1 --alias champion",
+            "yatt export lora-1 --adapter --to adapter",
             "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16",
         )
     )(export)
@@ -46,17 +47,29 @@ def export(
     dtype: Annotated[
         FloatType | None, typer.Option(help="Type of the weights. Default: that of the model with which the run began.")
     ] = None,
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Only the low-rank adapters of a LoRA run, in peft's format.")
+    ] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Export a kept checkpoint as a Hugging Face model folder: config, tokenizer and weights."""
-    from flows.run.home import Home
-    from ops.cli.exporting import export_checkpoint
+    """Export a kept checkpoint as a Hugging Face model folder: config, tokenizer and weights.
 
+    Weights of a LoRA run are exported merged; with --adapter its adapters alone, for peft and vLLM.
+    """
+    from flows.run.home import Home
+    from ops.cli.exporting import export_checkpoint, export_run_adapter
+    from yatt_core.errors import ConfigurationError
+
+    if adapter and dtype is not None:
+        raise ConfigurationError("--adapter: adapters are exported in float32, as they are trained; leave out --dtype")
     place = Home.locate(home)
     keep_caches_inside(place)
-    with _progress() as progress:
-        done = export_checkpoint(place, run, iteration, alias, to, dtype.value if dtype else None, progress)
+    if adapter:
+        done = export_run_adapter(place, run, iteration, alias, to)
+    else:
+        with _progress() as progress:
+            done = export_checkpoint(place, run, iteration, alias, to, dtype.value if dtype else None, progress)
     found = done.written
     if output is Output.JSON:
         folder = str(done.folder.resolve())
