@@ -29,7 +29,7 @@ from yatt_core.regular_files import check_regular
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import CsvSource, JsonlSource, ReasoningGymSource
-from yatt_core.spec.sections.model import GivenFolder
+from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 from yatt_core.tracing.settings import tracing_settings
 
 SPARE_BYTES = 256 << 20
@@ -161,6 +161,11 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
+    if isinstance(spec.model, ModelFromConfig) and spec.model.architecture == "qwen2" and spec.model.vision is None:
+        raise ConfigurationError(
+            "model.architecture: transformers 5 reads the tokenizer of a folder made from a qwen2 config as Qwen2Tokenizer, so "
+            "that the trained model would get other tokens everywhere else; expected qwen3 or llama"
+        )
     from flows.driver.attachment import attached
     from yatt_core.input_building.codec_check import check_codec
     from yatt_core.input_building.engine_check import check_engines

@@ -76,8 +76,9 @@ class ModelFromConfig(SpecModel):
     """A small model created with seeded random weights, for machines that have no model."""
 
     kind: Literal["from_config"] = "from_config"
-    architecture: Literal["qwen2", "qwen3", "llama"] = "qwen2"
-    """Architecture of the `transformers` library."""
+    architecture: Literal["qwen2", "qwen3", "llama"] = "qwen3"
+    """Architecture of the `transformers` library. `qwen2` is for models with a vision tower alone: transformers 5 reads the
+    tokenizer of any other qwen2 folder as Qwen2Tokenizer, whatever the folder says, which gives other tokens."""
     hidden_size: PositiveInt = 128
     """Width of the residual stream; a multiple of `heads`."""
     layers: PositiveInt = 2
