@@ -22,13 +22,8 @@ from db.write.outbox import CREATION, OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
 from flows.branching.restore_points import RestorePoints
-from flows.branching.spec_changes import (
-    PastSpecs,
-    changed_spec,
-    keys_read_by_samples,
-    keys_read_by_updates,
-    refuse_fixed,
-)
+from flows.branching.safe_point import NOTHING_ELSE, Asked, must_discard, newer_code
+from flows.branching.spec_changes import PastSpecs, changed_spec, refuse_fixed
 from flows.delivery.outbox import creation_id, revision_entries, row_id
 from flows.files.storage import claim_store, store_of
 from flows.run.creation import current_spec, first_entries, write_spec
@@ -43,7 +38,6 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.codec_check import check_codec
 from yatt_core.input_building.materialise import check_prompt_lengths
 from yatt_core.input_building.settling import fetch_inputs
-from yatt_core.keys import iteration_folder
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.spec.availability import unavailable
@@ -236,15 +230,26 @@ def open_branch(
 # -- another spec for the same line -----------------------------------------------------------------------------------
 
 
-def revise(home: Home, run: str, overrides: Sequence[str], by: str = "", refusal: str | None = None) -> int:
+def revise(
+    home: Home,
+    run: str,
+    overrides: Sequence[str],
+    by: str = "",
+    refusal: str | None = None,
+    asked: Asked = NOTHING_ELSE,
+) -> int:
     """Records a spec revision, effective at the next iteration; returns the number of the revision then in force.
+
+    Experience of the open iteration that the changed values would have made otherwise is left on a branch of its own, if that
+    is permitted: the next iteration draws its samples anew.
 
     refusal: as for `changed_spec`.
     """
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)
-        after = changed_spec(before, overrides, run, refusal)
+        changes = [*overrides, *(newer_code(before, run) if asked.new_code else ())]
+        after = changed_spec(before, changes, run, refusal)
         if after.digest == before.digest:
             return ledger.runs.revision(run).revision
         if after.name != before.name:
@@ -260,44 +265,18 @@ def revise(home: Home, run: str, overrides: Sequence[str], by: str = "", refusal
                 f"--set storage.url: cannot change, since run {run} has its checkpoints and experience at "
                 f"{before.storage.url}; `yatt fork {run} --at N --set storage.url=...` starts another run elsewhere"
             )
-        _require_safe_point(ledger, home, run, before, after)
-        reason = " ".join(f"--set {text}" for text in overrides)
-        branch = row.current_branch
-        tell = partial(revision_entries, run, branch, spec=after)
+        discards = must_discard(ledger, home, before, after, run, asked.may_discard)
+        reason = " ".join((*asked.words, *(f"--set {text}" for text in changes)))
         settle_code(after, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
+        # Before the revision: a command that is killed in between has discarded what a repeated one would discard.
+        branch = open_branch(ledger, fence, before, row.iteration, reason, by=by) if discards else row.current_branch
+        tell = partial(revision_entries, run, branch, spec=after)
         document = after.model_dump(mode="json")
         # Trackers must create a run that has never been driven before they hear of its revisions.
         ledger.outbox.enqueue(fence, first_entries(run, before))
         number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell, by)
         write_spec(home.run_folder(run), after)
     return number
-
-
-def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, after: RunSpec) -> None:
-    """Raises `ConfigurationError` if the change affects updates to be replayed or the open iteration's experience."""
-    row = ledger.runs.find(run)
-    if row.iteration < 0:
-        return
-    keys = keys_read_by_updates(before, after)
-    if keys and not RestorePoints(ledger, home.run_folder(run), run, row.current_branch).has_checkpoint(row.iteration):
-        raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} can only be changed at a checkpoint, and there is none of iteration "
-            f"{row.iteration}, the last committed one: updates would be replayed with other values than before. Resume "
-            f"the run without --set, then `yatt stop {run} --wait`, which takes a checkpoint, then set it"
-        )
-    keys = keys_read_by_samples(before, after)
-    following = row.iteration + 1
-    begun = home.run_folder(run) / iteration_folder(row.current_branch, following)
-    if keys and (
-        ledger.records.waves(run, row.current_branch, following)
-        or ledger.records.shards(run, row.current_branch, following)
-        or (begun.exists() and any(begun.iterdir()))
-    ):
-        raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience made with the "
-            f"old values. Discard it with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop "
-            "after the iteration"
-        )
 
 
 # -- a new budget -----------------------------------------------------------------------------------------------------

@@ -71,6 +71,10 @@ class RestorePoints:
         """Returns True if there is an intact checkpoint of exactly this iteration."""
         return any(row.iteration == at and self._is_good(row) for row in self._kept)
 
+    def newest_checkpoint(self) -> int | None:
+        """Returns the iteration of the newest checkpoint that is intact; None if there is none."""
+        return next((row.iteration for row in self._kept if self._is_good(row)), None)
+
     def within(self) -> list[int]:
         """Returns the iterations that should be restorable from what is stored, without verifying any files."""
         found: set[int] = set()

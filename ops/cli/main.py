@@ -20,7 +20,7 @@ from typer.main import get_command
 from ops.cli import failures
 from ops.cli.commands.backups import backup, maintain
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
-from ops.cli.commands.driving import branches, deletion, deploy, train
+from ops.cli.commands.driving import branches, deletion, deploy, stopping, train
 from ops.cli.commands.gates import approvals
 from ops.cli.commands.inspection import (
     alarms,
@@ -63,6 +63,7 @@ app = typer.Typer(
 )
 for module in (
     train,
+    stopping,
     deploy,
     init,
     check,
