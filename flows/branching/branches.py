@@ -8,7 +8,7 @@ of them deletes anything: a superseded line keeps its rows, experience and metri
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +121,8 @@ def fork(
         fetch_code(after, folder, store_of(ledger, parent.run, folder))
         _refuse_change(before, after, at, folder)
         source = RestorePoints(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
-        base = source.base(at, after, past)
+        like = _forked_at(ledger, run, branch, overrides, past)
+        base = source.base(at, after, past, like)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
         document = after.model_dump(mode="json")
         made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent, by).id
@@ -165,6 +166,25 @@ def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
         last = ledger.runs.line(run, branch)[-1].last
         raise ConfigurationError(f"run {run}: iteration {at} is not committed; expected 0 to {last}")
     return Parent(commit.run, commit.branch, at)
+
+
+def _forked_at(
+    ledger: Ledger, run: str, branch: int | None, overrides: Sequence[str], past: PastSpecs
+) -> Callable[[int], RunSpec | None]:
+    """Returns what tells the spec that a fork after an iteration would have; one object for each revision of the parent's."""
+    known: dict[int, RunSpec | None] = {}
+
+    def spec_at(at: int) -> RunSpec | None:
+        parent = _parent(ledger, run, branch, at)
+        before = past.spec(parent.run, parent.branch, at)
+        if id(before) not in known:
+            try:
+                known[id(before)] = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
+            except ConfigurationError:  # a change that suits the spec of another iteration only
+                known[id(before)] = None
+        return known[id(before)]
+
+    return spec_at
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,9 @@ import pytest
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
+from flows.branching.branches import revise
+from flows.branching.restore_points import RestorePoints
+from flows.branching.spec_changes import PastSpecs
 from flows.run.home import Home
 from ops.presentation.advice import after_failure
 from tests.ops.conftest import Answer, Yatt
@@ -122,6 +125,27 @@ def test_a_refused_fork_names_the_restorable_iterations(yatt: Yatt, home: Home, 
     assert "replay from checkpoint 0" in answer.err and "experience of iteration 1 " in answer.err
     (folder / checkpoint_folder(0, 2, 1) / "state").write_text("damaged")
     refused(yatt("rollback", run, "--to", "2"), 2, "experience of iteration 1 ")
+
+
+def test_the_restorable_iterations_are_those_that_can_be_restored(yatt: Yatt, home: Home, run: str) -> None:
+    """Iterations 0 to 3 were learnt at one rate; the run goes on with another from the checkpoint of 3."""
+    seed_checkpoint(home, run, COMMITTED)
+    rate = "trainer.optimizer.learning_rate=0.1"
+    with Ledger.open(home.ledger) as ledger:
+        points = RestorePoints(ledger, home.run_folder(run), run, 0)
+        assert points.within(lambda _: toy_spec(), PastSpecs(ledger)) == [0, 1, 2, 3]
+    revise(home, run, [rate])
+    refused(yatt("rollback", run, "--to", "1"), 2, "Restorable iterations: 0, 2-3; checkpoints: 0, 2, 3")
+    for at in ("0", "2", "3"):
+        assert yatt("fork", run, "--at", at, "--set", "trainer.optimizer.learning_rate=0.2").code == 0
+    refused(yatt("fork", run, "--at", "1", "--set", "trainer.optimizer.learning_rate=0.2"), 2, "iterations: 0, 2-3;")
+    assert yatt("fork", run, "--at", "1").code == 0, "a fork has the spec of its iteration"
+    assert yatt("rollback", run, "--to", "2").code == 0
+
+
+def test_a_damaged_checkpoint_is_not_listed_as_restorable(yatt: Yatt, home: Home, run: str) -> None:
+    (home.run_folder(run) / checkpoint_folder(0, 0, 1) / "state").write_text("damaged")
+    refused(yatt("rollback", run, "--to", "1"), 2, "checkpoint of iteration 0 is damaged. Restorable iterations: 2-3;")
 
 
 def test_a_fork_is_created_with_all_that_it_depends_on(yatt: Yatt, home: Home, run: str) -> None:
