@@ -11,7 +11,7 @@ from typing import Any, Protocol
 class IterationSummary:
     """A committed iteration, for display.
 
-    target: the run's last iteration.
+    target: the iteration after which the session ends: the run's last one, or an earlier one that was asked for.
     """
 
     iteration: int

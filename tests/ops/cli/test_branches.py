@@ -253,6 +253,21 @@ def test_settings_of_an_open_iteration_are_not_changed(yatt: Yatt, home: Home, r
     refused(yatt("resume", run, "--discard"), 2, "--discard: expected beside --set")
 
 
+def test_an_iteration_that_is_committed_is_refused_before_anything_starts(
+    yatt: Yatt, home: Home, run: str, driven: list[str]
+) -> None:
+    before = everything_of(home)
+    answer = yatt("resume", run, "--until", "2", "--set", "iterations=9")
+    refused(
+        answer, 2, "--until 2: run toy-1 has committed iteration 3; expected 3 or more. `yatt rollback toy-1 --to 2`"
+    )
+    assert everything_of(home) == before and driven == []
+    told = yatt("resume", run, "--until", "300")
+    assert told.code == 0 and "it ends at iteration 4; `--set iterations=N` moves it" in told.err
+    assert "beyond" not in yatt("resume", run, "--until", "4").err
+    assert driven == [run, run]
+
+
 GOOD = "def score(prompt, response):\n    return 0.5\n"
 
 

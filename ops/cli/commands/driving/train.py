@@ -82,6 +82,7 @@ def train(
     from flows.run.creation import create_run
     from ops.group.address import server_of_runs
 
+    _say_beyond(until, checked.iterations)
     services.check_surroundings(server_of_runs(place))
     run = create_run(place, checked, by=acting_name())
     _detach(place, run, output, until=until) if detach else drive(place, run, output, until=until)
@@ -150,6 +151,11 @@ def resume(
             _say_asked(ledger, name, output)
             return
         row, decided = ledger.runs.find(name), is_decided(ledger, name)
+    if until is not None and until < row.iteration:
+        raise ConfigurationError(
+            f"--until {until}: run {name} has committed iteration {row.iteration}; expected {row.iteration} or more. "
+            f"`yatt rollback {name} --to {until}` returns to an earlier one"
+        )
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
         if unless_paused and not decided:
@@ -158,10 +164,20 @@ def resume(
     if overrides or new_code:
         number = revise(place, name, overrides or (), acting_name(), asked=Asked(new_code, discard))
         message(f"{name}: revision {number} of the spec is now in effect")
+    with opened_ledger(place) as ledger:
+        _say_beyond(until, ledger.runs.find(name).target_iterations)
     if detach:
         _detach(place, name, output, accept_drift, until)
     else:
         drive(place, name, output, accept_drift, until)
+
+
+def _say_beyond(until: int | None, target: int) -> None:
+    """Says that a run ends at its target, if it is asked to stop after a later iteration only."""
+    if until is not None and until > target:
+        message(
+            f"--until {until} is beyond the run's target, so it ends at iteration {target}; `--set iterations=N` moves it"
+        )
 
 
 def _say_asked(ledger: Ledger, run: str, output: Output) -> None:
