@@ -34,6 +34,7 @@ from ops.cli.commands.inspection import (
     runs,
     scores,
     show,
+    usage,
     watch,
 )
 from ops.cli.commands.pipelines import pipeline
@@ -74,6 +75,7 @@ for module in (
     show,
     compare,
     costs,
+    usage,
     watch,
     pages,
     alarms,

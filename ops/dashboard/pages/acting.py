@@ -169,7 +169,7 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[Promot
 
 
 @router.post("/runs/{run_id}/delete")
-def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Delete, Form()]) -> Response:
     """Deletes a run that never began."""
     deleted = actions.delete(served, by, run_id, asked)
     done = "delete-left" if deleted.left else "delete-elsewhere" if deleted.elsewhere else "delete"
