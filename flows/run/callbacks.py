@@ -125,6 +125,10 @@ class CallbackObserver:
         """Passes the warning on."""
         self._inner.warned(text)
 
+    def settled(self, text: str) -> None:
+        """Passes the end of a warning on."""
+        self._inner.settled(text)
+
     def committed(self, summary: IterationSummary) -> None:
         """Passes the commit on."""
         self._inner.committed(summary)

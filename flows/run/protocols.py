@@ -39,6 +39,10 @@ class Observer(Protocol):
         """Reports a problem that does not end the run."""
         ...
 
+    def settled(self, text: str) -> None:
+        """Reports that the problem of a warning, given with the same text, is over."""
+        ...
+
 
 class SilentObserver:
     """Ignores everything."""
@@ -53,6 +57,9 @@ class SilentObserver:
         """Does nothing."""
 
     def warned(self, text: str) -> None:
+        """Does nothing."""
+
+    def settled(self, text: str) -> None:
         """Does nothing."""
 
 

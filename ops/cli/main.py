@@ -20,7 +20,7 @@ from typer.main import get_command
 from ops.cli import failures
 from ops.cli.commands.backups import backup, maintain
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
-from ops.cli.commands.driving import branches, deletion, deploy, stopping, train
+from ops.cli.commands.driving import branches, deletion, deploy, stopping, train, window
 from ops.cli.commands.gates import approvals
 from ops.cli.commands.inspection import (
     alarms,
@@ -66,6 +66,7 @@ for module in (
     train,
     stopping,
     deploy,
+    window,
     init,
     check,
     plan,

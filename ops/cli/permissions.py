@@ -50,6 +50,7 @@ OPERATING = (
         "stop",
         "checkpoint",
         "deploy",
+        "window",
         "fork",
         "rollback",
         "retry",

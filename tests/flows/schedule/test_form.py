@@ -13,10 +13,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.run.creation import current_spec
 from flows.run.owner import owner_of
-from flows.schedule.deployments import Deployment, apply
+from flows.schedule.deployments import Deployment, apply, begin
 from flows.schedule.window_record import driven_run, recorded_windows
 from ops.scheduled import window
 from tests.flows.tools import SECONDS, Driver
+from yatt_core.errors import ConfigurationError
 
 RATE = {"trainer.optimizer.learning_rate": 3e-4}
 FORM = ("run", "overrides", "iterations", "window")
@@ -94,3 +95,17 @@ def test_each_window_starts_a_new_run_unless_it_is_told_to_continue(driver: Driv
     with driver.ledger() as ledger:
         assert continued.state_name == "Completed" and ledger.runs.find(run).iteration == 1
         assert len(ledger.runs.list()) == 3
+
+
+def test_a_window_is_begun_by_name_without_the_settings_of_a_shell(driver: Driver, client: SyncPrefectClient) -> None:
+    run = driver.create("virtual.yaml", "name=begun")
+    deployed(driver, run)
+    name = begin(run, window, {"iterations": 2, "window": "1h"})
+    (flow_run,) = [each for each in client.read_flow_runs() if each.name == name]
+    assert (flow_run.parameters["iterations"], flow_run.parameters["window"]) == (2, "1h")
+    assert flow_run.parameters["deployed_run"] == run
+    client.delete_flow_run(flow_run.id)
+    with pytest.raises(ConfigurationError, match=rf"there is no deployment 'begn' .*{run}"):
+        begin("begn", window, {})
+    with pytest.raises(ConfigurationError, match="Prefect refuses the parameters"):
+        begin(run, window, {"iterations": 0})
