@@ -1,7 +1,7 @@
 """The exported checkpoints from which a run's initial model came, as far as `yatt.json` in the models' folders says.
 
-Consumes the folder of a run's initial model, and the ledger. Produces one `Origin` after the other: the folder names the run and the
-checkpoint that it was exported from, and that run began with a model of its own. Writes nothing.
+Consumes the folder of a run's initial model, and the ledger. Produces one `Origin` after the other: the folder names the run and
+the checkpoint that it was exported from, and that run began with a model of its own. Writes nothing.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_few_trials_still_have_a_winner_at_the_end_and_failures_have_none() -> N
 
 
 def test_trials_that_are_as_good_as_the_best_are_named() -> None:
-    rule = Rule((4,), 4, 4, 2)
+    rule = Rule((4,), 4, 2, 4)
     values: dict[Job, float | None] = {Job(0, 0): 0.5, Job(1, 0): 0.7, Job(2, 0): None, Job(3, 0): 0.7}
     assert schedule_of(rule, values).tied() == [1, 3]
     assert best_in_words(1, [1, 3]) == "trials 1, 3 are equally good; trial 1, the first of them, is taken as the best"
