@@ -128,10 +128,9 @@ def costs(
     totals: dict[str, Amounts] = {}
     unpriced = []
     for number, run in enumerate(chosen, 1):
-        if prices is None:
-            charges = run_charges(ledger, run, since, run in driven)
-        else:
-            charges = charges_of(ledger, run, since, prices)
+        charges = (
+            run_charges(ledger, run, since, run in driven) if prices is None else charges_of(ledger, run, since, prices)
+        )
         maker = maker_of(ledger, run) if "owner" in by else ""
         for place, amounts in charges.items():
             names = {name: getattr(place, name) or (maker if name == "owner" else "") for name in by}

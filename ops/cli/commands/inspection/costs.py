@@ -144,7 +144,7 @@ def _write(found: Costs) -> None:
         named = ", ".join(found.unpriced[:LISTED])
         more = f" and {len(found.unpriced) - LISTED} more" if len(found.unpriced) > LISTED else ""
         message(
-            f"the price of some device time is unknown: {named}{more}; --fill-prices uses today's price file for it (docs/costs.md)"
+            f"the price of some device time is unknown: {named}{more}; --fill-prices uses the price file for it (docs/costs.md)"
         )
     if found.left_out:
         message(f"{found.left_out} older runs are left out; name them to see their costs")
