@@ -101,7 +101,13 @@ def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
 
 
 def fork(
-    home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: int | None = None, by: str = ""
+    home: Home,
+    run: str,
+    at: int,
+    overrides: Sequence[str] = (),
+    branch: int | None = None,
+    by: str = "",
+    refusal: str | None = None,
 ) -> Forked:
     """Creates a run that begins after an iteration of another run, with that iteration's spec and some changes.
 
@@ -110,13 +116,14 @@ def fork(
     at: the iteration.
     overrides: changes to the spec, as KEY=VALUE.
     branch: the parent's branch; the current one by default, but a superseded one is allowed.
+    refusal: as for `changed_spec`.
     """
     with Ledger.open(home.ledger) as ledger:
         _require_whole(ledger, run)
         parent = _parent(ledger, run, branch, at)
         past = PastSpecs(ledger)
         before = past.spec(parent.run, parent.branch, at)
-        after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
+        after = changed_spec(before, overrides, f"{parent.run} at iteration {at}", refusal)
         folder = home.run_folder(parent.run)
         fetch_code(after, folder, store_of(ledger, parent.run, folder))
         _refuse_change(before, after, at, folder)

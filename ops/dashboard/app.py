@@ -28,6 +28,7 @@ from ops.dashboard import (
     annotating,
     api,
     approving,
+    changing,
     live,
     metrics,
     problems,
@@ -97,7 +98,7 @@ def create_app(
     app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider)
     problems.install(app)
     app.include_router(access.router)
-    for part in (api, rollouts_api, queueing_api, actions, annotating, approving, starting, live, metrics):
+    for part in (api, rollouts_api, queueing_api, actions, annotating, approving, starting, changing, live, metrics):
         app.include_router(part.router, dependencies=access.READING)
     app.get("/health", tags=["service"])(health)
     pages.install(app)
