@@ -233,6 +233,7 @@ def _advise(home: Home, run: str, error: BaseException) -> None:
     from db.core.errors import LedgerError
     from flows.run.creation import current_spec
     from ops.presentation.advice import after_failure
+    from yatt_core.errors import YattError
     from yatt_core.spec.reading.code_digests import files_by_key
 
     files: list[str] = []
@@ -240,7 +241,7 @@ def _advise(home: Home, run: str, error: BaseException) -> None:
         with opened_ledger(home) as ledger:
             begun = ledger.runs.find(run).iteration >= 0
             files = [str(code.path) for code in files_by_key(current_spec(ledger, run)).values()]
-    except LedgerError:  # perhaps the failure itself
+    except (LedgerError, YattError):  # perhaps the failure itself
         begun = True
     advice = after_failure(error, run, begun, files)
     if advice is not None:

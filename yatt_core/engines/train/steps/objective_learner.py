@@ -11,8 +11,7 @@ on every rank; the backward pass then weights each token's log-probability with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +49,7 @@ class ObjectiveSums:
     agreed: float
     margin: float
     tokens: float
-    responses: Mapping[str, float] = MappingProxyType({})
+    responses: Mapping[str, float] = field(default_factory=dict)
 
 
 class ObjectiveLearner:
