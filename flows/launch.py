@@ -88,11 +88,16 @@ def run_session(
         services = SessionServices(session.context, find_server, in_flow_run=window is not None)
         try:
             with ended_in_order():
-                outcome = session.already_finished() or session.obstructed() or _drive(session, services)
+                outcome = _over_before_it_begins(session) or _drive(session, services)
         finally:
             services.stop()
         tell_end(End(run, outcome.state, outcome.reason))
     return outcome
+
+
+def _over_before_it_begins(session: DriverSession) -> Outcome | None:
+    """Returns how a session ends for which nothing needs to start; None if there is work."""
+    return session.already_finished() or session.reached_until() or session.obstructed()
 
 
 def _with_callbacks_files(home: Home, run: str, spec: RunSpec) -> Path:

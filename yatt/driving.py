@@ -12,6 +12,7 @@ from pathlib import Path
 
 from db.core.errors import LeaseHeld
 from flows.branching.branches import finish_fork, revise
+from flows.branching.safe_point import Asked
 from flows.driver.services import check_surroundings
 from flows.run.creation import create_run
 from flows.run.home import Home
@@ -66,6 +67,8 @@ def resume(
     *,
     until: int | None = None,
     accept_drift: bool = False,
+    new_code: bool = False,
+    discard: bool = False,
     detach: bool = False,
     callbacks: Sequence[object] = (),
     home: str | Path | None = None,
@@ -75,6 +78,9 @@ def resume(
     run: a `Run`, or an id, a unique prefix of it, or `latest`.
     overrides: changes to the spec, recorded as a new revision.
     accept_drift: replay updates even if the environment has changed since.
+    new_code: use the Python files that the spec names as they are now; samples of the open iteration that were scored
+        otherwise are discarded.
+    discard: with `overrides`, discard samples of the open iteration that were made with the old values.
     until, detach, callbacks: as for `train`.
     home: the folder of runs, unless `run` is a `Run`.
 
@@ -88,8 +94,8 @@ def resume(
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run.id if isinstance(run, Run) else run)
         finish_fork(place, ledger, name)
-    if overrides:
-        revise(place, name, override_texts(overrides), by)
+    if overrides or new_code:
+        revise(place, name, override_texts(overrides), by, asked=Asked(new_code, discard))
     return _driven(Run(name, place), until, detach, callbacks, accept_drift)
 
 

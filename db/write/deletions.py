@@ -1,8 +1,8 @@
-"""Deletes runs that never began, and keeps a record of each: who deleted it, when, why, and its audit chain.
+"""Deletes runs, and keeps a record of each: who deleted it, when, why, and its audit chain.
 
-Consumes the fence of a run that nobody drives. One transaction removes every row of the run and adds the record, so
-the run exists as a whole or not at all. What lies outside the ledger is removed afterwards; the record says what that
-is until everything is gone. A deleted run's number is never given to another run.
+A run that has begun is deleted only if that is said. Consumes the fence of a run that nobody drives. One transaction removes
+every row of the run and adds the record, so the run exists as a whole or not at all. What lies outside the ledger is removed
+afterwards; the record says what that is until everything is gone. A deleted run's number is never given to another run.
 """
 
 from __future__ import annotations
@@ -67,25 +67,33 @@ class Deletions:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def obstacle(self, run: str) -> str | None:
-        """Returns why a run cannot be deleted, whoever holds it; None if it never began."""
-        with self._database.read() as connection:
-            return _obstacle(connection, run)
+    def obstacle(self, run: str, begun: bool = False) -> str | None:
+        """Returns why a run cannot be deleted, whoever holds it; None if it can be.
 
-    def delete(self, fence: Fence, by: str, why: str, outside: Mapping[str, Any]) -> DeletedRow:
-        """Removes every row of a run that never began, and records the deletion; the fence is no longer valid.
+        begun: whether one that has begun may be deleted.
+        """
+        with self._database.read() as connection:
+            return _obstacle(connection, run, begun)
+
+    def delete(
+        self, fence: Fence, by: str, why: str, outside: Mapping[str, Any], removed: Mapping[str, Any] | None = None
+    ) -> DeletedRow:
+        """Removes every row of a run, and records the deletion; the fence is no longer valid.
 
         outside: what the run may have left outside the ledger and its folder; `experiments`, those of MLflow in which
             the run may exist, and `tracked`, its names in other trackers, are added to it.
+        removed: what is removed with a run that has begun, for the last link of its audit chain; None if it must not have
+            begun.
 
-        Raises `Fenced`; `DeletionRefused` if the run has begun.
+        Raises `Fenced`; `DeletionRefused` if the run has begun although it must not, or if another run is a fork of it.
         """
         with self._database.fenced(fence) as (connection, now):
             head = lock_run(connection, self._database, fence.run)
-            obstacle = _obstacle(connection, fence.run)
+            obstacle = _obstacle(connection, fence.run, removed is not None)
             if obstacle is not None:
                 raise DeletionRefused(obstacle)
-            append(connection, head, DELETED, {"by": by, "why": why, "term": fence.term})
+            what = {} if removed is None else {"removed": dict(removed)}
+            append(connection, head, DELETED, {"by": by, "why": why, "term": fence.term, **what})
             newest = select(SpecRevision.spec).where(SpecRevision.run == fence.run)
             row = {
                 "run": fence.run,
@@ -127,13 +135,13 @@ class Deletions:
             connection.execute(done.values(cleaned_at=self._database.now()))
 
 
-def _obstacle(connection: Connection, run: str) -> str | None:
-    """Returns why a run cannot be deleted; None if it has no commit, checkpoint, alias or fork of its own."""
-    checks: tuple[tuple[Any, Callable[[Any], str]], ...] = (
-        (
-            select(func.max(Branch.run)).where(Branch.parent_run == run, Branch.run != run),
-            lambda fork: f"run {fork} is a fork of it",
-        ),
+def _obstacle(connection: Connection, run: str, begun: bool) -> str | None:
+    """Returns why a run cannot be deleted; None if it has no fork and, unless `begun`, no commit, checkpoint or alias."""
+    forks: tuple[Any, Callable[[Any], str]] = (
+        select(func.max(Branch.run)).where(Branch.parent_run == run, Branch.run != run),
+        lambda fork: f"run {fork} is a fork of it",
+    )
+    signs_of_work: tuple[tuple[Any, Callable[[Any], str]], ...] = (
         (
             select(func.max(Iteration.iteration)).where(Iteration.run == run),
             lambda last: f"it has begun: iteration {last} is committed",
@@ -147,7 +155,7 @@ def _obstacle(connection: Connection, run: str) -> str | None:
             lambda alias: f"its checkpoint has the alias {alias}",
         ),
     )
-    for query, text in checks:
+    for query, text in (forks, *(() if begun else signs_of_work)):
         found = connection.execute(query).scalar_one()
         if found is not None:
             return text(found)

@@ -8,7 +8,7 @@ of them deletes anything: a superseded line keeps its rows, experience and metri
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +22,8 @@ from db.write.outbox import CREATION, OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
 from flows.branching.restore_points import RestorePoints
-from flows.branching.spec_changes import (
-    PastSpecs,
-    changed_spec,
-    keys_read_by_samples,
-    keys_read_by_updates,
-    refuse_fixed,
-)
+from flows.branching.safe_point import NOTHING_ELSE, Asked, must_discard, newer_code
+from flows.branching.spec_changes import PastSpecs, changed_spec, refuse_fixed
 from flows.delivery.outbox import creation_id, revision_entries, row_id
 from flows.files.storage import claim_store, store_of
 from flows.run.creation import current_spec, first_entries, write_spec
@@ -43,7 +38,6 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.codec_check import check_codec
 from yatt_core.input_building.materialise import check_prompt_lengths
 from yatt_core.input_building.settling import fetch_inputs
-from yatt_core.keys import iteration_folder
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.spec.availability import unavailable
@@ -107,7 +101,13 @@ def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
 
 
 def fork(
-    home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: int | None = None, by: str = ""
+    home: Home,
+    run: str,
+    at: int,
+    overrides: Sequence[str] = (),
+    branch: int | None = None,
+    by: str = "",
+    refusal: str | None = None,
 ) -> Forked:
     """Creates a run that begins after an iteration of another run, with that iteration's spec and some changes.
 
@@ -116,18 +116,20 @@ def fork(
     at: the iteration.
     overrides: changes to the spec, as KEY=VALUE.
     branch: the parent's branch; the current one by default, but a superseded one is allowed.
+    refusal: as for `changed_spec`.
     """
     with Ledger.open(home.ledger) as ledger:
         _require_whole(ledger, run)
         parent = _parent(ledger, run, branch, at)
         past = PastSpecs(ledger)
         before = past.spec(parent.run, parent.branch, at)
-        after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
+        after = changed_spec(before, overrides, f"{parent.run} at iteration {at}", refusal)
         folder = home.run_folder(parent.run)
         fetch_code(after, folder, store_of(ledger, parent.run, folder))
         _refuse_change(before, after, at, folder)
         source = RestorePoints(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
-        base = source.base(at, after, past)
+        like = _forked_at(ledger, run, branch, overrides, past)
+        base = source.base(at, after, past, like)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
         document = after.model_dump(mode="json")
         made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent, by).id
@@ -171,6 +173,25 @@ def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
         last = ledger.runs.line(run, branch)[-1].last
         raise ConfigurationError(f"run {run}: iteration {at} is not committed; expected 0 to {last}")
     return Parent(commit.run, commit.branch, at)
+
+
+def _forked_at(
+    ledger: Ledger, run: str, branch: int | None, overrides: Sequence[str], past: PastSpecs
+) -> Callable[[int], RunSpec | None]:
+    """Returns what tells the spec that a fork after an iteration would have; one object for each revision of the parent's."""
+    known: dict[int, RunSpec | None] = {}
+
+    def spec_at(at: int) -> RunSpec | None:
+        parent = _parent(ledger, run, branch, at)
+        before = past.spec(parent.run, parent.branch, at)
+        if id(before) not in known:
+            try:
+                known[id(before)] = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
+            except ConfigurationError:  # a change that suits the spec of another iteration only
+                known[id(before)] = None
+        return known[id(before)]
+
+    return spec_at
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------------
@@ -236,15 +257,26 @@ def open_branch(
 # -- another spec for the same line -----------------------------------------------------------------------------------
 
 
-def revise(home: Home, run: str, overrides: Sequence[str], by: str = "", refusal: str | None = None) -> int:
+def revise(
+    home: Home,
+    run: str,
+    overrides: Sequence[str],
+    by: str = "",
+    refusal: str | None = None,
+    asked: Asked = NOTHING_ELSE,
+) -> int:
     """Records a spec revision, effective at the next iteration; returns the number of the revision then in force.
+
+    Experience of the open iteration that the changed values would have made otherwise is left on a branch of its own, if that
+    is permitted: the next iteration draws its samples anew.
 
     refusal: as for `changed_spec`.
     """
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)
-        after = changed_spec(before, overrides, run, refusal)
+        changes = [*overrides, *(newer_code(before, run) if asked.new_code else ())]
+        after = changed_spec(before, changes, run, refusal)
         if after.digest == before.digest:
             return ledger.runs.revision(run).revision
         if after.name != before.name:
@@ -260,44 +292,18 @@ def revise(home: Home, run: str, overrides: Sequence[str], by: str = "", refusal
                 f"--set storage.url: cannot change, since run {run} has its checkpoints and experience at "
                 f"{before.storage.url}; `yatt fork {run} --at N --set storage.url=...` starts another run elsewhere"
             )
-        _require_safe_point(ledger, home, run, before, after)
-        reason = " ".join(f"--set {text}" for text in overrides)
-        branch = row.current_branch
-        tell = partial(revision_entries, run, branch, spec=after)
+        discards = must_discard(ledger, home, before, after, run, asked.may_discard)
+        reason = " ".join((*asked.words, *(f"--set {text}" for text in changes)))
         settle_code(after, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
+        # Before the revision: a command that is killed in between has discarded what a repeated one would discard.
+        branch = open_branch(ledger, fence, before, row.iteration, reason, by=by) if discards else row.current_branch
+        tell = partial(revision_entries, run, branch, spec=after)
         document = after.model_dump(mode="json")
         # Trackers must create a run that has never been driven before they hear of its revisions.
         ledger.outbox.enqueue(fence, first_entries(run, before))
         number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell, by)
         write_spec(home.run_folder(run), after)
     return number
-
-
-def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, after: RunSpec) -> None:
-    """Raises `ConfigurationError` if the change affects updates to be replayed or the open iteration's experience."""
-    row = ledger.runs.find(run)
-    if row.iteration < 0:
-        return
-    keys = keys_read_by_updates(before, after)
-    if keys and not RestorePoints(ledger, home.run_folder(run), run, row.current_branch).has_checkpoint(row.iteration):
-        raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} can only be changed at a checkpoint, and there is none of iteration "
-            f"{row.iteration}, the last committed one: updates would be replayed with other values than before. Resume "
-            f"the run without --set, then `yatt stop {run} --wait`, which takes a checkpoint, then set it"
-        )
-    keys = keys_read_by_samples(before, after)
-    following = row.iteration + 1
-    begun = home.run_folder(run) / iteration_folder(row.current_branch, following)
-    if keys and (
-        ledger.records.waves(run, row.current_branch, following)
-        or ledger.records.shards(run, row.current_branch, following)
-        or (begun.exists() and any(begun.iterdir()))
-    ):
-        raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience made with the "
-            f"old values. Discard it with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop "
-            "after the iteration"
-        )
 
 
 # -- a new budget -----------------------------------------------------------------------------------------------------

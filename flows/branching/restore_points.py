@@ -10,7 +10,7 @@ A state is restored from a checkpoint by replaying the later updates from sealed
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -24,6 +24,9 @@ from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import iteration_folder
 from yatt_core.manifests import MANIFEST
 from yatt_core.spec import RunSpec
+
+SpecAt = Callable[[int], RunSpec | None]
+"""Returns the spec under which a run would continue after an iteration; None if it could not."""
 
 log = logging.getLogger("yatt_core.flow")
 
@@ -40,19 +43,24 @@ class RestorePoints:
         self._line = ledger.runs.line(run, branch)
         self.last = self._line[-1].last
         self._store = store_of(ledger, run, folder)
+        self._damaged: set[int] = set()
         self._kept = [row for row in ledger.records.checkpoints(run, branch=branch) if row.iteration <= self.last]
 
-    def base(self, at: int, spec: RunSpec, past: PastSpecs) -> CheckpointRow:
+    def base(self, at: int, spec: RunSpec, past: PastSpecs, like: SpecAt | None = None) -> CheckpointRow:
         """Returns the latest intact checkpoint from which the state after an iteration can be restored.
 
         Verifies everything that the restoration will read, byte by byte.
 
         spec: the spec under which the run will continue.
+        like: returns the spec under which it would continue after another iteration, None if it could not; by default the
+            same one.
 
         Raises `ConfigurationError` if there is none; the message names the restorable iterations.
         """
+        like = like or (lambda _: spec)
         if not 0 <= at <= self.last:
-            raise self._refusal(at, f"it is not committed; the last one of branch {self.branch} is {self.last}")
+            why = f"it is not committed; the last one of branch {self.branch} is {self.last}"
+            raise self._refusal(at, why, like, past)
         why = "no checkpoint at or before it is kept"
         for row in self._kept:
             if row.iteration > at:
@@ -65,22 +73,41 @@ class RestorePoints:
                 return row
             why = obstacle
             break
-        raise self._refusal(at, why)
+        raise self._refusal(at, why, like, past)
 
     def has_checkpoint(self, at: int) -> bool:
         """Returns True if there is an intact checkpoint of exactly this iteration."""
         return any(row.iteration == at and self._is_good(row) for row in self._kept)
 
-    def within(self) -> list[int]:
-        """Returns the iterations that should be restorable from what is stored, without verifying any files."""
+    def newest_checkpoint(self) -> int | None:
+        """Returns the iteration of the newest checkpoint that is intact; None if there is none."""
+        return next((row.iteration for row in self._kept if self._is_good(row)), None)
+
+    def within(self, like: SpecAt, past: PastSpecs) -> list[int]:
+        """Returns the iterations that should be restorable from what is stored, without verifying any files.
+
+        like: as for `base`.
+        """
         found: set[int] = set()
+        differing: dict[tuple[int, int], bool] = {}
+        after = self.last + 1  # the base of an iteration is the newest intact checkpoint at or before it
         for row in self._kept:
-            at = row.iteration
-            while at <= self.last and at not in found:
-                found.add(at)
-                at += 1
-                if not self._has_experience(at):
-                    break
+            if row.iteration in self._damaged or row.iteration >= after:
+                continue
+            replayed: dict[
+                int, RunSpec
+            ] = {}  # the specs of the updates since the checkpoint; `past` has one object for each
+            for at in range(row.iteration, after):
+                if at > row.iteration:
+                    span = range_of(self._line, at)
+                    if span is None or not self._has_experience(at):
+                        break
+                    made = past.spec(span.run, span.branch, at)
+                    replayed[id(made)] = made
+                spec = like(at)
+                if spec is not None and not any(_differ(made, spec, differing) for made in replayed.values()):
+                    found.add(at)
+            after = row.iteration
         return sorted(found)
 
     def _is_good(self, row: CheckpointRow) -> bool:
@@ -89,6 +116,7 @@ class RestorePoints:
             verify_kept(self._store, self._folder, row)
         except DataError as error:
             log.warning("skipping the checkpoint of iteration %d: %s", row.iteration, error)
+            self._damaged.add(row.iteration)
             return False
         return True
 
@@ -123,12 +151,20 @@ class RestorePoints:
         found = self._store.folders(EXPERIENCE, depth=3).items()
         return frozenset(str(PurePosixPath(folder).parent) for folder, whole in found if whole)
 
-    def _refusal(self, at: int, why: str) -> ConfigurationError:
+    def _refusal(self, at: int, why: str, like: SpecAt, past: PastSpecs) -> ConfigurationError:
         kept = ", ".join(str(row.iteration) for row in reversed(self._kept)) or "none"
         return ConfigurationError(
             f"run {self.run}: iteration {at} cannot be restored: {why}. Restorable iterations: "
-            f"{ranges(self.within()) or 'none'}; checkpoints: {kept}"
+            f"{ranges(self.within(like, past)) or 'none'}; checkpoints: {kept}"
         )
+
+
+def _differ(made: RunSpec, spec: RunSpec, known: dict[tuple[int, int], bool]) -> bool:
+    """Returns True if an update made under one spec cannot be replayed under another; remembers it by the specs' ids."""
+    key = id(made), id(spec)
+    if key not in known:
+        known[key] = bool(keys_read_by_updates(made, spec))
+    return known[key]
 
 
 def ranges(iterations: Iterable[int]) -> str:

@@ -162,6 +162,8 @@ class ActorsStart:
                 f"{self._inputs.over_long} prompts are longer than data.max_prompt_tokens "
                 f"(data.over_long: {context.spec.data.over_long})"
             )
+        for line in self._inputs.left_out:
+            context.observer.warned(line)
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
         self._charge(self._book_seats())

@@ -124,6 +124,21 @@ class DriverSession:
         self.end("nothing to do")
         return Outcome(self.context.run, row.state, row.iteration, "target reached before", ExitCode.OK)
 
+    def reached_until(self) -> Outcome | None:
+        """Ends the session at once if it is to stop after an iteration that is committed and has its checkpoint."""
+        last = self.context.last_commit
+        if self._until is None or last < self._until or self.checkpoints.lacks(last):
+            return None
+        row = self.context.ledger.runs.find(self.context.run)
+        self.end("nothing to do")
+        return Outcome(self.context.run, row.state, last, f"iteration {self._until} reached before", ExitCode.OK)
+
+    @property
+    def goal(self) -> int:
+        """The iteration after which the session ends: the run's last one, or an earlier one that was asked for."""
+        target = self.context.spec.iterations
+        return target if self._until is None else min(target, self._until)
+
     def obstructed(self) -> Outcome | None:
         """Ends the session at once if the run has used up its budget or too many drivers, or stands at a gate.
 

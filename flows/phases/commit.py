@@ -196,7 +196,7 @@ def write_commit(
     context.ledger.commits.commit(context.fence, row)
     session.guards.committed(judged)
     values = {metric.key: metric.value for metric in metrics}
-    context.observer.committed(IterationSummary(after.iteration, context.spec.iterations, values, meter.seconds))
+    context.observer.committed(IterationSummary(after.iteration, session.goal, values, meter.seconds))
     return after
 
 

@@ -203,7 +203,7 @@ class FlowRunReport:
 def flow_run_report(session: DriverSession) -> Iterator[FlowRunReport]:
     """Yields the report of a session to the current flow run, for the duration of the training loop."""
     observer = session.context.observer
-    with OptionalClient.open(observer.warned, observer.stage) as client:
+    with OptionalClient.open(observer.warned, observer.stage, observer.settled) as client:
         report = FlowRunReport(client, session)
         try:
             yield report

@@ -18,6 +18,7 @@ from flows.phases.commit import clear_up, write_commit
 from flows.phases.metrics import learning_metrics, timing_metrics
 from flows.phases.process_gauges import process_gauges
 from flows.run.control_state import ControlState
+from yatt_core.evaluation.row_figures import row_figures
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
 
 
@@ -56,7 +57,7 @@ def commit_start(
 ) -> ControlState:
     """Commits iteration 0."""
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": initial.weights_digest})
-    return write_commit(session, after, _results(evaluation.metrics), None, meter)
+    return write_commit(session, after, _results(row_figures(evaluation)), None, meter)
 
 
 @phase
@@ -77,7 +78,7 @@ def commit(
     )
     metrics = learning_metrics(results.prepared, update)
     if results.evaluation is not None:
-        metrics += _results(results.evaluation.metrics)
+        metrics += _results(row_figures(results.evaluation))
     tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
     used = process_gauges(session.actors.process_use())
     gauges = {**session.machine.read(), **used, **session.billing.gauges(), **session.waited}

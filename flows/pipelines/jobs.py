@@ -232,7 +232,8 @@ def _asked(context: JobContext, job: GateJob, source: Outputs) -> Approval:
     assert gate is not None, "the caller has a gate"
     run, iteration = str(source["run"]), int(source["iteration"])
     named = f"pipeline {context.pipeline}"
-    text = f"go on with {named} after its gate {context.name}, with iteration {iteration} of run {run}?"
+    gate_named = "its gate" if context.name == "gate" else f"its gate {context.name}"
+    text = f"go on with {named} after {gate_named}, with iteration {iteration} of run {run}?"
     due = DueGate("pipeline", f"{context.name}-{source[DIGEST]}", text, gate)
     question = question_of(due, named, run, {"iteration": iteration, "figures": dict(source["figures"])})
     approvals = context.ledger.approvals

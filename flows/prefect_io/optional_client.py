@@ -16,7 +16,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.context import SettingsContext
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings
 
-from flows.prefect_io.prefect_client import AWAY, server_trouble
+from flows.prefect_io.prefect_client import AWAY, is_overloaded, server_trouble
 
 log = logging.getLogger("yatt_core.flow")
 REQUEST_SECONDS = 5.0
@@ -31,10 +31,21 @@ class OptionalClient:
     """Sends requests whose results the caller can do without.
 
     warn, say: report to the user that the server is away, once, and that it is back.
+    settle: takes the warning back, once it is over.
+
+    A server that answers, but cannot serve a request, as one under load, is reported only if it still cannot the next time.
     """
 
-    def __init__(self, client: SyncPrefectClient, warn: Callable[[str], None], say: Callable[[str], None]) -> None:
-        self._client, self._warn, self._say = client, warn, say
+    def __init__(
+        self,
+        client: SyncPrefectClient,
+        warn: Callable[[str], None],
+        say: Callable[[str], None],
+        settle: Callable[[str], None],
+    ) -> None:
+        self._client, self._warn, self._say, self._settle = client, warn, say, settle
+        self._warned = ""
+        self._has_failed = False
         current = SettingsContext.get()
         assert current is not None, "prefect always has settings"
         settings = get_current_settings().copy_with_update({PREFECT_CLIENT_MAX_RETRIES: 0})
@@ -43,10 +54,12 @@ class OptionalClient:
 
     @classmethod
     @contextmanager
-    def open(cls, warn: Callable[[str], None], say: Callable[[str], None]) -> Iterator[OptionalClient]:
+    def open(
+        cls, warn: Callable[[str], None], say: Callable[[str], None], settle: Callable[[str], None] = lambda _: None
+    ) -> Iterator[OptionalClient]:
         """Yields a client of the configured server, which need not answer."""
         with get_client(sync_client=True, httpx_settings={"timeout": REQUEST_SECONDS}) as client:
-            yield cls(client, warn, say)
+            yield cls(client, warn, say, settle)
 
     @property
     def answers(self) -> bool:
@@ -65,12 +78,19 @@ class OptionalClient:
             return None
         if self._again_at is not None:
             self._again_at = None
-            self._say("Prefect's server answers again")
+            self._has_failed = False
+            if self._warned:
+                self._settle(self._warned)
+                self._warned = ""
+                self._say("Prefect's server answers again")
         return answer
 
     def _failed(self, error: Exception) -> None:
         trouble = server_trouble(error)
         log.warning("a report to Prefect was skipped: %s", trouble)
-        if self._again_at is None:
-            self._warn(f"the run continues without Prefect for now: {trouble}")
+        may_pass = is_overloaded(error) and not self._has_failed
+        self._has_failed = True
+        if not self._warned and not may_pass:
+            self._warned = f"the run continues without Prefect for now: {trouble}"
+            self._warn(self._warned)
         self._again_at = time.monotonic() + QUIET_SECONDS

@@ -27,10 +27,19 @@ def is_unreachable(error: BaseException) -> bool:
     return isinstance(error, AWAY) or (isinstance(error, RuntimeError) and "Failed to reach API" in str(error))
 
 
+def is_overloaded(error: BaseException) -> bool:
+    """Returns True if a server answered that it cannot serve the request for now."""
+    return isinstance(error, HTTPStatusError) and error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
 def server_trouble(error: Exception) -> str:
     """Returns a message about which server failed and how, for callers that continue without Prefect."""
     # The text of a parser's error can be as long as the page that it could not read.
     text = "the answer is not one of Prefect's" if isinstance(error, ValueError) else str(error)
+    if isinstance(error, HTTPStatusError):
+        # The library's text has several lines, and the address of a page about status codes.
+        text = f"it answered {error.response.status_code} {error.response.reason_phrase}".rstrip()
+        return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {text}")
     return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {type(error).__name__}: {text}")
 
 

@@ -7,9 +7,10 @@ sign of life. Every moment of it belongs to exactly one bucket:
     redone      work that was discarded and repeated: failed attempts, finished attempts that were repeated, replay,
                 iterations that a rollback removed from the current line
     checkpoint  the phase `checkpoint`: the trainer is stalled while its tensors are copied
-    start       the first driver starts: until its first phase, and in the first attempt at `start`
-    restart     a later driver starts, or restarts what was lost: until its first phase, and in `start` or `recover`
-                except replay; also from the last sign of life of a lost driver to the next one
+    start       a driver starts as intended, the first one or after one that ended in order: until its first phase, and in its
+                first attempt at `start` or `recover` except replay; of a fork's first driver, with the replay from its parent
+    restart     a driver starts after one that was lost or failed, or restarts what was lost: until its first phase, and in
+                `start` or `recover` except replay; also from the last sign of life of a lost driver to the next one
     waiting     a driver without a current phase: between phases, while the ledger does not answer, during the last
                 deliveries
     idle        no driver was requested: between a normal end and the next start
@@ -43,6 +44,8 @@ PRODUCTIVE, REDONE, CHECKPOINT, START, RESTART, WAITING, IDLE = BUCKETS = (
     "idle",
 )
 REPLAY, BETWEEN_PHASES = "replay", "between phases"
+BEGINNINGS = ("start", "recover")
+"""The phases with which a driver begins."""
 LAST, NEXT, NONE = "last", "next", "none"
 Work = tuple[int, int, str]
 """Branch, iteration and phase; there may be several attempts at it."""
@@ -140,27 +143,42 @@ def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece
         if number:
             before = sessions[number - 1]
             yield Piece(before.end, session.start, RESTART if before.lost else IDLE, "", LAST)
-        cursor, gap = session.start, RESTART if number else START
+        cursor = session.start
+        gap = START if number == 0 or _ended_in_order(sessions[number - 1]) else RESTART
         for attempt in session.attempts:
             start, end = span_of(attempt, session)
             start, end = max(start, cursor), max(end, cursor)
             yield Piece(cursor, start, gap, "", LAST)
             on_line = attempt.iteration <= last.get(attempt.branch, -1)
-            if attempt.phase == "start" and gap == START:
-                yield Piece(start, end, START, attempt.phase)
+            if attempt.phase in BEGINNINGS and gap == START:
+                # What a run's first driver replays are updates of the parent of a fork, of which nothing was lost.
+                first = number == 0 and history.since is None
+                split = end if first else _replay_begins(attempt, start, end)
+                yield Piece(start, split, START, attempt.phase)
+                yield Piece(split, end, REDONE, REPLAY, LAST)
             else:
                 yield from _pieces(attempt, start, end, survivors.get(attempt.key, NOTHING), on_line)
             cursor, gap = end, WAITING
         yield Piece(cursor, session.end, gap, "", LAST)
 
 
+def _ended_in_order(session: SessionSpan) -> bool:
+    """Returns True if a driver ended as intended: it recorded its end, and what it did last had not failed."""
+    return not session.lost and not (session.attempts and session.attempts[-1].state == "FAILED")
+
+
+def _replay_begins(attempt: AttemptTimes, start: int, end: int) -> int:
+    """Returns when an attempt at `start` or `recover` begins to replay updates; its end if it replays none."""
+    receipt = attempt.receipt or {}
+    replay_seconds = float(receipt["replay_seconds"]) if receipt.get("replayed") else 0.0
+    return clip(end - round(1000 * replay_seconds), start, end)
+
+
 def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool) -> tuple[Piece, Piece]:
     """Splits an attempt's time into two pieces: the part that is still in use, then the rest; one may be empty."""
     phase = attempt.phase
-    if phase in ("start", "recover"):
-        receipt = attempt.receipt or {}
-        replay_seconds = float(receipt["replay_seconds"]) if receipt.get("replayed") else 0.0
-        split = clip(end - round(1000 * replay_seconds), start, end)
+    if phase in BEGINNINGS:
+        split = _replay_begins(attempt, start, end)
         return Piece(start, split, RESTART, phase, LAST), Piece(split, end, REDONE, REPLAY, LAST)
     if phase == "checkpoint":
         return Piece(start, end, CHECKPOINT, phase), Piece(end, end, CHECKPOINT, phase)

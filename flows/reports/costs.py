@@ -15,7 +15,9 @@ from flows.reports.accounting import CHECKPOINT, PRODUCTIVE, REDONE, RESTART, WA
 from flows.reports.accounting import IDLE as NOT_DRIVEN
 from flows.reports.accounting import START as FIRST_START
 from flows.run.session_times import SessionSpan, session_spans
+from yatt_core.costs.billing import with_past_prices
 from yatt_core.costs.charging import FAULTS, IDLE, START, TRAINING, Amounts, Piece, Place, charge
+from yatt_core.costs.prices import PriceFile
 
 CAUSE_OF = {
     PRODUCTIVE: TRAINING,
@@ -29,14 +31,20 @@ CAUSE_OF = {
 BETWEEN = "between phases"
 
 
-def charges_of(ledger: Ledger, run: str, since: int | None = None) -> dict[Place, Amounts]:
+def charges_of(
+    ledger: Ledger, run: str, since: int | None = None, prices: PriceFile | None = None
+) -> dict[Place, Amounts]:
     """Returns what a run was charged. Raises `RunNotFound`.
 
     since: only from this time on, in milliseconds since 1970.
+    prices: apply to time whose price is unknown; None: such time has no price.
     """
     history = ledger.overview.history(run)
     spans = held_spans(ledger, run)
     records = records_of(ledger, run, spans[0].start if spans else None)
+    if prices is not None:
+        spot = bool(ledger.runs.revision(run).spec.get("billing", {}).get("spot", False))
+        records = with_past_prices(records, prices, spot)
     return charge(run, held_pieces(history, spans), records, since)
 
 

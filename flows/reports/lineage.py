@@ -14,6 +14,7 @@ from db.ledger import Ledger
 from db.write.commit import CommitRow
 from db.write.records import CheckpointRow
 from flows.branching.spec_changes import PastSpecs
+from flows.reports.origins import Origin, origins_of
 from flows.run.control_state import ControlState
 from flows.run.home import Home
 from flows.soups.parents import merge_of, merged_from
@@ -73,6 +74,7 @@ class Lineage:
     branches: all branches of the run.
     merge: for the run of a merged model: soup, preference, alpha, and the parents with their coefficients; else None.
     merged_into: runs of merged models of which this run is a parent.
+    origins: the exported checkpoints from which the initial model came, the nearest first.
     """
 
     run: str
@@ -91,6 +93,7 @@ class Lineage:
     branches: tuple[BranchNode, ...]
     merge: Mapping[str, Any] | None
     merged_into: tuple[str, ...]
+    origins: tuple[Origin, ...]
 
 
 def lineage_of(
@@ -121,12 +124,13 @@ def lineage_of(
     )
     environment = ControlState.from_json(commit.state).environment
     revision = ledger.runs.revision(commit.run, PastSpecs(ledger).revision(commit.run, commit.branch, commit.iteration))
+    data = _data(home, run, revision.spec)
     return Lineage(
         run=run,
         iteration=row.iteration,
         checkpoint=_checkpoint_facts(home, row),
         line=parts,
-        data=_data(home, run, revision.spec),
+        data=data,
         code_revision=environment.get("code"),
         environment=dict(environment),
         drift=_drift(ledger, parts),
@@ -138,6 +142,7 @@ def lineage_of(
         branches=branch_nodes(ledger, run),
         merge=merge_of(ledger, parts[0].run),
         merged_into=merged_from(ledger, run),
+        origins=origins_of(ledger, home, str(data.get("model_path") or "")),
     )
 
 

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 10.0
 class Commit:
     """A committed iteration.
 
-    target: the run's last iteration.
+    target: the iteration after which the session ends: the run's last one, or an earlier one that was asked for (`--until`).
     metrics: the iteration's metrics by key (docs/formats.md).
     seconds: duration of the iteration.
     """
@@ -124,6 +124,10 @@ class CallbackObserver:
     def warned(self, text: str) -> None:
         """Passes the warning on."""
         self._inner.warned(text)
+
+    def settled(self, text: str) -> None:
+        """Passes the end of a warning on."""
+        self._inner.settled(text)
 
     def committed(self, summary: IterationSummary) -> None:
         """Passes the commit on."""

@@ -1,8 +1,9 @@
-"""Deletes a run that never began, for commands and the dashboard: its rows, its files and its MLflow runs.
+"""Deletes a run, for commands and the dashboard: its rows, its files and its MLflow runs.
 
 Consumes the id of a run that nobody drives. A run has begun once it has committed an iteration, published a checkpoint
-(which supervised fine-tuning does before the first commit), or promoted one; such a run is never deleted. Produces the
-ledger's record of the deletion, which stays (`db.write.deletions`).
+(which supervised fine-tuning does before the first commit), or promoted one; such a run is deleted only if the caller says
+so, who then has looked for what depends on it (`flows.disposal.dependents`). Produces the ledger's record of the deletion, which
+stays (`db.write.deletions`).
 
 The ledger comes first: with its transaction the run is gone, as a whole, for everybody. The folder, the objects of the
 durable tier and the MLflow runs follow. A kill in between leaves files without a run and a record that says so;
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from db.core.errors import DeletionRefused, LeaseHeld, LedgerError
 from db.core.holder import is_gone
@@ -56,54 +58,77 @@ class Deleted:
     elsewhere: tuple[str, ...]
 
 
-def require_deletable(ledger: Ledger, run: str) -> None:
+def require_deletable(ledger: Ledger, run: str, begun: bool = False) -> None:
     """Raises `ConfigurationError` if a run has begun or is held; does nothing if it is deleted already.
+
+    begun: whether it may have begun.
 
     Raises `RunNotFound`.
     """
     if ledger.deletions.find(run) is not None:
         return
-    obstacle = ledger.deletions.obstacle(ledger.runs.find(run).id)
+    obstacle = ledger.deletions.obstacle(ledger.runs.find(run).id, begun)
     if obstacle is not None:
-        raise ConfigurationError(_refusal(run, obstacle))
+        raise ConfigurationError(_refusal(run, obstacle, begun))
+    require_undriven(ledger, run, begun)
+
+
+def require_undriven(ledger: Ledger, run: str, begun: bool = False) -> None:
+    """Raises `ConfigurationError` if a run is held by a living process other than a keeper. begun: as for `delete_run`."""
     line, holder = ledger.overview.line(run), ledger.leases.holders().get(run)
     if holder is not None and line.lease_expires_in > 0 and not is_gone(holder) and not is_keeper(holder.text):
-        raise ConfigurationError(_refusal(run, _held_by(run, holder.text)))
+        raise ConfigurationError(_refusal(run, _held_by(run, holder.text), begun))
 
 
-def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker) -> Deleted:
-    """Deletes a run that never began, or finishes its deletion.
+def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker, begun: bool = False) -> Deleted:
+    """Deletes a run, or finishes its deletion.
 
     by: the person who deletes it.
     why: the reason; may be empty.
+    begun: whether it may have begun. The last link of its audit chain then says what was removed.
 
-    Raises `ConfigurationError` if the run has begun or is held, `RunNotFound`, and `InfrastructureError` if its
-    services cannot be stopped; in these cases, it is unchanged.
+    Raises `ConfigurationError` if the run has begun although it must not, has a fork, or is held, `RunNotFound`, and
+    `InfrastructureError` if its services cannot be stopped; in these cases, it is unchanged.
     """
     with Ledger.open(home.ledger, migrate=False) as ledger:
-        row = ledger.deletions.find(run) or _delete_rows(home, ledger, run, by, why)
+        row = ledger.deletions.find(run) or _delete_rows(home, ledger, run, by, why, begun)
         left = () if row.cleaned_at is not None else tuple(_clean(home, row, tracker))
         if not left:
             ledger.deletions.cleaned(run)
     return Deleted(row.run, row.by, row.why, row.deleted_at, left, tuple(_elsewhere(row)))
 
 
-def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str) -> DeletedRow:
-    require_deletable(ledger, run)
+def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun: bool) -> DeletedRow:
+    require_deletable(ledger, run, begun)
     try:
         fence = take_lease(ledger, run, f"yatt rm of {run}", LEASE_SECONDS)
     except LeaseHeld as error:
-        raise ConfigurationError(_refusal(run, _held_by(run, error.holder))) from error
+        raise ConfigurationError(_refusal(run, _held_by(run, error.holder), begun)) from error
     try:
         # A killed driver leaves its services behind, and they would go on writing to the folder.
         stop_supervisor(home.run_folder(run), STOP_SECONDS, fence.term)
-        return ledger.deletions.delete(fence, by, why, {"owner": owner_of(ledger, run)})
+        removed = _work_of(ledger, run) if begun else None
+        return ledger.deletions.delete(fence, by, why, {"owner": owner_of(ledger, run)}, removed)
     except BaseException as error:
         with suppress(LedgerError):  # the ledger may be gone; the lease of an ended process can be taken over
             ledger.leases.release(fence)
         if isinstance(error, DeletionRefused):
-            raise ConfigurationError(_refusal(run, str(error))) from error
+            raise ConfigurationError(_refusal(run, str(error), begun)) from error
         raise
+
+
+def _work_of(ledger: Ledger, run: str) -> dict[str, Any]:
+    """Returns what a deletion removes: the last iteration and its weights, kept checkpoints with their bytes, aliases."""
+    row, kept = ledger.runs.find(run), ledger.records.own_checkpoints(run, "kept")
+    newest = ledger.commits.latest(run)
+    return {
+        "iteration": row.iteration,
+        "state": row.state,
+        "weights_digest": None if newest is None else newest.weights_digest,
+        "checkpoints": [checkpoint.iteration for checkpoint in kept],
+        "checkpoint_bytes": sum(checkpoint.bytes for checkpoint in kept),
+        "aliases": sorted(ledger.aliases.pointing(run)),
+    }
 
 
 def _clean(home: Home, row: DeletedRow, tracker: Tracker) -> Iterator[str]:
@@ -137,8 +162,13 @@ def _elsewhere(row: DeletedRow) -> Iterator[str]:
             yield f"TensorBoard event file {Path(folder) / tracked['name']}"
 
 
-def _refusal(run: str, why: str) -> str:
-    return f"run {run} cannot be deleted: {why}. Only a run that never began and that nobody drives can be deleted"
+def _refusal(run: str, why: str, begun: bool) -> str:
+    only = (
+        "Only a run that nobody drives or depends on can be deleted"
+        if begun
+        else "Only a run that never began and that nobody drives can be deleted here; `yatt delete` deletes one that has begun"
+    )
+    return f"run {run} cannot be deleted: {why}. {only}"
 
 
 def _held_by(run: str, holder: str) -> str:

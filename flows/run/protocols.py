@@ -11,7 +11,7 @@ from typing import Any, Protocol
 class IterationSummary:
     """A committed iteration, for display.
 
-    target: the run's last iteration.
+    target: the iteration after which the session ends: the run's last one, or an earlier one that was asked for.
     """
 
     iteration: int
@@ -39,6 +39,10 @@ class Observer(Protocol):
         """Reports a problem that does not end the run."""
         ...
 
+    def settled(self, text: str) -> None:
+        """Reports that the problem of a warning, given with the same text, is over."""
+        ...
+
 
 class SilentObserver:
     """Ignores everything."""
@@ -53,6 +57,9 @@ class SilentObserver:
         """Does nothing."""
 
     def warned(self, text: str) -> None:
+        """Does nothing."""
+
+    def settled(self, text: str) -> None:
         """Does nothing."""
 
 

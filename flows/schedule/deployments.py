@@ -12,16 +12,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule, RRuleSchedule
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.flows import Flow
 from prefect.utilities.callables import parameter_schema
 from ruamel.yaml import YAML
@@ -93,6 +95,41 @@ def deployed(name: str, flow: WindowFlow) -> DeploymentResponse | None:
             return client.read_deployment_by_name(f"{flow.name}/{name}")
         except ObjectNotFound:
             return None
+
+
+def begin(name: str, flow: WindowFlow, parameters: Mapping[str, Any]) -> str:
+    """Has a worker begin a window of a deployment at once; returns the name of its flow run.
+
+    parameters: those that differ from the deployment's.
+
+    Raises `ConfigurationError` for a name without a deployment, and for parameters that Prefect refuses; `InfrastructureError`.
+    """
+    found = deployed(name, flow)
+    if found is None:
+        known = ", ".join(_names(flow)) or "none yet; `yatt deploy` makes one"
+        raise ConfigurationError(f"there is no deployment {name!r} on the Prefect server; deployments: {known}")
+    with _answering(f"beginning a window of {name}") as client:
+        try:
+            return client.create_flow_run_from_deployment(found.id, parameters=dict(parameters)).name
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code not in (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY):
+                raise
+            raise ConfigurationError(f"deployment {name}: Prefect refuses the parameters: {_detail(error)}") from error
+
+
+def _names(flow: WindowFlow) -> list[str]:
+    """Returns the names of the server's deployments of a flow, sorted."""
+    with _answering("listing deployments") as client:
+        named = FlowFilter(name=FlowFilterName(any_=[flow.name]))
+        return sorted(each.name for each in client.read_deployments(flow_filter=named))
+
+
+def _detail(error: PrefectHTTPStatusError) -> str:
+    """Returns what the server says about a refusal."""
+    try:
+        return str(error.response.json().get("detail", error.response.text))
+    except ValueError:
+        return error.response.text[:200]
 
 
 def apply(deployment: Deployment, flow: WindowFlow) -> str:

@@ -1,4 +1,4 @@
-"""The parameters of a window, which Prefect's form, `prefect deployment run -p` and the API take, and the plan they make.
+"""The parameters of a window, which `yatt window`, Prefect's form and its API take, and the plan they make.
 
 Consumes the values, whose types Prefect has checked against the schema of the flow `ops.scheduled.window`. Produces a
 `WindowPlan`: which run is driven, with which changes of its spec, and for how long. Pure; imports no Prefect.

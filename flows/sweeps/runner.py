@@ -6,7 +6,7 @@ chain. It may be killed at any line: the next one asks the plan again, which con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from db.core.engine import Fence
 from db.core.errors import LeaseHeld
@@ -29,6 +29,16 @@ from yatt_core.sweeps.proposals import propose
 from yatt_core.sweeps.spec import overrides_of
 
 EVALUATION = "evaluation/"
+
+
+def best_in_words(best: int, tied: Sequence[int]) -> str:
+    """Returns which trial is the best, for people.
+
+    tied: the trials that are as good, itself included.
+    """
+    if len(tied) < 2:
+        return f"trial {best} is the best"
+    return f"trials {', '.join(map(str, tied))} are equally good; trial {best}, the first of them, is taken as the best"
 
 
 class SweepRunner:
@@ -86,7 +96,8 @@ class SweepRunner:
                 self._settle(fence, job, failed)
             case Conclude(best):
                 record.add_winner(fence, best)
-                self._tell("all trials have failed" if best is None else f"trial {best.trial} is the best")
+                tied = record.plan.schedule(record.facts()).tied()
+                self._tell("all trials have failed" if best is None else best_in_words(best.trial, tied))
 
     def _settle(self, fence: Fence, job: Job, failed: bool) -> None:
         record, runs = self._record, self._record.runs_of(job.trial, self._record.members())

@@ -84,6 +84,14 @@ class Schedule:
         rungs = (rung for rung in reversed(range(len(self.ranks))) if self.ranks[rung])
         return next((Job(self.ranks[rung][0][1], rung) for rung in rungs), None)
 
+    def tied(self) -> list[int]:
+        """Returns the trials that are as good as the best one, itself included, in their order."""
+        best = self.best()
+        if best is None:
+            return []
+        highest = self.ranks[best.rung][0][0]
+        return [trial for value, trial in self.ranks[best.rung] if value == highest]
+
     def decide(self) -> bool:
         """Gives a free worker its job, if there is one; returns whether there is."""
         job = self._next_job()

@@ -20,7 +20,7 @@ from typer.main import get_command
 from ops.cli import failures
 from ops.cli.commands.backups import backup, maintain, upgrade
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
-from ops.cli.commands.driving import branches, deletion, deploy, train
+from ops.cli.commands.driving import branches, deletion, deploy, stopping, train, window
 from ops.cli.commands.gates import approvals
 from ops.cli.commands.inspection import (
     alarms,
@@ -34,6 +34,7 @@ from ops.cli.commands.inspection import (
     runs,
     scores,
     show,
+    usage,
     watch,
 )
 from ops.cli.commands.pipelines import pipeline
@@ -63,7 +64,9 @@ app = typer.Typer(
 )
 for module in (
     train,
+    stopping,
     deploy,
+    window,
     init,
     check,
     fetch,
@@ -74,6 +77,7 @@ for module in (
     show,
     compare,
     costs,
+    usage,
     watch,
     pages,
     alarms,

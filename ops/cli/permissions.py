@@ -21,6 +21,7 @@ READING = (
         "runs",
         "show",
         "compare",
+        "du",
         "watch",
         "open",
         "alarms",
@@ -50,6 +51,7 @@ OPERATING = (
         "checkpoint",
         "deploy",
         "fetch",
+        "window",
         "fork",
         "rollback",
         "retry",
@@ -63,7 +65,7 @@ OPERATING = (
 )
 APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume", "pipeline deploy")
 ADMINISTERING = (
-    *("rm", "backup create", "backup prune", "restore"),
+    *("rm", "delete", "archive", "backup create", "backup prune", "restore"),
     *("token create", "token list", "token revoke"),
     *("user add", "user list", "user role", "user grant", "user revoke", "user remove"),
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.disposal.dependents import in_order
 from flows.run.deletion import Deleted, delete_run
 from ops.dashboard.access import Acting, Administering, Approver
 from ops.dashboard.approving import tell_registry
@@ -59,6 +60,17 @@ class Retry(Asked):
 
     iteration: Whole
     phase: PhaseName
+
+
+class Delete(Asked):
+    """A request to delete a run.
+
+    begun: it may have begun: its results are deleted for good.
+    promoted: its checkpoints may have aliases in the registry.
+    """
+
+    begun: Flag = False
+    promoted: Flag = False
 
 
 class Rollback(Asked):
@@ -199,12 +211,17 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done
 
 
 @router.post("/delete")
-def delete(served: Served, by: Administering, run_id: RunId, asked: Asked) -> Deleted:
-    """Deletes a run that never began: its rows, folder, objects and MLflow runs. The ledger keeps a record of it."""
+def delete(served: Served, by: Administering, run_id: RunId, asked: Delete) -> Deleted:
+    """Deletes a run: its rows, folder, objects and MLflow runs. The ledger keeps a record of it.
+
+    One that has begun is deleted only if `begun` says so, and nothing depends on it.
+    """
     from ops.integrations.mlflow_tracker import MlflowTracker
 
+    if asked.begun and served.ledger.deletions.find(run_id) is None:
+        in_order(served.home, served.ledger, [run_id], asked.promoted)
     tracker = MlflowTracker(served.home.tracking_uri, served.home.artifacts)
-    return delete_run(served.home, run_id, by, asked.reason, tracker)
+    return delete_run(served.home, run_id, by, asked.reason, tracker, asked.begun)
 
 
 @router.post("/checkpoints/{iteration}/verify")

@@ -19,6 +19,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from db.ledger import Ledger
+from flows.prefect_io.prefect_server import SharedServer, named_server
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.home import Home
 from flows.run.pages import Pages
@@ -28,6 +29,7 @@ from ops.dashboard import (
     annotating,
     api,
     approving,
+    changing,
     live,
     metrics,
     problems,
@@ -61,11 +63,15 @@ class Guarded(FastAPI):
 
 
 def create_app(
-    home: Home | None = None, pages_of: Callable[[], Pages] = Pages, require_sign_in: bool = False
+    home: Home | None = None,
+    pages_of: Callable[[], Pages] = Pages,
+    require_sign_in: bool = False,
+    prefect: Callable[[], SharedServer | None] = named_server,
 ) -> FastAPI:
     """Creates the application for a home folder, by default the one named by the environment.
 
     pages_of: returns the servers whose pages show runs, for links.
+    prefect: returns the Prefect server that has the deployments, by default the one that the environment names.
     require_sign_in: whether even reading needs sign-in; the settings or the environment may require it as well.
 
     Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`, and
@@ -94,10 +100,12 @@ def create_app(
         openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
-    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider)
+    app.state.context = Context(
+        place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider, prefect
+    )
     problems.install(app)
     app.include_router(access.router)
-    for part in (api, rollouts_api, queueing_api, actions, annotating, approving, starting, live, metrics):
+    for part in (api, rollouts_api, queueing_api, actions, annotating, approving, starting, changing, live, metrics):
         app.include_router(part.router, dependencies=access.READING)
     app.get("/health", tags=["service"])(health)
     pages.install(app)

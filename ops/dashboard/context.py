@@ -16,6 +16,7 @@ from fastapi import Depends, HTTPException, Path, Query, Request
 from pydantic import Field
 
 from db.ledger import Ledger
+from flows.prefect_io.prefect_server import SharedServer, named_server
 from flows.run.home import Home
 from flows.run.pages import Pages
 from ops.dashboard.driving import Drivers
@@ -50,6 +51,7 @@ class Context:
     pages: returns the servers whose pages show runs.
     reading_needs_sign_in: whether even reading needs a token or a session.
     provider: the OpenID Connect provider through which people sign in; None if there is none.
+    prefect: returns the Prefect server that has the deployments; None if none is known.
     """
 
     home: Home
@@ -60,6 +62,7 @@ class Context:
     pages: Callable[[], Pages] = Pages
     reading_needs_sign_in: bool = False
     provider: OpenIdProvider | None = None
+    prefect: Callable[[], SharedServer | None] = named_server
     drivers: Drivers = field(default_factory=Drivers)
     reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
     checks: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(1))

@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
 from flows.run.home import Home
@@ -45,6 +45,9 @@ class Asked:
     overrides: changes, as `--set` takes them.
     refusal: why nothing may be named that the existing spec does not name; None: anything may be named.
     by: who asks, for the audit chain.
+    act: whether a new run is made, a fork of the run, or a revision of its spec.
+    at, branch: where a fork begins; branch None: on the current one.
+    discard: whether a revision may discard experience of the open iteration.
     """
 
     text: str | None
@@ -53,17 +56,23 @@ class Asked:
     overrides: tuple[str, ...]
     refusal: str | None
     by: str
+    act: Literal["create", "fork", "revise"] = "create"
+    at: int = 0
+    branch: int | None = None
+    discard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A run whose spec passed its checks.
+    """A run whose spec passed its checks, new or changed.
 
     warnings: what works but may not be intended.
+    done: what was done with an existing run; empty for one that is not made from another.
     """
 
     run: str
     warnings: list[str]
+    done: str = ""
 
 
 def made_apart(home: Home, asked: Asked, seconds: float = CHECK_SECONDS) -> Made:
@@ -151,4 +160,5 @@ def _made(document: dict[str, Any]) -> Made:
     if "error" in document:
         kind = ConfigurationError if document["failure_class"] != FailureClass.INFRASTRUCTURE else InfrastructureError
         raise kind(str(document["error"]))
-    return Made(str(document["run"]), [str(line) for line in document["warnings"]])
+    warnings = [str(line) for line in document["warnings"]]
+    return Made(str(document["run"]), warnings, str(document.get("done", "")))

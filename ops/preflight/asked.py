@@ -19,6 +19,8 @@ from typing import IO, Any
 
 from db.core.errors import LedgerError
 from db.ledger import Ledger
+from flows.branching import branches
+from flows.branching.safe_point import Asked as MayChange
 from flows.files.storage import store_of
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
@@ -69,6 +71,8 @@ def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
     spec: RunSpec | None = None
     try:
         spec, copies = wanted_spec(home, asked, extended)
+        if asked.act != "create":
+            return changed_run(home, asked)
         try:
             warnings = check_before_start(home.folder, spec, copies=copies).warnings
         finally:
@@ -87,6 +91,24 @@ def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
     if not is_within(home, spec, extended):
         warnings = [withheld(line) for line in warnings]
     return {"run": run, "warnings": [redact(line) for line in warnings]}
+
+
+def changed_run(home: Home, asked: Asked) -> dict[str, Any]:
+    """Forks a run or revises its spec, and returns what was done.
+
+    Either may be killed: a fork that is not whole is finished by its first resume, and a revision is there as a whole or not.
+    """
+    assert asked.run is not None, "the caller names a run"
+    try:
+        if asked.act == "fork":
+            made = branches.fork(home, asked.run, asked.at, asked.overrides, asked.branch, asked.by, asked.refusal)
+            done = f"{made.run} begins after iteration {made.parent_iteration} of {made.parent_run}"
+            return {"run": made.run, "warnings": [], "done": done}
+        may = MayChange(discard=asked.discard)
+        number = branches.revise(home, asked.run, asked.overrides, asked.by, asked.refusal, may)
+        return {"run": asked.run, "warnings": [], "done": f"revision {number} of the spec is in effect"}
+    finally:
+        reward_process().close()
 
 
 def shown_of(asked: Asked, text: str) -> str:

@@ -11,12 +11,12 @@ from yatt_core.input_building.template_check import template_codec
 from yatt_core.models.tokenizer import IMAGE, load_tokenizer
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.spec import RunSpec
-from yatt_core.spec.sections.model import GivenFolder
+from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 
 
 def remarks(spec: RunSpec) -> list[str]:
     """Returns a line for each; raises `ConfigurationError` if the tokenizer of a given model cannot be loaded."""
-    return [*_uneven(spec), *_deadline(spec), *_tokenizer(spec), *folder_remarks(spec)]
+    return [*_uneven(spec), *_deadline(spec), *_random_weights(spec), *_tokenizer(spec), *folder_remarks(spec)]
 
 
 def spelled_control_tokens(spec: RunSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
@@ -57,6 +57,15 @@ def _deadline(spec: RunSpec) -> Iterator[str]:
     deadline = spec.guards.deadline
     if deadline is not None and deadline.at is not None and deadline.at <= datetime.now(UTC):
         yield f"guards.deadline.at: {deadline.at.isoformat()} has passed already; the run will {deadline.action} at once"
+
+
+def _random_weights(spec: RunSpec) -> Iterator[str]:
+    """A policy of random weights writes random tokens: without demonstrations, it hardly ever earns a reward to learn from."""
+    if isinstance(spec.model, ModelFromConfig) and not spec.virtual and spec.samples_responses and spec.sft is None:
+        yield (
+            "model: from_config begins with random weights, which cannot answer anything, and sft is null: rewards will hardly "
+            "differ, so that little is learnt; set sft, or a model that is trained (model: {path: FOLDER})"
+        )
 
 
 def _tokenizer(spec: RunSpec) -> Iterator[str]:

@@ -40,6 +40,14 @@ def figures(row: Sums) -> tuple[str, str, str, str]:
 
 
 def amount(text: str) -> str:
-    """Returns a decimal number with two decimals, or with three significant digits if it is small."""
+    """Returns a decimal number with two decimals, or with three significant digits if it is small; never with an exponent."""
     value = Decimal(text)
-    return f"{value:,.2f}" if value == 0 or abs(value) >= 1 else f"{value:.3g}"
+    if value == 0 or abs(value) >= 1:
+        return f"{value:,.2f}"
+    return _small(value)
+
+
+def _small(value: Decimal) -> str:
+    """Returns a number below 1 with three significant digits."""
+    places = 2 - value.adjusted()
+    return f"{value:.{places}f}".rstrip("0")

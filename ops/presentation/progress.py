@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,9 @@ class LineObserver:
         """Writes a warning."""
         self._write(f"warning: {text}")
 
+    def settled(self, text: str) -> None:
+        """Writes nothing: a stage says what is over, and lines do not stay in view."""
+
 
 class LiveObserver:
     """Keeps the state that `render` draws; rich calls it a few times per second."""
@@ -145,6 +148,11 @@ class LiveObserver:
     def warned(self, text: str) -> None:
         """Records a warning; the newest few stay visible."""
         self.picture.warnings.append(text)
+
+    def settled(self, text: str) -> None:
+        """Takes a warning off the display."""
+        with suppress(ValueError):  # newer warnings have taken its place
+            self.picture.warnings.remove(text)
 
     def render(self) -> RenderableType:
         """Draws the progress bar, phase, figures and warnings."""

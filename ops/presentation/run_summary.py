@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from flows.reports.learning_curve import write_learning_plot
+from flows.run.creation import current_spec
+from flows.run.results import ACCURACY
 from ops.presentation.advice import to_continue
 from ops.presentation.output import write
 from ops.presentation.words import at_the_start, duration, place
@@ -31,9 +33,9 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
 
     links: addresses of the run's pages, by the name of the service.
     """
-    run = ledger.runs.find(results.run)
+    run, spec = ledger.runs.find(results.run), current_spec(ledger, results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
-    sft = ledger.runs.revision(run.id).spec.get("sft") is not None
+    sft = spec.sft is not None
     for line in improvements(ledger, results, sft):
         write(f"  {line}")
     write(f"  {duration(results.seconds)}" + (f", of which SFT {duration(results.sft_seconds or 0.0)}" if sft else ""))
@@ -44,11 +46,12 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
     write(f"  picture   {_picture(ledger, run.id, folder)}")
     write("pages")
     write(f"  dashboard {links.get('dashboard', '`yatt dashboard` serves it, and so does `yatt up`')}")
-    write(f"  MLflow    {links.get('MLflow') or mlflow_command(home)}")
+    if "mlflow" in spec.tracking.names:
+        write(f"  MLflow    {links.get('MLflow') or mlflow_command(home)}")
     if "Prefect" in links:
         write(f"  Prefect   {links['Prefect']}")
     write("next commands")
-    for command in next_commands(run):
+    for command in next_commands(run, spec.samples_responses):
         write(f"  {command}")
 
 
@@ -67,13 +70,20 @@ def improvements(ledger: Ledger, results: RunResults, sft: bool) -> list[str]:
     """
     lines = []
     if results.accuracy is not None and results.accuracy_sft is not None:
-        lines.append(f"held-out accuracy {results.accuracy_sft:.3f} {at_the_start(sft)}, now {results.accuracy:.3f}")
+        now = f"{results.accuracy:.3f}{_interval(ledger, results.run)}"
+        lines.append(f"held-out accuracy {results.accuracy_sft:.3f} {at_the_start(sft)}, now {now}")
     rewards = ledger.metrics.history(results.run, REWARD)
     if rewards:
         lines.append(
             f"reward {rewards[0][1]:.3f} in iteration {rewards[0][0]}, {rewards[-1][1]:.3f} in iteration {rewards[-1][0]}"
         )
     return lines
+
+
+def _interval(ledger: Ledger, run: str) -> str:
+    """Returns the interval of the newest accuracy in brackets; empty if the run is older than intervals."""
+    low, high = (ledger.metrics.history(run, f"{ACCURACY}_{bound}") for bound in ("low", "high"))
+    return f" (95 % interval {low[-1][1]:.3f} to {high[-1][1]:.3f})" if low and high else ""
 
 
 def mlflow_command(home: Home) -> str:
@@ -88,11 +98,15 @@ def mlflow_command(home: Home) -> str:
     return command if find_spec("flask") else f"pip install mlflow=={version('mlflow-skinny')}, then {command}"
 
 
-def next_commands(run: RunRow) -> list[str]:
-    """Returns commands that are useful in the run's state."""
+def next_commands(run: RunRow, samples: bool) -> list[str]:
+    """Returns commands that are useful in the run's state.
+
+    samples: whether the run samples responses, and so has rollouts to look at.
+    """
     commands = [f"yatt show {run.id}"]
     if run.iteration > 0:
-        commands.append(f"yatt rollouts {run.id} --iteration {run.iteration} --sort reward")
+        if samples:
+            commands.append(f"yatt rollouts {run.id} --iteration {run.iteration} --sort reward")
         commands.append(f"yatt evaluate {run.id}")
     resume = to_continue(run.id, run.state, run.state_reason, run.iteration, run.target_iterations)
     return commands if resume is None else [*commands, resume]

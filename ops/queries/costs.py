@@ -16,8 +16,10 @@ from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 from db.ledger import Ledger
+from flows.members.tags import maker_of
 from flows.reports.costs import charges_of
 from yatt_core.costs.charging import Amounts, Place
+from yatt_core.costs.prices import PriceFile
 
 Dimension = Literal["run", "project", "owner", "phase", "cause", "device"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
@@ -108,10 +110,14 @@ def costs(
     since: int | None = None,
     runs: Sequence[str] | None = None,
     done: Callable[[int, int], None] = lambda done, total: None,
+    prices: PriceFile | None = None,
 ) -> Costs:
     """Returns what runs cost, by default all runs of the ledger. Raises `RunNotFound`.
 
+    A run without an owner in its spec belongs to who created it.
+
     runs: full ids.
+    prices: apply to time whose price is unknown; nothing is recorded. None: such time has no price.
     done: receives the number of runs that are summed, and of all.
     """
     known = [row.id for row in ledger.runs.list(RUNS + 1)] if runs is None else list(runs)
@@ -122,9 +128,13 @@ def costs(
     totals: dict[str, Amounts] = {}
     unpriced = []
     for number, run in enumerate(chosen, 1):
-        charges = run_charges(ledger, run, since, run in driven)
+        charges = (
+            run_charges(ledger, run, since, run in driven) if prices is None else charges_of(ledger, run, since, prices)
+        )
+        maker = maker_of(ledger, run) if "owner" in by else ""
         for place, amounts in charges.items():
-            key = tuple(getattr(place, name) or NOBODY for name in by), place.currency
+            names = {name: getattr(place, name) or (maker if name == "owner" else "") for name in by}
+            key = tuple(name or NOBODY for name in names.values()), place.currency
             groups[key] = groups.get(key, Amounts()) + amounts
             totals[place.currency] = totals.get(place.currency, Amounts()) + amounts
         if any(amounts.unpriced_ms for amounts in charges.values()):

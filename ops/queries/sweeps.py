@@ -53,6 +53,7 @@ class SweepView:
     starts: the runs at iteration 0 of which the trials are forks.
     own_start: the keys whose values need a start of their own.
     winner: number of the best trial; None before the end, or if all have failed.
+    tied: numbers of the trials that are as good as the best one, itself included; empty if there is no winner.
     iterations: iterations of all trials and seeds so far.
     iterations_fraction: the same as a fraction of all trials run to their ends.
     following: what the sweep does next; empty if it is done.
@@ -71,6 +72,7 @@ class SweepView:
     own_start: tuple[str, ...]
     trials: tuple[TrialView, ...]
     winner: int | None
+    tied: tuple[int, ...]
     winner_value: float | None
     winner_setting: Setting | None
     iterations: int
@@ -102,6 +104,7 @@ def sweep_view(ledger: Ledger, run: str) -> SweepView:
         own_start=record.starts.keys,
         trials=trials,
         winner=winner.get("trial"),
+        tied=tuple(record.plan.schedule(facts).tied()) if winner else (),
         winner_value=winner.get("value"),
         winner_setting=winner.get("setting"),
         iterations=iterations,

@@ -26,9 +26,11 @@ from ops.people.roles import Permission, Person, Role
 from ops.preflight.apart import Asked, made_apart
 from ops.preflight.asked import answer_to
 from tests.dashboard.test_permissions import Names, routes
+from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import toy_spec
 from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.spec.reading.documents import parse_yaml, yaml_text
 
 SECRET = "a line that nobody must be shown"
@@ -275,6 +277,34 @@ def test_an_operator_starts_what_exists_with_plain_changes(client: TestClient, s
     for wrong in ({}, {"run": "toy-1", "file": "toy.yaml"}, {"file": "../toy.yaml"}, {"file": "none.yaml"}):
         assert client.post("/api/v1/runs", json=wrong, headers=headers).status_code == 422
     assert client.post("/api/v1/runs", json={"run": "none-1"}, headers=headers).status_code == 404
+
+
+def test_a_run_is_forked_and_its_settings_are_changed_over_http(client: TestClient, served: Context) -> None:
+    headers = bearer(served, Role.OPERATOR)
+    (served.home.run_folder("toy-1") / INPUTS).mkdir()
+    for iteration in (0, 2):
+        seed_checkpoint(served.home, "toy-1", iteration)
+    rate = "trainer.optimizer.learning_rate=0.25"
+    answer = client.post(
+        "/api/v1/runs/toy-1/fork", json={"at": 2, "overrides": [rate], "name": "heir"}, headers=headers
+    )
+    assert answer.status_code == 201, answer.text
+    assert (answer.json()["run"]["id"], answer.json()["by"]) == ("heir-1", "operator-plain")
+    assert served.ledger.runs.revision("heir-1").spec["trainer"]["optimizer"]["learning_rate"] == 0.25
+    (link,) = served.ledger.events.of_kind("heir-1", "fork")
+    assert link.body["by"] == "operator-plain"
+    answer = client.post("/api/v1/runs/toy-1/settings", json={"overrides": [rate]}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert served.ledger.runs.revision("toy-1").revision == 2 and "revision 2" in answer.json()["detail"]
+    named = {"overrides": ["rewards.parts.0.file=/tmp/own.py:score"]}
+    for way, body in (("settings", named), ("fork", {"at": 2, **named})):
+        answer = client.post(f"/api/v1/runs/toy-1/{way}", json=body, headers=headers)
+        assert answer.status_code == 422 and "permission to author" in answer.text, answer.text
+    refused = client.post("/api/v1/runs/toy-1/settings", json={"overrides": ["seed=9"]}, headers=headers)
+    assert refused.status_code == 422 and "seed cannot change" in refused.text
+    assert client.post("/api/v1/runs/toy-2/settings", json={"overrides": [rate]}, headers=headers).status_code == 409
+    assert client.post("/api/v1/runs/toy-1/settings", json={"overrides": []}, headers=headers).status_code == 422
+    assert len(served.ledger.home_events.links()) >= 3, "refusals are in the audit chain of the home"
 
 
 def test_no_page_looks_at_what_the_spec_of_a_run_names(client: TestClient, served: Context, traps: Traps) -> None:

@@ -13,8 +13,10 @@ from flows.run.home import Home
 from ops.dashboard.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
+from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import toy_spec
 from yatt_core.errors import InfrastructureError
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import parse_yaml, yaml_text
 
@@ -27,6 +29,8 @@ ACTIONS: dict[str, dict[str, str]] = {
     "resume": {},
     "retry": {"iteration": "3", "phase": "collect"},
     "rollback": {"to": "1"},
+    "fork": {"at": "1"},
+    "settings": {"overrides": "iterations=9"},
     "verify": {"iteration": "1"},
     "promote": {"to": "champion", "iteration": "1", "why": "best so far"},
     "delete": {},
@@ -189,6 +193,22 @@ def test_a_run_that_never_began_is_deleted_by_form(client: TestClient, served: C
     (row,) = served.ledger.deletions.list()
     assert (row.run, row.by, row.why) == (run, "alice", "a typing error")
     assert client.get(f"/runs/{run}").status_code == 404
+
+
+def test_a_run_is_forked_and_its_settings_are_changed_by_form(client: TestClient, served: Context, token: str) -> None:
+    seed_checkpoint(served.home, "toy-1", 2)
+    (served.home.run_folder("toy-1") / INPUTS).mkdir()
+    sign_in(client, token)
+    page = client.get("/runs/toy-1").text
+    assert 'action="/runs/toy-1/fork"' in page and 'action="/runs/toy-1/settings"' in page
+    wrong = {"overrides": "trainer.optimizer.learning_rate=0.25\r\n\r\niteratons=9"}
+    assert "did you mean &#39;iterations&#39;" in client.post("/runs/toy-1/settings", data=wrong, headers=OURS).text
+    changed = client.post("/runs/toy-1/settings", data={"overrides": "iterations=9\r\n"}, headers=OURS)
+    assert changed.url.path == "/runs/toy-1/spec" and "a new revision of the spec" in words(check_page(changed.text))
+    assert served.ledger.runs.find("toy-1").target_iterations == 9
+    given = {"at": "2", "name": "", "overrides": "trainer.optimizer.learning_rate=0.25"}
+    made = client.post("/runs/toy-1/fork", data=given, headers=OURS)
+    assert made.url.path == "/runs/toy-3" and "The fork was created" in words(check_page(made.text))
 
 
 def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(

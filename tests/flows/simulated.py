@@ -101,6 +101,7 @@ class Watcher(SilentObserver):
 
     def __init__(self, cluster: Cluster, killed_at: str) -> None:
         self._cluster, self._killed_at, self.warnings = cluster, killed_at, list[str]()
+        self.targets = list[int]()
 
     def reach(self, place: str) -> None:
         if place == self._killed_at:
@@ -112,6 +113,7 @@ class Watcher(SilentObserver):
         self.reach(f"{phase}:{iteration}")
 
     def committed(self, summary: IterationSummary) -> None:
+        self.targets.append(summary.target)
         self.reach(f"committed:{summary.iteration}")
 
     def warned(self, text: str) -> None:
@@ -125,6 +127,7 @@ class Simulation:
     home: Home
     run: str
     cluster: MetricCluster
+    watcher: Watcher | None = None
 
     @classmethod
     def of(cls, folder: Path, *overrides: str) -> Simulation:
@@ -143,7 +146,7 @@ class Simulation:
         if cold:
             self.cluster.trainer, self.cluster.lost = Trainer(), {TRAINER, ENGINE}
         ledger = self.ledger()
-        watcher = Watcher(self.cluster, killed_at)
+        self.watcher = watcher = Watcher(self.cluster, killed_at)
         try:
             spec = current_spec(ledger, self.run)
             fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)
@@ -155,7 +158,7 @@ class Simulation:
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock
                 session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, clock), until=until)
-                outcome = session.already_finished() or session.obstructed()
+                outcome = session.already_finished() or session.reached_until() or session.obstructed()
                 if outcome is None:
                     session.book("", "")
                     outcome = flows.train.drive(session, cast(Any, NoReport()))

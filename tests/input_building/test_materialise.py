@@ -372,6 +372,7 @@ def test_rows_that_repeat_a_held_out_prompt_are_counted(tmp_path, caplog, held_o
     assert receipt.train_prompts == 30 - left_out - own
     (line,) = caplog.messages
     assert f"a.jsonl): {left_out} of 30 rows are left out of training" in line
+    assert receipt.left_out == (line,), "the driver says it too"
 
 
 def test_rows_without_repetition_are_all_used(tmp_path, caplog):

@@ -262,7 +262,7 @@ def test_a_lost_folder_is_audited_read_and_forked_from_the_store(sound: tuple[Ho
         assert samples and rollouts(ledger, home, run, 1, Selection()).samples == samples
         shutil.rmtree(home.run_folder(run))
         restorable = RestorePoints(ledger, home.run_folder(run), run, 0)
-        assert restorable.within() == [0, 1, 2, 3]
+        assert restorable.within(lambda _: toy_spec(), PastSpecs(ledger)) == [0, 1, 2, 3]
         assert restorable.base(3, toy_spec(), PastSpecs(ledger)).iteration == 2
         shutil.rmtree(home.run_folder(run))
         report = verify_run(ledger, run, home.run_folder(run), None)

@@ -36,6 +36,7 @@ def test_descriptions(text: str, per_node: int, nodes: int, card: str):
     [
         ("H200", r"--cluster .*8xH200"),
         ("8xH2000", "'H2000'; did you mean H200"),
+        ("8xA100", "'A100'; did you mean A100-40 or A100-80?"),
         ("٨xH200", r"--cluster .*8xH200"),
         ("8xabacus", "known: A100-40"),
         ("0xH200", "--cluster 0xH200: .* one device"),

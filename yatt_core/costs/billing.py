@@ -5,12 +5,12 @@ A record is in force from its time on, until the next one; it is never changed. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from yatt_core.costs.prices import Tariff
+from yatt_core.costs.prices import UNKNOWN, PriceFile, Tariff, tariffs
 
 BILLING = "billing"
 """The kind of these links."""
@@ -86,6 +86,34 @@ class BillingRecord:
             for kind, held in body["devices"].items()
         }
         return cls(int(body["since"]), str(body["project"]), str(body["owner"]), str(body["currency"]), devices)
+
+
+def with_past_prices(records: Sequence[BillingRecord], prices: PriceFile, spot: bool) -> list[BillingRecord]:
+    """Returns records in which devices whose price is unknown have that of a price file at the time. What is known stays.
+
+    records: of a run, in order.
+    spot: whether the run's devices are spot devices.
+    """
+    filled = []
+    for number, record in enumerate(records):
+        end = records[number + 1].since if number + 1 < len(records) else None
+        changes = [at for at in prices.boundaries() if at > record.since and (end is None or at < end)]
+        filled += [_priced(replace(record, since=at), prices, spot) for at in (record.since, *changes)]
+    return filled
+
+
+def _priced(record: BillingRecord, prices: PriceFile, spot: bool) -> BillingRecord:
+    """Returns a record with the prices at its time; as it is if it has prices in another currency."""
+    if record.currency not in ("", prices.currency):
+        return record
+    lacking = {kind: held.count for kind, held in record.devices.items() if held.tariff.per_hour is None}
+    found = tariffs(prices, lacking, spot, record.since)
+    devices = {kind: held for kind, held in record.devices.items() if kind not in lacking}
+    for kind, count in lacking.items():
+        known = record.devices[kind].tariff
+        tariff = found[kind] if known == UNKNOWN else replace(known, per_hour=found[kind].per_hour)
+        devices[kind] = HeldDevices(count, tariff)
+    return replace(record, currency=prices.currency, devices=devices)
 
 
 def _text(value: Decimal | None) -> str | None:

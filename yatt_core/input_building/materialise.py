@@ -75,6 +75,8 @@ from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 _LOGGER = logging.getLogger(__name__)
+LEFT_OUT = "left_out"
+"""The manifest's entry with a line for each source of whose rows some are not trained on; missing if there are none."""
 Bounds = Mapping[int, int | None]
 """Bounds on the tokens of training prompts, by number; None for a prompt without a sure one."""
 
@@ -113,6 +115,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
         },
         train_prompts=sum(manifest["train_sizes"]),
         over_long=manifest.get(OVER_LONG, 0),
+        left_out=tuple(manifest.get(LEFT_OUT, ())),
         pools=prompt_pools(spec.data, manifest),
     )
 
@@ -211,9 +214,11 @@ def _write_collection(spec: RunSpec, folder: Path, ahead: BoundsAhead | None) ->
     parts = ((TRAIN, training), (HELD_OUT, collection.held_out), (PROBE, collection.probe))
     digests = (_written(folder / name, prompts, spec.data.has_images) for name, prompts in parts)
     data_digest = chain_digest(itertools.chain.from_iterable(digests))
-    for line in rows_left_out(spec.data, collection):
+    left_out = list(rows_left_out(spec.data, collection))
+    for line in left_out:
         _LOGGER.warning("%s", line)
     return {
+        **({LEFT_OUT: left_out} if left_out else {}),
         "data_digest": data_digest,
         "train_sizes": train_sizes,
         "held_out_prompts": len(collection.held_out),

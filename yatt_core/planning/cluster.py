@@ -136,8 +136,11 @@ def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
         )
     known = {key.lower(): key for key in cards}
     if name.lower() not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(cards)}"
+        # A name that lacks its memory, such as A100, means one of those that begin with it, however alike another one is.
+        near = [card for card in known if card.startswith(name.lower())]
+        near = near or difflib.get_close_matches(name.lower(), known, n=1)
+        meant = " or ".join(known[card] for card in near)
+        hint = f"did you mean {meant}?" if near else f"known: {', '.join(cards)}"
         raise ConfigurationError(f"--cluster {text}: unknown card {name!r}; {hint} (--cards FILE adds your own)")
     name = known[name.lower()]
     return DescribedCluster(card_name=name, card=cards[name], devices_per_node=per_node, nodes=nodes)

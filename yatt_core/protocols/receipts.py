@@ -47,6 +47,7 @@ class InputsReceipt:
     model_path: absolute; empty for a virtual run, which has no model.
     over_long: number of prompts that were left out or cut because they were too long.
     pools: the pools of a curriculum; empty without one.
+    left_out: for people: rows that are not trained on, because their prompts are equal to held-out ones.
     """
 
     folder: str
@@ -60,6 +61,7 @@ class InputsReceipt:
     parameters: int
     over_long: int = 0
     pools: tuple[PromptPool, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,5 +189,5 @@ def _refuse(part: RewardPart, outcome: Outcome, response: Scored) -> None:
         described = part.described if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
         raise DataError(
             f"reward part {part.name!r} ({described}) failed on prompt {response.prompt.prompt_id}, "
-            f"sample {response.sample}: {outcome.reason}; set `on_failure: mask` to learn nothing from such samples"
+            f"sample {response.sample}: {outcome.reason}; set `on_failure: mask` of this part to learn nothing from such samples"
         )

@@ -15,7 +15,7 @@ from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from db.core.errors import LedgerError
-from ops.dashboard import actions, annotating, starting
+from ops.dashboard import actions, annotating, changing, starting
 from ops.dashboard.access import Acting, Administering, Approver, Operator
 from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.bodies import FormTexts
@@ -55,14 +55,18 @@ FIELDS = ("text", "run", "file", "overrides", "reason")
 """What can be typed for a new run."""
 
 
-class NewRunForm(starting.NewRun):
-    """The form's request, in which the changes are the lines of one text."""
+class Lines(FormTexts):
+    """The first base of a form in which changes are the lines of one text."""
 
-    @field_validator("overrides", mode="before")
+    @field_validator("overrides", mode="before", check_fields=False)
     @classmethod
     def _lines(cls, given: object) -> object:
         texts = given if isinstance(given, list | tuple) else [given]
         return [line.strip() for text in texts if isinstance(text, str) for line in text.splitlines() if line.strip()]
+
+
+class NewRunForm(Lines, starting.NewRun):
+    """The form of `NewRun`."""
 
 
 @router.get("/new")
@@ -147,6 +151,27 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[Rollbac
     return redirect_after(run_id, "rollback", "lineage")
 
 
+class ForkForm(Lines, changing.Fork):
+    """The form of `Fork`."""
+
+
+class ChangeForm(Lines, changing.Change):
+    """The form of `Change`."""
+
+
+@router.post("/runs/{run_id}/fork")
+def fork(served: Served, person: Operator, run_id: RunId, asked: Annotated[ForkForm, Form()]) -> Response:
+    """Creates a fork, and shows it."""
+    return redirect_after(changing.fork(served, person, run_id, asked).run.id, "fork")
+
+
+@router.post("/runs/{run_id}/settings")
+def change_settings(served: Served, person: Operator, run_id: RunId, asked: Annotated[ChangeForm, Form()]) -> Response:
+    """Changes settings."""
+    changing.change(served, person, run_id, asked)
+    return redirect_after(run_id, "settings", "spec")
+
+
 @router.post("/runs/{run_id}/verify")
 def verify(
     served: Served,
@@ -169,7 +194,7 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[Promot
 
 
 @router.post("/runs/{run_id}/delete")
-def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Delete, Form()]) -> Response:
     """Deletes a run that never began."""
     deleted = actions.delete(served, by, run_id, asked)
     done = "delete-left" if deleted.left else "delete-elsewhere" if deleted.elsewhere else "delete"

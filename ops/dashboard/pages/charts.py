@@ -52,6 +52,21 @@ LEARNING = (
         (("evaluation/accuracy", "held out"), ("accuracy", "training prompts")),
     ),
     Drawn(
+        "Margin",
+        "between the rewards of a pair",
+        (("preference/margin", "training"), ("evaluation/margin", "held out")),
+    ),
+    Drawn(
+        "Rewards of pairs",
+        "mean of the preferred and of the other responses",
+        (("preference/chosen_reward", "chosen"), ("preference/rejected_reward", "rejected")),
+    ),
+    Drawn(
+        "Log-probabilities of pairs",
+        "mean of whole responses; both may fall while the margin grows",
+        (("preference/chosen_log_prob", "chosen"), ("preference/rejected_log_prob", "rejected")),
+    ),
+    Drawn(
         "KL",
         "distance from the initial or the teacher's weights, nats per token",
         (("kl", "reference"), ("distillation_kl", "teacher")),

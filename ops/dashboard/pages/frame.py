@@ -47,12 +47,14 @@ class Possible:
     resume: bool
     retry: bool
     rollback: bool
+    fork: bool
+    settings: bool
     delete: bool
 
 
 def possible(run: ListedRun) -> Possible:
     """Returns the actions that a run's state allows: a stop, a checkpoint or a try needs a driver; all
-    others, that there is none.
+    others but a fork, that there is none.
 
     delete: the run has no commit; the deletion itself checks the rest.
     """
@@ -64,6 +66,8 @@ def possible(run: ListedRun) -> Possible:
         resume=not driven and run.iteration < run.target_iterations,
         retry=not driven and run.state == "failed",
         rollback=not driven and run.iteration > 0,
+        fork=run.iteration >= 0,
+        settings=not driven,
         delete=not driven and run.iteration < 0,
     )
 
@@ -130,6 +134,8 @@ DONE = {
     "resume": "A driver was started; it appears here once it has the lease.",
     "retry": "The phase's retry budget was restored, and a driver was started.",
     "rollback": "The run is now on a new branch. Resume it to continue.",
+    "fork": "The fork was created; this is its page. Resume it to start it.",
+    "settings": "The settings were changed, as a new revision of the spec. Resume the run to continue.",
     "verify": "The checkpoint was verified; the result is in the table.",
     "promote": "The alias was moved.",
     "delete": "The run was deleted; the ledger keeps a record of it.",

@@ -23,8 +23,8 @@ BUCKETS = {
     PRODUCTIVE: (3, "phases whose results were kept"),
     REDONE: (6, "work that was discarded and repeated"),
     CHECKPOINT: (5, "the trainer waits while its tensors are copied"),
-    START: (4, "the first driver starts"),
-    RESTART: (2, "a later driver starts, or restarts what was lost"),
+    START: (4, "a driver starts as intended: the first one, or after an orderly end"),
+    RESTART: (2, "a driver starts after one that was lost or failed, or restarts what was lost"),
     WAITING: (1, "there is a driver, but no phase is in progress"),
     IDLE: (7, "the run was not meant to be running"),
 }

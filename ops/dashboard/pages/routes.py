@@ -14,6 +14,7 @@ from ops.dashboard.pages import (
     acting,
     approvals,
     costs,
+    deployments,
     devices,
     errors,
     pipelines,
@@ -44,7 +45,7 @@ class DigestedFiles(StaticFiles):
 def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
     modules: tuple[Any, ...] = (
-        *(run_list, soups, sweeps, pipelines, queueing, approvals, costs, run, devices, rollouts, acting),
+        *(run_list, soups, sweeps, pipelines, deployments, queueing, approvals, costs, run, devices, rollouts, acting),
     )
     for module in modules:
         app.include_router(module.router, dependencies=READING)

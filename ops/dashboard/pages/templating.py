@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
@@ -44,6 +45,7 @@ def make_templates() -> Jinja2Templates:
         "duration": lambda seconds: NOTHING if seconds is None else duration(max(0.0, seconds)),
         "size": lambda count: NOTHING if count is None else size(count),
         "figure": figure,
+        "evidence": evidence,
         "share": share,
         "moment": moment,
         "window_parameters": parameters_text,
@@ -79,6 +81,17 @@ def figure(value: float | None) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def evidence(value: object) -> str:
+    """Returns a plain value as a text: names with their values, and values, separated by commas."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {evidence(each)}" for name, each in value.items()) or NOTHING
+    if isinstance(value, list | tuple):
+        return ", ".join(evidence(each) for each in value) or NOTHING
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return figure(value)
+    return str(value)
 
 
 def share(value: float | None) -> str:

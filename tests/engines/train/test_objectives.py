@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.engines.train.tables import Gradients, Table, ThreadCollective, on_threads
 from yatt_core.engines.train.model.forward import Float32
 from yatt_core.engines.train.objectives.registry import objective_of
-from yatt_core.engines.train.steps.objective_learner import ObjectiveLearner, ObjectiveSums
+from yatt_core.engines.train.steps.objective_learner import ObjectiveLearner, ObjectiveSums, preference_metrics
 from yatt_core.engines.train.steps.plan import PlanShape, plan_steps
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.spec.objective import (
@@ -243,6 +243,25 @@ def test_equal_rewards_teach_nothing(spec: ObjectiveSpec) -> None:
     sums, gradient = learned(case, spec, 1, 8)[0]
     assert (sums.loss, sums.groups) == (0.0, 0)
     assert not gradient.any()
+
+
+def test_the_sides_of_pairs_are_told_apart() -> None:
+    """Two pairs of one token each: the reward of a side is beta times its log-ratio, and the margin their difference."""
+    case = make_case([1] * 4, [True] * 4, [-1.0, -2.0, -3.0, -4.0], [-1.5, -1.0, -1.0, -1.0], [1.0, 0.0, 0.0, 1.0], 2)
+    sums = check(case, DpoObjective(beta=0.5), 1, 100)
+    found = preference_metrics([sums])
+    assert found["preference/chosen_log_prob"] == pytest.approx((-1.0 - 4.0) / 2)
+    assert found["preference/rejected_log_prob"] == pytest.approx((-2.0 - 3.0) / 2)
+    assert found["preference/chosen_reward"] == pytest.approx(0.5 * (0.5 - 3.0) / 2)
+    assert found["preference/rejected_reward"] == pytest.approx(0.5 * (-1.0 - 2.0) / 2)
+    difference = found["preference/chosen_reward"] - found["preference/rejected_reward"]
+    assert found["preference/margin"] == pytest.approx(difference)
+    scalar = preference_metrics([check(case, RewardModelObjective(), 1, 100)])
+    assert scalar["preference/chosen_reward"] == pytest.approx(-2.5) and "preference/chosen_log_prob" not in scalar
+    assert preference_metrics([check(case, KtoObjective(), 1, 100)]).keys() == {
+        "preference/accuracy",
+        "preference/margin",
+    }
 
 
 def test_agreement_counts_ties_half() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from httpx import ConnectError, ReadTimeout, Request, Response
+from httpx import ConnectError, HTTPStatusError, ReadTimeout, Request, Response
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
 from flows.prefect_io import optional_client
@@ -42,6 +42,33 @@ def test_requests_are_left_out_while_the_server_is_away(
     assert client.ask(away) is None and len(said) == 1, "an outage is reported once"
     assert client.ask(lambda _: 2) == 2 and len(said) == 2, "and so is its end"
     assert client.ask(lambda _: 3) == 3 and len(said) == 2
+
+
+def overloaded(_: object) -> NoReturn:
+    request = Request("GET", f"{SERVER}/flow_runs")
+    response = Response(503, request=request)
+    text = "Server error\nFor more information check: https://developer.mozilla.org"
+    raise HTTPStatusError(text, request=request, response=response)
+
+
+def test_one_answer_of_an_overloaded_server_is_not_reported_and_a_lasting_one_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(optional_client, "QUIET_SECONDS", -1.0)
+    warned, said, settled = list[str](), list[str](), list[str]()
+    with (
+        temporary_settings({PREFECT_API_URL: SERVER}),
+        OptionalClient.open(warned.append, said.append, settled.append) as client,
+    ):
+        assert client.ask(overloaded) is None
+        assert client.ask(lambda _: 1) == 1
+        assert (warned, said, settled) == ([], [], []), "it was over at once"
+        for _ in range(3):
+            assert client.ask(overloaded) is None
+        (line,) = warned
+        assert line.endswith("prefect.test:4200/api: it answered 503 Service Unavailable") and "\n" not in line
+        assert client.ask(lambda _: 2) == 2
+        assert (settled, len(said)) == ([line], 1)
 
 
 def test_a_request_is_not_repeated(asked: tuple[OptionalClient, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

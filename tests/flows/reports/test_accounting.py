@@ -117,8 +117,7 @@ def test_the_buckets_of_an_undisturbed_run(story: Story) -> None:
     assert buckets(accounts) == {
         "productive": 2 * ITERATION,
         "checkpoint": 7,
-        "start": 5,
-        "restart": 5,
+        "start": 5 + 5,
         "waiting": 5,
         "idle": 100,
     }
@@ -182,6 +181,28 @@ def test_work_that_continued_without_its_driver_is_not_redone(story: Story) -> N
     assert buckets(story.accounts()) == {"productive": ITERATION + 60 + 8 + 15 + 1 + 4, "start": 5, "restart": 2 + 4}
 
 
+def test_the_start_of_a_fork_is_a_start(story: Story) -> None:
+    """The creation of a fork takes its lease; its first driver restores the parent's checkpoint and replays its updates."""
+    story.ledger.leases.release(story.ledger.leases.acquire(story.run, holder("yatt fork"), 10))
+    story.start(30, restored=0, replayed=2, replay_seconds=20.0)
+    story.iteration(1)
+    story.end()
+    story.start(4, restored=1, replayed=0, replay_seconds=0.0)
+    story.iteration(2)
+    accounts = story.accounts()
+    assert buckets(accounts) == {"productive": 2 * ITERATION, "start": 30 + 4}
+    assert accounts.crashes == ()
+
+
+def test_a_start_after_a_failure_is_a_restart(story: Story) -> None:
+    started(story)
+    story.phase("collect", 10, 1, fails="data")
+    story.end()
+    story.start(6, restored=0, replayed=0, replay_seconds=0.0)
+    story.iteration(1)
+    assert buckets(story.accounts()) == {"productive": ITERATION, "redone": 10, "start": 5, "restart": 6}
+
+
 def test_iterations_that_a_rollback_discarded_count_as_redone(story: Story) -> None:
     started(story)
     for number in (1, 2, 3):
@@ -204,7 +225,7 @@ def test_an_operator_who_took_the_lease_did_not_drive(story: Story) -> None:
     story.sleep(10)
     story.start(5)
     accounts = story.accounts()
-    assert (buckets(accounts), accounts.crashes) == ({"start": 5, "restart": 5, "idle": 22}, ())
+    assert (buckets(accounts), accounts.crashes) == ({"start": 5 + 5, "idle": 22}, ())
 
 
 def test_a_running_attempt_is_productive_up_to_the_last_sign_of_life(story: Story) -> None:

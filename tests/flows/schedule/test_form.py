@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,13 +11,19 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Scheduled
 
+from flows.prefect_io.prefect_server import SharedServer
 from flows.run.creation import current_spec
+from flows.run.home import Home
 from flows.run.owner import owner_of
-from flows.schedule.deployments import Deployment, apply
+from flows.schedule.deployments import Deployment, apply, begin
+from flows.schedule.schedule_times import cron_schedule, upcoming
 from flows.schedule.window_record import driven_run, recorded_windows
+from ops.queries.deployments import deployments
 from ops.scheduled import window
 from tests.flows.tools import SECONDS, Driver
+from yatt_core.errors import ConfigurationError
 
 RATE = {"trainer.optimizer.learning_rate": 3e-4}
 FORM = ("run", "overrides", "iterations", "window")
@@ -94,3 +101,43 @@ def test_each_window_starts_a_new_run_unless_it_is_told_to_continue(driver: Driv
     with driver.ledger() as ledger:
         assert continued.state_name == "Completed" and ledger.runs.find(run).iteration == 1
         assert len(ledger.runs.list()) == 3
+
+
+def test_a_window_is_begun_by_name_without_the_settings_of_a_shell(driver: Driver, client: SyncPrefectClient) -> None:
+    run = driver.create("virtual.yaml", "name=begun")
+    deployed(driver, run)
+    name = begin(run, window, {"iterations": 2, "window": "1h"})
+    (flow_run,) = [each for each in client.read_flow_runs() if each.name == name]
+    assert (flow_run.parameters["iterations"], flow_run.parameters["window"]) == (2, "1h")
+    assert flow_run.parameters["deployed_run"] == run
+    client.delete_flow_run(flow_run.id)
+    with pytest.raises(ConfigurationError, match=rf"there is no deployment 'begn' .*{run}"):
+        begin("begn", window, {})
+    with pytest.raises(ConfigurationError, match="Prefect refuses the parameters"):
+        begin(run, window, {"iterations": 0})
+
+
+def test_deployments_are_listed_with_their_next_windows(
+    driver: Driver, client: SyncPrefectClient, service_environment: Mapping[str, str]
+) -> None:
+    run = driver.create("virtual.yaml", "name=listed")
+    nightly = cron_schedule("0 22 * * *", "Europe/Berlin", "--cron", "--timezone")
+    with driver.ledger() as ledger:
+        owner = owner_of(ledger, run)
+    deployment = apply(Deployment("nightly", run, owner, driver.folder, nightly, "8h"), window)
+    address = service_environment["PREFECT_API_URL"].removesuffix("/api")
+    found = deployments(Home(driver.folder), SharedServer(address, "the server"))
+    assert found.trouble == ""
+    (one,) = [each for each in found.deployments if each.name == "nightly"]
+    assert (one.run, one.longest, one.new_runs, one.paused) == (run, "8h", False, False)
+    assert one.schedules == ("0 22 * * * (Europe/Berlin)",)
+    begins = upcoming(nightly, datetime.now(UTC), 3)
+    client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=begins[1]))
+    found = deployments(Home(driver.folder), SharedServer(address, "the server"))
+    (one,) = [each for each in found.deployments if each.name == "nightly"]
+    assert round(1000 * begins[1].timestamp()) in one.next
+    client.delete_deployment(deployment)
+    assert deployments(Home(driver.folder / "other"), SharedServer(address, "the server")).deployments == ()
+    away = deployments(Home(driver.folder), SharedServer("http://me:secret@127.0.0.1:9", "nobody"))
+    assert "does not answer" in away.trouble and "secret" not in away.trouble
+    assert "yatt up" in deployments(Home(driver.folder), None).trouble

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.sweeps.runner import best_in_words
 from flows.sweeps.schedule import Job, Rule, Schedule, schedule_of
 
 RULE = Rule((4, 16, 64), 4, 4, 16)
@@ -87,6 +88,15 @@ def test_few_trials_still_have_a_winner_at_the_end_and_failures_have_none() -> N
     few = Rule((4, 16, 64), 4, 2, 2)
     assert carried_with(few, 0.5).best() == Job(0, 2)
     assert carried_with(few, None).best() is None
+    assert (carried_with(few, 0.5).tied(), carried_with(few, None).tied()) == ([0], [])
+
+
+def test_trials_that_are_as_good_as_the_best_are_named() -> None:
+    rule = Rule((4,), 4, 2, 4)
+    values: dict[Job, float | None] = {Job(0, 0): 0.5, Job(1, 0): 0.7, Job(2, 0): None, Job(3, 0): 0.7}
+    assert schedule_of(rule, values).tied() == [1, 3]
+    assert best_in_words(1, [1, 3]) == "trials 1, 3 are equally good; trial 1, the first of them, is taken as the best"
+    assert best_in_words(1, [1]) == "trial 1 is the best"
 
 
 def carried_with(rule: Rule, value: float | None) -> Schedule:

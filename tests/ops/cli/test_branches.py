@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,23 @@ import pytest
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
+from flows.branching.branches import revise
+from flows.branching.restore_points import RestorePoints
+from flows.branching.spec_changes import PastSpecs
 from flows.run.home import Home
+from ops.presentation.advice import after_failure
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
+from yatt_core.code_files import settle_code
+from yatt_core.errors import DataError
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import checkpoint_folder
+from yatt_core.spec import override_spec
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
+from yatt_core.storage.run_store import NoStore
 
 COMMITTED = 3
 
@@ -116,6 +125,27 @@ def test_a_refused_fork_names_the_restorable_iterations(yatt: Yatt, home: Home, 
     assert "replay from checkpoint 0" in answer.err and "experience of iteration 1 " in answer.err
     (folder / checkpoint_folder(0, 2, 1) / "state").write_text("damaged")
     refused(yatt("rollback", run, "--to", "2"), 2, "experience of iteration 1 ")
+
+
+def test_the_restorable_iterations_are_those_that_can_be_restored(yatt: Yatt, home: Home, run: str) -> None:
+    """Iterations 0 to 3 were learnt at one rate; the run goes on with another from the checkpoint of 3."""
+    seed_checkpoint(home, run, COMMITTED)
+    rate = "trainer.optimizer.learning_rate=0.1"
+    with Ledger.open(home.ledger) as ledger:
+        points = RestorePoints(ledger, home.run_folder(run), run, 0)
+        assert points.within(lambda _: toy_spec(), PastSpecs(ledger)) == [0, 1, 2, 3]
+    revise(home, run, [rate])
+    refused(yatt("rollback", run, "--to", "1"), 2, "Restorable iterations: 0, 2-3; checkpoints: 0, 2, 3")
+    for at in ("0", "2", "3"):
+        assert yatt("fork", run, "--at", at, "--set", "trainer.optimizer.learning_rate=0.2").code == 0
+    refused(yatt("fork", run, "--at", "1", "--set", "trainer.optimizer.learning_rate=0.2"), 2, "iterations: 0, 2-3;")
+    assert yatt("fork", run, "--at", "1").code == 0, "a fork has the spec of its iteration"
+    assert yatt("rollback", run, "--to", "2").code == 0
+
+
+def test_a_damaged_checkpoint_is_not_listed_as_restorable(yatt: Yatt, home: Home, run: str) -> None:
+    (home.run_folder(run) / checkpoint_folder(0, 0, 1) / "state").write_text("damaged")
+    refused(yatt("rollback", run, "--to", "1"), 2, "checkpoint of iteration 0 is damaged. Restorable iterations: 2-3;")
 
 
 def test_a_fork_is_created_with_all_that_it_depends_on(yatt: Yatt, home: Home, run: str) -> None:
@@ -218,8 +248,105 @@ def test_settings_of_an_open_iteration_are_not_changed(yatt: Yatt, home: Home, r
     seed_checkpoint(home, run, COMMITTED)
     (home.run_folder(run) / "experience/b000/i000004/w00-s0000.t0001").mkdir(parents=True)
     answer = yatt("resume", run, "--set", "rollout.temperature=0.5")
-    refused(answer, 2, f"`yatt rollback {run} --to 3`")
+    refused(answer, 2, "Discard it with --discard beside --set")
     assert "rollout.temperature" in answer.err and "iteration 4 " in answer.err
+    refused(yatt("resume", run, "--discard"), 2, "--discard: expected beside --set")
+
+
+def test_an_iteration_that_is_committed_is_refused_before_anything_starts(
+    yatt: Yatt, home: Home, run: str, driven: list[str]
+) -> None:
+    before = everything_of(home)
+    answer = yatt("resume", run, "--until", "2", "--set", "iterations=9")
+    refused(
+        answer, 2, "--until 2: run toy-1 has committed iteration 3; expected 3 or more. `yatt rollback toy-1 --to 2`"
+    )
+    assert everything_of(home) == before and driven == []
+    told = yatt("resume", run, "--until", "300")
+    assert told.code == 0 and "it ends at iteration 4; `--set iterations=N` moves it" in told.err
+    assert "beyond" not in yatt("resume", run, "--until", "4").err
+    assert driven == [run, run]
+
+
+GOOD = "def score(prompt, response):\n    return 0.5\n"
+
+
+def seed_with_files(home: Home, folder: Path) -> str:
+    """Creates a run whose reward and callback are files, with a checkpoint of 2 and experience of the open iteration 4."""
+    (folder / "reward.py").write_text("def score(prompt, response):\n    raise ValueError\n")
+    (folder / "callback.py").write_text("class Told:\n    def on_commit(self, commit):\n        pass\n")
+    spec = override_spec(
+        toy_spec(),
+        [
+            f"rewards.parts.0={{name: own, file: '{folder}/reward.py:score'}}",
+            f"callbacks=[{{file: '{folder}/callback.py:Told'}}]",
+        ],
+        "toy",
+    )
+    run = seed_run(home, committed=COMMITTED, spec=spec)
+    (home.run_folder(run) / INPUTS).mkdir()
+    seed_checkpoint(home, run, 2)
+    settle_code(spec, home.run_folder(run), NoStore())
+    (home.run_folder(run) / "experience/b000/i000004/w00-s0000.t0001").mkdir(parents=True)
+    return run
+
+
+@pytest.fixture
+def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns the runs that `yatt resume` would drive, which it does not."""
+    runs: list[str] = []
+    monkeypatch.setattr("ops.cli.commands.driving.train.drive", lambda home, run, *given: runs.append(run))
+    return runs
+
+
+def test_a_corrected_reward_file_is_taken_by_the_command_that_the_advice_names(
+    yatt: Yatt, home: Home, tmp_path: Path, driven: list[str]
+) -> None:
+    run = seed_with_files(home, tmp_path)
+    advice = after_failure(DataError("x"), run, True, [str(tmp_path / "reward.py")])
+    assert advice is not None and f"`yatt resume {run} --new-code`" in advice
+    refused(
+        yatt("resume", run, "--new-code"), 2, "no file has changed since run toy-1 took its copies: rewards.parts.0"
+    )
+    (tmp_path / "reward.py").write_text(GOOD)
+    named = ["--set", f"rewards.parts.0.file={tmp_path}/reward.py:score"]
+    refused(yatt("resume", run, *named), 2, "Discard it with --discard beside --set")
+    assert yatt("resume", run, "--new-code").code == 0
+    with Ledger.open(home.ledger) as ledger:
+        row, revision = ledger.runs.find(run), ledger.runs.revision(run)
+        links = ledger.events.links(run)
+    assert (row.current_branch, row.iteration, revision.revision) == (1, COMMITTED, 2), "iteration 4 begins anew"
+    assert revision.spec["rewards"]["parts"][0]["sha256"] == hashlib.sha256(GOOD.encode()).hexdigest()
+    assert (home.run_folder(run) / "code" / hashlib.sha256(GOOD.encode()).hexdigest()).is_dir()
+    reasons = [link.body["reason"] for link in links if link.kind in ("branch", "spec_revision")]
+    assert reasons[-2:] == [f'--new-code --set rewards.parts.0.file="{tmp_path}/reward.py:score"'] * 2
+    assert driven == [run]
+
+
+def test_new_code_that_scores_nothing_discards_nothing(
+    yatt: Yatt, home: Home, tmp_path: Path, driven: list[str]
+) -> None:
+    run = seed_with_files(home, tmp_path)
+    with (tmp_path / "callback.py").open("a") as file:
+        file.write("# corrected\n")
+    assert yatt("resume", run, "--new-code").code == 0
+    with Ledger.open(home.ledger) as ledger:
+        assert (ledger.runs.find(run).current_branch, ledger.runs.revision(run).revision) == (0, 2)
+    assert driven == [run]
+
+
+def test_experience_is_discarded_beside_a_change_if_asked(
+    yatt: Yatt, home: Home, tmp_path: Path, driven: list[str]
+) -> None:
+    run = seed_with_files(home, tmp_path)
+    assert yatt("resume", run, "--set", "rewards.parts.0.on_failure=mask", "--discard").code == 0
+    with Ledger.open(home.ledger) as ledger:
+        assert (ledger.runs.find(run).current_branch, ledger.runs.revision(run).revision) == (1, 2)
+    assert driven == [run]
+
+
+def test_new_code_needs_files(yatt: Yatt, run: str) -> None:
+    refused(yatt("resume", run, "--new-code"), 2, "names no Python file that it executes")
 
 
 @pytest.mark.parametrize(

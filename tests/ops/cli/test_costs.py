@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 
 from flows.run.home import Home
+from ops.presentation.cost_words import amount
 from tests.flows.simulated import Simulation
 from tests.ops.conftest import Yatt
 
@@ -42,6 +43,39 @@ def test_costs_add_up_in_every_format(yatt: Yatt, runs: list[str]) -> None:
     }
     text = yatt("costs")
     assert "EUR" in text.out and runs[1] in text.out and f"unknown: {runs[0]}" in text.err
+
+
+def test_prices_apply_to_the_past_on_request(yatt: Yatt, runs: list[str]) -> None:
+    filled = yatt("costs", "--fill-prices", "-o", "json").document
+    assert filled["unpriced"] == [] and {row["currency"] for row in filled["rows"]} == {"EUR"}
+    costs = {row["names"][0]: Decimal(row["cost"]) for row in filled["rows"]}
+    recorded = yatt("costs", "-o", "json").document
+    assert recorded["unpriced"] == [runs[0]], "nothing is recorded"
+    assert {row["names"][0]: Decimal(row["cost"]) for row in recorded["rows"] if row["currency"]} == {
+        runs[1]: costs[runs[1]]
+    }
+    assert costs[runs[0]] > 0
+    assert "--fill-prices" in yatt("costs").err and "--fill-prices" not in yatt("costs", "--fill-prices").err
+
+
+def test_prices_for_the_past_need_a_price_file(yatt: Yatt, home: Home) -> None:
+    Simulation.of(home.folder, "iterations=1")
+    answer = yatt("costs", "--fill-prices")
+    assert answer.code == 2 and "there is no price file" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0", "0.00"),
+        ("12345.678", "12,345.68"),
+        ("0.5", "0.5"),
+        ("0.00004167", "0.0000417"),
+        ("4.167e-05", "0.0000417"),
+    ],
+)
+def test_small_amounts_have_no_exponent(text: str, said: str) -> None:
+    assert amount(text) == said
 
 
 def test_only_some_runs_and_only_since_a_time(yatt: Yatt, runs: list[str]) -> None:

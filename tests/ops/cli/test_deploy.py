@@ -258,3 +258,38 @@ def test_an_existing_run_is_deployed_by_name(yatt: Yatt, home: Home, project: Pa
     assert answer.out.startswith(f"yatt/{run} drives run {run}")
     refused(yatt("deploy", "--run", "nobody", "--manual", "--file", str(project)), "there is no run 'nobody'")
     refused(yatt("deploy", "--run", run, "--manual", "--set", "seed=1", "--file", str(project)), "--set: needs SPEC")
+
+
+def test_a_window_is_begun_with_other_parameters(yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches the server is asserted here; tests/flows/schedule/test_form.py begins a window on a real one."""
+    begun: list[tuple[str, dict[str, Any]]] = []
+
+    def begin(name: str, flow: object, parameters: dict[str, Any]) -> str:
+        begun.append((name, parameters))
+        return "flow-run-1"
+
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr("flows.schedule.deployments.begin", begin)
+    given = ("--set", "trainer.optimizer.learning_rate=3e-4", "--iterations", "9", "--for", "2h", "--new-run")
+    answer = yatt("window", "nightly", *given)
+    assert answer.code == 0 and "flow-run-1" in answer.out
+    assert yatt("window", "yatt/nightly").code == 0
+    changes = {"trainer.optimizer.learning_rate": 3e-4}
+    expected = {"overrides": changes, "iterations": 9, "window": "2h", "run": "new"}
+    assert begun == [("nightly", expected), ("nightly", {})]
+
+
+def test_a_window_that_cannot_begin_is_refused(yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(yatt("window", "nightly", "--for", "8 hours"), "did you mean 8h?")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    refused(yatt("window", "nightly"), "start one with `yatt up`")
+
+
+def test_what_is_recommended_runs_in_the_same_shell(
+    yatt: Yatt, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr("flows.schedule.deployments.deployed", lambda name, flow: None)
+    monkeypatch.setattr("flows.schedule.deployments.apply", lambda deployment, flow: "1")
+    answer = yatt("deploy", str(spec_file), *NIGHTLY)
+    assert answer.code == 0 and "yatt window toy\n" in answer.out and "prefect deployment" not in answer.out

@@ -18,6 +18,18 @@ def test_a_template_that_does_not_begin_the_models_turn_is_named(tmp_path: Path)
     assert line.startswith("model.path: ") and "'<|im_start|>assistant'" in line
 
 
+def test_random_weights_that_learn_from_nothing_are_named(tmp_path: Path) -> None:
+    def said(**parts: object) -> list[str]:
+        return [line for line in remarks(run_spec(SPELL, **parts)) if "random weights" in line]
+
+    (line,) = said(sft=None)
+    assert line.startswith("model: from_config ") and "set sft" in line
+    assert said(sft={}) == []
+    assert said(sft=None, rollout={"engine": {"kind": "virtual"}}, trainer={"engine": {"kind": "virtual"}}) == []
+    folder = make_folder(tmp_path / "model")
+    assert said(sft=None, model={"kind": "folder", "path": str(folder)}) == []
+
+
 def test_a_deadline_that_has_passed_is_named() -> None:
     for year, count in ((2026, 1), (3026, 0)):
         spec = run_spec(SPELL, guards={"deadline": {"at": f"{year}-01-01T00:00:00+00:00", "action": "pause"}})

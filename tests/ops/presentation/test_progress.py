@@ -90,6 +90,11 @@ def test_the_live_picture_shows_everything() -> None:
     ):
         assert words in second
     assert "trouble 1" not in second
+    observer.settled("trouble 4 [bold]")
+    observer.settled("trouble 0 [bold]")
+    console.print(observer.render())
+    last = console.export_text(clear=False).rpartition("12/40")[2]
+    assert "trouble 3" in last and "trouble 4" not in last, "what is over is taken off"
 
 
 def test_without_a_terminal_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

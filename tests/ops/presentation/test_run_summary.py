@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from db.core.engine import Fence
 from db.ledger import Ledger
+from db.write.metrics import RESULT, Metric
 from flows.reports import learning_curve
 from flows.run.home import Home
 from flows.run.results import run_results
 from ops.presentation import run_summary
 from ops.presentation.run_summary import mlflow_command, print_summary
-from tests.ops.seeding import seed_run, toy_spec
+from tests.ops.seeding import commit_of, seed_run, toy_spec
+from yatt_core.spec.objective import DpoObjective
 from yatt_core.spec.sections.model import SftSpec
+from yatt_core.spec.sections.tracking import TrackingSpec
 
 
 def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -42,6 +48,22 @@ def test_sft_is_named_where_the_spec_has_it(home: Home, capsys: pytest.CaptureFi
     spec = toy_spec().model_copy(update={"sft": SftSpec()})
     text = closing_words(home, seed_run(home, spec=spec), capsys)
     assert "held-out accuracy 0.250 after SFT, now 0.500" in text and "of which SFT 3.5 s" in text
+
+
+def test_a_run_that_samples_nothing_and_tells_no_tracker(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"objective": DpoObjective(), "tracking": TrackingSpec(enabled=False)}
+    text = closing_words(home, seed_run(home, spec=toy_spec().model_copy(update=changes)), capsys)
+    assert "yatt evaluate toy-1" in text
+    assert "rollouts" not in text and "MLflow" not in text and "mlflow.db" not in text
+
+
+def test_an_accuracy_has_its_interval(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    run = seed_run(home, ends=False)
+    bounds = [Metric("evaluation/accuracy_low", 0.2, RESULT), Metric("evaluation/accuracy_high", 0.8, RESULT)]
+    with Ledger.open(home.ledger) as ledger:
+        commit = replace(commit_of(3), metrics=[Metric("evaluation/accuracy", 0.5, RESULT), *bounds])
+        ledger.commits.commit(Fence(run, 1), commit)
+    assert "now 0.500 (95 % interval 0.200 to 0.800)" in closing_words(home, run, capsys)
 
 
 def test_missing_matplotlib_is_reported(

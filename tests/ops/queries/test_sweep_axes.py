@@ -15,7 +15,25 @@ def view_of(trials: list[tuple[dict[str, Any], dict[int, float]]], goal: str = "
         TrialView(number, setting, "stopped", 4, values, None, {}) for number, (setting, values) in enumerate(trials)
     )
     return SweepView(
-        "s-1", "tpe", True, "accuracy", goal, len(trials), (4, 16), (0,), keys, (), (), views, 1, 0.5, {}, 0, 0.0, ""
+        "s-1",
+        "tpe",
+        True,
+        "accuracy",
+        goal,
+        len(trials),
+        (4, 16),
+        (0,),
+        keys,
+        (),
+        (),
+        views,
+        1,
+        (1,),
+        0.5,
+        {},
+        0,
+        0.0,
+        "",
     )
 
 

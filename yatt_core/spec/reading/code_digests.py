@@ -1,6 +1,7 @@
 """Fixes the Python files that a spec names: adds the SHA-256 of each, so that the spec stands for these contents.
 
-Consumes a validated spec, and the files. Raises `ConfigurationError`, which names the key and the file.
+Consumes a validated spec, and the files; produces the spec with digests, or the files by key. Raises `ConfigurationError`, which
+names the key and the file.
 """
 
 from __future__ import annotations
@@ -47,6 +48,29 @@ def with_digests(spec: RunSpec, origin: Origin) -> RunSpec:
         tools = spec.rollout.tools.model_copy(update={"functions": functions})
         changes["rollout"] = spec.rollout.model_copy(update={"tools": tools})
     return spec.model_copy(update=changes)
+
+
+def files_by_key(spec: RunSpec) -> dict[str, CodeFile]:
+    """Returns the files that a spec names, by the dotted key that names each."""
+    parts: list[tuple[Place, SpecModel]] = [
+        (("algorithm", "loss"), spec.algorithm.loss),
+        (("algorithm", "advantage"), spec.algorithm.advantage),
+    ]
+    tools = () if spec.rollout.tools is None else spec.rollout.tools.functions
+    lists: list[tuple[Place, Sequence[SpecModel]]] = [
+        (("rewards", "parts"), spec.rewards.parts),
+        (("data", "sources"), spec.data.sources),
+        (("callbacks",), spec.callbacks),
+        (("rollout", "tools", "functions"), tools),
+    ]
+    for place, listed in lists:
+        parts += [((*place, number), part) for number, part in enumerate(listed)]
+    named = {}
+    for place, part in parts:
+        if isinstance(part, NAMING) and part.file is not None:
+            key = ".".join(map(str, (*place, "file")))
+            named[key] = CodeFile.named(key, part.file, part.sha256)
+    return named
 
 
 def _all(parts: Iterable[Part], place: Place, origin: Origin) -> tuple[Part, ...]:

@@ -26,6 +26,8 @@ RESULT_METRICS = frozenset(
         "unscored_fraction", "evaluation/unscored", "evaluation/tasks", "evaluation/unanswered",
         "judge/unread", "judge/unparsed", "judge/cut",
         "evaluation/loss", "evaluation/margin", "preference/accuracy", "preference/margin",
+        "preference/chosen_reward", "preference/rejected_reward", "preference/chosen_log_prob", "preference/rejected_log_prob",
+        "evaluation/chosen_reward", "evaluation/rejected_reward", "evaluation/chosen_log_prob", "evaluation/rejected_log_prob",
     }
 )  # fmt: skip
 """Metrics that are functions of spec, data, seed and iteration."""

@@ -1,4 +1,4 @@
-"""`yatt evaluate`: measures a kept checkpoint or a model folder on a run's held-out tasks, in this process.
+"""`yatt evaluate`: measures a kept checkpoint or a model folder on a run's held-out tasks or rows, in this process.
 
 Consumes a run's inputs and spec, weights, and options that replace the spec's `evaluation.sampling`. Produces the figures
 of all tasks and of each source. Needs neither Ray nor the run's driver.
@@ -6,7 +6,7 @@ of all tasks and of each source. Needs neither Ray nor the run's driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from ops.cli.commands.checkpoints.answering import (
     weights_of,
 )
 from ops.cli.commands.checkpoints.following import follow as follow_run
+from ops.cli.commands.checkpoints.rows import refuse_sampling, row_lines, row_report
 from ops.cli.commands.checkpoints.suites import evaluate_suite, refuse_with_suite
 from ops.cli.lookup import opened_checkpoint, opened_run
 from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
@@ -30,6 +31,7 @@ from ops.presentation.suite_words import estimates_of
 from ops.process import keep_caches_inside
 
 if TYPE_CHECKING:
+    from db.write.records import CheckpointRow
     from flows.run.home import Home
     from yatt_core.protocols.receipts import TaskResult
     from yatt_core.spec import RunSpec
@@ -79,7 +81,7 @@ def evaluate(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Measure a kept checkpoint, or a model folder, on the run's held-out tasks or on a suite of sets."""
+    """Measure a kept checkpoint, or a model folder, on the run's held-out tasks or rows, or on a suite of sets."""
     from flows.run.home import Home
     from yatt_core.errors import ConfigurationError
 
@@ -101,26 +103,40 @@ def evaluate(
         return
     if follow:
         raise ConfigurationError("--follow: needs --suite, whose results have a history")
-    name, spec, weights = _opened(place, run, iteration, model)
-    spec = with_sampling(spec, greedy, {key: value for key, value in given.items() if value is not None})
+    name, spec, row = _opened(place, run, iteration, model)
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if not spec.samples_responses:
+        refuse_sampling(name, spec, [*(["--greedy"] if greedy else []), *([_options(chosen)] if chosen else [])])
+        what = str(model) if row is None else f"iteration {row.iteration}"
+        message(f"evaluating {what} on the held-out rows")
+        _write(row_report(place, name, spec, row, model), output, lambda report: row_lines(f"{name}, {what}", report))
+        return
+    weights = _weights(place, name, spec, row, model)
+    spec = with_sampling(spec, greedy, chosen)
     message(f"evaluating {weights.named} on the held-out tasks, {_answers(spec)}")
     with progress_in_tasks(weights.named) as advance:
         tasks = evaluate_weights(spec, weights, advance)
-    report = _report(name, spec, weights, tasks)
+    title = f"{name}, {weights.named}"
+    _write(_report(name, spec, weights, tasks), output, lambda report: _lines(title, report))
+
+
+def _write(report: dict[str, Any], output: Output, lines: Callable[[Mapping[str, Any]], Iterator[str]]) -> None:
+    """Writes a report as JSON, or as lines for people."""
     if output is Output.JSON:
         write_json(report)
         return
-    for line in _lines(f"{name}, {weights.named}", report):
+    for line in lines(report):
         write(line)
 
 
-def _opened(place: Home, run: str, iteration: int | None, model: Path | None) -> tuple[str, RunSpec, Weights]:
-    """Returns the run's id, its spec, and what is to be evaluated. Raises `ConfigurationError`."""
+def _opened(
+    place: Home, run: str, iteration: int | None, model: Path | None
+) -> tuple[str, RunSpec, CheckpointRow | None]:
+    """Returns the run's id, its spec, and the checkpoint, unless a model is given. Raises `ConfigurationError`."""
     from yatt_core.errors import ConfigurationError
 
     if model is None:
-        name, spec, row = opened_checkpoint(place, run, iteration)
-        return name, spec, weights_of(place, spec, row)
+        return opened_checkpoint(place, run, iteration)
     if iteration is not None:
         raise ConfigurationError("--iteration and --model: each selects what is evaluated; give only one of them")
     from yatt_core.models.model_folder import describe_model
@@ -132,8 +148,15 @@ def _opened(place: Home, run: str, iteration: int | None, model: Path | None) ->
         describe_model(model)
     except ConfigurationError as error:
         raise ConfigurationError(f"--model: {str(error).removeprefix('model.path: ')}") from None
-    folder = place.run_folder(name)
-    return name, spec, Weights(str(model), None, folder, str(model.resolve()), lambda: model_weights(model))
+    return name, spec, None
+
+
+def _weights(place: Home, run: str, spec: RunSpec, row: CheckpointRow | None, model: Path | None) -> Weights:
+    """Returns what is to answer the held-out tasks: a checkpoint, or a model."""
+    if row is not None:
+        return weights_of(place, spec, row)
+    assert model is not None
+    return Weights(str(model), None, place.run_folder(run), str(model.resolve()), lambda: model_weights(model))
 
 
 def with_sampling(spec: RunSpec, greedy: bool, given: Mapping[str, Any]) -> RunSpec:

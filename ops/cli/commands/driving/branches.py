@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from flows.reports.lineage import BranchNode, Lineage
+    from flows.reports.origins import Origin
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason; recorded in the audit chain.")]
 
@@ -176,6 +177,11 @@ def _print_lineage(found: Lineage) -> None:
     if found.merge is not None:
         parents = [[each[name] for name in PARENT] for each in found.merge["parents"]]
         write_table(PARENT, parents, f"merged from {found.merge['soup']}")
+    if found.origins:
+        rows = [
+            (each.run, each.iteration, each.weights_digest[:16], _known(each), each.folder) for each in found.origins
+        ]
+        write_table(("model from run", "iteration", "weights", "in this ledger", "folder"), rows)
     if found.merged_into:
         write(f"merged into {', '.join(found.merged_into)}")
     if found.drift:
@@ -185,6 +191,10 @@ def _print_lineage(found: Lineage) -> None:
         changes = [(row["revision"], row["digest"][:16], row["reason"]) for row in found.spec_changes]
         write_table(("spec revision", "digest", "reason"), changes)
     console().print(_tree(found))
+
+
+def _known(origin: Origin) -> str:
+    return "yes" if origin.known else "no"
 
 
 def _facts(found: Lineage) -> list[tuple[str, str]]:

@@ -38,8 +38,7 @@ def register(app: typer.Typer) -> None:
     lines = (
         'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --timezone Europe/Berlin --for 8h',
         "yatt deploy configs/quickstart.yaml --name hourly --interval 1h",
-        "yatt deploy --run quickstart-3 --name by-hand --manual && prefect deployment run yatt/by-hand",
-        "prefect deployment run yatt/by-hand -p 'overrides={\"trainer.optimizer.learning_rate\": 3e-4}' -p window=2h",
+        "yatt deploy --run quickstart-3 --name by-hand --manual && yatt window by-hand",
         "yatt deploy configs/quickstart.yaml --interval 1d --for 4h --new-run-each-time",
         'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --file prefect.yaml && prefect deploy --all',
     )
@@ -107,7 +106,8 @@ def deploy(
     """Drive a run in scheduled windows: each continues where the last one ended, and ends with a checkpoint.
 
     A window does nothing if another driver already drives the run, or if a worker picks the window up too late. A window
-    that you start takes parameters, in Prefect's form or with -p: overrides, iterations, window, run (continue or new).
+    that you start takes parameters, with `yatt window` or in Prefect's form: overrides, iterations, window, run (continue or
+    new).
     """
     from flows.run.home import Home
     from yatt_core.errors import InfrastructureError
@@ -303,7 +303,8 @@ def _tell(deployment: Deployment, flow_name: str, file: Path | None, output: Out
     )
     if windows:
         write("first windows: " + "; ".join(map(str, windows)))
-    write(f"to start a window now, with other parameters if you like: prefect deployment run {path}")
+    if file is None:
+        write(f"to start a window now, with other parameters if you like: yatt window {deployment.name}")
 
 
 def _first_windows(deployment: Deployment) -> list[Window]:

@@ -1,4 +1,4 @@
-"""`yatt train`, `resume`, `stop` and `checkpoint`: drive a run in the foreground, or ask something of its driver.
+"""`yatt train` and `yatt resume`: drive a run in the foreground, or start its driver in the background.
 
 Consumes a spec or a run's name; writes progress to standard error and, at the end, a summary or one JSON object to standard
 output. Problems that prevent a start (spec, model, disk) are reported before anything is written.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.commands.driving.stopping import is_driven
 from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
@@ -22,12 +23,8 @@ from ops.process import keep_caches_inside
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from db.read.overview import RunLine
     from flows.run.home import Home
     from flows.run.results import RunResults
-
-WAIT_SECONDS = 0.5
-
 
 DetachOption = Annotated[
     bool,
@@ -56,14 +53,13 @@ def register(app: typer.Typer) -> None:
     resumes = (
         "yatt resume latest",
         "yatt resume quickstart-3 --set iterations=200 -o json",
+        "yatt resume quickstart-3 --new-code",
         "yatt resume quickstart-3 --unless-paused",
         "yatt resume quickstart-3 --now",
         "yatt resume latest --detach",
         "yatt resume latest --until 100",
     )
     app.command(epilog=examples(*resumes))(resume)
-    app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
-    app.command(epilog=examples("yatt checkpoint latest", "yatt checkpoint quickstart-3 --wait"))(checkpoint)
 
 
 def train(
@@ -87,6 +83,7 @@ def train(
     from flows.run.creation import create_run
     from ops.group.address import server_of_runs
 
+    _say_beyond(until, checked.iterations)
     services.check_surroundings(server_of_runs(place))
     run = create_run(place, fetched(place.folder, checked), by=acting_name())
     _detach(place, run, output, until=until) if detach else drive(place, run, output, until=until)
@@ -98,6 +95,20 @@ def resume(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec from the next iteration on."),
     ] = None,
+    new_code: Annotated[
+        bool,
+        typer.Option(
+            "--new-code",
+            help="Use the Python files that the spec names (rewards, tools, callbacks, ...) as they are now. Samples of the open "
+            "iteration that were scored otherwise are discarded.",
+        ),
+    ] = False,
+    discard: Annotated[
+        bool,
+        typer.Option(
+            "--discard", help="With --set: discard samples of the open iteration that were made with the old values."
+        ),
+    ] = False,
     now: Annotated[
         bool,
         typer.Option(
@@ -126,9 +137,13 @@ def resume(
     agree within tolerance, and the change is marked.
     """
     from flows.branching.branches import finish_fork, revise
+    from flows.branching.safe_point import Asked
     from flows.gates.waiting import is_decided
     from flows.run.home import Home
+    from yatt_core.errors import ConfigurationError
 
+    if discard and not overrides:
+        raise ConfigurationError("--discard: expected beside --set; without a change of the spec, nothing is discarded")
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
@@ -137,18 +152,33 @@ def resume(
             _say_asked(ledger, name, output)
             return
         row, decided = ledger.runs.find(name), is_decided(ledger, name)
+    if until is not None and until < row.iteration:
+        raise ConfigurationError(
+            f"--until {until}: run {name} has committed iteration {row.iteration}; expected {row.iteration} or more. "
+            f"`yatt rollback {name} --to {until}` returns to an earlier one"
+        )
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
         if unless_paused and not decided:
             _leave(place, name, row.state_reason, output)
             return
-    if overrides:
-        number = revise(place, name, overrides, acting_name())
+    if overrides or new_code:
+        number = revise(place, name, overrides or (), acting_name(), asked=Asked(new_code, discard))
         message(f"{name}: revision {number} of the spec is now in effect")
+    with opened_ledger(place) as ledger:
+        _say_beyond(until, ledger.runs.find(name).target_iterations)
     if detach:
         _detach(place, name, output, accept_drift, until)
     else:
         drive(place, name, output, accept_drift, until)
+
+
+def _say_beyond(until: int | None, target: int) -> None:
+    """Says that a run ends at its target, if it is asked to stop after a later iteration only."""
+    if until is not None and until > target:
+        message(
+            f"--until {until} is beyond the run's target, so it ends at iteration {target}; `--set iterations=N` moves it"
+        )
 
 
 def _say_asked(ledger: Ledger, run: str, output: Output) -> None:
@@ -168,7 +198,7 @@ def _detach(home: Home, run: str, output: Output, accept_drift: bool = False, un
 
     with opened_ledger(home) as ledger:
         line = ledger.overview.line(run)
-        if _is_driven(line):
+        if is_driven(line):
             raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
         if changed := said_of_versions(ledger, run):
             message(changed)
@@ -202,14 +232,19 @@ def _leave(home: Home, run: str, reason: str, output: Output) -> None:
 def _advise(home: Home, run: str, error: BaseException) -> None:
     """Writes what is kept after a session has failed, and what to do next."""
     from db.core.errors import LedgerError
+    from flows.run.creation import current_spec
     from ops.presentation.advice import after_failure
+    from yatt_core.errors import YattError
+    from yatt_core.spec.reading.code_digests import files_by_key
 
+    files: list[str] = []
     try:
         with opened_ledger(home) as ledger:
             begun = ledger.runs.find(run).iteration >= 0
-    except LedgerError:  # perhaps the failure itself
+            files = [str(code.path) for code in files_by_key(current_spec(ledger, run)).values()]
+    except (LedgerError, YattError):  # perhaps the failure itself
         begun = True
-    advice = after_failure(error, run, begun)
+    advice = after_failure(error, run, begun, files)
     if advice is not None:
         message(advice)
 
@@ -269,7 +304,7 @@ def _request(home: Home, run: str, accept_drift: bool) -> None:
 
     with opened_ledger(home) as ledger:
         newest = next(iter(ledger.browse.events(run, 1, None, ())), None)
-        if not _is_driven(ledger.overview.line(run)) and (newest is None or newest.kind != RESUME_REQUESTED):
+        if not is_driven(ledger.overview.line(run)) and (newest is None or newest.kind != RESUME_REQUESTED):
             body = {"by": acting_name(), "reason": "", "accept_drift": accept_drift}
             ledger.events.append(run, RESUME_REQUESTED, body)
 
@@ -285,111 +320,3 @@ def _results_now(ledger: Ledger, run: str) -> RunResults:
     own = time.time() - psutil.Process().create_time()
     newest = sessions[max(sessions)] if sessions else 0.0  # a session whose budget is already exhausted records nothing
     return replace(results, seconds=results.seconds - newest + own)
-
-
-def stop(
-    run: RunArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the driver has stopped.")] = False,
-    within: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.0,
-            help="Stop within this many seconds, if necessary in the middle of an iteration.",
-        ),
-    ] = None,
-    home: HomeOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Ask a run's driver to stop after the current iteration or within a time limit, with a checkpoint."""
-    from flows.run.home import Home
-
-    with opened_ledger(Home.locate(home)) as ledger:
-        name = find_run(ledger, run)
-        line = ledger.overview.line(name)
-        driven = _is_driven(line)
-        if driven:
-            ledger.runs.ask_to_stop(name, "yatt stop", within, acting_name())
-        if driven and wait:
-            message(f"{name}: waiting for its driver to stop")
-            next_holder = _await_end(ledger, name, line.term)
-            if next_holder is not None:
-                message(f"{name}: the driver has stopped, and another one has taken over the run: {next_holder}")
-        state = ledger.runs.find(name).state
-    if output is Output.JSON:
-        write_json({"run": name, "state": state, "asked": driven})
-    elif not driven:
-        from db.write.runs import DRIVEN_STATES
-
-        lost = (
-            f"; it was lost, and `{RESUME} {name}` continues the run" if state in DRIVEN_STATES else ": nothing to stop"
-        )
-        write(f"{name} is {state} and has no driver{lost}")
-    else:
-        limit = "after its current iteration" if within is None else f"within {within:g} s"
-        write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")
-
-
-def checkpoint(
-    run: RunArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the checkpoint is durable.")] = False,
-    home: HomeOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Ask a run's driver for a checkpoint after its current iteration; the run goes on."""
-    from flows.run.home import Home
-    from ops.queries.checkpoints import request
-
-    with opened_ledger(Home.locate(home)) as ledger:
-        name = find_run(ledger, run)
-        asked = request(ledger, name, "yatt checkpoint", acting_name())
-        taken = _await_checkpoint(ledger, name, asked.seq) if wait else None
-    if output is Output.JSON:
-        write_json({"run": name, "asked": True, "iteration": taken})
-    elif taken is None:
-        write(f"{name} is asked for a checkpoint after its current iteration")
-    else:
-        write(f"{name}: the checkpoint of iteration {taken} is durable")
-
-
-def _await_checkpoint(ledger: Ledger, run: str, request: int) -> int:
-    """Waits until a request for a checkpoint is met; returns the checkpoint's iteration.
-
-    Raises `InfrastructureError` if the driver ends before.
-    """
-    from yatt_core.errors import InfrastructureError
-
-    message(f"{run}: waiting for the checkpoint")
-    while True:
-        driven = _is_driven(ledger.overview.line(run))
-        taken = ledger.checkpoint_requests.met_by(run, request)
-        if taken is not None:
-            return taken
-        if not driven:
-            raise InfrastructureError(
-                f"run {run}: its driver ended before the checkpoint was durable; `yatt resume {run}` continues the run "
-                "and takes it"
-            )
-        time.sleep(WAIT_SECONDS)
-
-
-def _is_driven(line: RunLine) -> bool:
-    from ops.queries.run_list import DRIVEN, driver_of
-
-    return driver_of(line) == DRIVEN
-
-
-def _await_end(ledger: Ledger, run: str, term: int) -> str | None:
-    """Waits until the lease of this term is released, and returns the run's next holder, such as a scheduled window.
-
-    Raises `InfrastructureError` if the lease expires instead.
-    """
-    from yatt_core.errors import InfrastructureError
-
-    while (line := ledger.overview.line(run)).holder is not None and line.term == term:
-        if not _is_driven(line):
-            raise InfrastructureError(
-                f"run {run}: its driver disappeared without an orderly stop; `yatt resume {run}` continues the run"
-            )
-        time.sleep(WAIT_SECONDS)
-    return line.holder

@@ -56,6 +56,7 @@ def register(app: typer.Typer) -> None:
         "yatt costs --by project --by cause --since 2026-11-01",
         "yatt costs latest --by phase",
         "yatt costs --by owner -o csv > owners.csv",
+        "yatt costs --fill-prices",
     )
     app.command(epilog=examples(*lines))(costs)
 
@@ -73,6 +74,13 @@ def costs(
     since: Annotated[
         str | None, typer.Option(metavar="DATE", help="Only from this time on, such as 2026-11-01, in UTC.")
     ] = None,
+    fill_prices: Annotated[
+        bool,
+        typer.Option(
+            "--fill-prices",
+            help="Use the price file also for device time of which no price is recorded; records nothing.",
+        ),
+    ] = False,
     home: HomeOption = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.TEXT,
 ) -> None:
@@ -82,11 +90,14 @@ def costs(
     from ops.queries import costs as query
 
     place = Home.locate(home)
-    home_prices(place)  # a mistake in the price file is the likely reason for costs that are missing
+    prices = home_prices(place)  # a mistake in the price file is the likely reason for costs that are missing
+    if fill_prices and prices is None:
+        raise ConfigurationError("--fill-prices: there is no price file; write prices.yaml in the home (docs/costs.md)")
     dimensions: list[query.Dimension] = [each.value for each in dict.fromkeys(by or [By.RUN])]
     with opened_ledger(place) as ledger:
         names = list(dict.fromkeys(find_run(ledger, run) for run in runs)) if runs else None
-        found = query.costs(ledger, dimensions, None if since is None else moment_of(since), names, _progress())
+        start = None if since is None else moment_of(since)
+        found = query.costs(ledger, dimensions, start, names, _progress(), prices if fill_prices else None)
     if output is Format.CSV:
         sys.stdout.write(query.csv_of(found))
     elif output is Format.JSON:
@@ -132,7 +143,9 @@ def _write(found: Costs) -> None:
     if found.unpriced:
         named = ", ".join(found.unpriced[:LISTED])
         more = f" and {len(found.unpriced) - LISTED} more" if len(found.unpriced) > LISTED else ""
-        message(f"the price of some device time is unknown: {named}{more}; see docs/costs.md")
+        message(
+            f"the price of some device time is unknown: {named}{more}; --fill-prices uses the price file for it (docs/costs.md)"
+        )
     if found.left_out:
         message(f"{found.left_out} older runs are left out; name them to see their costs")
 

@@ -11,6 +11,7 @@ import typer
 from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.cost_words import amount
 from ops.presentation.curves import sparkline
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.time_accounts import time_facts, write_time
@@ -198,7 +199,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *_waiting(facts["waiting"]),
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
-        ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
+        ("used", f"{amount(str(spent['wall_hours']))} h, {amount(str(spent['device_hours']))} device-hours"),
         *([("forecast", facts["forecast"]["text"])] if facts["forecast"]["text"] else []),
         ("driver", facts["driver"] or "none"),
         ("weights digest", facts["weights_digest"] or "-"),

@@ -10,6 +10,7 @@ from db.ledger import Ledger
 from flows.pipelines.tools import Tools
 from flows.run.home import Home
 from ops.cli.commands.checkpoints.answering import evaluate_weights, figures_of, progress_in_tasks, weights_of
+from ops.cli.commands.checkpoints.rows import figures_on_rows, row_report
 from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
 from ops.cli.exporting import export_checkpoint
 from ops.cli.lookup import opened_checkpoint
@@ -53,6 +54,8 @@ def tools_of(home: Home, ledger: Ledger, at_once: int | None, by: str) -> Tools:
 
 def _held_out(home: Home, run: str, iteration: int) -> dict[str, Any]:
     _, spec, row = opened_checkpoint(home, run, iteration)
+    if not spec.samples_responses:
+        return figures_on_rows(row_report(home, run, spec, row, None))
     weights = weights_of(home, spec, row)
     with progress_in_tasks(f"{run}, {weights.named}") as advance:
         tasks = evaluate_weights(spec, weights, advance)

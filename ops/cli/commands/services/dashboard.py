@@ -49,6 +49,7 @@ def dashboard(
 
     from flows.run.home import Home
     from ops.dashboard.app import create_app
+    from ops.group.address import shared_server
     from ops.group.pages import live_pages
     from ops.preflight.home_folder import check_folder
 
@@ -58,7 +59,7 @@ def dashboard(
     keep_caches_inside(place)
     with socket.socket() as listener:
         _bind(listener, port)
-        app = create_app(place, partial(live_pages, place), require_sign_in)
+        app = create_app(place, partial(live_pages, place), require_sign_in, partial(shared_server, place))
         address = f"http://{HOST}:{listener.getsockname()[1]}/"
         if output is Output.JSON:
             write_json({"address": address, "home": str(place.folder)})

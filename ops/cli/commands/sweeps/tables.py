@@ -27,6 +27,8 @@ def print_sweep(view: SweepView) -> None:
     if view.winner_setting is not None:
         setting = " ".join(f"--set {key}={value_text(value)}" for key, value in view.winner_setting.items())
         write(f"best: trial {view.winner}, {view.metric} {view.winner_value:.5g}: {setting}")
+        if len(view.tied) > 1:
+            write(f"equally good: trials {', '.join(map(str, view.tied))}; the first is taken as the best")
     if view.following:
         write(f"next: {view.following}; `yatt sweep resume {view.sweep}` goes on")
 

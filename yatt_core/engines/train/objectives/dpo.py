@@ -22,6 +22,7 @@ class Dpo:
 
     linear: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
+    scalar: ClassVar[bool] = False
     spec: DpoObjective
 
     def loss(self, scores: Scores) -> torch.Tensor:
@@ -29,6 +30,10 @@ class Dpo:
         margins, wrong = self.margins(scores), self.spec.label_smoothing
         return mean(-(1 - wrong) * logsigmoid(margins) - wrong * logsigmoid(-margins), scores)
 
+    def rewards(self, scores: Scores) -> torch.Tensor:
+        """Returns the implicit rewards, beta * (log pi(y|x) - log ref(y|x)), [N]."""
+        return self.spec.beta * scores.log_ratios
+
     def margins(self, scores: Scores) -> torch.Tensor:
         """Returns h, the difference of the implicit rewards."""
-        return of_pairs(self.spec.beta * scores.log_ratios, scores)
+        return of_pairs(self.rewards(scores), scores)

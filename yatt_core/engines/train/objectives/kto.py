@@ -22,6 +22,7 @@ class Kto:
 
     linear: ClassVar[bool] = False
     labelled: ClassVar[bool] = True
+    scalar: ClassVar[bool] = False
     spec: KtoObjective
 
     def loss(self, scores: Scores) -> torch.Tensor:
@@ -30,6 +31,9 @@ class Kto:
         weights = scores.policy.new_tensor([undesirable, desirable])[scores.desirable.long()]
         # 1 - sigmoid(m) is sigmoid(-m), which does not lose small values.
         return mean(weights * torch.sigmoid(-self.margins(scores)), scores)
+
+    def rewards(self, scores: Scores) -> None:
+        """Returns nothing: single responses are labelled."""
 
     def margins(self, scores: Scores) -> torch.Tensor:
         """Returns beta * (r - z) of the desirable responses, and its negative of the others."""

@@ -21,12 +21,17 @@ class RewardModel:
 
     linear: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
+    scalar: ClassVar[bool] = True
     spec: RewardModelObjective
 
     def loss(self, scores: Scores) -> torch.Tensor:
         """Returns the mean loss of the pairs."""
         return mean(-logsigmoid(self.margins(scores)), scores)
 
+    def rewards(self, scores: Scores) -> torch.Tensor:
+        """Returns the outputs of the head, [N]."""
+        return scores.policy
+
     def margins(self, scores: Scores) -> torch.Tensor:
         """Returns the difference of the rewards."""
-        return of_pairs(scores.policy, scores)
+        return of_pairs(self.rewards(scores), scores)

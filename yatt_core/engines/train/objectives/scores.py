@@ -45,13 +45,19 @@ class Objective(Protocol):
     linear: whether the loss is linear in the scores, so that its gradient does not depend on them.
     labelled: whether a group is a labelled response and a response to another prompt, which is only scored; otherwise
         it is a pair, or a single response.
+    scalar: whether a score is the output of a head, and not a log-probability.
     """
 
     linear: ClassVar[bool]
     labelled: ClassVar[bool]
+    scalar: ClassVar[bool]
 
     def loss(self, scores: Scores) -> torch.Tensor:
         """Returns the loss of a step, a scalar in float64 that is differentiable in `scores.policy`; 0 without groups."""
+        ...
+
+    def rewards(self, scores: Scores) -> torch.Tensor | None:
+        """Returns the reward that the model gives each response, [N]; None if responses are not compared in pairs."""
         ...
 
     def margins(self, scores: Scores) -> torch.Tensor:

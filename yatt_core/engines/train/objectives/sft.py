@@ -22,11 +22,15 @@ class Sft:
 
     linear: ClassVar[bool] = True
     labelled: ClassVar[bool] = False
+    scalar: ClassVar[bool] = False
     spec: SftObjective
 
     def loss(self, scores: Scores) -> torch.Tensor:
         """Returns the mean negative log-likelihood of a token."""
         return -scores.policy[scores.first].sum() / scores.tokens[scores.first].sum().clamp(min=1.0)
+
+    def rewards(self, scores: Scores) -> None:
+        """Returns nothing: there is no preference."""
 
     def margins(self, scores: Scores) -> torch.Tensor:
         """Returns nothing: there is no preference."""

@@ -22,12 +22,17 @@ class Simpo:
 
     linear: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
+    scalar: ClassVar[bool] = False
     spec: SimpoObjective
 
     def loss(self, scores: Scores) -> torch.Tensor:
         """Returns the mean loss of the pairs."""
         return mean(-logsigmoid(self.margins(scores) - self.spec.gamma), scores)
 
+    def rewards(self, scores: Scores) -> torch.Tensor:
+        """Returns r of each response, [N]; 0 for one without tokens."""
+        return self.spec.beta * scores.policy / scores.tokens.clamp(min=1.0)
+
     def margins(self, scores: Scores) -> torch.Tensor:
-        """Returns the difference of the rewards, before the target margin; a response without tokens has reward 0."""
-        return of_pairs(self.spec.beta * scores.policy / scores.tokens.clamp(min=1.0), scores)
+        """Returns the difference of the rewards, before the target margin."""
+        return of_pairs(self.rewards(scores), scores)

@@ -10,8 +10,8 @@ on every rank; the backward pass then weights each token's log-probability with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ class ObjectiveSums:
     agreed: the groups with which the model agrees; one of which it has no opinion counts half.
     margin: sum of the groups' margins.
     tokens: counted tokens of the step's responses.
+    responses: of objectives that compare pairs: sums over the groups of what is known of the chosen and of the rejected
+        response, by name.
     """
 
     loss: float
@@ -47,6 +49,7 @@ class ObjectiveSums:
     agreed: float
     margin: float
     tokens: float
+    responses: Mapping[str, float] = field(default_factory=dict)
 
 
 class ObjectiveLearner:
@@ -101,7 +104,27 @@ class ObjectiveLearner:
         tokens = float(scores.tokens[scores.first].sum())
         if not self._objective.labelled and len(groups.second):
             tokens += float(scores.tokens[scores.second].sum())
-        return ObjectiveSums(loss, len(margins), agreed, float(margins.sum()), tokens)
+        return ObjectiveSums(
+            loss=loss,
+            groups=len(margins),
+            agreed=agreed,
+            margin=float(margins.sum()),
+            tokens=tokens,
+            responses=self._of_responses(scores),
+        )
+
+    def _of_responses(self, scores: Scores) -> dict[str, float]:
+        """Returns the sums of the rewards of the chosen and the rejected responses, and of their log-probabilities."""
+        rewards = self._objective.rewards(scores)
+        if rewards is None:
+            return {}
+        known = {"reward": rewards} if self._objective.scalar else {"reward": rewards, "log_prob": scores.policy}
+        sides = {"chosen": scores.first, "rejected": scores.second}
+        return {
+            f"{side}_{name}": float(values[rows].detach().sum())
+            for side, rows in sides.items()
+            for name, values in known.items()
+        }
 
     def _of(self, batch: ExperienceBatch, groups: Groups, scored: Float64, reference: Float32 | None) -> Scores:
         return Scores(
@@ -168,11 +191,16 @@ def objective_metrics(steps: Sequence[ObjectiveSums], norms: Sequence[float]) ->
 
 
 def preference_metrics(steps: Sequence[ObjectiveSums]) -> dict[str, float]:
-    """Returns agreement and margin; nothing without groups that have a preference or a label."""
+    """Returns agreement and margin, and the means of the chosen and of the rejected responses of pairs.
+
+    Nothing without groups that have a preference or a label.
+    """
     groups = sum(step.groups for step in steps)
     if not groups:
         return {}
-    return {
-        "preference/accuracy": sum(step.agreed for step in steps) / groups,
-        "preference/margin": sum(step.margin for step in steps) / groups,
+    means = {
+        "accuracy": sum(step.agreed for step in steps) / groups,
+        "margin": sum(step.margin for step in steps) / groups,
     }
+    means |= {name: sum(step.responses.get(name, 0.0) for step in steps) / groups for name in steps[0].responses}
+    return {f"preference/{name}": value for name, value in means.items()}

@@ -1,0 +1,131 @@
+"""Evaluates a run that learns from rows: a trainer in this process scores the held-out rows, as the run's own one does.
+
+Consumes a spec and a kept checkpoint, or a model folder. Produces the objective's figures as plain values. Needs neither Ray nor
+a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yatt_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from db.write.records import CheckpointRow
+    from flows.run.home import Home
+    from yatt_core.protocols.receipts import RowsReceipt
+    from yatt_core.spec import RunSpec
+    from yatt_core.spec.sections.trainer import TorchTrainer
+
+PREFIX = "evaluation/"
+
+
+def refuse_sampling(run: str, spec: RunSpec, options: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for options that say how tasks are answered.
+
+    options: those that were given.
+    """
+    kind = None if spec.objective is None else spec.objective.kind
+    if options:
+        raise ConfigurationError(
+            f"{', '.join(options)}: run {run} has objective.kind {kind}, which is measured on held-out rows without sampling "
+            "any answers; leave these options out"
+        )
+
+
+def row_report(place: Home, run: str, spec: RunSpec, row: CheckpointRow | None, model: Path | None) -> dict[str, Any]:
+    """Returns the JSON document: the number of held-out rows, and the objective's figures on them by name.
+
+    row: the checkpoint; None for a model folder, which is then given.
+
+    Raises `ConfigurationError` for a model folder that the objective cannot measure, and `DataError` for damage.
+    """
+    from yatt_core.evaluation.row_figures import row_figures
+
+    assert spec.objective is not None, "a run without an objective samples responses"
+    receipt = _of_model(place, run, spec, model) if row is None else _of_checkpoint(place, spec, row)
+    figures = {name.removeprefix(PREFIX): value for name, value in row_figures(receipt).items()}
+    return {
+        "run": run,
+        "iteration": None if row is None else row.iteration,
+        "model": None if model is None else str(model),
+        "objective": spec.objective.kind,
+        "rows": receipt.total,
+        **figures,
+    }
+
+
+def figures_on_rows(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the figures of a report without what they are about."""
+    return {name: value for name, value in report.items() if name not in ("run", "iteration", "model", "objective")}
+
+
+def row_lines(title: str, report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines for people."""
+    loss = f"loss {report['loss']:.4f}, {report['rows']} held-out rows"
+    if "accuracy" not in report:
+        yield f"{title}: {loss}"
+        return
+    interval = f"95 % interval {report['accuracy_low']:.3f} to {report['accuracy_high']:.3f}"
+    yield f"{title}: accuracy {report['accuracy']:.3f} ({interval}), margin {report['margin']:.4f}, {loss}"
+    for name in ("reward", "log_prob"):
+        if f"chosen_{name}" in report:
+            chosen, rejected = report[f"chosen_{name}"], report[f"rejected_{name}"]
+            yield f"  {name.replace('_', '-')}: chosen {chosen:.4f}, rejected {rejected:.4f}"
+
+
+def _of_checkpoint(place: Home, spec: RunSpec, row: CheckpointRow) -> RowsReceipt:
+    """Verifies every byte of a checkpoint, and scores the rows with it and with its reference."""
+    from yatt_core.checkpoints.verify import verify_checkpoint
+    from yatt_core.engines.registry import build_train_engine
+    from yatt_core.input_building.materialise import initial_model
+    from yatt_core.inputs.manifest import INPUTS
+    from yatt_core.keys import WorkKey
+    from yatt_core.protocols.engines import RankContext
+    from yatt_core.protocols.receipts import RowsTask
+
+    folder = place.run_folder(row.run)
+    verify_checkpoint(folder, row.folder, row.manifest_sha256)
+    context = RankContext(folder, folder / INPUTS, initial_model(spec, folder), row.branch)
+    engine = build_train_engine(_alone(spec), context)
+    engine.connect(0, 1, "")
+    engine.restore(folder / row.folder, row.iteration)
+    return engine.evaluate(RowsTask(WorkKey(row.run, row.branch, row.iteration, "evaluate"), row.term))
+
+
+def _of_model(place: Home, run: str, spec: RunSpec, model: Path | None) -> RowsReceipt:
+    """Scores the rows with the weights in a model folder."""
+    from yatt_core.engines.registry import build_train_engine
+    from yatt_core.inputs.manifest import INPUTS
+    from yatt_core.keys import WorkKey
+    from yatt_core.protocols.engines import RankContext
+    from yatt_core.protocols.receipts import RowsTask
+
+    assert model is not None and spec.objective is not None
+    if spec.keeps_reference or spec.trains_reward_model:
+        lacking = "reference" if spec.keeps_reference else "head"
+        raise ConfigurationError(
+            f"--model: objective.kind {spec.objective.kind} is measured with the run's {lacking}, which only the run's "
+            "checkpoints have; expected --iteration, or neither for the newest checkpoint"
+        )
+    folder = place.run_folder(run)
+    engine = build_train_engine(_alone(spec), RankContext(folder, folder / INPUTS, str(model.resolve()), 0))
+    engine.connect(0, 1, "")
+    engine.initialise()
+    return engine.evaluate(RowsTask(WorkKey(run, 0, 0, "evaluate"), 0))
+
+
+def _alone(spec: RunSpec) -> RunSpec:
+    """Returns the spec with a torch trainer of one rank; checkpoints of all trainers have one format."""
+    from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
+
+    engine = spec.trainer.engine
+    assert not isinstance(engine, VirtualTrainer), "refused with any objective"
+    alone: TorchTrainer
+    if isinstance(engine, TorchTrainer):
+        alone = engine.model_copy(update={"ranks": 1})
+    else:
+        alone = TorchTrainer(ranks=1, dtype=engine.dtype, micro_batch_tokens=engine.micro_batch_tokens)
+    return spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"engine": alone})})
