@@ -20,7 +20,7 @@ SPEED = "it changes speed or memory, not what is learnt; YATT has settings of it
 LAUNCH = "how the peer is started; YATT starts its own processes"
 MEMORY_ONLY = "where the peer keeps files; a run of YATT has a folder of its own"
 FIRST_STEP = (
-    "the first of {count} steps has rate 0 there, and 1/{count} of the peak here; from the last of them on they agree"
+    "it rises from 0 there, and from 1/{count} of the peak here: until its end it is 1/{count} of the peak higher"
 )
 
 
@@ -100,7 +100,7 @@ def warmup(draft: Draft, key: str, steps: int, per_iteration: int) -> None:
     count = math.ceil(steps / per_iteration)
     why = FIRST_STEP.format(count=count)
     if per_iteration > 1:
-        why = f"{steps} optimizer steps, of which an iteration has {per_iteration}; the rate is constant within an iteration"
+        why = f"{many(steps, 'optimizer step')}, {per_iteration} in an iteration; the rate is constant within an iteration"
     draft.differs(key, why, {"trainer.schedule.lr_warmup_iterations": count})
 
 
@@ -111,6 +111,7 @@ def lora(draft: Draft, rank: int, alpha: Any, targets: Any, names: tuple[str, st
     """
     if targets in ("all-linear", ["all-linear"]):
         targets = ALL_LINEAR
+    draft.write("trainer.lora.rank", rank)
     draft.takes(names[0], {"trainer.lora.rank": rank})
     draft.takes(names[1], {"trainer.lora.alpha": float(alpha)})
     listed = [targets] if isinstance(targets, str) else list(targets)
@@ -166,8 +167,13 @@ def evaluates(draft: Draft, key: str, every: int, per_iteration: int = 1) -> Non
 
 def _rounded(every: int, per_iteration: int) -> str:
     if every % per_iteration == 0:
-        return "" if per_iteration == 1 else f"{every} optimizer steps, {per_iteration} in an iteration"
-    return f"{every} optimizer steps, {per_iteration} in an iteration; rounded down"
+        return "" if per_iteration == 1 else f"{many(every, 'optimizer step')}, {per_iteration} in an iteration"
+    return f"{many(every, 'optimizer step')}, {per_iteration} in an iteration; rounded down"
+
+
+def many(count: float, what: str) -> str:
+    """Returns a number of things in words."""
+    return f"{count:,g} {what}" if count == 1 else f"{count:,g} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def total_length(draft: Draft, key: str, what: str) -> None:

@@ -7,12 +7,12 @@ Consumes entries and the peer's known keys with their defaults. Produces a tree 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NoReturn
 
 from ops.starter.peers.entries import Entry, List, Verdict
+from ops.starter.peers.interpolation import MISSING, resolved
+from ops.starter.peers.own_defaults import default_of
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec import parse_spec
 
 _ABSENT = object()
 
@@ -41,9 +41,13 @@ class Draft:
         self._done: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
-        """Returns the file's value of a key, or the peer's default."""
+        """Returns the file's value of a key, or the peer's default; None if there is neither."""
+        value = self._value(key)
+        return None if value is MISSING else resolved(value, key, self._value)
+
+    def _value(self, key: str) -> Any:
         entry = self._entries.get(key)
-        return self._known.get(key) if entry is None else entry.value
+        return self._known.get(key, MISSING) if entry is None else entry.value
 
     def given(self, key: str) -> bool:
         """Returns whether the file has a key."""
@@ -67,7 +71,7 @@ class Draft:
         """Writes what says the same as a key. A default is written, and listed, where it is not YATT's own."""
         values = {} if to is None else to
         if not self.given(key):
-            values = {path: value for path, value in values.items() if _our_default(path) != value}
+            values = {path: value for path, value in values.items() if default_of(path, self.tree) != value}
             if not values:
                 return
         self._verdict(List.TAKEN, key, values, why)
@@ -80,6 +84,10 @@ class Draft:
         """Lists a key of the file that has no counterpart; a default is nothing that the file asks for."""
         if self.given(key):
             self._verdict(List.WITHOUT_COUNTERPART, key, {}, why)
+
+    def notes(self, what: str, value: Any, why: str) -> None:
+        """Lists, among the defaults, what the peer does for which it has no key."""
+        self.defaults.append(Verdict(what, value, None, {}, why))
 
     def place(self, key: str) -> str:
         """Returns where a key is, for messages."""
@@ -161,23 +169,3 @@ class Draft:
         assert key not in self._done, f"{key} has two verdicts"
         self._done.add(key)
         self.lists[name].append(Verdict(entry.key, entry.shown, entry.line, dict(to), why))
-
-
-def _our_default(path: str) -> Any:
-    node: Any = _plain_spec()
-    for part in path.split("."):
-        if not isinstance(node, dict) or part not in node:
-            return _ABSENT
-        node = node[part]
-    return node
-
-
-@cache
-def _plain_spec() -> dict[str, Any]:
-    """Returns the values of a spec that says as little as possible."""
-    tree = {
-        "name": "plain",
-        "data": {"sources": [{"kind": "reasoning_gym", "task": "spell_backward"}]},
-        "rewards": {"parts": [{"name": "score", "function": "reasoning_gym"}]},
-    }
-    return parse_spec(tree, "plain").model_dump(mode="json")

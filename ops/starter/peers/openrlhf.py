@@ -120,7 +120,7 @@ def _batches(draft: Draft) -> int:
         draft.refuse(
             "train.batch_size", f"a step would have less than one prompt's {group} responses; expected {group} or more"
         )
-    why = f"{count} optimizer steps, each on {draft['train.batch_size']} responses"
+    why = f"{common.many(count, 'optimizer step')} on {draft['train.batch_size']} responses each"
     draft.takes("train.batch_size", {"algorithm.mini_batches": count}, why)
     passes = draft.number("train.max_epochs", 1)
     draft.takes("train.max_epochs", {"algorithm.epochs": passes}, "passes over an iteration's responses")
@@ -181,7 +181,7 @@ def _length(draft: Draft, options: Options, per_iteration: int) -> int:
     key, prompts = "train.num_episodes", draft.number("rollout.batch_size", 1)
     count = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
     draft.write("iterations", count)
-    draft.takes(key, {"iterations": count}, f"{draft[key]} passes over the prompts")
+    draft.takes(key, {"iterations": count}, f"{common.many(draft[key], 'pass')} over the prompts")
     return count * per_iteration
 
 

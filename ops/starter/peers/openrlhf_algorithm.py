@@ -73,6 +73,7 @@ def _critic(draft: Draft, options: Options) -> None:
     draft.takes(f"{prefix}.lr", {f"{to}.learning_rate": draft.real(f"{prefix}.lr")})
     draft.takes(f"{prefix}.betas", {f"{to}.betas": [float(beta) for beta in draft[f"{prefix}.betas"]]})
     draft.takes(f"{prefix}.weight_decay", {f"{to}.weight_decay": draft.real(f"{prefix}.weight_decay")})
+    draft.write("algorithm.critic.clip", draft.real("critic.value_clip"))
     draft.takes("critic.value_clip", {"algorithm.critic.clip": draft.real("critic.value_clip")})
     for key in ("critic.lr_scheduler", "critic.lr_warmup_ratio"):
         draft.differs(key, "the critic's rate is constant here")
@@ -144,6 +145,9 @@ def _kl(draft: Draft) -> None:
 
 
 def _correction(draft: Draft) -> None:
+    if draft["enable_vllm_is_correction"]:
+        _older_correction(draft)
+        return
     prefix = "algo.advantage.is_correction"
     level, mode, gating, bounds = (f"{prefix}_{name}" for name in ("level", "mode", "gating", "threshold"))
     if draft[level] == "off":
@@ -169,6 +173,26 @@ def _correction(draft: Draft) -> None:
     else:
         why = "responses within the bounds keep the weights of their tokens in OpenRLHF, here they have the mean weight"
         draft.differs(level, why, {f"{to}.by": "sequence_mean"})
+
+
+def _older_correction(draft: Draft) -> None:
+    """Writes the correction by its older keys: `icepop` masks tokens, `tis` truncates their weights."""
+    key, kind, bounds = "enable_vllm_is_correction", "vllm_is_correction_type", "vllm_is_truncated_threshold"
+    given = draft[bounds] if isinstance(draft[bounds], list) else [0.5, 5.0]
+    low, high = float(given[0]), float(given[1])
+    to = "algorithm.importance_correction"
+    name = draft[kind] or "tis"
+    draft.takes(key, {f"{to}.by": "token"}, "of versions before 0.11")
+    if name == "icepop":
+        draft.takes(kind, {f"{to}.kind": "mask", f"{to}.low": low, f"{to}.high": high})
+        draft.takes(bounds, {}, "the bounds of the mask")
+    elif name == "tis":
+        draft.write(f"{to}.kind", "truncate")
+        draft.write(f"{to}.cap", high)
+        draft.takes(kind, {f"{to}.kind": "truncate", f"{to}.cap": high})
+        draft.differs(bounds, "a truncated weight has no lower bound here", {f"{to}.cap": high})
+    else:
+        draft.refuse(kind, "expected icepop or tis")
 
 
 def _rewards(draft: Draft, options: Options) -> None:

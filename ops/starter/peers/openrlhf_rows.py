@@ -83,7 +83,7 @@ def _rows(draft: Draft, options: Options, fields: dict[str, Any], whole_only: bo
     passes = draft.number(key, 1)
     count = common.epochs(passes, openrlhf.used_rows(draft, key, options), rows, whole_only)
     draft.write("iterations", count)
-    draft.takes(key, {"iterations": count}, f"{passes} passes over the rows")
+    draft.takes(key, {"iterations": count}, f"{common.many(passes, 'pass')} over the rows")
     openrlhf.schedule(draft, "", count, 1)
     if options.processes is None:
         draft.refuse(

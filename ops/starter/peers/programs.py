@@ -57,7 +57,14 @@ def _keys(name: str) -> dict[str, Any]:
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("verl-ppo", VERL, "rl", True, ("verl.trainer.main_ppo", "recipe.dapo.main_dapo", "recipe.dapo.src.main_dapo"), VERL_OLDER),
+        Program(
+            "verl-ppo",
+            VERL,
+            "rl",
+            True,
+            ("verl.trainer.main_ppo", "recipe.dapo.main_dapo", "recipe.dapo.src.main_dapo"),
+            VERL_OLDER,
+        ),
         Program(
             "verl-sft",
             VERL,

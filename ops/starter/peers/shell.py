@@ -116,7 +116,7 @@ def _replaced(words: Sequence[Word], variables: Mapping[str, Sequence[Said]]) ->
         several = variables.get(name or "")
         if several is not None and (len(several) > 1 or "[" in word.text):
             found.extend(several)
-        elif several is not None and word.bare:
+        elif several is not None and word.bare and "$(" not in several[0].text and "`" not in several[0].text:
             found.extend(Said(part, word.line) for part in several[0].text.split())
         else:
             found.append(Said(_text(word, variables), word.line))

@@ -156,7 +156,10 @@ def _sampling(draft: Draft, options: Options) -> None:
         draft.takes("min_p", {"rollout.min_p": draft.real("min_p")})
     draft.takes("repetition_penalty", {"rollout.repetition_penalty": draft.real("repetition_penalty")})
     draft.takes("max_completion_length", {"rollout.max_new_tokens": draft.number("max_completion_length", 1)})
-    if draft["max_prompt_length"] is not None:
+    if draft["max_prompt_length"] is None:
+        why = "prompts have a limit here, data.max_prompt_tokens, and longer ones are refused; data.over_long says otherwise"
+        draft.notes("length of prompts", "no limit", why)
+    else:
         limit = draft.number("max_prompt_length", 1)
         why = "TRL cuts the beginning of the rendered prompt, YATT that of the text in it"
         draft.differs("max_prompt_length", why, {"data.max_prompt_tokens": limit, "data.over_long": "cut_start"})

@@ -133,10 +133,13 @@ def _validation(draft: Draft) -> None:
     """Writes how held-out tasks are answered: greedily, or by several samples."""
     keys = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "do_sample")]
     count, temperature, top_p, samples = (draft[key] for key in keys)
+    if draft.number(f"{ROLLOUT}.val_kwargs.top_k", -1) <= 0:
+        draft.takes(f"{ROLLOUT}.val_kwargs.top_k", {}, "from all tokens")
     if not samples or not temperature:
         for key in keys:
             draft.takes(key, {}, "held-out tasks are answered greedily, once")
         return
+    draft.write("evaluation.sampling.samples", int(count))
     draft.takes(keys[0], {"evaluation.sampling.samples": int(count)})
     draft.takes(keys[1], {"evaluation.sampling.temperature": float(temperature)})
     draft.takes(keys[2], {"evaluation.sampling.top_p": float(top_p)})
@@ -176,7 +179,9 @@ def _batches(draft: Draft) -> None:
     key = f"{ACTOR}.ppo_mini_batch_size"
     draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts})
     count = draft.quotient(prompts, draft.number(key, 1), "data.train_batch_size by ppo_mini_batch_size", key)
-    draft.takes(key, {"algorithm.mini_batches": count}, f"{count} optimizer steps, each on {draft[key]} prompts")
+    draft.takes(
+        key, {"algorithm.mini_batches": count}, f"{common.many(count, 'optimizer step')} on {draft[key]} prompts each"
+    )
     draft.takes(f"{ACTOR}.ppo_epochs", {"algorithm.epochs": draft.number(f"{ACTOR}.ppo_epochs", 1)})
     if draft.given(f"{ACTOR}.shuffle"):
         draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")
@@ -233,20 +238,21 @@ def _length(draft: Draft, options: Options) -> None:
     else:
         key = "trainer.total_epochs"
         total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), prompts)
-        draft.takes(key, {"iterations": total}, f"{draft[key]} passes over the rows")
+        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
     schedule(draft, f"{ACTOR}.optim", total)
 
 
 def _engine(draft: Draft) -> None:
     devices = draft.number("trainer.nnodes", 1) * draft.number("trainer.n_gpus_per_node", 1)
-    strategy = draft[f"{ACTOR}.strategy"]
-    named = str(draft["--config-name"] or "")
-    if strategy == "megatron" or "megatron" in named or draft.below(f"{ACTOR}.megatron"):
+    key = f"{ACTOR}.strategy"
+    strategy = draft[key]
+    named = "megatron" in str(draft["--config-name"]) or bool(draft.below(f"{ACTOR}.megatron"))
+    if strategy == "megatron" or (named and not draft.given(key)):
         _megatron(draft, devices)
     elif strategy in ("fsdp", "fsdp2"):
         _fsdp(draft, devices)
     else:
-        draft.refuse(f"{ACTOR}.strategy", "expected fsdp, fsdp2 or megatron")
+        draft.refuse(key, "expected fsdp, fsdp2 or megatron")
     _micro_batches(draft)
     _lora(draft)
     _vllm(draft, devices)

@@ -75,6 +75,7 @@ def _critic(draft: Draft, options: Options) -> None:
     draft.takes("critic.optim.betas", {"algorithm.critic.optimizer.betas": list(draft["critic.optim.betas"])})
     decay = "critic.optim.weight_decay"
     draft.takes(decay, {"algorithm.critic.optimizer.weight_decay": draft.real(decay)})
+    draft.write("algorithm.critic.clip", draft.real("critic.cliprange_value"))
     draft.takes("critic.cliprange_value", {"algorithm.critic.clip": draft.real("critic.cliprange_value")})
     warmup = "trainer.critic_warmup"
     draft.takes(warmup, {"algorithm.critic.warmup_iterations": draft.number(warmup)})

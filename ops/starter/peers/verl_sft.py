@@ -64,7 +64,7 @@ def _length(draft: Draft, options: Options) -> None:
     else:
         key = "trainer.total_epochs"
         total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), draft["data.train_batch_size"])
-        draft.takes(key, {"iterations": total}, f"{draft[key]} passes over the rows")
+        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
     schedule(draft, "optim", total)
 
 
