@@ -21,9 +21,9 @@ def names_repository(given: Path) -> bool:
     return not given.exists() and is_repository(str(given))
 
 
-def hub_model(repo: str, settling: Settling) -> HubModel:
+def hub_model(model: HubModel, settling: Settling) -> HubModel:
     """Returns a model with the folder of its small files. Raises as `settled` does."""
-    return settled_repository(HubModel(repo=repo), "--model", replace(settling, weights=False))
+    return settled_repository(model, "--model", replace(settling, weights=False))
 
 
 def hub_place(repo: str, split: str | None, subset: str | None, objective: str | None, settling: Settling) -> Place:

@@ -1,4 +1,4 @@
-"""`yatt init`: recognises the user's own data and writes a first spec for it and a model.
+"""`yatt init`: recognises the user's own data and writes a first spec for it and a model, or reads a peer's configuration.
 
 Consumes options, or answers to questions on a terminal. Writes a spec, and a reward file if asked for one; prints what was
 recognised, or one JSON object with all of it; never replaces a file.
@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
         "yatt init runs/math --data openai/gsm8k --subset main --model Qwen/Qwen3-0.6B",
         "yatt init runs/pairs --data data/ultrafeedback --split train_prefs --model models/small-instruct",
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
+        "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct",
     )
     app.command(epilog=examples(*lines))(init)
 
@@ -69,6 +70,25 @@ def init(
     answer_field: Annotated[str | None, typer.Option(help="Key of the answer. Default: recognised.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the data's name.")] = None,
     home: HomeOption = None,
+    peer_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Configuration of verl, TRL or OpenRLHF (YAML, or the script or command that starts a run); other options win "
+            "over it. Lists what became of each of its keys.",
+        ),
+    ] = None,
+    peer: Annotated[
+        str | None, typer.Option(metavar="PROGRAM", help="What reads FILE, such as trl-grpo. Default: told from FILE.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Processes of FILE's run, where they multiply its batch.")
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Training rows, where FILE counts in passes. Default: counted."),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Recognise what a data file means, and write a commented spec that runs on a model's folder.
@@ -83,8 +103,33 @@ def init(
     from ops.starter.writing import default_name, write_starter
     from yatt_core.errors import ConfigurationError
     from yatt_core.hub.settle import Settling
+    from yatt_core.spec.sections.model import HubModel
 
     place = Home.locate(home).folder
+    if peer_file is not None:
+        from ops.cli.commands.planning.peers import start
+        from ops.starter.peers.starting import Wanted
+
+        if objective is not None:
+            raise ConfigurationError(f"--objective {objective}: {peer_file} says what is learnt; leave --objective out")
+        wanted = Wanted(
+            file=peer_file,
+            peer=peer,
+            data=tuple(data or ()),
+            split=split,
+            subset=subset,
+            model=model,
+            rewards=tuple(reward or ()),
+            prompt_field=prompt_field,
+            answer_field=answer_field,
+            name=name,
+            processes=processes,
+            rows=rows,
+            settling=Settling(place),
+        )
+        start(folder, wanted, output)
+        return
+    _refuse_without_file(peer, processes, rows)
     asks = sys.stdin.isatty() and output is Output.TEXT
     if reward and objective not in (None, RL):
         raise ConfigurationError(
@@ -100,7 +145,7 @@ def init(
     def seen_model(path: Path) -> ModelLook:
         if names_repository(path):
             with Transfer() as tell:
-                known = hub_model(str(path), Settling(place, tell))
+                known = hub_model(HubModel(repo=str(path)), Settling(place, tell))
             return look_at_model(Path(known.path), known)
         return look_at_model(path)
 
@@ -124,6 +169,17 @@ def init(
     command = shlex.quote(str(written[0]))
     write(f"next: yatt check {command}")
     write(f"then: yatt train {command}")
+
+
+def _refuse_without_file(peer: str | None, processes: int | None, rows: int | None) -> None:
+    """Raises `ConfigurationError` for options that say more about a peer's file, which is not named."""
+    from yatt_core.errors import ConfigurationError
+
+    for option, value in (("--peer", peer), ("--processes", processes), ("--rows", rows)):
+        if value is not None:
+            raise ConfigurationError(
+                f"{option} {value}: it says more about a peer's configuration; name it with --from"
+            )
 
 
 def _understood(

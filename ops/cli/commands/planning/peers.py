@@ -1,0 +1,103 @@
+"""The part of `yatt init` that begins from a configuration of verl, TRL or OpenRLHF.
+
+Consumes what was asked for. Writes the spec, and says what became of each of the file's keys; or one JSON object.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ops.cli.options import Output
+from ops.presentation.output import message, write, write_json
+
+if TYPE_CHECKING:
+    from ops.starter.peers.entries import Verdict
+    from ops.starter.peers.starting import Started, Wanted
+
+SHOWN = 70
+"""Maximum number of characters of a value on a terminal; JSON has all of it."""
+
+
+def start(folder: Path, wanted: Wanted, output: Output) -> None:
+    """Writes the spec and says what became of each key."""
+    from ops.starter.peers.starting import start_from
+    from ops.starter.texts import as_json
+
+    started = start_from(folder, wanted)
+    if output is Output.JSON:
+        sources = None if started.meaning is None else as_json(started.meaning)
+        write_json({**_document(started), "sources": sources})
+        return
+    for line in _said(started, str(wanted.file)):
+        message(line)
+    for path in started.paths:
+        write(f"wrote {path}")
+    command = shlex.quote(str(started.paths[0]))
+    write(f"next: yatt check {command}")
+    write(f"then: yatt train {command}")
+
+
+def _document(started: Started) -> dict[str, Any]:
+    translation = started.translation
+    lists = {name.value: [_as_json(verdict) for verdict in verdicts] for name, verdicts in translation.lists.items()}
+    return {
+        "spec": str(started.paths[0]),
+        "reward": str(started.paths[1]) if len(started.paths) > 1 else None,
+        "peer": translation.program.label,
+        "program": translation.program.name,
+        "objective": translation.program.learns,
+        **lists,
+        "defaults": [_as_json(verdict) for verdict in translation.defaults],
+    }
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "key": verdict.key,
+        "value": verdict.value,
+        "line": verdict.line,
+        "to": dict(verdict.to),
+        "why": verdict.why or None,
+    }
+
+
+def _said(started: Started, file: str) -> Iterator[str]:
+    """Yields the lists, for people."""
+    translation = started.translation
+    label = translation.program.label
+    count = sum(len(verdicts) for verdicts in translation.lists.values())
+    yield f"{file}: {count} keys of {label} ({translation.program.name})"
+    titles = {
+        "taken": "taken",
+        "different": "different here",
+        "without_counterpart": "without a counterpart",
+        "unknown": f"not known to YATT as keys of {label}",
+    }
+    for name, verdicts in translation.lists.items():
+        if verdicts:
+            yield f"{titles[name]}: {len(verdicts)}"
+            yield from (f"  {_line(verdict)}" for verdict in verdicts)
+    if translation.defaults:
+        yield f"defaults of {label} that the file leaves unsaid, and that are not YATT's: {len(translation.defaults)}"
+        yield from (f"  {_line(verdict)}" for verdict in translation.defaults)
+
+
+def _line(verdict: Verdict) -> str:
+    place = "" if verdict.line is None else f"line {verdict.line}: "
+    to = f" -> {_written(verdict.to)}" if verdict.to else ""
+    why = f" ({verdict.why})" if verdict.why else ""
+    return f"{place}{verdict.key} = {_short(verdict.value)}{to}{why}"
+
+
+def _written(to: Mapping[str, Any]) -> str:
+    return ", ".join(f"{path}: {_short(value)}" for path, value in to.items())
+
+
+def _short(value: Any) -> str:
+    from ops.starter.yaml_lines import printable, scalar
+
+    text = printable(str(value) if isinstance(value, dict | list) else scalar(value))
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

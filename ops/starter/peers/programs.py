@@ -1,0 +1,138 @@
+"""The programs of peers whose configurations are read, and how a command or a set of keys tells which one is meant.
+
+Consumes words of a command, and keys. Produces a `Program`. Raises `ConfigurationError`, which names `--peer`, for a file that
+may belong to several.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ops.starter.peers.older_names import OPENRLHF_OLDER, TRL_OLDER, VERL_OLDER
+from yatt_core.errors import ConfigurationError
+
+KEYS = Path(__file__).parent / "keys"
+"""One file per program: all keys of that version with their defaults, as its own sources declare them."""
+VERL = "verl 0.9.1"
+TRL = "TRL 1.16.0"
+OPENRLHF = "OpenRLHF 0.11.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program of a peer.
+
+    name: what `--peer` calls it.
+    label: the peer with its version.
+    learns: objective of the run, as `yatt init --objective` has it.
+    hydra: whether its keys are nested, as Hydra has them; otherwise they are arguments.
+    modules: how commands name it; `trl` commands have two words.
+    older: keys of earlier versions, each with its present name, or itself if it has none.
+    """
+
+    name: str
+    label: str
+    learns: str
+    hydra: bool
+    modules: tuple[str, ...]
+    older: Mapping[str, str]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """All keys with their defaults."""
+        return _keys(self.name)
+
+
+@cache
+def _keys(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((KEYS / f"{name}.json").read_text(encoding="utf-8"))
+    return read
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program(
+            "verl-ppo",
+            VERL,
+            "rl",
+            True,
+            ("verl.trainer.main_ppo", "recipe.dapo.main_dapo", "recipe.dapo.src.main_dapo"),
+            VERL_OLDER,
+        ),
+        Program(
+            "verl-sft",
+            VERL,
+            "sft",
+            True,
+            ("verl.trainer.sft_trainer", "verl.trainer.sft_trainer_ray", "verl.trainer.fsdp_sft_trainer"),
+            {},
+        ),
+        Program("trl-grpo", TRL, "rl", False, ("trl grpo", "grpo.py"), TRL_OLDER),
+        Program("trl-dpo", TRL, "dpo", False, ("trl dpo", "dpo.py"), TRL_OLDER),
+        Program("trl-sft", TRL, "sft", False, ("trl sft", "sft.py"), TRL_OLDER),
+        Program("trl-reward", TRL, "reward_model", False, ("trl reward", "reward.py", "reward_modeling.py"), TRL_OLDER),
+        Program("openrlhf-ppo", OPENRLHF, "rl", False, ("openrlhf.cli.train_ppo_ray",), OPENRLHF_OLDER["ppo"]),
+        Program("openrlhf-sft", OPENRLHF, "sft", False, ("openrlhf.cli.train_sft",), OPENRLHF_OLDER["sft"]),
+        Program("openrlhf-dpo", OPENRLHF, "dpo", False, ("openrlhf.cli.train_dpo",), OPENRLHF_OLDER["dpo"]),
+        Program("openrlhf-rm", OPENRLHF, "reward_model", False, ("openrlhf.cli.train_rm",), OPENRLHF_OLDER["rm"]),
+    )
+}
+_OTHERS = ("trl kto", "trl rloo", "trl distillation", "openrlhf.cli.", "verl.trainer.", "verl.experimental.", "recipe.")
+"""Beginnings of programs of peers that are not read."""
+
+
+def find_program(words: Sequence[str], place: str) -> tuple[Program, int] | None:
+    """Returns the program that a command starts, with the number of words up to it and with it; None for another command.
+
+    place: for messages.
+    """
+    for number, word in enumerate(words):
+        pair = f"{Path(word).name} {words[number + 1]}" if number + 1 < len(words) else ""
+        for program in PROGRAMS.values():
+            for module in program.modules:
+                if pair == module:
+                    return program, number + 2
+                if word == module or (module.endswith(".py") and Path(word).name == module and "/" in word):
+                    return program, number + 1
+        if pair in _OTHERS or word.startswith(_OTHERS[3:]):
+            raise ConfigurationError(f"{place}: {pair if pair in _OTHERS else word} is not read; {_read()}")
+    return None
+
+
+def named_program(name: str) -> Program:
+    """Returns the program that `--peer` names."""
+    program = PROGRAMS.get(name)
+    if program is None:
+        raise ConfigurationError(f"--peer {name}: unknown; expected one of {', '.join(PROGRAMS)}")
+    return program
+
+
+def guess_program(keys: Collection[str], file: str) -> Program:
+    """Returns the program that knows the most of a file's keys."""
+    known = {name: sum(_is_key(program, key) for key in keys) for name, program in PROGRAMS.items()}
+    most = max(known.values())
+    best = [name for name, count in known.items() if count == most]
+    if not most:
+        raise ConfigurationError(
+            f"{file}: none of its keys is one of verl, TRL or OpenRLHF; if it belongs to one of them, name it with --peer: "
+            f"{', '.join(PROGRAMS)}"
+        )
+    if len(best) > 1:
+        raise ConfigurationError(
+            f"{file}: its keys may be those of {' or '.join(best)}; say which one is meant with --peer, such as --peer {best[0]}"
+        )
+    return PROGRAMS[best[0]]
+
+
+def _is_key(program: Program, key: str) -> bool:
+    return key in program.defaults or key in program.older
+
+
+def _read() -> str:
+    return f"yatt init reads the configurations of {', '.join(PROGRAMS)}"

@@ -1,0 +1,276 @@
+"""Begins a run from a peer's file: reads it, looks at data and model if they are on this machine, and writes the spec.
+
+Consumes paths and the options of `yatt init`. Writes `NAME.yaml`, and `reward.py` if asked for one; never replaces a file.
+Raises `ConfigurationError`, and `DataError` for rows that cannot be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model
+from ops.starter.peers.files import read_peer_file
+from ops.starter.peers.places import Options
+from ops.starter.peers.programs import Program, named_program
+from ops.starter.peers.spec_text import spec_text
+from ops.starter.peers.translating import Translation, translate
+from ops.starter.recognition.recognised import Asked, Objective, RewardChoice
+from ops.starter.recognition.table import value_of
+from ops.starter.repositories import hub_model, names_repository
+from ops.starter.texts import REWARDS, part_names
+from ops.starter.understanding import SourceMeaning, Understanding, understand
+from ops.starter.writing import FUNCTION, NEW, REWARD_FILE
+from yatt_core.datasets.data_files import training_files
+from yatt_core.datasets.rows import read_entries
+from yatt_core.errors import ConfigurationError
+from yatt_core.hub.settle import Settling
+from yatt_core.rewards.functions import load_part
+from yatt_core.spec import load_spec
+from yatt_core.spec.sections.data import FileSource
+from yatt_core.spec.sections.model import HubModel
+
+HELD_OUT_KEYS = ("held_out_path", "held_out_split")
+_SOURCE: TypeAdapter[Any] = TypeAdapter(FileSource)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the options of `yatt init --from` say.
+
+    file: the peer's.
+    peer: name of the program; None to tell it from the file.
+    data, model: paths that win over those of the file.
+    rewards: functions of the user's own; `new` writes a file with one.
+    processes: of the peer's run; rows: of the training data.
+    settling: how a model of the Hub is fetched, with which rows are recognised; None to fetch nothing.
+    """
+
+    file: Path
+    peer: str | None = None
+    data: tuple[Path, ...] = ()
+    split: str | None = None
+    subset: str | None = None
+    model: Path | None = None
+    rewards: tuple[str, ...] = ()
+    prompt_field: str | None = None
+    answer_field: str | None = None
+    name: str | None = None
+    processes: int | None = None
+    rows: int | None = None
+    settling: Settling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What was written.
+
+    paths: the spec first.
+    meaning: what the rows were recognised as; None if they are not on this machine.
+    """
+
+    paths: tuple[Path, ...]
+    translation: Translation
+    meaning: Understanding | None
+
+
+def start_from(folder: Path, wanted: Wanted) -> Started:
+    """Writes a spec that means the same as a peer's file, and returns it with the lists.
+
+    folder: where the files are written.
+    """
+    peer = None if wanted.peer is None else named_program(wanted.peer)
+    program, said = read_peer_file(wanted.file, peer)
+    options = Options(
+        folder=wanted.file.parent,
+        model=None if wanted.model is None else _named(wanted.model),
+        sources=tuple({"kind": "jsonl", "path": str(path)} for path in wanted.data),
+        rewarded=bool(wanted.rewards),
+        processes=wanted.processes,
+        count_rows=lambda sources: 1,
+    )
+    place = str(wanted.file)
+    planned = translate(program, said, place, options)
+    meaning = _meaning(planned, program, wanted)
+    if wanted.data and meaning is not None:
+        found = tuple(_recognised(source, {}) for source in meaning.sources)
+        options = replace(options, sources=found)
+    translation = translate(program, said, place, replace(options, count_rows=_counting(wanted.rows)))
+    tree = dict(translation.tree)
+    if meaning is not None:
+        given = [{} if wanted.data else source for source in tree["data"]["sources"]]
+        merged = [_recognised(source, tree_of) for source, tree_of in zip(meaning.sources, given, strict=True)]
+        tree["data"] = {**tree["data"], "sources": merged}
+    name = _name(wanted, tree)
+    texts = dict[Path, str]()
+    if program.learns == "rl":
+        tree = _rewarded(tree, wanted, meaning, folder)
+        if NEW in wanted.rewards:
+            texts[folder / REWARD_FILE] = _reward_text(meaning)
+    translation = replace(translation, tree=tree)
+    texts = {folder / f"{name}.yaml": spec_text(name, folder, translation, wanted.file.name), **texts}
+    _write(folder, texts)
+    return Started(tuple(texts), translation, meaning)
+
+
+def _named(model: Path) -> dict[str, Any]:
+    """Returns the model that an option names: a folder, or a repository of the Hub."""
+    if names_repository(model):
+        return {"kind": "hub", "repo": str(model)}
+    return {"kind": "folder", "path": str(model.resolve())}
+
+
+def _name(wanted: Wanted, tree: Mapping[str, Any]) -> str:
+    """Returns the run's name: that of the option, or of the file, in the form of a run's name."""
+    if wanted.name is not None:
+        return wanted.name
+    plain = re.sub(r"[^a-z0-9]+", "-", str(tree.get("name") or wanted.file.stem).lower()).strip("-")[:40].rstrip("-")
+    return plain or "run"
+
+
+def _meaning(planned: Translation, program: Program, wanted: Wanted) -> Understanding | None:
+    """Returns what the rows mean, if rows and model are on this machine."""
+    model = planned.tree["model"]
+    network = _network(model, wanted)
+    if network is None:
+        if wanted.data:
+            raise ConfigurationError(
+                f"--data: its rows are recognised with the model, and {model['path']} is no folder here; name one with --model"
+            )
+        return None
+    objective = Objective(program.learns)
+    looks = [look_at_data(path, wanted.split, wanted.subset, objective) for path in wanted.data] or _looks(
+        planned, objective
+    )
+    if not looks:
+        return None
+    own = bool(wanted.rewards) or "rewards" in planned.tree
+    asked = Asked(wanted.prompt_field, wanted.answer_field, objective, own)
+    return understand(looks, network, asked)
+
+
+def _network(model: Mapping[str, Any], wanted: Wanted) -> ModelLook | None:
+    """Returns what the model is, if its files are on this machine; of a repository, they are fetched if rows are recognised."""
+    if model["kind"] == "folder":
+        return look_at_model(Path(model["path"])) if Path(model["path"]).is_dir() else None
+    if not wanted.data or wanted.settling is None:
+        return None
+    known = hub_model(HubModel.model_validate(model), wanted.settling)
+    return look_at_model(Path(known.path), known)
+
+
+def _looks(planned: Translation, objective: Objective) -> list[DataLook]:
+    """Returns looks at the file's own data; empty if some of it is not on this machine."""
+    sources = planned.tree["data"]["sources"]
+    if not all("path" in source and Path(source["path"]).exists() for source in sources):
+        return []
+    return [look_at_data(Path(one["path"]), one.get("split"), one.get("subset"), objective) for one in sources]
+
+
+def _recognised(source: SourceMeaning, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a source with what was recognised in its rows, below what the peer's file says of them.
+
+    given: the source as the file has it; its keys count if the rows have them.
+    """
+    look = source.look
+    kept = {key: value for key, value in given.items() if key not in ("kind", "path") and _in_rows(key, value, look)}
+    place = {"kind": look.place.kind, "path": str(look.path.resolve()), **look.place.keys}
+    recognised = dict(source.recognised.source)
+    if "prompt_template" in kept or (kept.get("prompt_field") and "prompt_template" in recognised):
+        recognised = {key: value for key, value in recognised.items() if key not in ("prompt_field", "prompt_template")}
+        kept.setdefault("prompt_field", None)
+    if not any(key in given for key in HELD_OUT_KEYS):
+        recognised.update(
+            {
+                key: str(Path(value).resolve()) if key == "held_out_path" else value
+                for key, value in source.held_out.items()
+            }
+        )
+    return {**place, **recognised, **kept}
+
+
+def _in_rows(key: str, value: Any, look: DataLook) -> bool:
+    """Returns whether a key of a source fits rows."""
+    if not key.endswith("_field"):
+        return True
+    return isinstance(value, str) and any(value_of(row, value) is not None for row in look.rows)
+
+
+def _counting(rows: int | None) -> Any:
+    """Returns a function that counts the rows of sources; None if they are not on this machine."""
+
+    def count(sources: Sequence[dict[str, Any]]) -> int | None:
+        if rows is not None:
+            return rows
+        if not all("path" in source and Path(source["path"]).exists() for source in sources):
+            return None
+        return sum(_count(source) for source in sources)
+
+    return count
+
+
+def _count(tree: Mapping[str, Any]) -> int:
+    keys = {key: value for key, value in tree.items() if key in ("kind", "path", "split", "subset")}
+    source = _SOURCE.validate_python(keys)
+    return sum(1 for file in training_files(source) for _ in read_entries(file, source))
+
+
+def _rewarded(tree: dict[str, Any], wanted: Wanted, meaning: Understanding | None, folder: Path) -> dict[str, Any]:
+    """Returns the spec with its rewards: those of the option, of the file, or what follows from the rows."""
+    if wanted.rewards:
+        written = f"{(folder / REWARD_FILE).resolve()}:{FUNCTION}"
+        named = [written if reward == NEW else reward for reward in wanted.rewards]
+        return {**tree, "rewards": {"parts": _own_parts(named)}}
+    if "rewards" in tree:
+        return tree
+    if meaning is None or meaning.reward is None:
+        raise ConfigurationError(
+            f"{wanted.file}: it names no reward that YATT has; name one with --reward FILE:FUNCTION, or write one with "
+            "--reward new"
+        )
+    data = dict(tree["data"])
+    if meaning.system_prompt is not None:
+        data["system_prompt"] = meaning.system_prompt
+    return {**tree, "data": data, "rewards": {"parts": [_part(meaning.reward)]}}
+
+
+def _own_parts(named: Sequence[str]) -> list[dict[str, Any]]:
+    parts = list[dict[str, Any]]()
+    for name, reward in zip(part_names(named), named, strict=True):
+        file, _, function = reward.rpartition(":")
+        own = file.endswith(".py")
+        parts.append(
+            {"name": name, **({"file": f"{Path(file).resolve()}:{function}"} if own else {"function": reward})}
+        )
+    return parts
+
+
+def _part(reward: RewardChoice) -> dict[str, Any]:
+    options = {"options": dict(reward.options)} if reward.options else {}
+    return {"name": reward.name, "function": reward.function, **options}
+
+
+def _reward_text(meaning: Understanding | None) -> str:
+    name = "without_answers" if meaning is not None and not meaning.has_answers else "with_answers"
+    return (REWARDS / f"{name}.py").read_text(encoding="utf-8")
+
+
+def _write(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Writes the files; leaves none of them if the spec is not valid."""
+    if existing := [path for path in texts if path.exists()]:
+        raise ConfigurationError(f"{existing[0]} exists already; expected a folder without it, or another --name")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as undo:
+        for path, text in texts.items():
+            with path.open("x", encoding="utf-8") as file:
+                undo.callback(path.unlink)
+                file.write(text)
+        for part in load_spec(next(iter(texts))).rewards.functions:
+            load_part(part)
+        undo.pop_all()

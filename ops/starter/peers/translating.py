@@ -1,0 +1,74 @@
+"""Writes the spec that means the same as a peer's file: chooses the program's rules, and gathers the lists.
+
+Consumes a `PeerFile` and options. Produces a `Translation`. Raises `ConfigurationError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ops.starter.peers import openrlhf, openrlhf_rows, trl_grpo, trl_rows, verl, verl_sft
+from ops.starter.peers.draft import Draft
+from ops.starter.peers.entries import List, PeerFile, Verdict
+from ops.starter.peers.places import Options
+from ops.starter.peers.programs import Program
+
+SECTIONS = (
+    "name",
+    "seed",
+    "exact",
+    "iterations",
+    "model",
+    "data",
+    "rollout",
+    "dynamic_sampling",
+    "rewards",
+    "algorithm",
+    "objective",
+    "trainer",
+    "evaluation",
+    "checkpoints",
+    "tracking",
+)
+"""Order of the sections of a written spec."""
+_RULES: Mapping[str, Callable[[Draft, Options], None]] = {
+    "verl-ppo": verl.translate,
+    "verl-sft": verl_sft.translate,
+    "trl-grpo": trl_grpo.translate,
+    "trl-dpo": trl_rows.translate_dpo,
+    "trl-sft": trl_rows.translate_sft,
+    "trl-reward": trl_rows.translate_reward,
+    "openrlhf-ppo": openrlhf.translate,
+    "openrlhf-sft": openrlhf_rows.translate_sft,
+    "openrlhf-dpo": openrlhf_rows.translate_dpo,
+    "openrlhf-rm": openrlhf_rows.translate_rm,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A spec, and what became of each key.
+
+    tree: the spec as plain values; it may lack its name and rewards.
+    lists: each key of the file, in exactly one list.
+    defaults: what the file leaves unsaid, where the peer's default is not YATT's: what was written for it, or what is different.
+    """
+
+    program: Program
+    tree: dict[str, Any]
+    lists: Mapping[List, Sequence[Verdict]]
+    defaults: Sequence[Verdict]
+
+
+def translate(program: Program, said: PeerFile, file: str, options: Options) -> Translation:
+    """Returns the spec of a peer's file.
+
+    file: for messages.
+    """
+    draft = Draft(file, program.label, said.entries, program.defaults, program.older)
+    known = options if options.processes is not None else replace(options, processes=said.processes)
+    _RULES[program.name](draft, known)
+    tree = {key: draft.tree[key] for key in SECTIONS if key in draft.tree}
+    return Translation(program, tree, draft.lists, draft.defaults)

@@ -1,0 +1,369 @@
+"""verl's `main_ppo`: what its keys mean in a spec. The algorithm is in `verl_algorithm`.
+
+Consumes a draft with verl's keys, and options. Writes into the draft. Raises `ConfigurationError`.
+
+In verl a batch is of prompts: an iteration has `data.train_batch_size`, a step `ppo_mini_batch_size` of them, each with
+`rollout.n` responses. The learning rate changes once per iteration, as in YATT.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ops.starter.peers import common
+from ops.starter.peers.common import SPEED
+from ops.starter.peers.draft import Draft
+from ops.starter.peers.places import Options, local_path, model_of, source_of
+from ops.starter.peers.reasons import VERL_REASONS
+from ops.starter.peers.verl_algorithm import write_algorithm
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
+
+
+def translate(draft: Draft, options: Options) -> None:
+    """Writes the spec of a reinforcement-learning run."""
+    common.surroundings(draft)
+    for key in ("--config-name", "--config-path", "--config-dir"):
+        draft.lacks(key, "Hydra's composition; the defaults are those of verl's own trainer files")
+    _names(draft)
+    common.model(draft, f"{MODEL}.path", options)
+    _data(draft, options)
+    _rollout(draft)
+    _rewards(draft, options)
+    _batches(draft)
+    write_algorithm(draft, options)
+    optimizer(draft, f"{ACTOR}.optim")
+    _length(draft, options)
+    _engine(draft)
+    _surveys(draft)
+    draft.finish(VERL_REASONS)
+
+
+def _names(draft: Draft) -> None:
+    draft.takes("trainer.project_name", {"tracking.experiment": draft["trainer.project_name"]})
+    if draft.given("trainer.experiment_name"):
+        draft.takes(
+            "trainer.experiment_name", {"name": draft["trainer.experiment_name"]}, "in the form of a run's name"
+        )
+    draft.write("exact", False)
+
+
+def _data(draft: Draft, options: Options) -> None:
+    _sources(draft, options)
+    draft.takes("data.max_prompt_length", {"data.max_prompt_tokens": draft.number("data.max_prompt_length", 1)})
+    draft.takes("data.max_response_length", {"rollout.max_new_tokens": draft.number("data.max_response_length", 1)})
+    _over_long(draft)
+    if draft.truth("data.shuffle"):
+        draft.takes("data.shuffle", {}, "prompts come in a seeded order")
+    else:
+        draft.differs("data.shuffle", "prompts come in a seeded order, epoch by epoch, never in that of the file")
+    seed = draft["data.seed"]
+    if seed is not None:
+        draft.differs("data.seed", "one seed decides everything here, and no seed gives verl's order", {"seed": seed})
+    for key in ("data.train_max_samples", "data.val_max_samples"):
+        if draft[key] == -1:
+            draft.takes(key, {}, "all rows, as in YATT")
+    for name, value in draft.below("data.apply_chat_template_kwargs").items():
+        draft.takes(f"data.apply_chat_template_kwargs.{name}", {f"data.chat_template_kwargs.{name}": value})
+
+
+def _sources(draft: Draft, options: Options) -> None:
+    """Writes the sources; each test file belongs to the training file in the same place of its list."""
+    found = [source_of(file, options.folder) for file in listed(draft, "data.train_files")]
+    for source in found:
+        source["prompt_field"] = draft["data.prompt_key"]
+        source["answer_field"] = "reward_model.ground_truth"
+        if draft.given("data.image_key"):
+            source["image_field"] = draft["data.image_key"]
+    tests = listed(draft, "data.val_files")
+    paired = not options.sources and len(tests) == len(found)
+    if paired:
+        common.no_variable(draft, "data.val_files")
+        for source, test in zip(found, tests, strict=True):
+            source["held_out_path"] = local_path(test, options.folder) or test
+    keys = ["data.train_files", "data.prompt_key", "data.image_key"]
+    common.sources(draft, [*keys, *(["data.val_files"] if paired or options.sources else [])], found, options)
+    if draft.given("data.val_files") and not paired and not options.sources:
+        why = "not one for each training file; held-out rows are taken from the end of those"
+        draft.differs("data.val_files", why)
+
+
+def listed(draft: Draft, key: str) -> list[str]:
+    """Returns the files that the file names under a key: one, or a list."""
+    value = draft[key] if draft.given(key) else None
+    return [value] if isinstance(value, str) else [str(one) for one in value or []]
+
+
+def _over_long(draft: Draft) -> None:
+    if draft.truth("data.filter_overlong_prompts"):
+        draft.takes("data.filter_overlong_prompts", {"data.over_long": "skip"})
+        draft.takes("data.truncation", {}, "without effect: longer prompts are left out")
+        return
+    draft.takes("data.filter_overlong_prompts", {}, "data.over_long says what happens to longer prompts")
+    where = draft["data.truncation"]
+    if where not in TRUNCATION:
+        draft.lacks("data.truncation", "prompts are cut at one end here; data.over_long refuses longer ones")
+    elif where == "error":
+        draft.takes("data.truncation", {"data.over_long": "refuse"})
+    else:
+        why = "verl cuts the rendered prompt with its chat template, YATT the text in it"
+        draft.differs("data.truncation", why, {"data.over_long": TRUNCATION[where]})
+
+
+def _rollout(draft: Draft) -> None:
+    draft.takes(f"{ROLLOUT}.n", {"rollout.samples_per_prompt": draft.number(f"{ROLLOUT}.n", 1)})
+    draft.takes(f"{ROLLOUT}.temperature", {"rollout.temperature": draft.real(f"{ROLLOUT}.temperature")})
+    draft.takes(f"{ROLLOUT}.top_p", {"rollout.top_p": draft.real(f"{ROLLOUT}.top_p")})
+    top_k = draft.number(f"{ROLLOUT}.top_k", -1)
+    draft.takes(f"{ROLLOUT}.top_k", {"rollout.top_k": top_k if top_k > 0 else None})
+    for key, length in (("prompt_length", "data.max_prompt_length"), ("response_length", "data.max_response_length")):
+        if draft.given(f"{ROLLOUT}.{key}") and draft[f"{ROLLOUT}.{key}"] != draft[length]:
+            draft.refuse(f"{ROLLOUT}.{key}", f"differs from {length} {draft[length]}; expected the same")
+        draft.takes(f"{ROLLOUT}.{key}", {}, f"as {length}")
+    for key in ("do_sample", "calculate_log_probs"):
+        if draft.given(f"{ROLLOUT}.{key}") and draft.truth(f"{ROLLOUT}.{key}"):
+            draft.takes(f"{ROLLOUT}.{key}", {}, "as in YATT")
+    _validation(draft)
+
+
+def _validation(draft: Draft) -> None:
+    """Writes how held-out tasks are answered: greedily, or by several samples."""
+    keys = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "do_sample")]
+    count, temperature, top_p, samples = (draft[key] for key in keys)
+    if draft.number(f"{ROLLOUT}.val_kwargs.top_k", -1) <= 0:
+        draft.takes(f"{ROLLOUT}.val_kwargs.top_k", {}, "from all tokens")
+    if not samples or not temperature:
+        for key in keys:
+            draft.takes(key, {}, "held-out tasks are answered greedily, once")
+        return
+    draft.write("evaluation.sampling.samples", int(count))
+    draft.takes(keys[0], {"evaluation.sampling.samples": int(count)})
+    draft.takes(keys[1], {"evaluation.sampling.temperature": float(temperature)})
+    draft.takes(keys[2], {"evaluation.sampling.top_p": float(top_p)})
+    draft.takes(keys[3], {}, "evaluation.sampling says so")
+
+
+def _rewards(draft: Draft, options: Options) -> None:
+    """Writes the rewards that the file names, unless `--reward` does."""
+    for prefix in ("reward.reward_model", "reward_model"):
+        enabled, path = (
+            f"{prefix}.enable",
+            f"{prefix}.model_path" if prefix == "reward.reward_model" else f"{prefix}.model.path",
+        )
+        if not draft[enabled]:
+            continue
+        if not isinstance(draft[path], str):
+            draft.refuse(enabled, f"expected {path} with the reward model")
+        if options.rewarded:
+            draft.differs(enabled, "--reward takes its place")
+            draft.differs(path, "--reward takes its place") if draft.given(path) else None
+            continue
+        common.no_variable(draft, path)
+        part = {"name": "reward_model", "kind": "reward_model", "model": model_of(draft[path], options.folder)}
+        draft.takes(path, {"rewards.parts": [part]})
+        draft.takes(enabled, {}, "the part of kind reward_model")
+    why = "a reward of YATT is called with other arguments (docs/configuration.md); name its counterpart with --reward"
+    for key in ("reward.custom_reward_function", "custom_reward_function"):
+        for name in ("path", "name"):
+            draft.lacks(f"{key}.{name}", why)
+    for key in ("reward_model.reward_manager", "reward.reward_manager.name"):
+        if draft.given(key) and draft[key] in ("naive", "dapo"):
+            draft.takes(key, {}, "one score for each response; a length penalty is in algorithm.length_penalty")
+
+
+def _batches(draft: Draft) -> None:
+    prompts = draft.number("data.train_batch_size", 1)
+    key = f"{ACTOR}.ppo_mini_batch_size"
+    draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts})
+    count = draft.quotient(prompts, draft.number(key, 1), "data.train_batch_size by ppo_mini_batch_size", key)
+    draft.takes(
+        key, {"algorithm.mini_batches": count}, f"{common.many(count, 'optimizer step')} on {draft[key]} prompts each"
+    )
+    draft.takes(f"{ACTOR}.ppo_epochs", {"algorithm.epochs": draft.number(f"{ACTOR}.ppo_epochs", 1)})
+    if draft.given(f"{ACTOR}.shuffle"):
+        draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")
+
+
+def optimizer(draft: Draft, prefix: str) -> None:
+    """Writes the optimizer: AdamW."""
+    name = draft[f"{prefix}.optimizer"]
+    if name not in (None, "AdamW"):
+        draft.refuse(f"{prefix}.optimizer", "YATT has AdamW alone; expected AdamW")
+    draft.takes(f"{prefix}.optimizer", {}, "AdamW, as in YATT")
+    draft.takes(f"{prefix}.lr", {"trainer.optimizer.learning_rate": draft.real(f"{prefix}.lr")})
+    draft.takes(f"{prefix}.betas", {"trainer.optimizer.betas": list(draft[f"{prefix}.betas"])})
+    draft.takes(f"{prefix}.weight_decay", {"trainer.optimizer.weight_decay": draft.real(f"{prefix}.weight_decay")})
+    clip = f"{prefix}.clip_grad"
+    old = f"{ACTOR}.grad_clip"
+    if draft.given(old) and prefix.startswith(ACTOR):
+        draft.differs(old, f"verl reads {clip} in its place, {draft[clip]!r} here")
+    draft.takes(clip, {"trainer.optimizer.max_grad_norm": draft.real(clip)})
+
+
+def schedule(draft: Draft, prefix: str, total: int) -> None:
+    """Writes the schedule of the learning rate.
+
+    total: number of iterations.
+    """
+    kind, ratio = draft[f"{prefix}.lr_scheduler_type"], f"{prefix}.lr_warmup_steps_ratio"
+    steps = f"{prefix}.lr_warmup_steps"
+    if kind not in ("constant", "cosine"):
+        draft.refuse(f"{prefix}.lr_scheduler_type", "expected constant or cosine")
+    draft.takes(f"{prefix}.lr_scheduler_type", {"trainer.schedule.kind": kind})
+    if draft.given(f"{prefix}.warmup_style") and draft[f"{prefix}.warmup_style"] is not None:
+        draft.refuse(f"{prefix}.warmup_style", "an older name; write lr_scheduler_type")
+    if kind == "cosine":
+        draft.takes(
+            f"{prefix}.min_lr_ratio", {"trainer.schedule.min_lr_ratio": draft.real(f"{prefix}.min_lr_ratio") or 0.0}
+        )
+    first = draft.number(steps, -1)
+    if first > 0:
+        common.warmup(draft, steps, first, 1)
+        draft.takes(ratio, {}, "without effect beside lr_warmup_steps")
+        return
+    draft.takes(steps, {}, "lr_warmup_steps_ratio decides")
+    common.warmup(draft, ratio, int(draft.real(ratio) * total), 1)
+
+
+def _length(draft: Draft, options: Options) -> None:
+    """Writes the number of iterations and what depends on it."""
+    key, prompts = "trainer.total_training_steps", draft.number("data.train_batch_size", 1)
+    if draft[key] is not None:
+        total = draft.number(key, 1)
+        draft.takes(key, {"iterations": total})
+        draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
+    else:
+        key = "trainer.total_epochs"
+        total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), prompts)
+        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
+    schedule(draft, f"{ACTOR}.optim", total)
+
+
+def _engine(draft: Draft) -> None:
+    devices = draft.number("trainer.nnodes", 1) * draft.number("trainer.n_gpus_per_node", 1)
+    key = f"{ACTOR}.strategy"
+    strategy = draft[key]
+    named = "megatron" in str(draft["--config-name"]) or bool(draft.below(f"{ACTOR}.megatron"))
+    if strategy == "megatron" or (named and not draft.given(key)):
+        _megatron(draft, devices)
+    elif strategy in ("fsdp", "fsdp2"):
+        _fsdp(draft, devices)
+    else:
+        draft.refuse(key, "expected fsdp, fsdp2 or megatron")
+    _micro_batches(draft)
+    _lora(draft)
+    _vllm(draft, devices)
+    for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
+        draft.takes(key, {}, f"{devices} devices")
+
+
+def _fsdp(draft: Draft, devices: int) -> None:
+    strategy, fsdp = draft[f"{ACTOR}.strategy"], f"{ACTOR}.fsdp_config"
+    if draft.given(f"{ACTOR}.strategy"):
+        why = "" if strategy == "fsdp2" else "FSDP2 in place of FSDP: the same sums, sharded by parameter"
+        draft.takes(f"{ACTOR}.strategy", {"trainer.engine.kind": "fsdp2"}, why)
+    draft.write("trainer.engine.kind", "fsdp2")
+    draft.write("trainer.engine.ranks", devices)
+    draft.takes(f"{fsdp}.dtype", {"trainer.engine.dtype": draft[f"{fsdp}.dtype"]})
+    draft.takes(
+        f"{fsdp}.reshard_after_forward",
+        {"trainer.engine.reshard_after_forward": draft[f"{fsdp}.reshard_after_forward"]},
+    )
+    keys = [f"{fsdp}.param_offload", f"{fsdp}.optimizer_offload"]
+    offloads = any(draft.truth(key) for key in keys)
+    for key in keys:
+        if draft.given(key):
+            draft.takes(key, {"trainer.engine.cpu_offload": offloads})
+    checkpointing = f"{MODEL}.enable_gradient_checkpointing"
+    draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})
+
+
+def _megatron(draft: Draft, devices: int) -> None:
+    prefix = f"{ACTOR}.megatron"
+    sizes = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    draft.write("trainer.engine.kind", "megatron")
+    if draft.given(f"{ACTOR}.strategy"):
+        draft.takes(f"{ACTOR}.strategy", {"trainer.engine.kind": "megatron"})
+    for name in sizes:
+        sizes[name] = draft.number(f"{prefix}.{name}", 1)
+        draft.takes(f"{prefix}.{name}", {f"trainer.engine.{name}": sizes[name]})
+    shared = sizes["tensor_model_parallel_size"] * sizes["pipeline_model_parallel_size"]
+    key = f"{prefix}.tensor_model_parallel_size"
+    draft.write(
+        "trainer.engine.data_parallel_size", draft.quotient(devices, shared, "devices by those of a replica", key)
+    )
+
+
+def _micro_batches(draft: Draft) -> None:
+    """Writes the size of a micro-batch in tokens; it does not change what is learnt."""
+    dynamic, tokens = f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu"
+    rows_key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+    longest = draft.number("data.max_prompt_length", 1) + draft.number("data.max_response_length", 1)
+    if draft.truth(dynamic):
+        draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
+        draft.takes(tokens, {"trainer.engine.micro_batch_tokens": draft.number(tokens, 1)})
+        draft.lacks(rows_key, "without effect beside use_dynamic_bsz")
+        return
+    for key in (dynamic, tokens):
+        draft.lacks(key, SPEED)
+    if draft[rows_key] is not None:
+        count = draft.number(rows_key, 1)
+        why = f"{count} responses of at most {longest} tokens with their prompts"
+        draft.takes(rows_key, {"trainer.engine.micro_batch_tokens": count * longest}, why)
+
+
+def _lora(draft: Draft) -> None:
+    keys = (f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules")
+    if draft.number(keys[0]):
+        common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
+    elif draft.given(keys[0]):
+        draft.takes(keys[0], {}, "all weights are trained, as in YATT by default")
+
+
+def _vllm(draft: Draft, devices: int) -> None:
+    """Writes the engine that generates."""
+    name, key = draft[f"{ROLLOUT}.name"], f"{ROLLOUT}.tensor_model_parallel_size"
+    if name == "hf":
+        draft.takes(f"{ROLLOUT}.name", {"rollout.engine": {"kind": "torch", "instances": devices, "dtype": "bfloat16"}})
+        return
+    if name not in (None, "???", "vllm"):
+        draft.differs(f"{ROLLOUT}.name", "YATT generates with vLLM or torch", {"rollout.engine.kind": "vllm"})
+    else:
+        draft.write("rollout.engine.kind", "vllm")
+        draft.takes(f"{ROLLOUT}.name", {"rollout.engine.kind": "vllm"}) if draft.given(f"{ROLLOUT}.name") else None
+    shared = draft.number(key, 1) * draft.number(f"{ROLLOUT}.pipeline_model_parallel_size", 1)
+    instances = draft.quotient(devices, shared, "devices by those of an engine", key)
+    draft.write("rollout.engine.instances", instances)
+    draft.takes(key, {"rollout.engine.tensor_parallel_size": draft.number(key, 1)})
+    pipeline = f"{ROLLOUT}.pipeline_model_parallel_size"
+    draft.takes(pipeline, {"rollout.engine.pipeline_parallel_size": draft[pipeline]}) if draft.given(pipeline) else None
+    same: tuple[tuple[str, Any], ...] = (
+        ("dtype", draft[f"{ROLLOUT}.dtype"]),
+        ("gpu_memory_utilization", draft.real(f"{ROLLOUT}.gpu_memory_utilization")),
+        ("max_num_seqs", draft.number(f"{ROLLOUT}.max_num_seqs", 1)),
+        ("max_num_batched_tokens", draft.number(f"{ROLLOUT}.max_num_batched_tokens", 1)),
+        ("enable_prefix_caching", draft.truth(f"{ROLLOUT}.enable_prefix_caching")),
+    )
+    for part, value in same:
+        draft.takes(f"{ROLLOUT}.{part}", {f"rollout.engine.{part}": value})
+
+
+def _surveys(draft: Draft) -> None:
+    """Writes checkpoints, evaluations and trackers."""
+    common.saves(draft, "trainer.save_freq", draft.number("trainer.save_freq", -1))
+    common.evaluates(draft, "trainer.test_freq", draft.number("trainer.test_freq", -1))
+    if draft.given("trainer.val_before_train"):
+        if draft.truth("trainer.val_before_train"):
+            draft.takes("trainer.val_before_train", {}, "iteration 0 is always evaluated")
+        else:
+            draft.differs("trainer.val_before_train", "iteration 0 is always evaluated")
+    keep = "trainer.max_actor_ckpt_to_keep"
+    if draft[keep] is not None:
+        draft.takes(keep, {"checkpoints.keep": draft.number(keep, 1)})
+    common.tracking(draft, "trainer.logger", draft["trainer.logger"])
+    for key in ("trainer.balance_batch", "trainer.resume_mode"):
+        if draft.given(key) and draft[key] in (True, "auto"):
+            draft.takes(key, {}, "as in YATT")

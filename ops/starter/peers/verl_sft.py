@@ -1,0 +1,86 @@
+"""verl's SFT trainer: what its keys mean in a spec.
+
+Consumes a draft with verl's keys, and options. Writes into the draft. Raises `ConfigurationError`.
+"""
+
+from __future__ import annotations
+
+from ops.starter.peers import common
+from ops.starter.peers.draft import Draft
+from ops.starter.peers.places import Options, local_path, source_of
+from ops.starter.peers.reasons import VERL_REASONS
+from ops.starter.peers.verl import optimizer, schedule
+
+
+def translate(draft: Draft, options: Options) -> None:
+    """Writes the spec of a run that learns demonstrations."""
+    common.surroundings(draft)
+    draft.write("exact", False)
+    draft.write("objective.kind", "sft")
+    draft.takes("trainer.project_name", {"tracking.experiment": draft["trainer.project_name"]})
+    if draft.given("trainer.experiment_name"):
+        draft.takes(
+            "trainer.experiment_name", {"name": draft["trainer.experiment_name"]}, "in the form of a run's name"
+        )
+    common.model(draft, "model.path", options)
+    _data(draft, options)
+    optimizer(draft, "optim")
+    _length(draft, options)
+    _engine(draft)
+    common.saves(draft, "trainer.save_freq", draft.number("trainer.save_freq", -1))
+    common.evaluates(draft, "trainer.test_freq", draft.number("trainer.test_freq", -1))
+    common.tracking(draft, "trainer.logger", draft["trainer.logger"])
+    if draft["trainer.max_ckpt_to_keep"] is not None:
+        draft.takes("trainer.max_ckpt_to_keep", {"checkpoints.keep": draft.number("trainer.max_ckpt_to_keep", 1)})
+    seed = draft.number("trainer.seed")
+    draft.takes("trainer.seed", {"seed": seed}, "the rows come in another order than verl's")
+    draft.finish(VERL_REASONS)
+
+
+def _data(draft: Draft, options: Options) -> None:
+    files = draft["data.train_files"] if draft.given("data.train_files") else []
+    found = [source_of(str(file), options.folder) for file in ([files] if isinstance(files, str) else files)]
+    for source in found:
+        source["prompt_field"] = draft["data.messages_key"]
+    tests = draft["data.val_files"]
+    local = local_path(tests, options.folder) if isinstance(tests, str) and len(found) == 1 else None
+    if local is not None:
+        found[0]["held_out_path"] = local
+    keys = ["data.train_files", "data.messages_key", *(["data.val_files"] if local or options.sources else [])]
+    common.sources(draft, keys, found, options)
+    prompts = draft.number("data.train_batch_size", 1)
+    draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts}, "rows of an optimizer step")
+    common.total_length(draft, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
+    if draft.given("data.truncation") and draft["data.truncation"] == "error":
+        draft.takes("data.truncation", {}, "longer rows are refused")
+
+
+def _length(draft: Draft, options: Options) -> None:
+    key = "trainer.total_training_steps"
+    if draft[key] is not None:
+        total = draft.number(key, 1)
+        draft.takes(key, {"iterations": total})
+        draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
+    else:
+        key = "trainer.total_epochs"
+        total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), draft["data.train_batch_size"])
+        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
+    schedule(draft, "optim", total)
+
+
+def _engine(draft: Draft) -> None:
+    devices = draft.number("trainer.nnodes", 1) * draft.number("trainer.n_gpus_per_node", 1)
+    draft.write("trainer.engine.kind", "fsdp2")
+    draft.write("trainer.engine.ranks", devices)
+    for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
+        draft.takes(key, {}, f"{devices} devices")
+    draft.takes("engine.dtype", {"trainer.engine.dtype": draft["engine.dtype"]})
+    checkpointing = "model.enable_gradient_checkpointing"
+    draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})
+    tokens, dynamic = "data.max_token_len_per_gpu", "data.use_dynamic_bsz"
+    if draft.truth(dynamic):
+        draft.takes(tokens, {"trainer.engine.micro_batch_tokens": draft.number(tokens, 1)})
+        draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
+    keys = ("model.lora_rank", "model.lora_alpha", "model.target_modules")
+    if draft.number(keys[0]):
+        common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
