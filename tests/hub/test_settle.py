@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,6 +151,13 @@ def test_a_fetch_that_failed_goes_on_with_the_files_that_it_had_completed(place:
     assert place.hub.fetched("config.json") == before == 1
     assert not list(place.home.rglob("*.incomplete"))
     assert (Path(found.path) / "model.safetensors").exists()
+
+
+def test_two_that_want_the_same_files_fetch_them_once(place: Place) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: place.settle(of_model()), range(2))
+    assert first == second
+    assert place.hub.fetched("model.safetensors") == 1
 
 
 @pytest.mark.parametrize("fault", ["cut", "damaged"])
