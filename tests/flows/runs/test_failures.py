@@ -113,7 +113,7 @@ def test_a_reward_file_that_raises_in_mid_run_is_corrected_by_one_command(driver
     with driver.ledger() as ledger:
         row = ledger.runs.find(run)
         assert (row.state, row.iteration) == ("completed", 3)
-        (branch,) = [link for link in ledger.events.of_kind(run, "branch")]
+        (branch,) = ledger.events.of_kind(run, "branch")
         assert ledger.events.verify(run) is None
     assert branch.body["at"] == at and branch.body["reason"].startswith("--new-code ")
 
