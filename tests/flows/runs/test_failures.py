@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.branching.branches import revise
+from flows.branching.safe_point import Asked
 from flows.run.results import RunResults
 from tests.faults import hang_at
 from tests.flows.tools import SECONDS, Driver, same_result
@@ -80,6 +82,40 @@ def test_responses_survive_a_reward_that_fails(driver: Driver, tmp_path: Path) -
     switch.unlink()
     driver.drive(run)
     assert driver.results(run).iteration == 2
+
+
+BREAKS = """
+from pathlib import Path
+def score(prompt, response):
+    if Path({switch!r}).exists():
+        raise ValueError("no such verifier")
+    return len(response) % 7 / 7
+"""
+
+
+@pytest.mark.verify
+def test_a_reward_file_that_raises_in_mid_run_is_corrected_by_one_command(driver: Driver, tmp_path: Path) -> None:
+    """What the advice names goes on: the open iteration draws its samples again, and its audit chain says why."""
+    switch, file = tmp_path / "switch", tmp_path / "reward.py"
+    file.write_text(BREAKS.format(switch=str(switch)))
+    reward = f"rewards.parts=[{{name: own, file: '{file}:score'}}]"
+    run = driver.create("virtual.yaml", "iterations=3", "evaluation.every=0", reward)
+    process = driver.start(run)
+    wait_for_commit(driver, run, 0)
+    switch.write_text("")
+    assert process.wait(SECONDS) == 1, process.output
+    with driver.ledger() as ledger:
+        at = ledger.runs.find(run).iteration
+    driver.drive(run, expect=1)  # the same code fails again
+    file.write_text("def score(prompt, response):\n    return len(response) % 5 / 5\n")
+    assert revise(driver.home, run, [], asked=Asked(new_code=True)) == 2
+    driver.drive(run)
+    with driver.ledger() as ledger:
+        row = ledger.runs.find(run)
+        assert (row.state, row.iteration) == ("completed", 3)
+        (branch,) = ledger.events.of_kind(run, "branch")
+        assert ledger.events.verify(run) is None
+    assert branch.body["at"] == at and branch.body["reason"].startswith("--new-code ")
 
 
 def wait_for_commit(driver: Driver, run: str, iteration: int) -> None:
