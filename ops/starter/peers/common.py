@@ -79,7 +79,9 @@ def iterations(draft: Draft, steps: int, per_iteration: int, key: str) -> dict[s
 
     per_iteration: optimizer steps of an iteration.
     """
-    count = draft.quotient(steps, per_iteration, "optimizer steps, of which an iteration has several", key)
+    if steps % per_iteration:
+        draft.refuse(key, f"an iteration has {per_iteration} optimizer steps; expected a multiple of them")
+    count = steps // per_iteration
     return {"iterations": count}
 
 
