@@ -12,7 +12,6 @@ from ops.starter.peers.common import LAUNCH, MEMORY_ONLY, SPEED
 NONE = "no counterpart in YATT"
 CODE = "YATT runs no code that a model's repository or a peer's module brings"
 PROFILE = "profiling; a run's own times are in docs/tracing.md"
-OFF = "has no counterpart in YATT; the spec does without it"
 NOT_USED = "without effect beside the other keys of the file"
 
 VERL_REASONS: Mapping[str, str] = {
