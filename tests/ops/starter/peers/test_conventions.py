@@ -152,12 +152,7 @@ def test_dapo_in_mini_batches_is_divided_otherwise() -> None:
 
 def test_the_kl_term_of_trl_is_unbiased_by_default() -> None:
     kl = at(of_keys("trl-grpo", {"beta": 0.04}), "algorithm.kl")
-    assert kl == {"coefficient": 0.04, "where": "loss", "estimator": "k3", "unbiased": True} or kl == {
-        "coefficient": 0.04,
-        "unbiased": True,
-        "estimator": "k3",
-        "where": "loss",
-    }
+    assert kl == {"coefficient": 0.04, "where": "loss", "estimator": "k3", "unbiased": True}
     assert at(of_keys("trl-grpo", {"beta": 0.04, "use_bias_correction_kl": False}), "algorithm.kl.unbiased") is False
 
 
@@ -246,6 +241,9 @@ def test_the_corrections_of_openrlhf(keys: dict[str, Any], correction: dict[str,
         ("trl-sft", {"loss_type": "dft"}, "expected nll"),
         ("openrlhf-ppo", {"algo.advantage.estimator": "flash_reinforce"}, "no such advantage"),
         ("openrlhf-dpo", {"model.ipo_enable": True}, "DPO's own loss"),
+        ("verl-ppo", {"distillation.enabled": True}, "would learn something else; False in a copy"),
+        ("trl-sft", {"neftune_noise_alpha": 5.0}, "would learn something else; None in a copy"),
+        ("openrlhf-ppo", {"reward.stop_properly_penalty_coef": 0.5}, "would learn something else"),
     ],
 )
 def test_what_would_be_another_algorithm_is_refused_with_its_line(
@@ -253,3 +251,21 @@ def test_what_would_be_another_algorithm_is_refused_with_its_line(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"file, line {len(keys)}.*{message}"):
         of_keys(program, keys)
+
+
+def test_a_run_in_float32_can_be_exact() -> None:
+    assert at(of_keys("trl-grpo", {"bf16": False}), "exact") is True
+    assert at(of_keys("trl-grpo", {"bf16": False, "use_vllm": True}), "exact") is False
+    assert at(of_keys("trl-grpo", {}), "exact") is False
+
+
+def test_a_weight_decay_that_exempts_norms_is_said() -> None:
+    assert "weight_decay" in keys_in(of_keys("trl-sft", {"weight_decay": 0.1}), List.DIFFERENT)
+    assert "weight_decay" in keys_in(of_keys("trl-sft", {"weight_decay": 0.0}), List.TAKEN)
+    assert at(of_keys("verl-ppo", {**GRPO}), "trainer.optimizer.weight_decay") == 0.01
+
+
+def test_asynchronous_training_is_said() -> None:
+    assert "train.async_enable" in keys_in(of_keys("openrlhf-ppo", {"train.async_enable": True}), List.DIFFERENT)
+    keys = {**GRPO, "trainer.v1.trainer_mode": "separate_async"}
+    assert "trainer.v1.trainer_mode" in keys_in(of_keys("verl-ppo", keys), List.DIFFERENT)
