@@ -53,7 +53,10 @@ def batch(draft: Draft, options: Options) -> int:
 
 
 def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) -> None:
-    """Lists the keys that the size of a batch follows from."""
+    """Lists the keys that the size of a batch follows from.
+
+    to: what is written for them. what: the size in words.
+    """
     count = options.processes
     each, steps = draft["per_device_train_batch_size"], draft["gradient_accumulation_steps"]
     why = f"{each} x {steps} x {count} processes: {what}"
