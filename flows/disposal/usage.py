@@ -28,7 +28,13 @@ OF_RUNS = {
     "wandb": "trackers",
 }
 """The kind of each entry of a run's folder; all others are of the kind `other`."""
-OF_HOMES = {"hub": "hub", "mlflow.db": "trackers", "artifacts": "trackers", "group": "service group", "pipelines": "pipelines"}
+OF_HOMES = {
+    "hub": "hub",
+    "mlflow.db": "trackers",
+    "artifacts": "trackers",
+    "group": "service group",
+    "pipelines": "pipelines",
+}
 """The kind of entries of a home's folder that belong to no run."""
 LEDGER = "ledger"
 

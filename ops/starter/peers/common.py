@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ops.starter.peers.draft import Draft
@@ -79,7 +79,9 @@ def iterations(draft: Draft, steps: int, per_iteration: int, key: str) -> dict[s
 
     per_iteration: optimizer steps of an iteration.
     """
-    count = draft.quotient(steps, per_iteration, "optimizer steps, of which an iteration has several", key)
+    if steps % per_iteration:
+        draft.refuse(key, f"an iteration has {per_iteration} optimizer steps; expected a multiple of them")
+    count = steps // per_iteration
     return {"iterations": count}
 
 
@@ -129,6 +131,30 @@ def surroundings(draft: Draft) -> None:
             draft.lacks(entry.key, "an environment variable; YATT's are in docs/operations.md")
         elif " " in entry.key:
             draft.lacks(entry.key, LAUNCH)
+
+
+def off(draft: Draft, keys: Mapping[str, Any]) -> None:
+    """Refuses what would change what is learnt and has no counterpart, unless it is off.
+
+    keys: each with the value that it has if it is off.
+    """
+    for key, value in keys.items():
+        if draft[key] not in (value, None, False):
+            draft.refuse(
+                key,
+                f"without a counterpart here, the run would learn something else; {value!r} in a copy of the file goes on",
+            )
+        draft.takes(key, {}, "off, as in YATT")
+
+
+def decay(draft: Draft, key: str) -> None:
+    """Writes a weight decay of a peer that exempts biases and norms."""
+    value = draft.real(key)
+    to = {"trainer.optimizer.weight_decay": value}
+    if value:
+        draft.differs(key, "biases and norms are exempt there, and decay as all weights do here", to)
+    else:
+        draft.takes(key, to)
 
 
 def tracking(draft: Draft, key: str, value: Any) -> None:

@@ -21,6 +21,7 @@ from yatt_core.spec.reading.documents import parse_yaml
 
 REST = "$@"
 """Stands for the arguments that a script was given itself."""
+RESTS = frozenset({REST, "${@}", "${@:1}", "${@:2}", "${@:3}", "$*"})
 _HYDRA_TOPS = frozenset(
     {"actor_rollout_ref", "algorithm", "critic", "trainer", "reward", "reward_model", "optim", "engine"}
 )
@@ -158,7 +159,7 @@ def _overrides(words: Sequence[Said], path: Path) -> Iterator[Entry]:
     for number in numbers:
         said = words[number]
         option, equals, value = said.text.partition("=")
-        if said.text in (REST, "${@}", "${@:1}", "${@:3}", "$*"):
+        if said.text in RESTS:
             yield Entry(REST, None, said.line)
         elif option in _CONFIG_NAMES:
             if not equals and number + 1 < len(words):
@@ -184,7 +185,7 @@ def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
     while number < len(words):
         said = words[number]
         number += 1
-        if said.text in (REST, "${@}", "${@:1}", "${@:3}", "$*"):
+        if said.text in RESTS:
             yield Entry(REST, None, said.line)
             continue
         if not said.text.startswith("--"):
@@ -205,7 +206,7 @@ def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
 
 def _begins(word: str) -> bool:
     """Returns whether a word begins something else than a value."""
-    return word.startswith("--") or word in (REST, "${@}", "${@:1}", "${@:3}", "$*")
+    return word.startswith("--") or word in RESTS
 
 
 def _scalar(text: str) -> Any:

@@ -16,7 +16,7 @@ from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.openrlhf_algorithm import write_algorithm
 from ops.starter.peers.places import Options, source_of
-from ops.starter.peers.reasons import OPENRLHF_REASONS
+from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
 
 
 def translate(draft: Draft, options: Options) -> None:
@@ -36,6 +36,7 @@ def translate(draft: Draft, options: Options) -> None:
     engine(draft, devices, "actor.")
     _vllm(draft, devices)
     surveys(draft, 1)
+    common.off(draft, OFF["openrlhf"])
     draft.finish(OPENRLHF_REASONS)
 
 
@@ -140,8 +141,7 @@ def optimizer(draft: Draft, prefix: str) -> None:
         f"{prefix}adam.betas", {"trainer.optimizer.betas": [float(beta) for beta in draft[f"{prefix}adam.betas"]]}
     )
     draft.takes(f"{prefix}adam.eps", {"trainer.optimizer.epsilon": draft.real(f"{prefix}adam.eps")})
-    decay = f"{prefix}adam.weight_decay"
-    draft.takes(decay, {"trainer.optimizer.weight_decay": draft.real(decay)})
+    common.decay(draft, f"{prefix}adam.weight_decay")
     draft.takes(f"{prefix}max_norm", {"trainer.optimizer.max_grad_norm": draft.real(f"{prefix}max_norm")})
 
 

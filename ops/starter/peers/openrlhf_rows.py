@@ -10,7 +10,7 @@ from typing import Any
 from ops.starter.peers import common, openrlhf
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
-from ops.starter.peers.reasons import OPENRLHF_REASONS
+from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
 
 DATA = ("data.dataset", "data.dataset_probs", "data.dataset_split")
 
@@ -27,6 +27,7 @@ def translate_sft(draft: Draft, options: Options) -> None:
     if draft["data.output_key"] is not None:
         fields["answer_field"] = draft["data.output_key"]
     _rows(draft, options, fields, whole_only=True)
+    common.off(draft, OFF["openrlhf"])
     draft.finish(OPENRLHF_REASONS)
 
 
@@ -46,6 +47,7 @@ def translate_dpo(draft: Draft, options: Options) -> None:
         draft.refuse(reference, "the reference is the model before the first step here; expected the same")
     draft.takes(reference, {}, "the model before the first step")
     _rows(draft, options, _pairs(draft), whole_only=False)
+    common.off(draft, OFF["openrlhf"])
     draft.finish(OPENRLHF_REASONS)
 
 
@@ -56,6 +58,7 @@ def translate_rm(draft: Draft, options: Options) -> None:
         draft.refuse("model.loss_type", "YATT has the Bradley-Terry loss; expected sigmoid")
     draft.takes("model.loss_type", {}, "Bradley-Terry, as in YATT")
     _rows(draft, options, _pairs(draft), whole_only=False)
+    common.off(draft, OFF["openrlhf"])
     draft.finish(OPENRLHF_REASONS)
 
 

@@ -51,7 +51,7 @@ def _default(model: type[BaseModel], name: str) -> Any:
 
 
 def _model_of(model: type[BaseModel], name: str, kind: Any) -> type[BaseModel] | None:
-    """Returns the model of a section: that of the kind, or else of the section's default, or the only one."""
+    """Returns the model of a section: the only one, or that of the kind, or else of the section's default."""
     field = model.model_fields.get(name)
     if field is None:
         return None
@@ -59,6 +59,8 @@ def _model_of(model: type[BaseModel], name: str, kind: Any) -> type[BaseModel] |
     if kind is None:
         default = field.get_default(call_default_factory=True, validated_data={})
         return type(default) if isinstance(default, BaseModel) else next(iter(models), None)
+    if len(models) == 1:
+        return models[0]
     return next(
         (one for one in models if "kind" in one.model_fields and one.model_fields["kind"].default == kind), None
     )

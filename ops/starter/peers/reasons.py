@@ -6,13 +6,13 @@ The longest beginning that fits counts; `*` is for the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ops.starter.peers.common import LAUNCH, MEMORY_ONLY, SPEED
 
 NONE = "no counterpart in YATT"
 CODE = "YATT runs no code that a model's repository or a peer's module brings"
 PROFILE = "profiling; a run's own times are in docs/tracing.md"
-OFF = "has no counterpart in YATT; the spec does without it"
 NOT_USED = "without effect beside the other keys of the file"
 
 VERL_REASONS: Mapping[str, str] = {
@@ -184,6 +184,35 @@ OPENRLHF_REASONS: Mapping[str, str] = {
     "bf16": "the precision is in the engines",
     "flash_attn": SPEED,
     "use_ms": "models and data come from the Hugging Face Hub or this machine",
-    "model.aux_loss_coef": NONE,
-    "actor.aux_loss_coef": NONE,
 }
+
+OFF: Mapping[str, Mapping[str, Any]] = {
+    "verl": {
+        "algorithm.use_pf_ppo": False,
+        "algorithm.rollout_correction.bypass_mode": False,
+        "algorithm.rollout_correction.rollout_is_batch_normalize": False,
+        "algorithm.rollout_correction.rollout_rs": None,
+        "actor_rollout_ref.actor.freeze_vision_tower": False,
+        "actor_rollout_ref.actor.qat.enable": False,
+        "actor_rollout_ref.model.mtp.enable": False,
+        "actor_rollout_ref.rollout.ignore_eos": False,
+        "distillation.enabled": False,
+        "model.mtp.enable": False,
+    },
+    "trl": {
+        "neftune_noise_alpha": None,
+        "label_smoothing_factor": 0.0,
+        "router_aux_loss_coef": None,
+        "generation_kwargs": None,
+        "vllm_structured_outputs_regex": None,
+        "lora_target_parameters": None,
+        "lora_modules_to_save": None,
+    },
+    "openrlhf": {
+        "actor.aux_loss_coef": 0,
+        "model.aux_loss_coef": 0,
+        "actor.freeze_visual_encoder": False,
+        "reward.stop_properly_penalty_coef": None,
+    },
+}
+"""What would change what is learnt, has no counterpart, and is off by default: such keys are refused with another value."""

@@ -173,7 +173,6 @@ class _Reader:
                 self._ends.append((statement, found[2]))
                 statement.here = []
                 del statement.words[number]
-                self._pass_end()
                 return
 
     def _here(self, end: str) -> list[Word]:

@@ -24,7 +24,6 @@ CONVERSION = "in the form of a run's name"
 def beginning(draft: Draft) -> None:
     """Writes name and seed, and lists what stands around the run."""
     common.surroundings(draft)
-    draft.write("exact", False)
     if draft["run_name"] is not None:
         draft.takes("run_name", {"name": draft["run_name"]}, CONVERSION)
     draft.takes("seed", {"seed": draft.number("seed")}, "another order and other samples than TRL's")
@@ -54,7 +53,10 @@ def batch(draft: Draft, options: Options) -> int:
 
 
 def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) -> None:
-    """Lists the keys that the size of a batch follows from."""
+    """Lists the keys that the size of a batch follows from.
+
+    to: what is written for them. what: the size in words.
+    """
     count = options.processes
     each, steps = draft["per_device_train_batch_size"], draft["gradient_accumulation_steps"]
     why = f"{each} x {steps} x {count} processes: {what}"
@@ -88,6 +90,7 @@ def _precision(draft: Draft) -> None:
     if draft["fp16"]:
         draft.refuse("fp16", "YATT computes in bfloat16 or float32; expected false")
     half = draft["bf16"] is None or draft.truth("bf16")
+    draft.write("exact", not half and not draft.truth("use_vllm"))
     draft.write("trainer.engine.dtype", "bfloat16" if half else "float32")
     draft.takes(
         "bf16", {"trainer.engine.dtype": "bfloat16" if half else "float32"}, "of computation; weights stay in float32"
@@ -151,7 +154,7 @@ def optimizer(draft: Draft) -> None:
     for key in ("adam_beta1", "adam_beta2"):
         draft.takes(key, {"trainer.optimizer.betas": betas})
     draft.takes("adam_epsilon", {"trainer.optimizer.epsilon": draft.real("adam_epsilon")})
-    draft.takes("weight_decay", {"trainer.optimizer.weight_decay": draft.real("weight_decay")})
+    common.decay(draft, "weight_decay")
     draft.takes("max_grad_norm", {"trainer.optimizer.max_grad_norm": draft.real("max_grad_norm")})
 
 

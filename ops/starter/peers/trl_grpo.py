@@ -16,7 +16,7 @@ from typing import Any
 from ops.starter.peers import common, trl
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, model_of
-from ops.starter.peers.reasons import TRL_REASONS
+from ops.starter.peers.reasons import OFF, TRL_REASONS
 
 AGGREGATIONS = {
     "grpo": "sequence_mean",
@@ -66,6 +66,7 @@ def translate(draft: Draft, options: Options) -> None:
     trl.schedule(draft, steps, per_iteration)
     trl.engine(draft, options)
     trl.surveys(draft, steps, per_iteration)
+    common.off(draft, OFF["trl"])
     draft.finish(TRL_REASONS)
 
 

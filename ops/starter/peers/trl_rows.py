@@ -11,7 +11,7 @@ from typing import Any
 from ops.starter.peers import common, trl
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
-from ops.starter.peers.reasons import TRL_REASONS
+from ops.starter.peers.reasons import OFF, TRL_REASONS
 
 PAIRS = {"prompt_field": None, "chosen_field": "chosen", "rejected_field": "rejected"}
 """Pairs whose prompt is what both responses begin with, as in TRL's own data sets."""
@@ -40,6 +40,7 @@ def translate_dpo(draft: Draft, options: Options) -> None:
             draft.refuse(key, "YATT has no counterpart, and the loss would be another one; leave it out")
         draft.takes(key, {}, "off, as in YATT")
     _rows(draft, options, PAIRS, "pairs under `chosen` and `rejected`, whose prompt is what both begin with")
+    common.off(draft, OFF["trl"])
     draft.finish(TRL_REASONS)
 
 
@@ -50,6 +51,7 @@ def translate_reward(draft: Draft, options: Options) -> None:
         draft.refuse("center_rewards_coefficient", "YATT has no such term; leave it out")
     draft.takes("center_rewards_coefficient", {}, "off, as in YATT")
     _rows(draft, options, PAIRS, "pairs under `chosen` and `rejected`, whose prompt is what both begin with")
+    common.off(draft, OFF["trl"])
     draft.finish(TRL_REASONS)
 
 
@@ -80,6 +82,7 @@ def translate_sft(draft: Draft, options: Options) -> None:
         draft, options, fields, "conversations under `messages`, as TRL reads them; name text or other keys with --data"
     )
     draft.lacks("dataset_text_field", "rows of text alone are recognised with --data")
+    common.off(draft, OFF["trl"])
     draft.finish(TRL_REASONS)
 
 

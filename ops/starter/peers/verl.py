@@ -14,7 +14,7 @@ from ops.starter.peers import common
 from ops.starter.peers.common import SPEED
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, model_of, source_of
-from ops.starter.peers.reasons import VERL_REASONS
+from ops.starter.peers.reasons import OFF, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
 
 ACTOR = "actor_rollout_ref.actor"
@@ -39,6 +39,7 @@ def translate(draft: Draft, options: Options) -> None:
     _length(draft, options)
     _engine(draft)
     _surveys(draft)
+    common.off(draft, OFF["verl"])
     draft.finish(VERL_REASONS)
 
 
@@ -364,6 +365,9 @@ def _surveys(draft: Draft) -> None:
     if draft[keep] is not None:
         draft.takes(keep, {"checkpoints.keep": draft.number(keep, 1)})
     common.tracking(draft, "trainer.logger", draft["trainer.logger"])
+    if draft["trainer.v1.trainer_mode"] not in ("sync", None):
+        why = "responses come from the newest weights here, in verl's asynchronous modes from older ones"
+        draft.differs("trainer.v1.trainer_mode", why)
     for key in ("trainer.balance_batch", "trainer.resume_mode"):
         if draft.given(key) and draft[key] in (True, "auto"):
             draft.takes(key, {}, "as in YATT")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, source_of
-from ops.starter.peers.reasons import VERL_REASONS
+from ops.starter.peers.reasons import OFF, VERL_REASONS
 from ops.starter.peers.verl import optimizer, schedule
 
 
@@ -34,6 +34,7 @@ def translate(draft: Draft, options: Options) -> None:
         draft.takes("trainer.max_ckpt_to_keep", {"checkpoints.keep": draft.number("trainer.max_ckpt_to_keep", 1)})
     seed = draft.number("trainer.seed")
     draft.takes("trainer.seed", {"seed": seed}, "the rows come in another order than verl's")
+    common.off(draft, OFF["verl"])
     draft.finish(VERL_REASONS)
 
 

@@ -20,11 +20,14 @@ SIZES = ModelFromConfig(hidden_size=16, layers=1, heads=2, key_value_heads=2, in
 TOWER = VisionSpec(image_size=16, patch_size=8, hidden_size=16, layers=1, heads=2, intermediate_size=16)
 
 
-def make_folder(folder: Path, template: str | None = CHATML, vision: bool = False) -> Path:
+def make_folder(
+    folder: Path, template: str | None = CHATML, vision: bool = False, positions: int = SIZES.max_positions
+) -> Path:
     """Writes a model's folder and returns it.
 
     template: the chat template; None for a model without one.
     vision: whether the model has a vision tower.
+    positions: maximum number of tokens of prompt and response.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -32,11 +35,11 @@ def make_folder(folder: Path, template: str | None = CHATML, vision: bool = Fals
         tokenizer_object=byte_level((PAD, "<|im_end|>", SEPARATOR, "<unk>", IMAGE, "<|im_start|>")),
         eos_token="<|im_end|>",
         pad_token=PAD,
-        model_max_length=SIZES.max_positions,
+        model_max_length=positions,
     )
     if template is not None:
         tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
-    sizes = SIZES.model_copy(update={"vision": TOWER}) if vision else SIZES
+    sizes = SIZES.model_copy(update={"vision": TOWER if vision else None, "max_positions": positions})
     make_model(sizes, len(tokenizer), 0, folder)
     return folder

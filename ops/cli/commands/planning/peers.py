@@ -16,6 +16,7 @@ from ops.presentation.output import message, write, write_json
 if TYPE_CHECKING:
     from ops.starter.peers.entries import Verdict
     from ops.starter.peers.starting import Started, Wanted
+    from ops.starter.understanding import Understanding
 
 SHOWN = 70
 """Maximum number of characters of a value on a terminal; JSON has all of it."""
@@ -83,6 +84,20 @@ def _said(started: Started, file: str) -> Iterator[str]:
     if translation.defaults:
         yield f"defaults of {label} that the file leaves unsaid, and that are not YATT's: {len(translation.defaults)}"
         yield from (f"  {_line(verdict)}" for verdict in translation.defaults)
+    if started.meaning is not None:
+        yield from _recognised(started.meaning)
+
+
+def _recognised(meaning: Understanding) -> Iterator[str]:
+    """Yields what the rows were recognised as, and what follows from them."""
+    for source in meaning.sources:
+        more = "" if source.look.complete else "more than "
+        yield f"{source.look.path}: {more}{len(source.look.rows):,} rows, recognised as {source.recognised.shape}"
+        yield from (f"  {sentence}" for sentence in (*source.recognised.reasons, *source.says))
+    if meaning.reward is not None:
+        yield f"reward: {meaning.reward.function}, reads {meaning.reward.reads}; it follows from the rows"
+    if meaning.system_prompt is not None:
+        yield "system message: asks for what this reward reads; the peer's run had none, so drop it if the prompts ask themselves"
 
 
 def _line(verdict: Verdict) -> str:

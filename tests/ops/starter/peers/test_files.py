@@ -1,0 +1,171 @@
+"""Files of peers: scripts, commands, arguments and YAML; which program reads them; and clear errors for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.starter.peers.files import read_peer_file
+from ops.starter.peers.programs import PROGRAMS, named_program
+from ops.starter.peers.shell import read_script
+from yatt_core.errors import ConfigurationError
+
+
+def read(folder: Path, name: str, text: str, peer: str | None = None) -> tuple[str, dict[str, Any], int | None]:
+    """Returns the program, the keys and the number of processes of a file."""
+    path = folder / name
+    path.write_text(text)
+    program, said = read_peer_file(path, None if peer is None else named_program(peer))
+    return program.name, {entry.key: entry.value for entry in said.entries}, said.processes
+
+
+def words(text: str) -> list[list[str]]:
+    return [[said.text for said in command] for command in read_script(text, "script", "/home/one").commands]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run a 'b c' \"d e\" # f", [["run", "a", "b c", "d e"]]),
+        ("run a \\\n  b", [["run", "a", "b"]]),
+        ("N=3\nrun $N ${N} ${M:-4} \"${N}x\" '$N' $M", [["run", "3", "3", "4", "3x", "$N", "$M"]]),
+        ("A=(--x 1 # two\n --y '2 3')\nrun ${A[@]} z", [["run", "--x", "1", "--y", "2 3", "z"]]),
+        (
+            "read -r -d '' C <<EOF\nmod --x 1 \\\n --y 2\nEOF\nif [[ $1 ]]; then\nrun -m $C\nfi",
+            [["[[", "$1", "]]"], ["run", "-m", "mod", "--x", "1", "--y", "2"]],
+        ),
+        ("K=$((2 * 3))\nrun $((K + 1)) $((1024*20)) $((K / 0))", [["run", "7", "20480", "$((K / 0))"]]),
+        ("run a; go b && on c", [["run", "a"], ["go", "b"], ["on", "c"]]),
+        ('X=${X:-"${HOME}/y"}\nrun $X ~/z', [["run", "/home/one/y", "~/z"]]),
+        ("run $'a\\nb' $(date +%s) `pwd`", [["run", "a\nb", "$(date +%s)", "`pwd`"]]),
+    ],
+)
+def test_words_of_a_script(text: str, expected: list[list[str]]) -> None:
+    assert words(text) == expected
+
+
+def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    read(tmp_path, "run.sh", f"touch {marker}\nX=$(touch {marker})\ntrl sft --output_dir $X --seed 1")
+    assert not marker.exists()
+
+
+def test_arguments(tmp_path: Path) -> None:
+    text = "trl grpo --loss_type dapo --reward_funcs a.b c.d --use_vllm --no_remove_unused_columns --eval_strategy no"
+    text += " --beta=0.1 --x -1"
+    program, keys, _ = read(tmp_path, "run.sh", text)
+    assert program == "trl-grpo"
+    assert keys == {
+        "loss_type": "dapo",
+        "reward_funcs": ["a.b", "c.d"],
+        "use_vllm": True,
+        "remove_unused_columns": False,
+        "eval_strategy": "no",
+        "beta": 0.1,
+        "x": -1,
+    }
+
+
+def test_overrides_of_hydra(tmp_path: Path) -> None:
+    text = "A=1 python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer.yaml "
+    text += "a.b=1e-6 +c.d=[x,'y z'] ++e='{k:1}' f=null g=True $@"
+    program, keys, _ = read(tmp_path, "run.sh", text)
+    assert program == "verl-ppo"
+    assert keys == {
+        "export A": "1",
+        "--config-name": "ppo_megatron_trainer.yaml",
+        "a.b": 1e-6,
+        "c.d": ["x", "y z"],
+        "e": {"k": 1},
+        "f": None,
+        "g": True,
+        "$@": None,
+    }
+
+
+def test_the_launcher_says_how_many_processes_there_are(tmp_path: Path) -> None:
+    text = "torchrun --nnodes 2 --nproc-per-node 8 -m openrlhf.cli.train_sft --adam.lr 1e-5"
+    program, keys, processes = read(tmp_path, "run.sh", text)
+    assert (program, processes) == ("openrlhf-sft", 16)
+    assert keys == {"torchrun --nnodes": 2, "torchrun --nproc-per-node": 8, "adam.lr": 1e-5}
+    assert read(tmp_path, "run.sh", "trl sft --num_processes 4")[2] == 4
+    assert read(tmp_path, "run.yaml", "num_processes: 4\npacking: true\n")[2] == 4
+
+
+def test_arguments_alone_and_a_file_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "dpo.yaml").write_text("beta: 0.2\nlearning_rate: 1e-6\n")
+    program, keys, _ = read(
+        tmp_path, "args.txt", "--config dpo.yaml\n--learning_rate 5e-7 --truncation_mode keep_end --beta 0.1"
+    )
+    assert program == "trl-dpo" or keys
+    assert keys == {"config": "dpo.yaml", "learning_rate": 5e-7, "truncation_mode": "keep_end", "beta": 0.1}
+
+
+def test_nested_yaml_has_the_lines_of_its_keys(tmp_path: Path) -> None:
+    path = tmp_path / "verl.yaml"
+    path.write_text("actor_rollout_ref:\n  rollout:\n    n: 5\n\ntrainer:\n  nnodes: 1\n")
+    program, said = read_peer_file(path)
+    assert program.name == "verl-ppo"
+    assert [(entry.key, entry.line) for entry in said.entries] == [
+        ("actor_rollout_ref.rollout.n", 3),
+        ("trainer.nnodes", 6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.yaml",
+            "model_name_or_path: x\nlearning_rate: 1e-5\n",
+            r"a\.yaml: its keys may be those of .*trl-sft.*--peer",
+        ),
+        ("a.yaml", "what: 1\n", r"none of its keys is one of verl, TRL or OpenRLHF.*--peer"),
+        ("a.yaml", "b: 1\na: [1\n", r"a\.yaml, line \d+: is not valid YAML"),
+        ("a.yaml", "- 1\n", "expected a mapping"),
+        ("a.yaml", "", "expected a mapping"),
+        ("a.sh", "echo hello\n", "expected YAML .*or its arguments alone"),
+        ("a.sh", "trl sft --seed 1\ntrl dpo --seed 1\n", "starts several runs, on lines 1, 2"),
+        ("a.sh", "trl kto --seed 1\n", "line 1: trl kto is not read; yatt init reads"),
+        ("a.sh", "trl sft seed\n", "line 1: 'seed' is no argument; expected --KEY VALUE"),
+        ("a.sh", "python -m verl.trainer.main_ppo seed\n", "line 1: 'seed' is no override; expected KEY=VALUE"),
+        ("a.sh", "trl sft --seed 1 \\\n --seed 2\n", "line 2: seed was already given on line 1, as seed"),
+        (
+            "a.sh",
+            "python -m openrlhf.cli.train_sft --pretrain a \\\n --model.model_name_or_path b\n",
+            "line 2: .* on line 1, as pretrain",
+        ),
+        ("a.sh", "trl sft 'a\n", "line 1: the quotation does not end"),
+        ("a.sh", "A=(1\n", "line 1: the array does not end"),
+        ("a.sh", "cat <<EOF\na\n", "the here-document does not end; expected a line EOF"),
+        ("a.sh", "trl sft --config none.yaml\n", "no such file beside a.sh"),
+    ],
+)
+def test_bad_files(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read(tmp_path, name, text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        read_peer_file(tmp_path / "none.yaml")
+    (tmp_path / "a.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(ConfigurationError, match="is not UTF-8 text: byte 3"):
+        read_peer_file(tmp_path / "a.yaml")
+
+
+def test_a_peer_that_is_named(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.yaml", "learning_rate: 1e-5\n", "trl-reward")[0] == "trl-reward"
+    with pytest.raises(ConfigurationError, match=f"^--peer trl: unknown; expected one of {', '.join(PROGRAMS)}$"):
+        named_program("trl")
+    with pytest.raises(ConfigurationError, match=r"--peer trl-dpo: .* starts trl-sft; leave --peer out"):
+        read(tmp_path, "a.sh", "trl sft --seed 1\n", "trl-dpo")
+
+
+def test_a_secret_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text("python -m openrlhf.cli.train_sft --use_wandb s3cret\n")
+    _, said = read_peer_file(path)
+    assert [entry.shown for entry in said.entries] == ["(not shown)"]
