@@ -28,6 +28,7 @@ from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
 from flows.driver.windows import Window
 from flows.files.storage import claim_store, store_of
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.callbacks import End, with_callbacks
 from flows.run.changed_versions import said_of_versions
 from flows.run.creation import first_entries, load_run
@@ -76,7 +77,7 @@ def run_session(
     if window is None:
         check_surroundings(find_server)
     run, spec = load_run(home, name)
-    require_repositories(home.folder, home.run_folder(run), spec)
+    require_repositories(home.folder, home.run_folder(run), spec, read_block)
     if window is None:
         check_own_server(find_server, run, home.run_folder(run))
     check_prices(home, spec)

@@ -10,33 +10,30 @@ from pathlib import Path
 from yatt_core.hub.cache import Tell, silent
 from yatt_core.hub.settle import Section, Settling, repositories, settled
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
-from yatt_core.secret_references import SecretReference
+from yatt_core.secret_references import BlockReader
 from yatt_core.spec import RunSpec
 
 
 def with_repositories(
-    home: Path, spec: Section, tell: Tell = silent, weights: bool = True, data: bool = True
+    home: Path,
+    spec: Section,
+    tell: Tell = silent,
+    read_block: BlockReader | None = None,
+    weights: bool = True,
+    data: bool = True,
 ) -> Section:
     """Returns a spec, of a run or of a suite, with the commit and folder of each repository that it names.
 
-    weights, data: as for `Settling`.
+    read_block, weights, data: as for `Settling`.
 
     Raises as `settled` does.
     """
-    named = repositories(spec)
-    if not named:
+    if not repositories(spec):
         return spec
-    block = any(_is_in_a_block(repository.token) for _, repository in named)
-    read_block = None
-    if block:
-        from flows.prefect_io.secret_blocks import read_block  # imports prefect
     return settled(spec, Settling(home, tell, read_block, weights, data))
 
 
-def require_repositories(home: Path, run_folder: Path, spec: RunSpec) -> None:
+def require_repositories(home: Path, run_folder: Path, spec: RunSpec, read_block: BlockReader) -> None:
     """Fetches what a run was created with and this machine no longer has: its models and, until they are read, its data."""
-    with_repositories(home, spec, data=not (run_folder / INPUTS / MANIFEST).exists())
-
-
-def _is_in_a_block(token: SecretReference | None) -> bool:
-    return token is not None and token.prefect_block is not None
+    begun = (run_folder / INPUTS / MANIFEST).exists()
+    with_repositories(home, spec, read_block=read_block, data=not begun)

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 def fetched(home: Path, spec: RunSpec, weights: bool = True, data: bool = True) -> RunSpec:
     """Returns the spec with what it names on the Hub, as `with_repositories` does."""
+    from flows.prefect_io.secret_blocks import read_block
     from flows.run.repositories import with_repositories
     from ops.presentation.transfer import Transfer
 
     with Transfer() as tell:
-        return with_repositories(home, spec, tell, weights, data)
+        return with_repositories(home, spec, tell, read_block, weights, data)

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from flows.billing.price_file import check_prices
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.home import Home
 from flows.run.repositories import with_repositories
 from ops.preflight.home_folder import check_folder
@@ -75,7 +76,7 @@ def check_before_start(
     from ops.integrations.apprise_notifier import AppriseNotifier
     from yatt_core.datasets.sources import first_prompts
 
-    spec = with_repositories(home, spec, weights=False)
+    spec = with_repositories(home, spec, read_block=read_block, weights=False)
     problems = Problems()
     trials = list[Trial]()
     warnings = list[str]()
@@ -201,7 +202,6 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
 
 def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = None) -> None:
     """Notes reward functions, methods of the user, judges, placement policies, tools and callbacks that do not exist."""
-    from flows.prefect_io.secret_blocks import read_block
     from flows.run.callbacks import find_callbacks
     from yatt_core.engines.train.base.own_methods import try_methods, verify_methods
     from yatt_core.input_building.judge_models import check_before_start as check_judges

@@ -237,6 +237,19 @@ def test_without_weights_a_model_has_its_sizes_and_takes_no_space(place: Place, 
     assert place.settle(of_model(), weights=False) == place.settle(of_model())
 
 
+def test_what_was_checked_without_weights_is_fetched_whole_at_the_same_commit(
+    place: Place, model_files: dict[str, bytes]
+) -> None:
+    checked = place.settle(of_model(), weights=False)
+    place.hub.repositories["model", MODEL].commit({**model_files, "config.json": b"{}"})
+    whole = model_of(place.settle(checked))
+    assert whole.pinned is not None
+    assert model_of(checked).pinned is not None
+    assert whole.pinned.commit == model_of(checked).pinned.commit
+    assert (Path(whole.path) / "model.safetensors").read_bytes() == model_files["model.safetensors"]
+    assert place.settle(checked, weights=False) is checked
+
+
 def test_a_model_of_pickles_is_refused(place: Place, model_files: dict[str, bytes]) -> None:
     only = {name: data for name, data in model_files.items() if name != "model.safetensors"}
     place.hub.add("model", "org/pickled", only)

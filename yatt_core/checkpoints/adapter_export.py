@@ -14,10 +14,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from yatt_core import durable
-from yatt_core.checkpoints.contents import ADAPTERS, open_tensors
+from yatt_core.checkpoints.contents import ADAPTER, ADAPTERS, open_tensors
 from yatt_core.checkpoints.export import ORIGIN, Exported, require_free
 from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
-from yatt_core.engines.adapters import NAME
 from yatt_core.spec.sections.trainer import LoraSpec
 from yatt_core.wire.whole_files import sizes_of
 
@@ -61,7 +60,7 @@ def export_adapter(
 
 def _named(name: str) -> str:
     """Returns peft's name of a factor, which leaves out the name of the adapter."""
-    return f"{PREFIX}{name.replace(f'.{NAME}.weight', '.weight')}"
+    return f"{PREFIX}{name.replace(f'.{ADAPTER}.weight', '.weight')}"
 
 
 def _config(model: Path, lora: LoraSpec) -> dict[str, object]:

@@ -24,6 +24,8 @@ WEIGHTS, OPTIMIZER, ADAPTERS, CRITIC, CRITIC_OPTIMIZER, REFERENCE = (
     "critic_optimizer",
     "reference",
 )
+ADAPTER = "default"
+"""peft's name of the adapter that is trained, which is part of its tensors' names."""
 
 
 def open_tensors(checkpoint: Path, subfolder: str) -> PartFiles:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.checkpoints.contents import ADAPTER
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import stable_seed
 from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.trainer import LoraSpec
 
-NAME = "default"
-FIRST, SECOND = f".lora_A.{NAME}.weight", f".lora_B.{NAME}.weight"
+FIRST, SECOND = f".lora_A.{ADAPTER}.weight", f".lora_B.{ADAPTER}.weight"
 """What follows a matrix's name in its factors' names: the first is [rank, inputs], the second [outputs, rank]."""
 BASE, OWN = ".base_layer.", "."
 
@@ -42,7 +42,7 @@ def add_adapters(model: nn.Module, spec: LoraSpec, seed: int) -> None:
         raise ConfigurationError(f"trainer.lora.targets: {type(model).__name__} has no {missing[0]!r}")
     with torch.random.fork_rng(devices=[]), _placed_without_memory(model):
         torch.manual_seed(stable_seed("adapters", seed))
-        inject_adapter_in_model(config, model, NAME)
+        inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
 

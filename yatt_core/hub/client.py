@@ -143,7 +143,7 @@ class HubClient:
     @property
     def _api(self) -> Any:
         from huggingface_hub import HfApi
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
         return HfApi(endpoint=self.endpoint, token=self._sent)
@@ -153,6 +153,8 @@ class HubClient:
         """Turns the client's errors into ours; a gated repository first, since the client counts it as one not found."""
         from huggingface_hub import errors
 
+        # The base of the client's errors is another library's in each of its versions.
+        any_http_error: type[BaseException] = errors.HfHubHTTPError.__mro__[1]
         try:
             with asking_on_purpose():
                 yield
@@ -175,7 +177,7 @@ class HubClient:
             if isinstance(cause, errors.HfHubHTTPError):
                 raise self._refused(cause, what) from None
             raise self._unreachable(cause, what) from None
-        except errors.HTTPError as error:
+        except any_http_error as error:
             raise self._unreachable(error, what) from None
         except OSError as error:
             raise InfrastructureError(f"{self.place}: {what} cannot be fetched: {error.strerror or error}") from None

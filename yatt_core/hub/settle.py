@@ -67,9 +67,12 @@ def repositories(spec: SpecModel) -> list[tuple[Place, Repository]]:
     return list(_below(spec, ()))
 
 
-def is_settled(repository: Repository) -> bool:
-    """Returns True if the files of a repository were fetched on this machine and are there."""
-    if repository.pinned is None or not _path_of(repository):
+def is_settled(repository: Repository, weights: bool = True) -> bool:
+    """Returns True if the files of a repository were fetched on this machine and are there.
+
+    weights: False if the tensors of a model may be left out.
+    """
+    if repository.pinned is None or not _path_of(repository) or (weights and _is_sketch(repository)):
         return False
     found = complete(Path(_path_of(repository)).parent)
     return found is not None and found.manifest == repository.pinned.manifest
@@ -83,13 +86,13 @@ def settled(spec: Section, settling: Settling) -> Section:
     Raises `ConfigurationError`, with the key, for what is not to be had, `InfrastructureError` for what may be had later.
     """
     found = [(place, each) for place, each in repositories(spec) if settling.data or not isinstance(each, HubSource)]
-    lacking = [(place, each) for place, each in found if not is_settled(each)]
+    lacking = [(place, each) for place, each in found if not is_settled(each, settling.weights)]
     if not lacking:
         return spec
     tree = spec.model_dump(mode="json")
     for place, repository in lacking:
         known = settled_repository(repository, ".".join(map(str, place)), settling)
-        node = tree
+        node: Any = tree
         for part in place[:-1]:
             node = node[part]
         node[place[-1]] = known.model_dump(mode="json")
@@ -115,7 +118,8 @@ def settled_repository(repository: Named, key: str, settling: Settling) -> Named
             wanted = _wanted(repository, client, commit, place)
             fetched = fetch(client, wanted, place, settling.tell, sketch=place.suffix == SKETCH)
         pinned = PinnedRevision(asked=repository.asked, commit=commit, manifest=fetched.manifest)
-        if repository.pinned is not None and place.suffix != SKETCH and repository.pinned.manifest != fetched.manifest:
+        whole = repository.pinned is not None and not _is_sketch(repository) and place.suffix != SKETCH
+        if whole and repository.pinned != pinned:
             raise DataError(f"{client.place}: the files of {commit} are others than those that were pinned")
     except YattError as error:
         raise type(error)(f"{key}: {error}") from None
@@ -178,8 +182,7 @@ def _place(repository: Repository, folder: Path, commit: str) -> Path:
     """Returns the folder for the files of a repository, which depends on what was asked for alone."""
     if repository.pinned is not None and _path_of(repository):
         stored = Path(_path_of(repository)).parent
-        if stored.suffix != SKETCH:
-            return stored
+        return stored.with_suffix("") if _is_sketch(repository) else stored
     if not isinstance(repository, HubSource):
         return folder / commit
     asked = repository.asked_of({**repository.model_dump(), "revision": commit})
@@ -209,6 +212,10 @@ def _card(client: HubClient, commit: str, sizes: dict[str, int], folder: Path) -
     durable.make_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".card-") as aside:
         return client.fetch(commit, CARD, Path(aside)).read_text(encoding="utf-8", errors="replace")
+
+
+def _is_sketch(repository: Repository) -> bool:
+    return Path(_path_of(repository)).parent.suffix == SKETCH
 
 
 def _path_of(repository: Repository) -> str:

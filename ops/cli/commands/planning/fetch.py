@@ -6,7 +6,7 @@ Consumes a spec. Fetches into the home folder; writes what is there as a table o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -60,7 +60,7 @@ def fetch(
         message(f"{spec} names nothing on the Hub")
 
 
-def _described(key: str, repository: Repository) -> dict[str, object]:
+def _described(key: str, repository: Repository) -> dict[str, Any]:
     """Returns what was fetched for a key of the spec."""
     from yatt_core.datasets.hub_folders import fetched_manifest
 

@@ -212,7 +212,7 @@ def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
         for role in made.demand.roles:
             tensors, runtime = role.at(total.stage), role.runtime.get(total.stage, 0)
             if tensors.total or runtime:
-                cells = [size(count) if (count := getattr(tensors, name)) else "" for name in TENSORS]
+                cells = [size(held) if (held := getattr(tensors, name)) else "" for name in TENSORS]
                 rows.append((total.stage, role.role, *cells, size(runtime), size(tensors.total + runtime)))
         used = total.tensors + total.runtime
         verdict = f"{size(total.short)} too much" if total.short else "fits"

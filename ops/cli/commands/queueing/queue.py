@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.completion import complete_run
+from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
 from ops.cli.people import named
@@ -120,11 +121,11 @@ def submit(
     if (spec is None) == (run is None) or (run is not None and overrides):
         raise ConfigurationError("expected either SPEC, with --set if need be, or --run RUN")
     if spec is not None:
-        checked = load_spec(spec, overrides or (), with_files=True)
+        checked = fetched(place.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
         checked_submission(place, checked, asked, owner)  # before the run exists
         for warning in check_before_start(place.folder, checked).warnings:
             message(f"warning: {warning}")
-        run = create_run(place, checked, by=owner)
+        run = create_run(place, fetched(place.folder, checked), by=owner)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run or "")
         submission = put(place, ledger, name, current_spec(ledger, name), asked, owner)
@@ -132,8 +133,8 @@ def submit(
     if output is Output.JSON:
         write_json({"run": name, **asdict(submission)})
         return
-    devices = "1 device" if submission.devices == 1 else f"{submission.devices} devices"
-    write(f"{name} waits for {devices} of {' or '.join(submission.pools)}")
+    held = "1 device" if submission.devices == 1 else f"{submission.devices} devices"
+    write(f"{name} waits for {held} of {' or '.join(submission.pools)}")
     if unserved:
         message("no scheduler is running; start one with `yatt up` or `yatt queue serve`")
 
