@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
         "yatt init --data train.parquet --model models/small-instruct",
         "yatt init runs/pairs --data data/ultrafeedback --split train_prefs --model models/small-instruct",
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
-        "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct",
+        "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct --here",
     )
     app.command(epilog=examples(*lines))(init)
 
@@ -82,6 +82,10 @@ def init(
         int | None,
         typer.Option(min=1, metavar="N", help="Training rows, where FILE counts in passes. Default: counted."),
     ] = None,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="Engines and devices of this machine, in place of FILE's: torch, to try it out."),
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Recognise what a data file means, and write a commented spec that runs on a model's folder.
@@ -112,10 +116,11 @@ def init(
             name=name,
             processes=processes,
             rows=rows,
+            here=here,
         )
         start(folder, wanted, output)
         return
-    for option, value in (("--peer", peer), ("--processes", processes), ("--rows", rows)):
+    for option, value in (("--peer", peer), ("--processes", processes), ("--rows", rows), ("--here", here or None)):
         if value is not None:
             raise ConfigurationError(
                 f"{option} {value}: it says more about a peer's configuration; name it with --from"
