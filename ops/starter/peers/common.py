@@ -14,11 +14,15 @@ from ops.starter.peers.draft import Draft
 from ops.starter.peers.files import REST
 from ops.starter.peers.places import Options, model_of
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.data import DataSpec
+from yatt_core.spec.sections.rollout import RolloutSpec
+from yatt_core.spec.sections.trainer import TorchTrainer
 
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SPEED = "it changes speed or memory, not what is learnt; YATT has settings of its own (docs/spec.md)"
 LAUNCH = "how the peer is started; YATT starts its own processes"
 MEMORY_ONLY = "where the peer keeps files; a run of YATT has a folder of its own"
+MICRO_BATCH = "trainer.engine.micro_batch_tokens"
 FIRST_STEP = (
     "it rises from 0 there, and from 1/{count} of the peak here: until its end it is 1/{count} of the peak higher"
 )
@@ -155,6 +159,33 @@ def decay(draft: Draft, key: str) -> None:
         draft.differs(key, "biases and norms are exempt there, and decay as all weights do here", to)
     else:
         draft.takes(key, to)
+
+
+def longest(draft: Draft) -> int:
+    """Returns the most tokens of a response with its prompt, by what is written so far."""
+    prompt = draft.tree.get("data", {}).get("max_prompt_tokens", DataSpec.model_fields["max_prompt_tokens"].default)
+    response = draft.tree.get("rollout", {}).get("max_new_tokens", RolloutSpec.model_fields["max_new_tokens"].default)
+    return int(prompt + response)
+
+
+def micro_batch(draft: Draft, key: str, tokens: int, why: str = "") -> None:
+    """Writes the tokens of a micro-batch, which has room for the longest response; they do not change what is learnt."""
+    room = longest(draft)
+    if tokens < room:
+        why = f"a response with its prompt may have {room} tokens, and a micro-batch has room for one"
+    draft.takes(key, {MICRO_BATCH: max(tokens, room)}, why)
+
+
+def room_for_one(draft: Draft) -> None:
+    """Writes larger micro-batches where the longest response would not fit into YATT's default."""
+    room, engine = longest(draft), draft.tree["trainer"]["engine"]
+    if engine.get("micro_batch_tokens", TorchTrainer.model_fields["micro_batch_tokens"].default) < room:
+        draft.write(MICRO_BATCH, room)
+        draft.notes(
+            "tokens of a micro-batch",
+            "any",
+            f"trainer.engine.micro_batch_tokens is {room}, so that one response has room",
+        )
 
 
 def tracking(draft: Draft, key: str, value: Any) -> None:

@@ -205,7 +205,7 @@ def engine(draft: Draft, devices: int, prefix: str) -> None:
     draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})
     if draft["train.dynamic_batch_enable"]:
         tokens = "train.max_tokens_per_gpu"
-        draft.takes(tokens, {"trainer.engine.micro_batch_tokens": draft.number(tokens, 1)})
+        common.micro_batch(draft, tokens, draft.number(tokens, 1))
         draft.takes("train.dynamic_batch_enable", {}, "micro-batches are of tokens in any case")
     if draft["ds.load_in_4bit"]:
         draft.refuse("ds.load_in_4bit", "YATT trains no quantised weights; leave it out")

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model
 from ops.starter.peers.files import read_peer_file
+from ops.starter.peers.here import on_this_machine
 from ops.starter.peers.places import Options
 from ops.starter.peers.programs import Program, named_program
 from ops.starter.peers.spec_text import spec_text
@@ -33,11 +34,11 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.hub.settle import Settling
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import load_spec
-from yatt_core.spec.sections.data import FileSource
+from yatt_core.spec.sections.data import Source
 from yatt_core.spec.sections.model import HubModel
 
 HELD_OUT_KEYS = ("held_out_path", "held_out_split")
-_SOURCE: TypeAdapter[Any] = TypeAdapter(FileSource)
+_SOURCE: TypeAdapter[Any] = TypeAdapter(Source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Wanted:
     rewards: functions of the user's own; `new` writes a file with one.
     processes: of the peer's run; rows: of the training data.
     settling: how a model of the Hub is fetched, with which rows are recognised; None to fetch nothing.
+    here: whether engines and devices are those of this machine, not of the file.
     """
 
     file: Path
@@ -65,6 +67,7 @@ class Wanted:
     processes: int | None = None
     rows: int | None = None
     settling: Settling | None = None
+    here: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
         found = tuple(_recognised(source, {}) for source in meaning.sources)
         options = replace(options, sources=found)
     translation = translate(program, said, place, replace(options, count_rows=_counting(wanted.rows)))
+    if wanted.here:
+        translation = on_this_machine(translation)
     tree = dict(translation.tree)
     if meaning is not None:
         given = [{} if wanted.data else source for source in tree["data"]["sources"]]

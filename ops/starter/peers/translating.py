@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ops.starter.peers import openrlhf, openrlhf_rows, trl_grpo, trl_rows, verl, verl_sft
+from ops.starter.peers import common, openrlhf, openrlhf_rows, trl_grpo, trl_rows, verl, verl_sft
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.entries import List, PeerFile, Verdict
 from ops.starter.peers.places import Options
@@ -70,5 +70,6 @@ def translate(program: Program, said: PeerFile, file: str, options: Options) -> 
     draft = Draft(file, program.label, said.entries, program.defaults, program.older)
     known = options if options.processes is not None else replace(options, processes=said.processes)
     _RULES[program.name](draft, known)
+    common.room_for_one(draft)
     tree = {key: draft.tree[key] for key in SECTIONS if key in draft.tree}
     return Translation(program, tree, draft.lists, draft.defaults)

@@ -257,8 +257,10 @@ def _engine(draft: Draft) -> None:
     _micro_batches(draft)
     _lora(draft)
     _vllm(draft, devices)
+    engine = draft.tree["trainer"]["engine"]
+    size = "data_parallel_size" if engine["kind"] == "megatron" else "ranks"
     for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
-        draft.takes(key, {}, f"{devices} devices")
+        draft.takes(key, {f"trainer.engine.{size}": engine[size]}, common.many(devices, "device"))
 
 
 def _fsdp(draft: Draft, devices: int) -> None:
@@ -305,7 +307,7 @@ def _micro_batches(draft: Draft) -> None:
     longest = draft.number("data.max_prompt_length", 1) + draft.number("data.max_response_length", 1)
     if draft.truth(dynamic):
         draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
-        draft.takes(tokens, {"trainer.engine.micro_batch_tokens": draft.number(tokens, 1)})
+        common.micro_batch(draft, tokens, draft.number(tokens, 1))
         draft.lacks(rows_key, "without effect beside use_dynamic_bsz")
         return
     for key in (dynamic, tokens):
@@ -313,7 +315,7 @@ def _micro_batches(draft: Draft) -> None:
     if draft[rows_key] is not None:
         count = draft.number(rows_key, 1)
         why = f"{count} responses of at most {longest} tokens with their prompts"
-        draft.takes(rows_key, {"trainer.engine.micro_batch_tokens": count * longest}, why)
+        common.micro_batch(draft, rows_key, count * longest, why)
 
 
 def _lora(draft: Draft) -> None:

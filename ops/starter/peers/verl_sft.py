@@ -74,13 +74,13 @@ def _engine(draft: Draft) -> None:
     draft.write("trainer.engine.kind", "fsdp2")
     draft.write("trainer.engine.ranks", devices)
     for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
-        draft.takes(key, {}, f"{devices} devices")
+        draft.takes(key, {"trainer.engine.ranks": devices}, common.many(devices, "device"))
     draft.takes("engine.dtype", {"trainer.engine.dtype": draft["engine.dtype"]})
     checkpointing = "model.enable_gradient_checkpointing"
     draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})
     tokens, dynamic = "data.max_token_len_per_gpu", "data.use_dynamic_bsz"
     if draft.truth(dynamic):
-        draft.takes(tokens, {"trainer.engine.micro_batch_tokens": draft.number(tokens, 1)})
+        common.micro_batch(draft, tokens, draft.number(tokens, 1))
         draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
     keys = ("model.lora_rank", "model.lora_alpha", "model.target_modules")
     if draft.number(keys[0]):

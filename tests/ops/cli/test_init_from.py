@@ -57,7 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_spec_of_an_example_passes_the_check(yatt: Yatt, files: Path, tmp_path: Path, example: Path) -> None:
     rows = files / f"{KINDS[example.stem.split('-')[1]]}.jsonl"
     launched = ["--processes", "8"] if example.stem.startswith("trl") or example.stem == "openrlhf-sft" else []
-    options = ["--data", str(rows), "--model", str(files / "model"), *launched]
+    options = ["--data", str(rows), "--model", str(files / "model"), "--here", *launched]
+    if example.stem == "openrlhf-ppo":  # its reward model is on the Hub
+        options += ["--reward", "exact_match"]
     answer = yatt("init", str(tmp_path / "new"), "--from", str(example), *options, "-o", "json")
     assert answer.code == 0, answer.err
     checked = yatt("check", answer.document["spec"], "-o", "json")
@@ -70,14 +72,14 @@ def test_the_lists_are_said_and_written(yatt: Yatt, files: Path, tmp_path: Path)
     assert answer.code == 0, answer.err
     assert "wrote " in answer.out and "next: yatt check" in answer.out
     assert "20 keys of OpenRLHF 0.11.2 (openrlhf-sft)" in answer.err
-    assert "line 12: train.max_epochs = 1 -> iterations: 1 (1 pass over the rows)" in answer.err
+    assert "line 16: train.max_epochs = 1 -> iterations: 1 (1 pass over the rows)" in answer.err
     assert "defaults of OpenRLHF 0.11.2 that the file leaves unsaid, and that are not YATT's" in answer.err
     text = (tmp_path / "new" / "mine.yaml").read_text()
     assert "wandb_token" not in text + answer.out + answer.err and "(not shown)" in answer.err
     assert "learning_rate: 5.0e-06" in text and "# adam.lr" in text and "# default: lr_scheduler" in text
     written = yatt("init", str(tmp_path / "json"), *words, "--data", str(files / "chats.jsonl"), "-o", "json").document
     assert sum(len(written[name]) for name in LISTS) == 20
-    assert {"key": "adam.lr", "line": 15, "value": 5e-06}.items() <= {
+    assert {"key": "adam.lr", "line": 19, "value": 5e-06}.items() <= {
         key: value for entry in written["taken"] if entry["key"] == "adam.lr" for key, value in entry.items()
     }.items()
 

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         "yatt init runs/math --data openai/gsm8k --subset main --model Qwen/Qwen3-0.6B",
         "yatt init runs/pairs --data data/ultrafeedback --split train_prefs --model models/small-instruct",
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
-        "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct",
+        "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct --here",
     )
     app.command(epilog=examples(*lines))(init)
 
@@ -89,6 +89,10 @@ def init(
         int | None,
         typer.Option(min=1, metavar="N", help="Training rows, where FILE counts in passes. Default: counted."),
     ] = None,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="Engines and devices of this machine, in place of FILE's: torch, to try it out."),
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Recognise what a data file means, and write a commented spec that runs on a model's folder.
@@ -125,11 +129,12 @@ def init(
             name=name,
             processes=processes,
             rows=rows,
+            here=here,
             settling=Settling(place),
         )
         start(folder, wanted, output)
         return
-    _refuse_without_file(peer, processes, rows)
+    _refuse_without_file(peer, processes, rows, here)
     asks = sys.stdin.isatty() and output is Output.TEXT
     if reward and objective not in (None, RL):
         raise ConfigurationError(
@@ -171,11 +176,11 @@ def init(
     write(f"then: yatt train {command}")
 
 
-def _refuse_without_file(peer: str | None, processes: int | None, rows: int | None) -> None:
+def _refuse_without_file(peer: str | None, processes: int | None, rows: int | None, here: bool) -> None:
     """Raises `ConfigurationError` for options that say more about a peer's file, which is not named."""
     from yatt_core.errors import ConfigurationError
 
-    for option, value in (("--peer", peer), ("--processes", processes), ("--rows", rows)):
+    for option, value in (("--peer", peer), ("--processes", processes), ("--rows", rows), ("--here", here or None)):
         if value is not None:
             raise ConfigurationError(
                 f"{option} {value}: it says more about a peer's configuration; name it with --from"
