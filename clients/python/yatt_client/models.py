@@ -136,18 +136,7 @@ class BranchNode(TypedDict):
     forks: list[dict[str, Any]]
 
 
-class Change_Input(TypedDict):
-    """A request to change settings, from the next iteration on.
-
-    overrides: changes to the spec, each as KEY=VALUE.
-    discard: samples of the open iteration that were made with the old values are discarded.
-    """
-
-    overrides: list[str]
-    discard: NotRequired[bool]
-
-
-class Change_Output(TypedDict):
+class Change(TypedDict):
     """An instance's change to another role.
 
     how: `start` (it joins the iteration late), `empty` (it had no sequences), `migrate` (its sequences were moved to
@@ -534,7 +523,7 @@ class Explanation(TypedDict):
     error: float | None
     judging_s: float | None
     seconds: dict[str, float]
-    changes: list[Change_Output]
+    changes: list[Change]
     moves: dict[str, int]
     roles: list[RoleUse]
     idle_fraction: float | None
@@ -1315,6 +1304,17 @@ class SeriesView(TypedDict):
     low: list[float]
     high: list[float]
     mean: list[float]
+
+
+class SettingsChange(TypedDict):
+    """A request to change settings, from the next iteration on.
+
+    overrides: changes to the spec, each as KEY=VALUE.
+    discard: samples of the open iteration that were made with the old values are discarded.
+    """
+
+    overrides: list[str]
+    discard: NotRequired[bool]
 
 
 class SharedPrompt(TypedDict):
