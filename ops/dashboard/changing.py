@@ -46,7 +46,7 @@ class Fork(Body):
     branch: Whole | None = None
 
 
-class Change(Body):
+class SettingsChange(Body):
     """A request to change settings, from the next iteration on.
 
     overrides: changes to the spec, each as KEY=VALUE.
@@ -67,7 +67,7 @@ def fork(served: Served, person: Operator, run_id: RunId, asked: Fork) -> Done:
 
 
 @router.post("/settings")
-def change(served: Served, person: Operator, run_id: RunId, asked: Change) -> Done:
+def change(served: Served, person: Operator, run_id: RunId, asked: SettingsChange) -> Done:
     """Changes settings of a run without a driver, as a new revision of its spec. The run is not resumed."""
     served.drivers.require_idle(served.ledger, run_id)
     wanted = replace(_asked(person, run_id, asked.overrides), act="revise", discard=asked.discard)

@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def count(number: int) -> str:
+def large_number(number: int) -> str:
     """Formats a large number with three significant digits, such as 7.62 B, 124 M or 99.9 k."""
     for unit, value in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= value:

@@ -318,6 +318,18 @@ class Decisions(TypedDict):
     next: int | None
 
 
+class Delete(TypedDict):
+    """A request to delete a run.
+
+    begun: it may have begun: its results are deleted for good.
+    promoted: its checkpoints may have aliases in the registry.
+    """
+
+    reason: NotRequired[str]
+    begun: NotRequired[bool]
+    promoted: NotRequired[bool]
+
+
 class Deleted(TypedDict):
     """A deleted run.
 
@@ -547,6 +559,21 @@ class Faults(TypedDict):
     next: int | None
 
 
+class Fork(TypedDict):
+    """A request for a run that begins after an iteration of this one.
+
+    at: the iteration.
+    overrides: changes to the spec, each as KEY=VALUE.
+    name: the new run's; empty: that in the spec.
+    branch: the branch to fork from; None: the current one.
+    """
+
+    at: int
+    overrides: NotRequired[list[str]]
+    name: NotRequired[str]
+    branch: NotRequired[int | None]
+
+
 class Gantt(TypedDict):
     """The roles of each instance over time.
 
@@ -675,6 +702,7 @@ class Lineage(TypedDict):
     branches: all branches of the run.
     merge: for the run of a merged model: soup, preference, alpha, and the parents with their coefficients; else None.
     merged_into: runs of merged models of which this run is a parent.
+    origins: the exported checkpoints from which the initial model came, the nearest first.
     """
 
     run: str
@@ -693,6 +721,7 @@ class Lineage(TypedDict):
     branches: list[BranchNode]
     merge: dict[str, Any] | None
     merged_into: list[str]
+    origins: list[Origin]
 
 
 class LineageView(TypedDict):
@@ -859,6 +888,22 @@ class OpenPhase(TypedDict):
     iteration: int
     number: int
     since_at: int
+
+
+class Origin(TypedDict):
+    """An exported checkpoint with whose weights a run began.
+
+    folder: the exported model.
+    known: whether the run of this id in this ledger has this checkpoint; otherwise it belongs to another ledger, or was deleted.
+    """
+
+    folder: str
+    run: str
+    branch: int
+    iteration: int
+    weights_digest: str
+    spec_digest: str
+    known: bool
 
 
 class PairedComparison(TypedDict):
@@ -1259,6 +1304,17 @@ class SeriesView(TypedDict):
     low: list[float]
     high: list[float]
     mean: list[float]
+
+
+class SettingsChange(TypedDict):
+    """A request to change settings, from the next iteration on.
+
+    overrides: changes to the spec, each as KEY=VALUE.
+    discard: samples of the open iteration that were made with the old values are discarded.
+    """
+
+    overrides: list[str]
+    discard: NotRequired[bool]
 
 
 class SharedPrompt(TypedDict):

@@ -420,9 +420,18 @@ class Operations(Transport):
         )
         return found
 
-    def delete(self, run_id: str, *, reason: str | None = None) -> Deleted:
-        """Deletes a run that never began: its rows, folder, objects and MLflow runs. The ledger keeps a record of it."""
-        found: Deleted = self.call("POST", f"/api/v1/runs/{segment(run_id)}/delete", body={"reason": reason})
+    def delete(
+        self, run_id: str, *, reason: str | None = None, begun: bool | None = None, promoted: bool | None = None
+    ) -> Deleted:
+        """Deletes a run: its rows, folder, objects and MLflow runs. The ledger keeps a record of it.
+
+        One that has begun is deleted only if `begun` says so, and nothing depends on it.
+        """
+        found: Deleted = self.call(
+            "POST",
+            f"/api/v1/runs/{segment(run_id)}/delete",
+            body={"reason": reason, "begun": begun, "promoted": promoted},
+        )
         return found
 
     def verify(self, run_id: str, iteration: int, *, branch: int | None = None, term: int | None = None) -> Verified:
@@ -471,4 +480,28 @@ class Operations(Transport):
     def list_specs(self) -> list[str]:
         """Lists the files in the home's folder `specs`."""
         found: list[str] = self.call("GET", "/api/v1/specs")
+        return found
+
+    def fork(
+        self,
+        run_id: str,
+        *,
+        at: int,
+        overrides: list[str] | None = None,
+        name: str | None = None,
+        branch: int | None = None,
+    ) -> Done:
+        """Creates a fork. It is not started; that takes a separate request."""
+        found: Done = self.call(
+            "POST",
+            f"/api/v1/runs/{segment(run_id)}/fork",
+            body={"at": at, "overrides": overrides, "name": name, "branch": branch},
+        )
+        return found
+
+    def change(self, run_id: str, *, overrides: list[str], discard: bool | None = None) -> Done:
+        """Changes settings of a run without a driver, as a new revision of its spec. The run is not resumed."""
+        found: Done = self.call(
+            "POST", f"/api/v1/runs/{segment(run_id)}/settings", body={"overrides": overrides, "discard": discard}
+        )
         return found

@@ -155,8 +155,8 @@ class ForkForm(Lines, changing.Fork):
     """The form of `Fork`."""
 
 
-class ChangeForm(Lines, changing.Change):
-    """The form of `Change`."""
+class SettingsForm(Lines, changing.SettingsChange):
+    """The form of `SettingsChange`."""
 
 
 @router.post("/runs/{run_id}/fork")
@@ -166,7 +166,9 @@ def fork(served: Served, person: Operator, run_id: RunId, asked: Annotated[ForkF
 
 
 @router.post("/runs/{run_id}/settings")
-def change_settings(served: Served, person: Operator, run_id: RunId, asked: Annotated[ChangeForm, Form()]) -> Response:
+def change_settings(
+    served: Served, person: Operator, run_id: RunId, asked: Annotated[SettingsForm, Form()]
+) -> Response:
     """Changes settings."""
     changing.change(served, person, run_id, asked)
     return redirect_after(run_id, "settings", "spec")

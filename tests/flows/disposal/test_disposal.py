@@ -105,7 +105,7 @@ def test_a_run_that_has_begun_is_deleted_with_a_record_of_what_it_was(home: Home
 
 
 def test_forks_and_sweeps_are_deleted_together_only(home: Home, run: str, tmp_path: Path) -> None:
-    tags = [f"tracking.tags.sweep={run}", "tracking.tags.sweep_member=1"]
+    tags = [f"tracking.tags.sweep={run}", "tracking.tags.sweep_member=trial"]
     trial = fork(home, run, 2, tags).run
     told = Told(tmp_path / "told")
     with Ledger.open(home.ledger) as ledger:
@@ -120,7 +120,7 @@ def test_forks_and_sweeps_are_deleted_together_only(home: Home, run: str, tmp_pa
     for name in ordered:
         assert delete_run(home, name, "ann", "", told, begun=True).left == ()
     with Ledger.open(home.ledger) as ledger:
-        assert ledger.runs.list() == []
+        assert not ledger.runs.list()
 
 
 def test_aliases_and_files_that_others_name_are_said(home: Home, run: str) -> None:

@@ -185,6 +185,7 @@ def test_the_start_of_a_fork_is_a_start(story: Story) -> None:
     """The creation of a fork takes its lease; its first driver restores the parent's checkpoint and replays its updates."""
     story.ledger.leases.release(story.ledger.leases.acquire(story.run, holder("yatt fork"), 10))
     story.start(30, restored=0, replayed=2, replay_seconds=20.0)
+    story.ledger.commits.commit(story.fence, commit_of(0))
     story.iteration(1)
     story.end()
     story.start(4, restored=1, replayed=0, replay_seconds=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,9 @@ from flows.run.home import Home
 from flows.run.results import run_results
 from ops.presentation import run_summary
 from ops.presentation.run_summary import mlflow_command, print_summary
+from tests.engines.train.preferred import KINDS, preferred_spec
 from tests.ops.seeding import commit_of, seed_run, toy_spec
-from yatt_core.spec.objective import DpoObjective
 from yatt_core.spec.sections.model import SftSpec
-from yatt_core.spec.sections.tracking import TrackingSpec
 
 
 def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -50,10 +50,12 @@ def test_sft_is_named_where_the_spec_has_it(home: Home, capsys: pytest.CaptureFi
     assert "held-out accuracy 0.250 after SFT, now 0.500" in text and "of which SFT 3.5 s" in text
 
 
-def test_a_run_that_samples_nothing_and_tells_no_tracker(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = {"objective": DpoObjective(), "tracking": TrackingSpec(enabled=False)}
-    text = closing_words(home, seed_run(home, spec=toy_spec().model_copy(update=changes)), capsys)
-    assert "yatt evaluate toy-1" in text
+def test_a_run_that_samples_nothing_and_tells_no_tracker(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = preferred_spec(tmp_path / "rows", KINDS["dpo"], rows=60, tracking={"enabled": False})
+    text = closing_words(home, seed_run(home, spec=spec), capsys)
+    assert "yatt evaluate preferred-1" in text
     assert "rollouts" not in text and "MLflow" not in text and "mlflow.db" not in text
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ops.dashboard.pages.templating import evidence
-from ops.presentation.words import count
+from ops.presentation.words import large_number
 
 
 @pytest.mark.parametrize(
     ("number", "said"), [(7_615_616_512, "7.62 B"), (124_000_000, "124 M"), (99_900, "99.9 k"), (12, "12")]
 )
 def test_counts_have_a_fitting_unit(number: int, said: str) -> None:
-    assert count(number) == said
+    assert large_number(number) == said
 
 
 def test_evidence_is_written_without_the_marks_of_a_language() -> None:

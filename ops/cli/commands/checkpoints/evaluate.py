@@ -22,7 +22,7 @@ from ops.cli.commands.checkpoints.answering import (
     weights_of,
 )
 from ops.cli.commands.checkpoints.following import follow as follow_run
-from ops.cli.commands.checkpoints.rows import refuse_sampling, row_lines, row_report
+from ops.cli.commands.checkpoints.rows import refuse_model, refuse_sampling, row_lines, row_report
 from ops.cli.commands.checkpoints.suites import evaluate_suite, refuse_with_suite
 from ops.cli.lookup import opened_checkpoint, opened_run
 from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
@@ -107,6 +107,8 @@ def evaluate(
     chosen = {key: value for key, value in given.items() if value is not None}
     if not spec.samples_responses:
         refuse_sampling(name, spec, [*(["--greedy"] if greedy else []), *([_options(chosen)] if chosen else [])])
+        if row is None:
+            refuse_model(spec)
         what = str(model) if row is None else f"iteration {row.iteration}"
         message(f"evaluating {what} on the held-out rows")
         _write(row_report(place, name, spec, row, model), output, lambda report: row_lines(f"{name}, {what}", report))

@@ -35,12 +35,23 @@ def refuse_sampling(run: str, spec: RunSpec, options: Sequence[str]) -> None:
         )
 
 
+def refuse_model(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` if an objective cannot measure a model folder, which has neither a reference nor a head."""
+    assert spec.objective is not None, "a run without an objective samples responses"
+    if spec.keeps_reference or spec.trains_reward_model:
+        lacking = "reference" if spec.keeps_reference else "head"
+        raise ConfigurationError(
+            f"--model: objective.kind {spec.objective.kind} is measured with the run's {lacking}, which only the run's "
+            "checkpoints have; expected --iteration, or neither for the newest checkpoint"
+        )
+
+
 def row_report(place: Home, run: str, spec: RunSpec, row: CheckpointRow | None, model: Path | None) -> dict[str, Any]:
     """Returns the JSON document: the number of held-out rows, and the objective's figures on them by name.
 
     row: the checkpoint; None for a model folder, which is then given.
 
-    Raises `ConfigurationError` for a model folder that the objective cannot measure, and `DataError` for damage.
+    Raises `DataError` for damage.
     """
     from yatt_core.evaluation.row_figures import row_figures
 
@@ -103,13 +114,7 @@ def _of_model(place: Home, run: str, spec: RunSpec, model: Path | None) -> RowsR
     from yatt_core.protocols.engines import RankContext
     from yatt_core.protocols.receipts import RowsTask
 
-    assert model is not None and spec.objective is not None
-    if spec.keeps_reference or spec.trains_reward_model:
-        lacking = "reference" if spec.keeps_reference else "head"
-        raise ConfigurationError(
-            f"--model: objective.kind {spec.objective.kind} is measured with the run's {lacking}, which only the run's "
-            "checkpoints have; expected --iteration, or neither for the newest checkpoint"
-        )
+    assert model is not None, "the caller has a checkpoint or a model"
     folder = place.run_folder(run)
     engine = build_train_engine(_alone(spec), RankContext(folder, folder / INPUTS, str(model.resolve()), 0))
     engine.connect(0, 1, "")

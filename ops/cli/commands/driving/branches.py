@@ -178,10 +178,10 @@ def _print_lineage(found: Lineage) -> None:
         parents = [[each[name] for name in PARENT] for each in found.merge["parents"]]
         write_table(PARENT, parents, f"merged from {found.merge['soup']}")
     if found.origins:
-        origins = [
+        models = [
             (each.run, each.iteration, each.weights_digest[:16], _known(each), each.folder) for each in found.origins
         ]
-        write_table(("model from run", "iteration", "weights", "in this ledger", "folder"), origins)
+        write_table(("model from run", "iteration", "weights", "in this ledger", "folder"), models)
     if found.merged_into:
         write(f"merged into {', '.join(found.merged_into)}")
     if found.drift:

@@ -17,7 +17,7 @@ from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import write, write_json, write_table
-from ops.presentation.words import count, duration, size
+from ops.presentation.words import duration, large_number, size
 
 if TYPE_CHECKING:
     from yatt_core.planning.assumptions import Assumptions
@@ -139,7 +139,7 @@ def print_plan(made: RunPlan) -> None:
     """Writes the plan as tables."""
     shape, demand = made.roles.policy, made.demand
     write(
-        f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {count(shape.parameters)} parameters"
+        f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {large_number(shape.parameters)} parameters"
     )
     write(_verdict(made))
     write("")

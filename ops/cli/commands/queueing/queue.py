@@ -133,8 +133,8 @@ def submit(
     if output is Output.JSON:
         write_json({"run": name, **asdict(submission)})
         return
-    held = "1 device" if submission.devices == 1 else f"{submission.devices} devices"
-    write(f"{name} waits for {held} of {' or '.join(submission.pools)}")
+    wanted = "1 device" if submission.devices == 1 else f"{submission.devices} devices"
+    write(f"{name} waits for {wanted} of {' or '.join(submission.pools)}")
     if unserved:
         message("no scheduler is running; start one with `yatt up` or `yatt queue serve`")
 
