@@ -60,7 +60,7 @@ def _deadline(spec: RunSpec) -> Iterator[str]:
 
 
 def _random_weights(spec: RunSpec) -> Iterator[str]:
-    """A policy of random weights writes random tokens: without demonstrations, it hardly ever earns a reward to learn from."""
+    """Yields a remark on a policy of random weights without demonstrations: it hardly ever earns a reward to learn from."""
     if isinstance(spec.model, ModelFromConfig) and not spec.virtual and spec.samples_responses and spec.sft is None:
         yield (
             "model: from_config begins with random weights, which cannot answer anything, and sft is null: rewards will hardly "

@@ -120,7 +120,7 @@ def test_what_is_wrong_ends_with_2_and_writes_nothing(yatt: Yatt, files: Path, t
         ("--from", example, *known, "--peer", "trl"): "--peer trl: unknown; expected one of verl-ppo",
         ("--from", example, *known, "--peer", "trl-sft"): "leave --peer out",
         ("--from", example, *known, "--objective", "dpo"): "leave --objective out",
-        ("--from", example, "--data", str(files / "pairs.jsonl"), "--processes", "1"): "name one with --model",
+        ("--from", example, "--data", str(files / "pairs.jsonl"), "--processes", "1"): "never been fetched here",
         ("--from", str(EXAMPLES / "verl-grpo.sh"), "--model", str(files / "model")): "--rows",
         (
             "--from",

@@ -33,7 +33,7 @@ def upgrade(
     """
     from db.ledger import Ledger
     from flows.run.home import Home
-    from ops.queries.upgrade import pending_changes
+    from ops.preflight.upgrade import pending_changes
 
     place = Home.locate(home)
     changes = pending_changes(place)

@@ -12,7 +12,7 @@ import pytest
 from db.core.migrate import HEAD
 from flows.run.home import Home
 from ops.preflight.home_folder import ledger_file
-from ops.queries.upgrade import pending_changes
+from ops.preflight.upgrade import pending_changes
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
