@@ -77,7 +77,6 @@ def run_session(
     if window is None:
         check_surroundings(find_server)
     run, spec = load_run(home, name)
-    require_repositories(home.folder, home.run_folder(run), spec, read_block)
     if window is None:
         check_own_server(find_server, run, home.run_folder(run))
     check_prices(home, spec)
@@ -116,6 +115,7 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
 
     def start() -> Outcome:
         if not session.store_is_ready:
+            require_repositories(session.context.home.folder, session.context.folder, session.context.spec, read_block)
             _settle(session.context.ledger, session.context.run, session.context.spec, session.context.folder)
             session.store_is_ready = True
         services.choose_server()

@@ -15,21 +15,25 @@ from flows.run.repositories import with_repositories
 from flows.run.trackers import for_trackers
 from yatt_core import durable
 from yatt_core.code_files import settle_code
+from yatt_core.secret_references import BlockReader
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.storage.run_store import NoStore
 
 
-def create_run(home: Home, spec: RunSpec, copies: Path | None = None, by: str = "") -> str:
+def create_run(
+    home: Home, spec: RunSpec, copies: Path | None = None, by: str = "", read_block: BlockReader | None = None
+) -> str:
     """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id.
 
     What its spec names on the Hub is fetched first, so that the run names commits.
 
     copies: folder of another run from which to copy reward files; by default they are read where the spec names them.
     by: who creates it, for the audit chain.
+    read_block: reads a Prefect block, for the token of a repository that is in one.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
-    spec = with_repositories(home.folder, spec)
+    spec = with_repositories(home.folder, spec, read_block=read_block, contents=True)
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
         run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations, by=by).id

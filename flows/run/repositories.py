@@ -21,19 +21,31 @@ def with_repositories(
     read_block: BlockReader | None = None,
     weights: bool = True,
     data: bool = True,
+    contents: bool = False,
+    fetches: bool = True,
 ) -> Section:
     """Returns a spec, of a run or of a suite, with the commit and folder of each repository that it names.
 
-    read_block, weights, data: as for `Settling`.
+    read_block, weights, data, contents, fetches: as for `Settling`.
 
     Raises as `settled` does.
     """
     if not repositories(spec):
         return spec
-    return settled(spec, Settling(home, tell, read_block, weights, data))
+    settling = Settling(
+        home=home,
+        tell=tell,
+        read_block=read_block,
+        weights=weights,
+        data=data,
+        contents=contents,
+        fetches=fetches,
+    )
+    return settled(spec, settling)
 
 
 def require_repositories(home: Path, run_folder: Path, spec: RunSpec, read_block: BlockReader) -> None:
     """Fetches what a run was created with and this machine no longer has: its models and, until they are read, its data."""
-    begun = (run_folder / INPUTS / MANIFEST).exists()
-    with_repositories(home, spec, read_block=read_block, data=not begun)
+    if repositories(spec):
+        begun = (run_folder / INPUTS / MANIFEST).exists()
+        settled(spec, Settling(home=home, read_block=read_block, data=not begun, fixed=True))

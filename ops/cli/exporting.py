@@ -20,9 +20,14 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.materialise import initial_model
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
+from yatt_core.models.config_file import read_config
 from yatt_core.spec import RunSpec
 
 EXPORTS = "exports"
+UNPADDED = (
+    "its tokenizer has no token for padding that no text has, so that transformers classifies one row at a time; add one to "
+    "classify several"
+)
 COMPARED = 64
 """Number of held-out tasks on which tokenizers are compared."""
 
@@ -32,7 +37,8 @@ class RunExport:
     """An exported checkpoint.
 
     written: what the folder contains.
-    warning: how transformers' AutoTokenizer differs from the run's tokenizer on its prompts; None if it does not.
+    warning: how transformers' AutoTokenizer differs from the run's tokenizer on its prompts, and what others lack; None if
+        there is nothing.
     """
 
     run: str
@@ -75,7 +81,9 @@ def export_checkpoint(
         advance=progress(row.iteration),
         reward_model=spec.trains_reward_model,
     )
-    warning = tokenizer_difference(target, _some_prompts(spec, home.run_folder(row.run)))
+    differs = tokenizer_difference(target, _some_prompts(spec, home.run_folder(row.run)))
+    unpadded = UNPADDED if spec.trains_reward_model and read_config(target).get("pad_token_id") is None else None
+    warning = "; ".join(filter(None, (differs, unpadded))) or None
     return RunExport(name, row.iteration, target, written, warning)
 
 
@@ -96,5 +104,6 @@ def export_run_adapter(
 
 def _some_prompts(spec: RunSpec, folder: Path) -> list[str]:
     """Returns texts of the run on which tokenizers are compared: questions that are held out, and their answers."""
-    held_out = Inputs.open(folder / INPUTS, spec).held_out[:COMPARED]
-    return [text for prompt in held_out for text in (prompt.text, prompt.answer) if text]
+    inputs = Inputs.open(folder / INPUTS, spec)
+    prompts = inputs.held_out[:COMPARED] or inputs.probe[:COMPARED]
+    return [text for prompt in prompts for text in (prompt.text, prompt.answer) if text]

@@ -18,7 +18,7 @@ from yatt_core.spec.sections.model import HubModel
 
 def names_repository(given: Path) -> bool:
     """Returns True if what was given is no path of this machine, but can be the name of a repository."""
-    return not given.exists() and is_repository(str(given))
+    return not given.exists() and not Path(given.parts[0]).is_dir() and is_repository(str(given))
 
 
 def hub_model(model: HubModel, settling: Settling) -> HubModel:

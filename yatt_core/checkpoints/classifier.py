@@ -37,7 +37,7 @@ class AsClassifier:
 def classifier_config(config: Mapping[str, Any], pad: int | None) -> dict[str, Any]:
     """Returns the config of a causal language model as that of a classifier with one output.
 
-    pad: the token that fills up shorter rows, without which transformers classifies no two rows at once.
+    pad: the token that fills up shorter rows, without which transformers classifies no two rows at once; None if there is none.
     """
     named = [name.replace(CAUSAL, CLASSIFIER) for name in config.get("architectures") or ()]
     labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}

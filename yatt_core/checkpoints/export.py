@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SPELLED = {"float32": "F32", "bfloat16": "BF16"}
 
 FloatName = Literal["float32", "bfloat16"]
+_RESERVED = re.compile(r"pad|reserved|unused", re.IGNORECASE)
+"""What is in the names of tokens that no text has."""
 _SPELLED_NAMES: tuple[tuple[FloatName, str], ...] = (("float32", "F32"), ("bfloat16", "BF16"))
 
 
@@ -121,7 +124,7 @@ def export_model(
         named = _dtype_name(tensors.kinds, sizes)
         config = read_config(model)
         if reward_model:
-            config = classifier_config(config, _with_padding(partial, config.get("pad_token_id")))
+            config = classifier_config(config, _with_padding(partial))
         durable.write_json(partial / CONFIG, _config_with(config, named))
         durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": named})
         for path in partial.rglob("*"):
@@ -154,16 +157,28 @@ def dtype_of_model(model: Path) -> FloatName:
     return next((name for name, kind in _SPELLED_NAMES if kind == most), "float32")
 
 
-def _with_padding(folder: Path, pad: int | None) -> int | None:
-    """Names a token that fills up shorter rows in an exported tokenizer that has none; returns its id."""
+def _with_padding(folder: Path) -> int | None:
+    """Returns the token that fills up shorter rows, the same for config and tokenizer; None if there is none that is safe.
+
+    A classifier reads its score at the last token that is not padding, so that a token with which rows end, or that occurs in
+    texts, is none. A tokenizer without a padding token is given one that its makers have reserved.
+    """
     tokenizer = load_tokenizer(folder)
-    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
-        path = folder / TOKENIZER_CONFIG
-        written = json.loads(path.read_text(encoding="utf-8"))
-        written["pad_token"] = tokenizer.eos_token
-        path.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        return pad if pad is not None else int(tokenizer.eos_token_id)
-    return pad if pad is not None else tokenizer.pad_token_id
+    if tokenizer.pad_token_id not in (None, tokenizer.eos_token_id):
+        return int(tokenizer.pad_token_id)
+    template = str(tokenizer.chat_template or "")
+    reserved = sorted(
+        token
+        for token in tokenizer.get_added_vocab()
+        if _RESERVED.search(token) and token not in template and token != tokenizer.eos_token
+    )
+    path = folder / TOKENIZER_CONFIG
+    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not reserved:
+        return None
+    written["pad_token"] = reserved[0]
+    path.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return int(tokenizer.convert_tokens_to_ids(reserved[0]))
 
 
 def _dtype_of(kind: str) -> torch.dtype:

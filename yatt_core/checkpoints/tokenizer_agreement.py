@@ -13,6 +13,9 @@ from pathlib import Path
 from yatt_core.models.loading import quiet_transformers
 from yatt_core.models.tokenizer import load_tokenizer
 
+CANNOT = (ValueError, OSError, LookupError, ImportError, AttributeError, TypeError, RuntimeError)
+"""What the classes of transformers raise for files that do not suit them."""
+
 
 def tokenizer_difference(folder: Path, texts: Sequence[str]) -> str | None:
     """Returns how AutoTokenizer differs from the run's tokenizer on texts; None if it gives the same tokens."""
@@ -20,8 +23,8 @@ def tokenizer_difference(folder: Path, texts: Sequence[str]) -> str | None:
     own = load_tokenizer(folder)
     try:
         other = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
-        return f"AutoTokenizer cannot read it: {error}"
+    except CANNOT as error:
+        return f"AutoTokenizer cannot read it: {type(error).__name__}: {str(error).strip():.300}"
     different = [text for text in texts if own(text)["input_ids"] != other(text)["input_ids"]]
     if not different:
         return None

@@ -27,7 +27,7 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError,
 from yatt_core.file_lock import file_lock
 from yatt_core.hub.client import HubClient
 from yatt_core.hub.files import HubFile, is_weights
-from yatt_core.manifests import FileEntry, load_manifest, publish_manifest, require_size
+from yatt_core.manifests import FileEntry, load_manifest, publish_manifest, require_size, verify_files
 
 HUB, FILES = "hub", "files"
 SKETCH = ".sketch"
@@ -85,8 +85,10 @@ def repository_folder(home: Path, kind: str, repo: str) -> Path:
     return home / HUB / f"{kind}s" / repo.replace("/", "--")
 
 
-def complete(place: Path) -> Fetched | None:
+def complete(place: Path, contents: bool = False) -> Fetched | None:
     """Returns the folder at a place if it is complete, with files of the sizes that its manifest says; None if there is none.
+
+    contents: whether the contents of all files are compared with their digests, too.
 
     Raises `ConfigurationError` for a folder that was changed.
     """
@@ -96,6 +98,8 @@ def complete(place: Path) -> Fetched | None:
         manifest = load_manifest(place, HUB_FILES)
         for name, entry in manifest.files.items():
             require_size(place / FILES / name, entry)
+        if contents:
+            verify_files(place / FILES, manifest.files)
     except DataError as error:
         raise ConfigurationError(f"{error}; delete {place}, and the files are fetched again") from None
     return Fetched(place / FILES, manifest.sha256)
@@ -118,16 +122,12 @@ def fetch(client: HubClient, wanted: Wanted, place: Path, tell: Tell = silent, s
         durable.make_folder(partial / FILES)
         shutil.rmtree(incoming, ignore_errors=True)  # of a process that was killed: the client never uses it again
         lacking = [file for file in wanted.files if not _has(partial / FILES / file.path, file)]
-        fetched = [file for file in lacking if not (sketch and is_weights(file))]
-        _check_space(client, partial, sum(file.size for file in fetched))
-        with _telling(
-            partial,
-            client.repo,
-            sum(file.size for file in wanted.files if file not in lacking or file in fetched),
-            tell,
-        ):
+        drawn = {file.path for file in lacking if sketch and is_weights(file)}
+        _check_space(client, partial, sum(file.size for file in lacking if file.path not in drawn))
+        shown = sum(file.size for file in wanted.files if file.path not in drawn)
+        with _telling(partial, client.repo, shown, tell):
             for file in lacking:
-                if sketch and is_weights(file):
+                if file.path in drawn:
                     _draw(client, wanted.commit, file, partial / FILES / file.path)
                 else:
                     _receive(client, wanted.commit, file, incoming, partial / FILES / file.path)
@@ -164,7 +164,17 @@ def _receive(client: HubClient, commit: str, file: HubFile, incoming: Path, targ
     durable.make_folder(target.parent)
     if _linked(incoming.parent.parent, file, target):
         return
-    path = client.fetch(commit, file.path, incoming)
+    path = receive(client, commit, file, incoming)
+    path.chmod(READ_ONLY)
+    durable.sync_file(path)
+    with durable.refusals(f"{target}: cannot be written"):
+        path.replace(target)
+    durable.sync_folder(target.parent)
+
+
+def receive(client: HubClient, commit: str, file: HubFile, folder: Path) -> Path:
+    """Fetches a file into a folder and returns its path. Raises `DataError` if it is not what the repository's list says."""
+    path = client.fetch(commit, file.path, folder)
     if (found := digest_of(path, file)) != (file.size, file.digest):
         size = path.stat().st_size
         path.unlink()
@@ -172,11 +182,7 @@ def _receive(client: HubClient, commit: str, file: HubFile, incoming: Path, targ
             f"{client.place}: {file.path} is not what its list of files says: {size:,} bytes with {found[1]} in place of "
             f"{file.size:,} with {file.digest}; try again, or another mirror"
         )
-    path.chmod(READ_ONLY)
-    durable.sync_file(path)
-    with durable.refusals(f"{target}: cannot be written"):
-        path.replace(target)
-    durable.sync_folder(target.parent)
+    return path
 
 
 def _linked(repository: Path, file: HubFile, target: Path) -> bool:

@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from yatt_core import durable
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.hub.files import HubFile
 from yatt_core.logs import keep_secret
@@ -180,12 +181,19 @@ class HubClient:
         except any_http_error as error:
             raise self._unreachable(error, what) from None
         except OSError as error:
-            raise InfrastructureError(f"{self.place}: {what} cannot be fetched: {error.strerror or error}") from None
+            raise durable.refusal(f"{self.place}: {what} cannot be fetched", error) from None
+        except (ValueError, errors.SafetensorsParsingError, errors.NotASafetensorsRepoError) as error:
+            raise ConfigurationError(f"{self.place}: {what}: {error}") from None
+        except RuntimeError as error:  # of the library for large files, which has no class of its own
+            raise self._unreachable(error, what) from None
 
     def _not_found(self, error: Any) -> str:
         """Says why a repository is not to be had; the Hub answers alike for what is not there and what is private."""
         if self.token.value is None:
-            return f"{self.place} does not exist, or is private ({self.token.sent}); expected ORGANISATION/NAME"
+            return (
+                f"{self.place} does not exist, or is private ({self.token.sent}); expected ORGANISATION/NAME, or the path of a "
+                "folder of this machine"
+            )
         if getattr(error.response, "status_code", 0) == 401:
             return f"{self.place}: {self.token.sent} and is not accepted: it does not exist, is private, or the token has expired"
         return f"{self.place} does not exist, or is private and that token may not read it ({self.token.sent})"
@@ -193,6 +201,8 @@ class HubClient:
     def _refused(self, error: Any, what: str) -> ConfigurationError | InfrastructureError:
         status = getattr(error.response, "status_code", 0)
         said = str(getattr(error, "server_message", None) or "").strip() or f"status {status}"
+        if status == 401 and self.token.value is None:
+            return ConfigurationError(f"{self.place}: asks for a token ({said:.200}), and none was sent")
         if status == 401:
             return ConfigurationError(
                 f"{self.place}: {self.token.sent} and is refused ({said:.200}); replace it, or unset it: a public repository "
@@ -208,6 +218,9 @@ class HubClient:
 
 
 def _file_of(listed: Any) -> HubFile:
+    path = PurePosixPath(listed.path)
+    if path.is_absolute() or ".." in path.parts:
+        raise ConfigurationError(f"the list of files names {listed.path!r:.120}, which is outside of its repository")
     digest = f"git:{listed.blob_id}" if listed.lfs is None else f"sha256:{listed.lfs.sha256}"
     size = listed.size if listed.lfs is None else listed.lfs.size
     return HubFile(path=listed.path, size=int(size), digest=digest)

@@ -7,8 +7,9 @@ Raises `ConfigurationError` for a repository without what is asked for; the mess
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,6 +25,8 @@ SAFETENSORS = ".safetensors"
 CARD = "README.md"
 LARGEST_CARD = 4 << 20
 """Maximum size of a README.md whose metadata are read, in bytes."""
+LONGEST_PATTERN = 255
+"""Maximum characters of a pattern of names."""
 CONVERTED = "refs/convert/parquet"
 """The revision in which the Hub keeps its own copy of a dataset in Parquet."""
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -110,10 +113,12 @@ def _has_rows(name: str) -> bool:
 
 def _by_names(names: Sequence[str], files: Sequence[HubFile], repo: str, subset: str | None) -> dict[str, list[str]]:
     """Returns the files of each split by what their names indicate, as for a dataset's folder on this machine."""
+    base = ""
     if subset is not None:
         bases = [f"{subset}/", f"data/{subset}/"]
-        within = next((found for base in bases if (found := [name for name in names if name.startswith(base)])), [])
-        if not within:
+        base = next((base for base in bases if any(name.startswith(base) for name in names)), "")
+        within = [name for name in names if name.startswith(base)]
+        if not base:
             folders = sorted({PurePosixPath(name).parent.as_posix() for name in names} - {"."})
             raise ConfigurationError(
                 f"{repo} has no configuration {subset!r}; its folders with rows: {', '.join(folders) or 'none'}"
@@ -124,7 +129,7 @@ def _by_names(names: Sequence[str], files: Sequence[HubFile], repo: str, subset:
         formats = f"{', '.join(FORMATS)}; texts also with {' or '.join(COMPRESSED)}"
         script = f"; its loading script {scripts[0]} is not run, try revision {CONVERTED}" if scripts else ""
         raise ConfigurationError(f"{repo} has no files with rows ({formats}){script}")
-    by_split = by_split_of({name: Path(name) for name in names})
+    by_split = by_split_of({name: Path(name.removeprefix(base)) for name in names})
     for split, found in by_split.items():
         folders = sorted({PurePosixPath(name).parent.as_posix() for name in found})
         if len(folders) > 1 and subset is None:
@@ -186,42 +191,49 @@ def _configured(
 
 def _patterns(given: Any, repo: str) -> dict[str, list[str]]:
     """Returns the patterns of the files of each split, from any form that metadata may have."""
+    found = _read_patterns(given)
+    sound = found is not None and all(
+        isinstance(pattern, str) and len(pattern) <= LONGEST_PATTERN for each in found.values() for pattern in each
+    )
+    if found is None or not sound:
+        raise ConfigurationError(
+            f"{repo}: {CARD}: data_files: expected patterns of names, or a list of splits with a path each"
+        )
+    return found
+
+
+def _read_patterns(given: Any) -> dict[str, list[Any]] | None:
     match given:
         case str():
             return {"train": [given]}
         case [*items] if all(isinstance(item, str) for item in items):
             return {"train": items}
         case [*items] if all(isinstance(item, Mapping) and {"split", "path"} <= item.keys() for item in items):
-            return {
-                str(item["split"]): [item["path"]] if isinstance(item["path"], str) else list(item["path"])
-                for item in items
-            }
+            return {str(item["split"]): _listed(item["path"]) for item in items}
         case Mapping():
-            return {str(key): [value] if isinstance(value, str) else list(value) for key, value in given.items()}
-    raise ConfigurationError(
-        f"{repo}: {CARD}: data_files: expected patterns of names, or a list of splits with a path each"
-    )
+            return {str(key): _listed(value) for key, value in given.items()}
+    return None
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
 
 
 def _matching(pattern: str, base: str, names: Sequence[str]) -> list[str]:
     whole = f"{base}/{pattern}" if base else pattern
-    expression = re.compile("".join(_translated(whole.removeprefix("./"))))
-    return [name for name in names if expression.fullmatch(name)]
+    parts = PurePosixPath(whole.removeprefix("./")).parts
+    return [name for name in names if _matches(PurePosixPath(name).parts, parts)]
 
 
-def _translated(pattern: str) -> Iterator[str]:
-    """Yields a pattern of names as a regular expression: `*` stays within a folder, `**` does not."""
-    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern):
-        match part:
-            case "**/":
-                yield "(?:.*/)?"
-            case "**":
-                yield ".*"
-            case "*":
-                yield "[^/]*"
-            case "?":
-                yield "[^/]"
-            case _ if part.startswith("["):
-                yield part.replace("[!", "[^")
-            case _:
-                yield re.escape(part)
+def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Returns True if the parts of a name match those of a pattern: `*` stays within a part, `**` stands for any number of them.
+
+    Takes at most as many steps as both have parts, multiplied, whatever the pattern is.
+    """
+    reached = {0}
+    for part in pattern:
+        if part == "**":
+            reached = set(range(min(reached, default=len(name) + 1), len(name) + 1))
+        else:
+            reached = {end + 1 for end in reached if end < len(name) and fnmatchcase(name[end], part)}
+    return len(name) in reached

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,24 +21,27 @@ from yatt_core import durable
 from yatt_core.datasets.hub_folders import SPLITS
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
 from yatt_core.hub.cache import (
+    HUB,
     SKETCH,
     Tell,
     Wanted,
     complete,
     fetch,
+    receive,
     record_reference,
     references,
     repository_folder,
     silent,
 )
 from yatt_core.hub.client import HubClient, Kind, token_of
-from yatt_core.hub.files import CARD, LARGEST_CARD, dataset_files, model_files, splits_of
+from yatt_core.hub.files import CARD, LARGEST_CARD, HubFile, dataset_files, model_files, splits_of
 from yatt_core.models.offline import user_is_offline
 from yatt_core.secret_references import BlockReader
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.data import HubSource
 from yatt_core.spec.sections.repository import COMMIT, PinnedRevision, Repository
 
+XET_CACHE = "HF_XET_CACHE"
 Place = tuple[str | int, ...]
 Named = TypeVar("Named", bound=Repository)
 Section = TypeVar("Section", bound=SpecModel)
@@ -53,6 +56,9 @@ class Settling:
     read_block: reads a Prefect block, for a token that is in one.
     weights: False to leave out the tensors of models, for checks and plans.
     data: False to leave out datasets.
+    fixed: whether the folders that the spec names are kept, since a run was created with them; otherwise all are in the home.
+    contents: whether the contents of folders that are there are compared with their digests.
+    fetches: False to refuse what is not here.
     """
 
     home: Path
@@ -60,6 +66,9 @@ class Settling:
     read_block: BlockReader | None = None
     weights: bool = True
     data: bool = True
+    fixed: bool = False
+    contents: bool = False
+    fetches: bool = True
 
 
 def repositories(spec: SpecModel) -> list[tuple[Place, Repository]]:
@@ -67,14 +76,14 @@ def repositories(spec: SpecModel) -> list[tuple[Place, Repository]]:
     return list(_below(spec, ()))
 
 
-def is_settled(repository: Repository, weights: bool = True) -> bool:
-    """Returns True if the files of a repository were fetched on this machine and are there.
-
-    weights: False if the tensors of a model may be left out.
-    """
-    if repository.pinned is None or not _path_of(repository) or (weights and _is_sketch(repository)):
+def is_settled(repository: Repository, settling: Settling) -> bool:
+    """Returns True if the files of a repository are where they are to be."""
+    if repository.pinned is None or not _path_of(repository) or (settling.weights and _is_sketch(repository)):
         return False
-    found = complete(Path(_path_of(repository)).parent)
+    place = Path(_path_of(repository)).parent
+    if not settling.fixed and place.with_suffix("") != _place(repository, settling, repository.pinned.commit):
+        return False
+    found = complete(place, settling.contents)
     return found is not None and found.manifest == repository.pinned.manifest
 
 
@@ -86,7 +95,7 @@ def settled(spec: Section, settling: Settling) -> Section:
     Raises `ConfigurationError`, with the key, for what is not to be had, `InfrastructureError` for what may be had later.
     """
     found = [(place, each) for place, each in repositories(spec) if settling.data or not isinstance(each, HubSource)]
-    lacking = [(place, each) for place, each in found if not is_settled(each, settling.weights)]
+    lacking = [(place, each) for place, each in found if not is_settled(each, settling)]
     if not lacking:
         return spec
     tree = spec.model_dump(mode="json")
@@ -107,14 +116,14 @@ def settled_repository(repository: Named, key: str, settling: Settling) -> Named
     Raises as `settled` does.
     """
     try:
-        client, folder, commit = _resolved(repository, key, settling)
-        place = _place(repository, folder, commit)
-        fetched = complete(place)
+        client, commit = _resolved(repository, key, settling)
+        place = _place(repository, settling, commit)
+        fetched = complete(place, settling.contents)
         if fetched is None and client.kind == "model" and not settling.weights:
             place = place.with_name(f"{place.name}{SKETCH}")
             fetched = complete(place)
         if fetched is None:
-            _forbid_offline(client, commit)
+            _require_fetching(client, commit, settling)
             wanted = _wanted(repository, client, commit, place)
             fetched = fetch(client, wanted, place, settling.tell, sketch=place.suffix == SKETCH)
         pinned = PinnedRevision(asked=repository.asked, commit=commit, manifest=fetched.manifest)
@@ -129,28 +138,36 @@ def settled_repository(repository: Named, key: str, settling: Settling) -> Named
 def splits_of_dataset(source: HubSource, key: str, settling: Settling) -> dict[str, list[str]]:
     """Returns the names of the files of each split of a dataset's configuration. Raises as `settled` does."""
     try:
-        client, folder, commit = _resolved(source, key, settling)
-        _forbid_offline(client, commit)
+        client, commit = _resolved(source, key, settling)
+        _require_fetching(client, commit, settling)
         files = client.files(commit)
-        card = _card(client, commit, {file.path: file.size for file in files}, folder)
+        card = _card(client, commit, files, repository_folder(settling.home, client.kind, client.repo))
         return splits_of(files, card, client.repo, source.subset)
     except YattError as error:
         raise type(error)(f"{key}: {error}") from None
 
 
-def _resolved(repository: Repository, key: str, settling: Settling) -> tuple[HubClient, Path, str]:
-    """Returns who asks for a repository, the folder with its files, and the commit of its revision."""
-    kind: Kind = "dataset" if isinstance(repository, HubSource) else "model"
+def _kind_of(repository: Repository) -> Kind:
+    return "dataset" if isinstance(repository, HubSource) else "model"
+
+
+def _resolved(repository: Repository, key: str, settling: Settling) -> tuple[HubClient, str]:
+    """Returns who asks for a repository, and the commit of its revision."""
+    kind = _kind_of(repository)
+    os.environ.setdefault(XET_CACHE, str(settling.home / HUB / ".xet"))  # else in the user's own folder
     # Given here, since the library reads its own variable when it is imported, once.
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
     client = HubClient(kind, repository.repo, token_of(repository.token, key, settling.read_block), endpoint)
-    folder = repository_folder(settling.home, kind, repository.repo)
-    return client, folder, _commit(repository, client, folder)
+    return client, _commit(repository, client, repository_folder(settling.home, kind, repository.repo))
 
 
-def _forbid_offline(client: HubClient, commit: str) -> None:
+def _require_fetching(client: HubClient, commit: str, settling: Settling) -> None:
     if user_is_offline():
         raise ConfigurationError(f"{client.place} is not here at {commit}, and HF_HUB_OFFLINE forbids to fetch it")
+    if not settling.fetches:
+        raise ConfigurationError(
+            f"{client.place} is not here at {commit}; `yatt fetch SPEC` on this machine fetches it"
+        )
 
 
 def _commit(repository: Repository, client: HubClient, folder: Path) -> str:
@@ -178,15 +195,22 @@ def _commit(repository: Repository, client: HubClient, folder: Path) -> str:
     return commit
 
 
-def _place(repository: Repository, folder: Path, commit: str) -> Path:
-    """Returns the folder for the files of a repository, which depends on what was asked for alone."""
-    if repository.pinned is not None and _path_of(repository):
-        stored = Path(_path_of(repository)).parent
-        return stored.with_suffix("") if _is_sketch(repository) else stored
-    if not isinstance(repository, HubSource):
-        return folder / commit
-    asked = repository.asked_of({**repository.model_dump(), "revision": commit})
-    return folder / f"{commit}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
+def _place(repository: Repository, settling: Settling, commit: str) -> Path:
+    """Returns the folder for the files of a repository, which depends on the home and on what was asked for.
+
+    Raises `ConfigurationError` for a fixed folder that is none of a home's, into which nothing is fetched.
+    """
+    folder = repository_folder(settling.home, _kind_of(repository), repository.repo)
+    place = folder / commit
+    if isinstance(repository, HubSource):
+        asked = repository.asked_of({**repository.model_dump(), "revision": commit})
+        place = folder / f"{commit}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
+    if not settling.fixed or not _path_of(repository):
+        return place
+    stored = Path(_path_of(repository)).parent
+    if stored.parts[-4:] != place.parts[-4:]:
+        raise ConfigurationError(f"path: {stored} is not a folder of {repository.repo} in the folder `hub` of a home")
+    return stored
 
 
 def _wanted(repository: Repository, client: HubClient, commit: str, place: Path) -> Wanted:
@@ -194,24 +218,25 @@ def _wanted(repository: Repository, client: HubClient, commit: str, place: Path)
     fields: dict[str, Any] = {"repository": client.repo, "commit": commit}
     if not isinstance(repository, HubSource):
         return Wanted(commit, model_files(files, client.repo), fields)
-    card = _card(client, commit, {file.path: file.size for file in files}, place.parent)
+    card = _card(client, commit, files, place.parent)
     splits = dataset_files(files, card, client.repo, repository.subset, repository.splits)
     chosen = {name for names in splits.values() for name in names}
     return Wanted(commit, [file for file in files if file.path in chosen], {**fields, SPLITS: splits})
 
 
-def _card(client: HubClient, commit: str, sizes: dict[str, int], folder: Path) -> str:
+def _card(client: HubClient, commit: str, files: Sequence[HubFile], folder: Path) -> str:
     """Returns the text of a repository's README.md; empty if it has none."""
-    size = sizes.get(CARD)
-    if size is None:
+    listed = next((file for file in files if file.path == CARD), None)
+    if listed is None:
         return ""
-    if size > LARGEST_CARD:
+    if listed.size > LARGEST_CARD:
         raise ConfigurationError(
-            f"{client.place}: {CARD} has {size:,} bytes; its metadata are read up to {LARGEST_CARD:,}"
+            f"{client.place}: {CARD} has {listed.size:,} bytes; its metadata are read up to {LARGEST_CARD:,}"
         )
     durable.make_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".card-") as aside:
-        return client.fetch(commit, CARD, Path(aside)).read_text(encoding="utf-8", errors="replace")
+        path = receive(client, commit, listed, Path(aside))
+        return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _is_sketch(repository: Repository) -> bool:

@@ -19,7 +19,7 @@ from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import GIVEN, INPUTS, JUDGES, MANIFEST
 from yatt_core.manifests import entry_of_file, load_manifest, publish_manifest, verify_files
-from yatt_core.models.model_folder import check_model_unchanged
+from yatt_core.models.model_folder import MARK, check_model_unchanged
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import open_store
 
@@ -52,7 +52,7 @@ def send_folders(spec_json: str, run_folder: str, folders: Folders) -> None:
     """Sends folders of this node to the durable tier, unless it has them."""
     store = open_store(RunSpec.model_validate_json(spec_json), Path(run_folder))
     for path, contents in folders.items():
-        name, files = _name(contents), {each: Path(path) / each for each in contents}
+        name, files = _name(contents), {each: Path(path) / each for each in contents if each != MARK}
         if store.read(name, MANIFEST) is not None:
             continue
         with tempfile.TemporaryDirectory() as place:

@@ -41,6 +41,8 @@ SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
 """Suffixes of a model's files other than its weights."""
 TEMPLATES = "additional_chat_templates"
 """Folder of a model's named chat templates other than the default one."""
+MARK = f"{TEMPLATES}/"
+"""Key of a fingerprint that says how many of them there are; it names no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
     """Raises `ConfigurationError`, which names the differences, if a folder no longer matches `describe_model`."""
     check_model_folder(folder)
     found = _fingerprint(folder)
-    if not any(name.startswith(TEMPLATES) for name in recorded):  # a run of a build that did not record them
+    if MARK not in recorded:  # a run of a build that did not record them
         found = {name: value for name, value in found.items() if not name.startswith(TEMPLATES)}
     if changed := sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)):
         raise ConfigurationError(f"model.path: {folder} has changed since the run began: {', '.join(changed)}")
@@ -166,7 +168,9 @@ def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
 def _fingerprint(folder: Path) -> dict[str, str]:
     """Returns what identifies a given model: the digests of its small files and the sizes of its weights."""
     weights = (path for path in folder.iterdir() if path.is_file() and path.suffix == ".safetensors")
+    templates = sum(path.parent.name == TEMPLATES for path in small_files(folder))
     return {
+        MARK: f"{templates} files",
         **{path.name: f"{path.stat().st_size} bytes" for path in sorted(weights)},
         **{path.relative_to(folder).as_posix(): file_sha256(path) for path in small_files(folder)},
     }

@@ -257,7 +257,9 @@ def named_model(value: str, folder: Path) -> dict[str, str] | str:
         return value
     if Path(path).is_dir() or value.startswith("/"):
         return {"kind": "folder", "path": path}
-    return {"kind": HUB, "repo": value} if is_repository(value) else value
+    # Below a folder that exists, a name is a path with a mistake.
+    beside = (folder / value.partition("/")[0]).is_dir()
+    return {"kind": HUB, "repo": value} if is_repository(value) and not beside else value
 
 
 def is_text(value: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -17,6 +17,7 @@ from yatt_core.algorithms.kl.estimators import Estimator
 from yatt_core.algorithms.losses.clip import ClipLoss
 from yatt_core.algorithms.losses.registry import LossSpec
 from yatt_core.algorithms.shaping.registry import LengthPenaltySpec
+from yatt_core.section import DefaultKind
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.distillation import DistillationSpec
 from yatt_core.spec.sections.model import GivenModelSpec
@@ -66,7 +67,7 @@ class CriticAdamWSpec(AdamWSpec):
 class CriticSpec(SpecModel):
     """A model that predicts at each token the reward still to come: the policy's layers with a scalar head."""
 
-    model: GivenModelSpec | None = None
+    model: Annotated[GivenModelSpec | None, DefaultKind("folder")] = None
     """The initial weights: a causal language model with the policy's tokenizer; `null`: the policy after SFT."""
     optimizer: CriticAdamWSpec = CriticAdamWSpec()
     """The critic's optimizer, separate from the policy's."""

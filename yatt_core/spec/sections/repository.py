@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from yatt_core.naming import Names
-from yatt_core.repository_names import LONGEST_NAME, REPOSITORY
+from yatt_core.repository_names import is_part, is_repository
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 
@@ -34,8 +34,8 @@ class PinnedRevision(SpecModel):
 class Repository(SpecModel):
     """A repository of the Hub."""
 
-    repo: Annotated[str, Names("repository")] = Field(pattern=rf"^{REPOSITORY}$", max_length=LONGEST_NAME)
-    """Name of the repository, such as `Qwen/Qwen3-0.6B`."""
+    repo: Annotated[str, Names("repository")]
+    """Name of the repository, such as `Qwen/Qwen3-0.6B`; a name without an organisation is one of the Hub's first ones."""
     revision: Annotated[str, Names("repository")] = Field(default="main", min_length=1, max_length=255)
     """A branch, a tag, or a commit. It is resolved to a commit once, before the run is created."""
     token: Annotated[SecretReference | None, Names("secret")] = None
@@ -43,6 +43,13 @@ class Repository(SpecModel):
     or the file that `hf auth login` has written), if anything."""
     pinned: PinnedRevision | None = None
     """The commit, once it is known; filled in by YATT."""
+
+    @field_validator("repo")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not is_repository(value) and not is_part(value):
+            raise ValueError("not the name of a repository on the Hub; expected ORGANISATION/NAME")
+        return value
 
     @model_validator(mode="before")
     @classmethod
