@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import ray
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
 from tests.cluster.conftest import Head
+from yatt_core.cluster.background_calls import no_calls
 from yatt_core.cluster.control_store import RayControlStore
-from yatt_core.cluster.gcs import Node, living_nodes, node_of_actor
+from yatt_core.cluster.gcs import Node, living_nodes, node_of_actor, own_namespace
 from yatt_core.errors import InfrastructureError
 
 ASKED_OF_ANOTHER_HEAD = """
@@ -129,4 +131,12 @@ print(ray.is_initialized())
 
 def test_a_thread_that_asks_while_another_one_connects_starts_no_cluster_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", NOT_CONNECTED], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == ["this process is not connected to Ray", "False"], done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["there is no connection to the cluster", "False"], done.stdout + done.stderr
+
+
+def test_a_thread_that_asks_while_another_one_disconnects_does_not_reach_ray(connected: Head) -> None:
+    with no_calls(), ThreadPoolExecutor(1) as other:
+        question = other.submit(own_namespace)
+        with pytest.raises(InfrastructureError, match="no connection"):
+            question.result(30)
+    assert own_namespace()

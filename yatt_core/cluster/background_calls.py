@@ -1,8 +1,8 @@
 """Keeps background threads out of Ray while the driver disconnects.
 
 `ray.shutdown` destroys native objects of the connection. A call that another thread has in progress would use them
-afterwards and end the process with SIGSEGV, so a disconnect waits for calls of background threads, and none begins
-meanwhile.
+afterwards and end the process with SIGSEGV, or without a word with exit code 1, so a disconnect waits for calls of
+background threads, and none begins meanwhile.
 """
 
 from __future__ import annotations

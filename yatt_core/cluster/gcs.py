@@ -17,6 +17,7 @@ import ray
 from ray.core.generated.gcs_pb2 import ActorTableData, GcsNodeInfo
 from ray.exceptions import RayError
 
+from yatt_core.cluster.background_calls import calling_ray
 from yatt_core.errors import InfrastructureError
 
 ANSWER_SECONDS = 10.0
@@ -116,7 +117,8 @@ def gcs_client() -> Any:
 
 def own_namespace() -> str:
     """Returns the Ray namespace in which this process looks up actors. Raises `InfrastructureError` if it is not connected."""
-    return str(_connected("core_worker").get_job_config().ray_namespace)
+    with calling_ray():  # Ray ends the whole process that asks for this while another thread disconnects
+        return str(_connected("core_worker").get_job_config().ray_namespace)
 
 
 def _connected(part: str) -> Any:

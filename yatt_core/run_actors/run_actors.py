@@ -20,6 +20,7 @@ from yatt_core.actors.dispatcher import PlacementReport
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.trainer import RankState
 from yatt_core.actors.use_meter import ProcessUse
+from yatt_core.cluster.background_calls import calling_ray
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.errors import InfrastructureError
@@ -225,14 +226,15 @@ class RunActors:
         has no answer.
         """
         asked = [*self._controllers, *self._registry.of(ENDPOINT)]
-        references = [actor.answers.remote(self._term, dependency) for actor in asked]
-        done, late = (
-            ray.wait(references, num_returns=len(references), timeout=ANSWER_SECONDS) if references else ([], [])
-        )
-        found: list[bool | None] = [False] * bool(late)
-        for reference in done:
-            with suppress(ray.exceptions.RayError):  # an actor that was lost has nothing to tell
-                found.append(ray.get(reference))
+        with calling_ray():  # a look runs beside the driver, which may disconnect
+            references = [actor.answers.remote(self._term, dependency) for actor in asked]
+            done, late = (
+                ray.wait(references, num_returns=len(references), timeout=ANSWER_SECONDS) if references else ([], [])
+            )
+            found: list[bool | None] = [False] * bool(late)
+            for reference in done:
+                with suppress(ray.exceptions.RayError):  # an actor that was lost has nothing to tell
+                    found.append(ray.get(reference))
         if any(found):
             return True
         return False if False in found else None
