@@ -14,8 +14,10 @@ from db.core.errors import LeaseHeld
 from flows.branching.branches import finish_fork, revise
 from flows.branching.safe_point import Asked
 from flows.driver.services import check_surroundings
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
+from flows.run.repositories import with_repositories
 from ops.cli.detached import start_detached
 from ops.cli.lookup import find_run, opened_ledger
 from ops.group.address import server_of_runs
@@ -55,9 +57,10 @@ def train(
     chosen = given.override(overrides) if overrides else given
     place = located(home)
     by = operator(place)
-    chosen.validate(place.folder)
+    named = with_repositories(place.folder, chosen.model, read_block=read_block, weights=False)
+    Spec(named).validate(place.folder)
     check_surroundings(server_of_runs(place))
-    run = Run(create_run(place, chosen.model, by=by), place)
+    run = Run(create_run(place, named, by=by, read_block=read_block), place)
     return _driven(run, until, detach, callbacks)
 
 

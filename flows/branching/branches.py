@@ -26,11 +26,13 @@ from flows.branching.safe_point import NOTHING_ELSE, Asked, must_discard, newer_
 from flows.branching.spec_changes import PastSpecs, changed_spec, refuse_fixed
 from flows.delivery.outbox import creation_id, revision_entries, row_id
 from flows.files.storage import claim_store, store_of
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import current_spec, first_entries, write_spec
 from flows.run.description import describing_tags
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from flows.run.lease import give_back, take_lease
+from flows.run.repositories import with_changes
 from flows.run.trackers import for_trackers
 from yatt_core import durable
 from yatt_core.code_files import fetch_code, settle_code
@@ -124,6 +126,7 @@ def fork(
         past = PastSpecs(ledger)
         before = past.spec(parent.run, parent.branch, at)
         after = changed_spec(before, overrides, f"{parent.run} at iteration {at}", refusal)
+        after = with_changes(home.folder, after, read_block)
         folder = home.run_folder(parent.run)
         fetch_code(after, folder, store_of(ledger, parent.run, folder))
         _refuse_change(before, after, at, folder)
@@ -276,7 +279,7 @@ def revise(
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)
         changes = [*overrides, *(newer_code(before, run) if asked.new_code else ())]
-        after = changed_spec(before, changes, run, refusal)
+        after = with_changes(home.folder, changed_spec(before, changes, run, refusal), read_block)
         if after.digest == before.digest:
             return ledger.runs.revision(run).revision
         if after.name != before.name:

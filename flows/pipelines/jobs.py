@@ -20,6 +20,7 @@ from flows.members.driving import ended_early, reached
 from flows.members.tags import Family, tags_of
 from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
 from flows.pipelines.tools import Tools
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
 from flows.soups.merged_runs import merge_run
@@ -91,7 +92,8 @@ def begun_run(context: JobContext, spec: RunSpec) -> str:
     """Returns the run of a job, which is created, or its creation finished, if need be."""
     if "run" not in context.outputs:
         context.record(
-            run=_found_run(context, spec) or create_run(context.home, _tagged(context, spec), by=context.tools.by)
+            run=_found_run(context, spec)
+            or create_run(context.home, _tagged(context, spec), by=context.tools.by, read_block=read_block)
         )
     run = str(context.outputs["run"])
     if context.ledger.runs.find(run).state == "created":

@@ -44,6 +44,11 @@ def with_repositories(
     return settled(spec, settling)
 
 
+def with_changes(home: Path, spec: RunSpec, read_block: BlockReader) -> RunSpec:
+    """Returns a run's changed spec with the commit and folder of each repository that is new in it; others stay as they are."""
+    return settled(spec, Settling(home=home, read_block=read_block, fixed=True))
+
+
 def require_repositories(home: Path, run_folder: Path, spec: RunSpec, read_block: BlockReader) -> None:
     """Fetches what a run was created with and this machine no longer has: its models and, until they are read, its data."""
     if repositories(spec):

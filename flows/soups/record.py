@@ -21,6 +21,7 @@ from db.ledger import Ledger
 from db.write.records import CheckpointRow
 from flows.members.driving import reached
 from flows.members.tags import Family
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.soups.plan import Member, PointKey, SoupFacts, SoupPlan
@@ -37,7 +38,7 @@ def create_soup(home: Home, soup: SoupSpec, run: RunSpec, by: str) -> str:
 
     by: who starts it, for the audit chains of its runs.
     """
-    name = create_run(home, run, by=by)
+    name = create_run(home, run, by=by, read_block=read_block)
     with Ledger.open(home.ledger) as ledger:
         ledger.events.append(name, SOUP.kind, {"spec": soup.model_dump(mode="json")})
     return name

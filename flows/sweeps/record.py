@@ -23,6 +23,7 @@ from db.ledger import Ledger
 from db.write.alarms import ENDED
 from db.write.runs import RunRow
 from flows.members.tags import Family, tags_of
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.sweeps.plan import Promote, Propose, SweepFacts, SweepPlan, Trial
@@ -46,7 +47,12 @@ def create_sweep(home: Home, sweep: SweepSpec, run: RunSpec, by: str) -> str:
 
     by: who starts it, for the audit chains of its runs.
     """
-    name = create_run(home, override_spec(run, [f"seed={sweep.seeds_of(run)[0]}"], "the spec of the runs"), by=by)
+    name = create_run(
+        home,
+        override_spec(run, [f"seed={sweep.seeds_of(run)[0]}"], "the spec of the runs"),
+        by=by,
+        read_block=read_block,
+    )
     with Ledger.open(home.ledger) as ledger:
         ledger.events.append(name, SWEEP.kind, {"spec": sweep.model_dump(mode="json")})
     return name

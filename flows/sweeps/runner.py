@@ -16,6 +16,7 @@ from flows.branching.branches import operator_lease
 from flows.members.alone import driving_alone
 from flows.members.driving import Drives, Tell
 from flows.members.tags import maker_of, whole_fork
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
 from flows.run.lease import DRIVER
@@ -141,7 +142,7 @@ class SweepRunner:
         if row is None:
             spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
             copies, by = self._home.run_folder(record.name), maker_of(self._ledger, record.name)
-            return self._ledger.runs.find(create_run(self._home, spec, copies, by))
+            return self._ledger.runs.find(create_run(self._home, spec, copies, by, read_block))
         if row.state == "created" and row.id != record.name:
             spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
             finish_run(self._home, row.id, spec, self._home.run_folder(record.name))

@@ -24,6 +24,7 @@ from flows.branching.safe_point import Asked as MayChange
 from flows.files.storage import store_of
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
+from flows.run.repositories import with_repositories
 from ops.preflight.apart import CHECKED, ORIGIN, Asked, limit_memory
 from ops.preflight.run import check_before_start
 from yatt_core.code_files import fetch_code
@@ -73,6 +74,8 @@ def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
         spec, copies = wanted_spec(home, asked, extended)
         if asked.act != "create":
             return changed_run(home, asked)
+        # A request is no time to fetch what may take hours.
+        spec = with_repositories(home.folder, spec, fetches=False)
         try:
             warnings = check_before_start(home.folder, spec, copies=copies).warnings
         finally:

@@ -18,9 +18,11 @@ from yatt_core.datasets.data_files import held_out_files, training_files
 from yatt_core.datasets.sources import all_tasks
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, StorageFullError
 from yatt_core.evaluation.suites import parse_suite
+from yatt_core.hub.files import HubFile, splits_of
 from yatt_core.hub.settle import Settling, repositories, settled
 from yatt_core.models.model_folder import check_model_unchanged, count_parameters, describe_model
 from yatt_core.models.offline import OFFLINE, SAID
+from yatt_core.repository_names import is_repository
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.spec.sections.data import HubSource
 from yatt_core.spec.sections.model import HubModel
@@ -256,6 +258,75 @@ def test_a_model_of_pickles_is_refused(place: Place, model_files: dict[str, byte
     assert "only pickles (pytorch_model.bin)" in place.refusal(of_model(repo="org/pickled"))
 
 
+def test_files_go_into_this_home_whatever_a_spec_of_another_one_says(place: Place, tmp_path: Path) -> None:
+    elsewhere = settled(of_model(), Settling(tmp_path / "other"))
+    assert model_of(place.settle(elsewhere)).path.startswith(str(place.home))
+    shutil.rmtree(tmp_path / "other")
+    assert settled(elsewhere, Settling(place.home, fixed=True)) == elsewhere
+    strange = override_spec(of_model(), [f"model.path={tmp_path / 'mine'}"], "test")
+    with pytest.raises(ConfigurationError, match=r"is not a folder of org/tiny"):
+        settled(strange, Settling(place.home, fixed=True))
+
+
+def test_contents_are_compared_again_where_a_run_is_created(place: Place) -> None:
+    done = place.settle(of_model())
+    weights = Path(model_of(done).path) / "model.safetensors"
+    weights.chmod(0o644)
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    assert place.settle(done) is done
+    assert "sha256" in place.refusal(done, contents=True)
+
+
+def test_who_may_not_fetch_is_told_how(place: Place) -> None:
+    assert "`yatt fetch SPEC` on this machine fetches it" in place.refusal(of_model(), fetches=False)
+    done = place.settle(of_model())
+    assert place.settle(done, fetches=False) is done
+
+
+def test_names_that_the_hub_does_not_allow_are_none(place: Place) -> None:
+    for name in ("org/a--b", "org/a..b", "org/tiny.git", "org/a/b", f"org/{'a' * 97}", "./org/tiny"):
+        assert not is_repository(name)
+    assert is_repository(f"{'o' * 96}/{'a' * 96}")
+
+
+def test_a_list_that_names_files_outside_of_the_repository_is_refused(place: Place) -> None:
+    place.hub.add("dataset", "org/rows", {"../../train.jsonl": lines(ROWS)})
+    assert "outside of its repository" in place.refusal(of_data())
+
+
+@pytest.mark.parametrize("given", ["{train: 5}", "[{split: train}]", "[[a]]", "{train: [1]}", f"'{'a' * 300}'"])
+def test_a_card_of_another_form_is_refused(place: Place, given: str) -> None:
+    card = f"---\nconfigs:\n- config_name: default\n  data_files: {given}\n---\n"
+    place.hub.add("dataset", "org/rows", {"README.md": card.encode(), "train.jsonl": lines(ROWS)})
+    assert "data_files: expected patterns" in place.refusal(of_data())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("data/*.jsonl", ["data/a.jsonl"]),
+        ("**/*.jsonl", ["a.jsonl", "data/a.jsonl", "data/more/b.jsonl"]),
+        ("data/**", ["data/a.jsonl", "data/more/b.jsonl"]),
+        ("./a.jsonl", ["a.jsonl"]),
+        ("data/[z-a].jsonl", []),
+        ("**/" * 60 + "x", []),
+    ],
+)
+def test_patterns_of_a_card(pattern: str, names: list[str]) -> None:
+    files = [HubFile(name, 1, "git:0") for name in ("a.jsonl", "data/a.jsonl", "data/more/b.jsonl")]
+    card = f"---\nconfigs:\n- config_name: default\n  data_files: '{pattern}'\n---\n"
+    assert sorted(splits_of(files, card, "org/rows", None)["train"]) == names
+
+
+def test_splits_are_named_within_their_configuration(place: Place) -> None:
+    files = {"dev-clean/train-00000-of-00001.jsonl": lines(ROWS[:4]), "dev-clean/part.jsonl": lines(ROWS[4:])}
+    place.hub.add("dataset", "org/rows", files)
+    found = source_of(place.settle(of_data(subset="dev-clean")))
+    assert [file.name for file in training_files(found)] == ["dev-clean/train-00000-of-00001.jsonl"]
+
+
 CARD = """---
 license: mit
 configs:
@@ -343,7 +414,10 @@ def test_a_named_chat_template_that_changes_is_seen(place: Place) -> None:
     assert "additional_chat_templates/tool_use.jinja" in facts
     template = folder / "additional_chat_templates" / "tool_use.jinja"
     check_model_unchanged(folder, facts)
-    check_model_unchanged(folder, {name: value for name, value in facts.items() if "tool_use" not in name})
+    before = {name: value for name, value in facts.items() if not name.startswith("additional_chat_templates")}
+    check_model_unchanged(folder, before)  # of a build that did not record them
+    with pytest.raises(ConfigurationError, match=r"tool_use\.jinja"):
+        check_model_unchanged(folder, {**before, "additional_chat_templates/": "0 files"})
     template.chmod(0o644)
     template.write_text("another")
     with pytest.raises(

@@ -341,3 +341,37 @@ def test_a_key_can_be_set_in_a_section_that_the_file_leaves_out(tmp_path):
     assert made.algorithm.model_copy(update={"mini_batches": 1}) == load_spec(top).algorithm
     (line,) = refusal(top, "algorithm.mini_batches=0")
     assert tells(line, "--set algorithm.mini_batches=0: algorithm.mini_batches: ", "given: 0")
+
+
+@pytest.mark.parametrize(
+    "key", ["algorithm.critic.model", "algorithm.distillation.teachers.0.model", "rewards.parts.1.model"]
+)
+def test_a_model_with_weights_is_a_folder_unless_it_says_otherwise(tmp_path, key):
+    (tmp_path / "m").mkdir()
+    places = {
+        "algorithm.critic.model": {"algorithm": {"advantage": {"kind": "gae"}, "critic": {"model": {"path": "m"}}}},
+        "algorithm.distillation.teachers.0.model": {
+            "algorithm": {"distillation": {"teachers": [{"model": {"path": "m"}}]}}
+        },
+        "rewards.parts.1.model": {
+            "rewards": {
+                "parts": [
+                    {"name": "exact", "function": "exact_match"},
+                    {"name": "judge", "kind": "reward_model", "model": {"path": "m"}},
+                ]
+            }
+        },
+    }
+    value = load_spec(write(tmp_path / "spec.yaml", tree(**places[key])))
+    for part in key.split("."):
+        value = value[int(part)] if part.isdecimal() else getattr(value, part)
+    assert (value.kind, value.path) == ("folder", str(tmp_path / "m"))
+
+
+def test_the_name_of_a_model_is_a_folder_or_a_repository(tmp_path):
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    path = tmp_path / "spec.yaml"
+    assert load_spec(write(path, tree(model="models/small"))).model.path == str(tmp_path / "models" / "small")
+    assert load_spec(write(path, tree(model="org/small"))).model.repo == "org/small"
+    for wrong in ("models/smal", "./org/small", "small"):
+        assert f"model: {wrong!r} is neither a folder" in refusal(write(path, tree(model=wrong)))[0]

@@ -53,7 +53,7 @@ class PanelSpec(SpecModel):
             if isinstance(part.parse, WrongSteps):
                 raise ValueError(f"parts: {part.name!r} names wrong steps; a panel needs judges that give a score")
             if part.model is not None and not isinstance(part.model, GivenFolder):
-                raise ValueError(f"parts: {part.name!r}: a panel needs model: {{kind: folder, path: ...}}")
+                raise ValueError(f"parts: {part.name!r}: a panel needs a model with weights, of kind folder or hub")
         return self
 
     def digest(self) -> str:

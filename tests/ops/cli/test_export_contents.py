@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from db.core.engine import Fence
 from db.ledger import Ledger
@@ -21,7 +21,7 @@ from tests.ops.cli.test_export import SIZES, TREE, trainer_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 from yatt_core.checkpoints.classifier import classifier_config
-from yatt_core.checkpoints.export import dtype_of_model
+from yatt_core.checkpoints.export import _with_padding, dtype_of_model
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.digests import weights_digest
 from yatt_core.input_building.materialise import initial_model, materialise
@@ -110,5 +110,24 @@ def test_a_model_made_here_names_what_transformers_4_reads(home: Home) -> None:
     assert json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
-def test_a_reward_model_names_its_padding() -> None:
-    assert classifier_config({"architectures": ["Qwen2ForCausalLM"]}, 7)["pad_token_id"] == 7
+@pytest.mark.parametrize(
+    ("more", "pad", "named"),
+    [
+        (("<|reserved_1|>",), None, "<|reserved_1|>"),
+        ((), None, None),
+        ((), "<|im_end|>", None),
+        (("<pad>",), "<pad>", "<pad>"),
+    ],
+)
+def test_a_reward_model_is_padded_by_a_token_that_no_text_has(
+    tmp_path: Path, more: tuple[str, ...], pad: str | None, named: str | None
+) -> None:
+    folder = make_folder(tmp_path / "model", more=more)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token": pad}))
+    found = _with_padding(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert found == (None if named is None else tokenizer.convert_tokens_to_ids(named))
+    if named is not None:
+        assert tokenizer.pad_token == named
+    assert classifier_config({"architectures": ["Qwen2ForCausalLM"]}, found)["pad_token_id"] == found

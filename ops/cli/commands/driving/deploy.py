@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.cli.people import acting_name
@@ -148,7 +149,7 @@ def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: lis
         if overrides:
             raise ConfigurationError("--set: needs SPEC; to change an existing run's spec use `yatt resume RUN --set`")
         return None
-    checked = load_spec(spec, overrides or (), with_files=True)
+    checked = fetched(home.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
     for warning in check_before_start(home.folder, checked).warnings:
         message(f"warning: {warning}")
     return checked
@@ -249,7 +250,7 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
 
     assert spec is not None, "without a spec, a run is given"
     if before is None:
-        return _found(home, create_run(home, spec, by=acting_name()))
+        return _found(home, create_run(home, fetched(home.folder, spec), by=acting_name()))
     if before.get("home") != str(home.folder):
         raise ConfigurationError(
             f"--name: deployment {name} belongs to home {before.get('home')}; choose another name, or use that --home"

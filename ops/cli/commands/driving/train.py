@@ -75,8 +75,8 @@ def train(
     from ops.preflight.run import check_before_start
     from yatt_core.spec import load_spec
 
-    checked = load_spec(spec, overrides or (), with_files=True)
     place = Home.locate(home)
+    checked = fetched(place.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     from flows.driver import services

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.fetching import fetched
 from ops.cli.lookup import find_record, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.cli.people import acting_name
@@ -67,6 +68,7 @@ def run(
 
     soup, checked = load_soup(spec, overrides or ())
     place = Home.locate(home)
+    checked = fetched(place.folder, checked, weights=False)
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     services.check_surroundings(server_of_runs(place))

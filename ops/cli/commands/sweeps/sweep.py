@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ops.cli.completion import complete_spec
+from ops.cli.fetching import fetched
 from ops.cli.lookup import find_record, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.cli.people import acting_name
@@ -139,6 +140,7 @@ def run(
     sweep, checked = load_sweep(spec, options, overrides or ())
     _require_new(to)
     place = Home.locate(home)
+    checked = fetched(place.folder, checked, weights=False)
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     services.check_surroundings(server_of_runs(place))
