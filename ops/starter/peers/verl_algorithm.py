@@ -220,6 +220,8 @@ def _adaptive(draft: Draft) -> None:
 def _entropy(draft: Draft) -> None:
     key = f"{ACTOR}.entropy_coeff"
     if draft.real(key) > 0:
+        if draft[LOSS] == "clip_cov":
+            draft.refuse(key, "beside loss_mode clip_cov: one of the two holds the entropy up here; expected 0")
         draft.takes(key, {"algorithm.entropy": {"kind": "bonus", "coefficient": draft.real(key)}})
     elif draft.given(key):
         draft.takes(key, {}, "no bonus, as in YATT by default")
