@@ -5,6 +5,7 @@ Consumes a path. Produces a `PeerFile`. Raises `ConfigurationError`, which names
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -166,7 +167,9 @@ def _overrides(words: Sequence[Said], path: Path) -> Iterator[Entry]:
                 value = words[next(numbers)].text
             yield Entry(option, value.strip("'\""), said.line)
         elif found := _OVERRIDE.fullmatch(said.text):
-            yield Entry(found[1], _hydra_value(found[2], f"{path}, line {said.line}"), said.line)
+            value = _hydra_value(found[2], f"{path}, line {said.line}")
+            leaves = _leaves(value, f"{found[1]}.") if isinstance(value, dict) and value else [(found[1], value)]
+            yield from (Entry(key, leaf, said.line) for key, leaf in leaves)
         else:
             raise ConfigurationError(f"{path}, line {said.line}: {said.text!r} is no override; expected KEY=VALUE")
 
@@ -200,8 +203,19 @@ def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
         elif not values:
             yield Entry(key, True, said.line)
         else:
-            read = [_scalar(one) for one in values]
+            read = [_argument(one) for one in values]
             yield Entry(key, read[0] if len(read) == 1 else read, said.line)
+
+
+def _argument(text: str) -> Any:
+    """Returns the value of an argument; one that is a mapping is written as JSON."""
+    if text.startswith("{"):
+        try:
+            mapping = json.loads(text)
+        except ValueError:
+            return text
+        return mapping or text  # an empty one may be a template of text
+    return _scalar(text)
 
 
 def _begins(word: str) -> bool:

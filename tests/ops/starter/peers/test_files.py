@@ -54,7 +54,7 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
 
 def test_arguments(tmp_path: Path) -> None:
     text = "trl grpo --loss_type dapo --reward_funcs a.b c.d --use_vllm --no_remove_unused_columns --eval_strategy no"
-    text += " --beta=0.1 --x -1"
+    text += """ --beta=0.1 --x -1 --lr_scheduler_kwargs '{"min_lr_rate": 0.1}' --input_template '{}'"""
     program, keys, _ = read(tmp_path, "run.sh", text)
     assert program == "trl-grpo"
     assert keys == {
@@ -65,6 +65,8 @@ def test_arguments(tmp_path: Path) -> None:
         "eval_strategy": "no",
         "beta": 0.1,
         "x": -1,
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        "input_template": "{}",
     }
 
 
@@ -78,7 +80,7 @@ def test_overrides_of_hydra(tmp_path: Path) -> None:
         "--config-name": "ppo_megatron_trainer.yaml",
         "a.b": 1e-6,
         "c.d": ["x", "y z"],
-        "e": {"k": 1},
+        "e.k": 1,
         "f": None,
         "g": True,
         "$@": None,

@@ -57,6 +57,10 @@ SWITCHES: dict[str, dict[str, list[Any]]] = {
         "reward_model.reward_manager": ["naive", "dapo"],
         "reward_model.overlong_buffer.enable": [False, True],
         "reward_model.overlong_buffer.len": [64],
+        f"{ACTOR}.tis_imp_ratio_cap": [-1, 2.0],
+        "algorithm.rollout_is": [False, True],
+        "algorithm.rollout_is_threshold": [None, 4.0],
+        "algorithm.rollout_is_mode": ["truncate", "mask"],
         "data.truncation": ["error", "left", "right"],
         "data.filter_overlong_prompts": [False, True],
         "actor_rollout_ref.rollout.name": ["hf", "vllm", "sglang"],
@@ -120,7 +124,7 @@ SWITCHES: dict[str, dict[str, list[Any]]] = {
 def test_what_a_key_has_written_is_in_the_spec_whatever_the_others_say(program: str) -> None:
     draw = random.Random(0)
     read = 0
-    for _ in range(400):
+    for _ in range(200):
         chosen = {key: draw.choice(values) for key, values in SWITCHES[program].items() if draw.random() < 0.5}
         try:
             translation = of_keys(program, chosen)
@@ -131,7 +135,7 @@ def test_what_a_key_has_written_is_in_the_spec_whatever_the_others_say(program: 
         listed = [verdict.key for name in List for verdict in translation.lists[name]]
         assert sorted(listed) == sorted(chosen)
         assert_written(translation)
-    assert read > 40
+    assert read > 20
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
