@@ -16,6 +16,7 @@ from ruamel.yaml.nodes import MappingNode
 
 from ops.starter.peers.entries import Entry, PeerFile
 from ops.starter.peers.programs import Program, find_program, guess_program
+from ops.starter.peers.secrets import keep_out
 from ops.starter.peers.shell import Said, Script, read_script
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import parse_yaml
@@ -83,6 +84,8 @@ def _lines(node: Any, above: str) -> Iterator[tuple[str, int]]:
 
 def _of_script(script: Script, path: Path, peer: Program | None) -> tuple[Program, PeerFile]:
     """Returns the run that a script starts; one alone, so that it is clear which one is meant."""
+    for name, said in script.variables:
+        keep_out(name, said.text)
     runs = list[tuple[Program, list[Said], list[Said]]]()
     for command in script.commands:
         found = find_program([said.text for said in command], f"{path}, line {command[0].line}")
@@ -135,6 +138,7 @@ def _launching(words: Sequence[Said]) -> Iterator[Entry]:
                 said.line,
             )
         elif equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", option):
+            keep_out(option, value)
             yield Entry(f"export {option}", value, said.line)
         elif not name or (number == len(name) and not any(word.text.startswith("-") for word in words[:number])):
             name.append(said.text)

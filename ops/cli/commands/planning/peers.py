@@ -26,6 +26,7 @@ def start(folder: Path, wanted: Wanted, output: Output) -> None:
     """Writes the spec and says what became of each key."""
     from ops.starter.peers.starting import start_from
     from ops.starter.texts import as_json
+    from yatt_core.logs import redact
 
     started = start_from(folder, wanted)
     if output is Output.JSON:
@@ -33,7 +34,7 @@ def start(folder: Path, wanted: Wanted, output: Output) -> None:
         write_json({**_document(started), "sources": sources})
         return
     for line in _said(started, str(wanted.file)):
-        message(line)
+        message(redact(line))
     for path in started.paths:
         write(f"wrote {path}")
     command = shlex.quote(str(started.paths[0]))
@@ -56,11 +57,13 @@ def _document(started: Started) -> dict[str, Any]:
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
+    from ops.starter.peers.secrets import without_secrets
+
     return {
         "key": verdict.key,
-        "value": verdict.value,
+        "value": without_secrets(verdict.value),
         "line": verdict.line,
-        "to": dict(verdict.to),
+        "to": without_secrets(dict(verdict.to)),
         "why": verdict.why or None,
     }
 
