@@ -9,10 +9,12 @@ import pytest
 
 from ops.starter.peers.entries import Entry
 from ops.starter.peers.files import read_peer_file
+from ops.starter.peers.places import model_of
 from ops.starter.peers.programs import PROGRAMS, Program, named_program
 from ops.starter.peers.secrets import may_be_secret
 from ops.starter.peers.shell import read_script
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.model import HubModel
 
 
 def read(folder: Path, name: str, text: str, peer: str | None = None) -> tuple[str, dict[str, Any], int | None]:
@@ -216,3 +218,22 @@ def test_ordinary_keys_with_such_names_are_shown(program: Program) -> None:
     allowed = {"env", "hub_token", "logger.wandb.key", "use_wandb", "data.balance_dp_token"}
     assert {key for key in hidden if not key.startswith(("ray_kwargs.", "distillation."))} <= allowed
     assert Entry("data.balance_dp_token", True, 1).shown is True
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Qwen/Qwen2.5-0.5B", True),
+        ("org/name-", False),
+        ("org/n\u00e4me", False),
+        ("org/" + "n" * 200, False),
+        ("/org/name", False),
+        ("a/b/c", False),
+        ("data/train.parquet", False),
+    ],
+)
+def test_what_is_no_name_of_the_hub_is_a_path(tmp_path: Path, text: str, named: bool) -> None:
+    model = model_of(text, tmp_path)
+    assert model["kind"] == ("hub" if named else "folder")
+    if named:
+        HubModel.model_validate(model)
