@@ -61,6 +61,28 @@ def begin(yatt: Yatt) -> Path:
     return Path(answer.document["spec"])
 
 
+def test_a_peers_file_takes_data_and_model_by_their_names(hub: Hub, yatt: Yatt) -> None:
+    script = Path("run.sh")
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=8 trainer.total_epochs=2 "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=4 data.prompt_key=prompt "
+        "actor_rollout_ref.model.path=org/tiny data.train_files=elsewhere/train.parquet data.max_prompt_length=64 "
+        "data.max_response_length=32\n"
+    )
+    answer = yatt("init", "sums", "--from", "run.sh", "--data", "org/sums", "--here", "-o", "json")
+    assert answer.code == 0, answer.err
+    spec = load_spec(Path(answer.document["spec"]))
+    assert isinstance(spec.model, HubModel) and spec.model.repo == "org/tiny"
+    source = spec.data.sources[0]
+    assert isinstance(source, HubSource)
+    assert (source.repo, source.split, source.held_out_split) == ("org/sums", "train", "test")
+    assert source.prompt_field == "question"
+    assert spec.iterations == 2 * (32 // 8)
+    assert spec.trainer.engine.kind == "torch"
+    checked = yatt("check", answer.document["spec"], "-o", "json")
+    assert checked.code == 0, checked.err
+
+
 def test_a_first_spec_names_what_was_given_and_is_checked_without_the_weights(
     hub: Hub,
     yatt: Yatt,

@@ -22,6 +22,7 @@ ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 SPEED = "it changes speed or memory, not what is learnt; YATT has settings of its own (docs/spec.md)"
 LAUNCH = "how the peer is started; YATT starts its own processes"
 MEMORY_ONLY = "where the peer keeps files; a run of YATT has a folder of its own"
+PART_OF_SOURCES = "part of data.sources"
 MICRO_BATCH = "trainer.engine.micro_batch_tokens"
 FIRST_STEP = (
     "it rises from 0 there, and from 1/{count} of the peak here: until its end it is 1/{count} of the peak higher"
@@ -67,7 +68,7 @@ def sources(
     no_variable(draft, keys[0])
     draft.takes(keys[0], {"data.sources": list(found)}, why)
     for key in keys[1:]:
-        draft.takes(key, {}, "part of data.sources")
+        draft.takes(key, {}, PART_OF_SOURCES)
 
 
 def rows(draft: Draft, key: str, options: Options) -> int:

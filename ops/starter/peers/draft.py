@@ -7,6 +7,7 @@ Consumes entries and the peer's known keys with their defaults. Produces a tree 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NoReturn
 
 from ops.starter.peers.entries import Entry, List, Verdict
@@ -60,12 +61,19 @@ class Draft:
         }
 
     def write(self, path: str, value: Any) -> None:
-        """Writes a value into the spec, without a verdict."""
+        """Writes a value into the spec, without a verdict.
+
+        Refuses to replace another value: what a verdict has listed as written stays so.
+        """
         node = self.tree
         *above, last = path.split(".")
         for part in above:
             node = node.setdefault(part, {})
-        node[last] = value
+        if last in node and node[last] != value:
+            raise ConfigurationError(
+                f"{self.file}: {path} would be both {node[last]!r} and {value!r}, by different keys of it; leave one of them out"
+            )
+        node[last] = deepcopy(value)  # what is written below it later is no part of what this verdict lists
 
     def takes(self, key: str, to: Mapping[str, Any] | None = None, why: str = "") -> None:
         """Writes what says the same as a key. A default is written, and listed, where it is not YATT's own."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-SECRETS = frozenset({"logger.wandb.key", "use_wandb", "hub_token", "push_to_hub_token"})
-"""Keys whose value may be a secret, which is neither shown nor written."""
-HIDDEN = "(not shown)"
+from ops.starter.peers.secrets import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Entry:
     @property
     def shown(self) -> Any:
         """The value for people; that of a secret is hidden."""
-        return HIDDEN if self.key in SECRETS else self.value
+        return shown(self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)

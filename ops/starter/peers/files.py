@@ -5,6 +5,7 @@ Consumes a path. Produces a `PeerFile`. Raises `ConfigurationError`, which names
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from ruamel.yaml.nodes import MappingNode
 
 from ops.starter.peers.entries import Entry, PeerFile
 from ops.starter.peers.programs import Program, find_program, guess_program
+from ops.starter.peers.secrets import keep_out
 from ops.starter.peers.shell import Said, Script, read_script
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import parse_yaml
@@ -82,6 +84,8 @@ def _lines(node: Any, above: str) -> Iterator[tuple[str, int]]:
 
 def _of_script(script: Script, path: Path, peer: Program | None) -> tuple[Program, PeerFile]:
     """Returns the run that a script starts; one alone, so that it is clear which one is meant."""
+    for name, said in script.variables:
+        keep_out(name, said.text)
     runs = list[tuple[Program, list[Said], list[Said]]]()
     for command in script.commands:
         found = find_program([said.text for said in command], f"{path}, line {command[0].line}")
@@ -134,6 +138,7 @@ def _launching(words: Sequence[Said]) -> Iterator[Entry]:
                 said.line,
             )
         elif equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", option):
+            keep_out(option, value)
             yield Entry(f"export {option}", value, said.line)
         elif not name or (number == len(name) and not any(word.text.startswith("-") for word in words[:number])):
             name.append(said.text)
@@ -166,7 +171,9 @@ def _overrides(words: Sequence[Said], path: Path) -> Iterator[Entry]:
                 value = words[next(numbers)].text
             yield Entry(option, value.strip("'\""), said.line)
         elif found := _OVERRIDE.fullmatch(said.text):
-            yield Entry(found[1], _hydra_value(found[2], f"{path}, line {said.line}"), said.line)
+            value = _hydra_value(found[2], f"{path}, line {said.line}")
+            leaves = _leaves(value, f"{found[1]}.") if isinstance(value, dict) and value else [(found[1], value)]
+            yield from (Entry(key, leaf, said.line) for key, leaf in leaves)
         else:
             raise ConfigurationError(f"{path}, line {said.line}: {said.text!r} is no override; expected KEY=VALUE")
 
@@ -200,8 +207,19 @@ def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
         elif not values:
             yield Entry(key, True, said.line)
         else:
-            read = [_scalar(one) for one in values]
+            read = [_argument(one) for one in values]
             yield Entry(key, read[0] if len(read) == 1 else read, said.line)
+
+
+def _argument(text: str) -> Any:
+    """Returns the value of an argument; one that is a mapping is written as JSON."""
+    if text.startswith("{"):
+        try:
+            mapping = json.loads(text)
+        except ValueError:
+            return text
+        return mapping or text  # an empty one may be a template of text
+    return _scalar(text)
 
 
 def _begins(word: str) -> bool:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from ops.starter.looks import ModelLook
 from ops.starter.peers.entries import List, Verdict
 from ops.starter.peers.translating import Translation
 from ops.starter.sizes import fitting_devices
 from yatt_core.cluster.gpus import local_gpus
 from yatt_core.errors import ConfigurationError
-from yatt_core.models.model_folder import count_parameters
 
 ENGINES = ("rollout.engine", "trainer.engine")
 KEPT = ("trainer.engine.dtype", "trainer.engine.micro_batch_tokens", "rollout.engine.dtype")
@@ -26,16 +25,17 @@ KEPT = ("trainer.engine.dtype", "trainer.engine.micro_batch_tokens", "rollout.en
 WHY = "--here takes its place"
 
 
-def on_this_machine(translation: Translation) -> Translation:
-    """Returns a translation whose engines run here."""
-    model = translation.tree["model"]
-    if model["kind"] != "folder" or not Path(model["path"]).is_dir():
+def on_this_machine(translation: Translation, model: ModelLook | None) -> Translation:
+    """Returns a translation whose engines run here.
+
+    model: what is known of the model; None if its files are not here.
+    """
+    if model is None:
         raise ConfigurationError(
             "--here: the number of devices follows from the model, which is no folder here; name one with --model"
         )
-    parameters = count_parameters(Path(model["path"]))
     cores = len(os.sched_getaffinity(0))
-    devices = fitting_devices(len(local_gpus()), cores, psutil.virtual_memory().total, parameters)
+    devices = fitting_devices(len(local_gpus()), cores, psutil.virtual_memory().total, model.parameters)
     lists: dict[List, list[Verdict]] = {name: [] for name in List}
     for name, verdicts in translation.lists.items():
         for verdict in verdicts:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_PENALTY = ("enable", "len", "penalty_factor", "log")
+_KWARGS = ("max_resp_len", *(f"overlong_buffer_cfg.{name}" for name in _PENALTY))
 VERL_OLDER: Mapping[str, str] = {
-    key: key
-    for key in (
-        "actor_rollout_ref.actor.fsdp_config.grad_offload",
-        "custom_reward_function.overlong_buffer.enable",
-        "custom_reward_function.overlong_buffer.len",
-        "custom_reward_function.overlong_buffer.penalty_factor",
-        "reward_model.overlong_buffer.enable",
-        "reward_model.overlong_buffer.len",
-        "reward_model.overlong_buffer.penalty_factor",
-        "reward_model.overlong_buffer.log",
-        "reward.reward_kwargs.overlong_buffer_cfg.enable",
-        "reward.reward_kwargs.overlong_buffer_cfg.len",
-        "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor",
-        "reward.reward_kwargs.overlong_buffer_cfg.log",
-        "reward.reward_kwargs.max_resp_len",
-        "reward_model.input_tokenizer",
-        "reward_model.micro_batch_size_per_gpu",
-    )
+    **{
+        f"{place}.reward_kwargs.{key}": f"reward.reward_kwargs.{key}"
+        for place in ("reward_model", "reward")
+        for key in _KWARGS
+    },
+    **{
+        f"{place}.overlong_buffer.{key}": f"{place}.overlong_buffer.{key}"
+        for place in ("reward_model", "custom_reward_function")
+        for key in _PENALTY
+    },
+    **{
+        key: key
+        for key in (
+            "actor_rollout_ref.actor.fsdp_config.grad_offload",
+            "reward_model.input_tokenizer",
+            "reward_model.micro_batch_size_per_gpu",
+            "actor_rollout_ref.actor.tis_imp_ratio_cap",
+            "algorithm.rollout_is",
+            "algorithm.rollout_is_threshold",
+            "algorithm.rollout_is_threshold_lower",
+            "algorithm.rollout_is_level",
+            "algorithm.rollout_is_mode",
+            "algorithm.rollout_is_veto_threshold",
+        )
+    },
 }
 
 TRL_OLDER: Mapping[str, str] = {

@@ -220,9 +220,8 @@ def _rewards(draft: Draft, options: Options) -> None:
         draft.takes("reward.normalize_enable", {}, "not normalised")
     buffer, factor = draft["reward.overlong_buffer_len"], "reward.overlong_penalty_factor"
     if buffer is not None:
-        draft.takes(
-            "reward.overlong_buffer_len", {"algorithm.length_penalty": {"kind": "overlong", "buffer": int(buffer)}}
-        )
+        to = {"algorithm.length_penalty.kind": "overlong", "algorithm.length_penalty.buffer": int(buffer)}
+        draft.takes("reward.overlong_buffer_len", to)
         draft.takes(factor, {"algorithm.length_penalty.penalty": draft.real(factor)})
 
 

@@ -5,15 +5,15 @@ Consumes a text and the folder of the file that has it. Produces trees of a spec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from yatt_core.datasets.data_files import format_of
+from yatt_core.repository_names import is_repository
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_DATA_FILES = (".parquet", ".jsonl", ".json", ".csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,6 @@ def local_path(text: str, folder: Path) -> str | None:
     for base in (folder, Path()):
         if (base / path).exists():
             return str((base / path).resolve())
-    if _REPOSITORY.fullmatch(text) and Path(text).suffix not in (".parquet", ".jsonl", ".json", ".csv"):
+    if is_repository(text) and path.suffix not in _DATA_FILES:
         return None
     return str((folder / path).resolve())

@@ -67,10 +67,12 @@ class Script:
 
     commands: its commands, without assignments.
     exports: environment variables that it sets.
+    variables: all that it sets, the same in exports among them.
     """
 
     commands: list[list[Said]] = field(default_factory=list)
     exports: list[tuple[str, Said]] = field(default_factory=list)
+    variables: list[tuple[str, Said]] = field(default_factory=list)
 
 
 def read_script(text: str, file: str, home: str) -> Script:
@@ -96,6 +98,7 @@ def read_script(text: str, file: str, home: str) -> Script:
             for word in assigned:
                 name, value = _assignment(word, variables)
                 variables[name] = [value]
+                script.variables.append((name, value))
                 if exports:
                     script.exports.append((name, value))
         else:

@@ -15,16 +15,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model
+from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model, source_tree
 from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.here import on_this_machine
 from ops.starter.peers.places import Options
 from ops.starter.peers.programs import Program, named_program
 from ops.starter.peers.spec_text import spec_text
 from ops.starter.peers.translating import Translation, translate
+from ops.starter.peers.written import as_written
 from ops.starter.recognition.recognised import Asked, Objective, RewardChoice
 from ops.starter.recognition.table import value_of
-from ops.starter.repositories import hub_model, names_repository
+from ops.starter.repositories import look_at_given_data, look_at_hub_model, names_repository
 from ops.starter.texts import REWARDS, part_names
 from ops.starter.understanding import SourceMeaning, Understanding, understand
 from ops.starter.writing import FUNCTION, NEW, REWARD_FILE
@@ -37,6 +38,8 @@ from yatt_core.spec import load_spec
 from yatt_core.spec.sections.data import Source
 from yatt_core.spec.sections.model import HubModel
 
+PLACING = ("kind", "path", "repo", "revision", "pinned", "subset", "split", "held_out_split")
+"""Keys of a source that say which files have its rows."""
 HELD_OUT_KEYS = ("held_out_path", "held_out_split")
 _SOURCE: TypeAdapter[Any] = TypeAdapter(Source)
 
@@ -99,14 +102,17 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
         count_rows=lambda sources: 1,
     )
     place = str(wanted.file)
-    planned = translate(program, said, place, options)
-    meaning = _meaning(planned, program, wanted)
+    planned = _with_options(translate(program, said, place, options), wanted)
+    network = _network(planned.tree["model"], wanted)
+    meaning = _meaning(planned, network, program, wanted)
     if wanted.data and meaning is not None:
         found = tuple(_recognised(source, {}) for source in meaning.sources)
         options = replace(options, sources=found)
-    translation = translate(program, said, place, replace(options, count_rows=_counting(wanted.rows)))
+    translation = translate(program, said, place, replace(options, count_rows=_counting(wanted, meaning)))
+    of_file = translation.tree["data"]["sources"]
+    translation = _with_options(translation, wanted)
     if wanted.here:
-        translation = on_this_machine(translation)
+        translation = on_this_machine(translation, network)
     tree = dict(translation.tree)
     if meaning is not None:
         given = [{} if wanted.data else source for source in tree["data"]["sources"]]
@@ -118,10 +124,37 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
         tree = _rewarded(tree, wanted, meaning, folder)
         if NEW in wanted.rewards:
             texts[folder / REWARD_FILE] = _reward_text(meaning)
-    translation = replace(translation, tree=tree)
+    translation = replace(translation, tree={**tree, "name": name})
+    translation = as_written(translation, of_file, wanted.name is not None)
     texts = {folder / f"{name}.yaml": spec_text(name, folder, translation, wanted.file.name), **texts}
     _write(folder, texts)
     return Started(tuple(texts), translation, meaning)
+
+
+def _with_options(translation: Translation, wanted: Wanted) -> Translation:
+    """Returns a translation whose sources are read as options say, which win over the file."""
+    if wanted.data:
+        return translation  # they are recognised with these options
+    sources = [_read_as(source, wanted) for source in translation.tree["data"]["sources"]]
+    return replace(translation, tree={**translation.tree, "data": {**translation.tree["data"], "sources": sources}})
+
+
+def _read_as(source: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    read = dict(source)
+    for key, value in (("split", wanted.split), ("subset", wanted.subset)):
+        if value is None:
+            continue
+        if source["kind"] not in ("hub", "huggingface"):
+            raise ConfigurationError(
+                f"--{key} {value}: {source['path']} is not a folder; name the file of the split with --data"
+            )
+        read[key] = value
+    if wanted.prompt_field is not None:
+        read.pop("prompt_template", None)
+        read["prompt_field"] = wanted.prompt_field
+    if wanted.answer_field is not None:
+        read["answer_field"] = wanted.answer_field
+    return read
 
 
 def _named(model: Path) -> dict[str, Any]:
@@ -139,20 +172,21 @@ def _name(wanted: Wanted, tree: Mapping[str, Any]) -> str:
     return plain or "run"
 
 
-def _meaning(planned: Translation, program: Program, wanted: Wanted) -> Understanding | None:
-    """Returns what the rows mean, if rows and model are on this machine."""
-    model = planned.tree["model"]
-    network = _network(model, wanted)
+def _meaning(planned: Translation, network: ModelLook | None, program: Program, wanted: Wanted) -> Understanding | None:
+    """Returns what the rows mean, if they are on this machine.
+
+    network: what is known of the model; None if its files are not here.
+    """
     if network is None:
         if wanted.data:
+            model = planned.tree["model"]
+            named = model.get("path") or model.get("repo")
             raise ConfigurationError(
-                f"--data: its rows are recognised with the model, and {model['path']} is no folder here; name one with --model"
+                f"--data: its rows are recognised with the model, and {named} is no folder here; name one with --model"
             )
         return None
     objective = Objective(program.learns)
-    looks = [look_at_data(path, wanted.split, wanted.subset, objective) for path in wanted.data] or _looks(
-        planned, objective
-    )
+    looks = [_look(path, objective, wanted) for path in wanted.data] or _looks(planned, objective)
     if not looks:
         return None
     own = bool(wanted.rewards) or "rewards" in planned.tree
@@ -161,13 +195,19 @@ def _meaning(planned: Translation, program: Program, wanted: Wanted) -> Understa
 
 
 def _network(model: Mapping[str, Any], wanted: Wanted) -> ModelLook | None:
-    """Returns what the model is, if its files are on this machine; of a repository, they are fetched if rows are recognised."""
+    """Returns what the model is, if its files are on this machine; those of a repository are fetched if they are asked for."""
     if model["kind"] == "folder":
         return look_at_model(Path(model["path"])) if Path(model["path"]).is_dir() else None
-    if not wanted.data or wanted.settling is None:
+    if wanted.settling is None or not (wanted.data or wanted.here):
         return None
-    known = hub_model(HubModel.model_validate(model), wanted.settling)
-    return look_at_model(Path(known.path), known)
+    return look_at_hub_model(HubModel.model_validate(model), wanted.settling)
+
+
+def _look(path: Path, objective: Objective, wanted: Wanted) -> DataLook:
+    """Returns a look at data that an option names."""
+    if wanted.settling is None:
+        return look_at_data(path, wanted.split, wanted.subset, objective)
+    return look_at_given_data(path, wanted.split, wanted.subset, objective, wanted.settling)
 
 
 def _looks(planned: Translation, objective: Objective) -> list[DataLook]:
@@ -185,7 +225,9 @@ def _recognised(source: SourceMeaning, given: Mapping[str, Any]) -> dict[str, An
     """
     look = source.look
     kept = {key: value for key, value in given.items() if key not in ("kind", "path") and _in_rows(key, value, look)}
-    place = {"kind": look.place.kind, "path": str(look.path.resolve()), **look.place.keys}
+    repository = look.place.repository
+    named = {"path": str(look.path.resolve())} if repository is None else {"repo": repository.repo}
+    place = {"kind": look.place.kind, **named, **look.place.keys}
     recognised = dict(source.recognised.source)
     if "prompt_template" in kept or (kept.get("prompt_field") and "prompt_template" in recognised):
         recognised = {key: value for key, value in recognised.items() if key not in ("prompt_field", "prompt_template")}
@@ -207,21 +249,25 @@ def _in_rows(key: str, value: Any, look: DataLook) -> bool:
     return isinstance(value, str) and any(value_of(row, value) is not None for row in look.rows)
 
 
-def _counting(rows: int | None) -> Any:
+def _counting(wanted: Wanted, meaning: Understanding | None) -> Any:
     """Returns a function that counts the rows of sources; None if they are not on this machine."""
+    looks = [source.look for source in meaning.sources] if wanted.data and meaning is not None else []
 
     def count(sources: Sequence[dict[str, Any]]) -> int | None:
-        if rows is not None:
-            return rows
+        if wanted.rows is not None:
+            return wanted.rows
+        if looks:
+            return sum(_count(source_tree(look.place, {})) for look in looks)
         if not all("path" in source and Path(source["path"]).exists() for source in sources):
             return None
-        return sum(_count(source) for source in sources)
+        return sum(_count(_read_as(source, wanted)) for source in sources)
 
     return count
 
 
 def _count(tree: Mapping[str, Any]) -> int:
-    keys = {key: value for key, value in tree.items() if key in ("kind", "path", "split", "subset")}
+    """Returns the number of rows of a source, whichever of their fields are read."""
+    keys = {key: value for key, value in tree.items() if key in PLACING}
     source = _SOURCE.validate_python(keys)
     return sum(1 for file in training_files(source) for _ in read_entries(file, source))
 

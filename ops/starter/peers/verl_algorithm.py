@@ -9,6 +9,7 @@ whitening divides by sqrt(var + 1e-8); CISPO's bounds are distances from 1, as h
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ops.starter.peers import common
@@ -23,6 +24,21 @@ AGGREGATIONS = {
     "seq-mean-token-mean": "sequence_mean",
     "seq-mean-token-sum-norm": "fixed_length",
 }
+CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
+OLDER = {
+    name: f"algorithm.rollout_{name}"
+    for name in ("is", "is_threshold", "is_threshold_lower", "is_level", "is_mode", "is_veto_threshold")
+}
+"""The keys of verl 0.6 for corrections."""
+LEVELS = {"token": "token", "sequence": "sequence", "geometric": "sequence_mean"}
+PENALTIES = {
+    "custom_reward_function.overlong_buffer": "dapo",
+    "reward_model.overlong_buffer": "dapo",
+    "reward.reward_kwargs.overlong_buffer_cfg": "naive",
+}
+"""Where a length penalty is, each with the reward manager that is in effect where the file names none."""
+LIMIT = "reward.reward_kwargs.max_resp_len"
+PENALTY_SWITCH = re.compile(r"(?:algorithm|reward|reward_model|data)\.(?:.*\.)?overlong_buffer(?:_cfg)?(?:\.enable)?")
 GROUPED = {"grpo", "grpo_vectorized"}
 ADVANTAGES: dict[str, dict[str, Any]] = {
     "rloo": {"kind": "leave_one_out"},
@@ -158,6 +174,13 @@ def _aggregation(draft: Draft) -> None:
     if mode not in AGGREGATIONS:
         draft.refuse(key, f"YATT has no such aggregation; expected one of {', '.join(AGGREGATIONS)}")
     draft.takes(key, {"algorithm.aggregation": AGGREGATIONS[mode]})
+    if draft[LOSS] == "gspo" and mode != "seq-mean-token-mean":
+        draft.notes(
+            "aggregation of gspo",
+            mode,
+            "verl 0.9.1 reads loss_agg_mode beside gspo; older versions took the mean over responses whatever it says: for a run "
+            "of theirs, write algorithm.aggregation: sequence_mean",
+        )
     if not draft.given(scale):
         return
     if mode != "seq-mean-token-sum-norm" or draft[scale] in (None, draft["data.max_response_length"]):
@@ -220,6 +243,8 @@ def _adaptive(draft: Draft) -> None:
 def _entropy(draft: Draft) -> None:
     key = f"{ACTOR}.entropy_coeff"
     if draft.real(key) > 0:
+        if draft[LOSS] == "clip_cov":
+            draft.refuse(key, "beside loss_mode clip_cov: one of the two holds the entropy up here; expected 0")
         draft.takes(key, {"algorithm.entropy": {"kind": "bonus", "coefficient": draft.real(key)}})
     elif draft.given(key):
         draft.takes(key, {}, "no bonus, as in YATT by default")
@@ -227,7 +252,10 @@ def _entropy(draft: Draft) -> None:
 
 def _correction(draft: Draft) -> None:
     key, bound = "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_is_threshold"
+    older = _older_correction(draft)
     level = draft[key]
+    if older and level is not None:
+        draft.refuse(key, "beside a correction by keys of older versions; keep one of them")
     if level is None:
         for unused in (key, bound):
             draft.takes(unused, {}, "no correction")
@@ -244,19 +272,83 @@ def _correction(draft: Draft) -> None:
     draft.takes(bound, {f"algorithm.importance_correction.{name}": value for name, value in kind.items()})
 
 
+def _older_correction(draft: Draft) -> bool:
+    """Writes the correction by the keys of verl 0.5, a bound of tokens' weights, or of 0.6; returns whether there is one."""
+    to, key = "algorithm.importance_correction", OLDER["is"]
+    capped = draft[CAP] is not None and draft.real(CAP) > 0
+    if capped and draft.truth(key):
+        draft.refuse(CAP, f"beside {key}; keep one of them")
+    draft.takes(CAP, {f"{to}.kind": "truncate", f"{to}.by": "token", f"{to}.cap": draft[CAP]} if capped else {})
+    if not draft.truth(key) or draft[OLDER["is_threshold"]] is None:
+        for unused in OLDER.values():
+            draft.takes(unused, {}, "no correction")
+        return capped
+    level, mode = (draft[OLDER[name]] for name in ("is_level", "is_mode"))
+    level = "token" if level is None else level
+    if level not in LEVELS:
+        draft.refuse(OLDER["is_level"], f"expected one of {', '.join(LEVELS)}")
+    if mode not in (None, "truncate", "mask"):
+        draft.refuse(OLDER["is_mode"], "expected truncate or mask")
+    if draft[OLDER["is_veto_threshold"]]:
+        draft.refuse(OLDER["is_veto_threshold"], "YATT leaves out no response for one of its tokens; expected null")
+    draft.takes(OLDER["is_veto_threshold"], {}, "off, as in YATT")
+    draft.takes(key, {f"{to}.by": LEVELS[level]})
+    draft.takes(OLDER["is_level"], {f"{to}.by": LEVELS[level]})
+    _older_bounds(draft, to, mode == "mask")
+    return True
+
+
+def _older_bounds(draft: Draft, to: str, masks: bool) -> None:
+    mode, upper, lower = (OLDER[name] for name in ("is_mode", "is_threshold", "is_threshold_lower"))
+    high = draft.real(upper)
+    if not masks:
+        draft.write(f"{to}.kind", "truncate")
+        draft.takes(mode, {f"{to}.kind": "truncate"})
+        draft.takes(upper, {f"{to}.cap": high})
+        draft.takes(lower, {}, "a truncated weight has an upper bound alone")
+        return
+    low = 1 / high if draft[lower] is None else draft.real(lower)
+    why = "what is masked leaves the number of tokens that the loss is divided by in verl, and counts in it here"
+    draft.differs(mode, why, {f"{to}.kind": "mask"})
+    draft.takes(upper, {f"{to}.low": low, f"{to}.high": high})
+    draft.takes(lower, {f"{to}.low": low})
+
+
 def _length_penalty(draft: Draft) -> None:
-    for prefix in (
-        "custom_reward_function.overlong_buffer",
-        "reward_model.overlong_buffer",
-        "reward.reward_kwargs.overlong_buffer_cfg",
-    ):
-        if not draft[f"{prefix}.enable"]:
+    for prefix, reader in PENALTIES.items():
+        keys = {name: f"{prefix}.{name}" for name in ("enable", "len", "penalty_factor", "log")}
+        manager = _manager(draft, reader)
+        if not draft.truth(keys["enable"]) or manager == "naive":
+            why = f"the reward manager {manager} does not read it" if draft[keys["enable"]] else "no length penalty"
+            for key in keys.values():
+                draft.takes(key, {}, why)
             continue
-        draft.takes(f"{prefix}.enable", {"algorithm.length_penalty.kind": "overlong"})
-        draft.takes(f"{prefix}.len", {"algorithm.length_penalty.buffer": draft.number(f"{prefix}.len", 1)})
-        penalty = f"{prefix}.penalty_factor"
-        if draft[penalty] is not None:
-            draft.takes(penalty, {"algorithm.length_penalty.penalty": draft.real(penalty)})
+        draft.takes(keys["enable"], {"algorithm.length_penalty.kind": "overlong"})
+        draft.takes(keys["len"], {"algorithm.length_penalty.buffer": draft.number(keys["len"], 1)})
+        if draft[keys["penalty_factor"]] is not None:
+            penalty = {"algorithm.length_penalty.penalty": draft.real(keys["penalty_factor"])}
+            draft.takes(keys["penalty_factor"], penalty)
+        draft.takes(keys["log"], {}, "the penalty is a metric in any case")
+    longest = "data.max_response_length"
+    if "length_penalty" in draft.tree["algorithm"] and draft[LIMIT] not in (None, draft[longest]):
+        draft.refuse(LIMIT, f"the penalty ends at {longest} here, {draft[longest]}; expected the same")
+    draft.takes(LIMIT, {}, f"as {longest}, at which the penalty ends")
+    for entry in draft.unlisted():
+        if PENALTY_SWITCH.fullmatch(entry.key) and entry.value is not False:
+            draft.refuse(
+                entry.key, f"verl reads a length penalty under one of {', '.join(PENALTIES)}; expected it there"
+            )
+
+
+def _manager(draft: Draft, reader: str) -> str:
+    """Returns the reward manager.
+
+    reader: the one where a penalty of this name was introduced, which reads it unless the file says otherwise.
+    """
+    older, present = "reward_model.reward_manager", "reward.reward_manager.name"
+    if draft[older] is not None:
+        return str(draft[older])
+    return str(draft[present]) if draft.given(present) else reader
 
 
 def _filter(draft: Draft) -> None:

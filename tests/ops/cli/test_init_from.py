@@ -88,13 +88,15 @@ def test_data_model_and_reward_of_the_file_itself(yatt: Yatt, files: Path, tmp_p
     (tmp_path / "reward.py").write_text("def score(prompt, response):\n    return 1.0\n")
     script = tmp_path / "run.sh"
     script.write_text(
-        f"F={files}\npython3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=$F/sums.jsonl "
+        f"export WANDB_API_KEY=w-zyx-91-sigma\nF={files}\n"
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=$F/sums.jsonl "
         "data.prompt_key=question data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=4 "
         "actor_rollout_ref.model.path=$F/model actor_rollout_ref.rollout.name=hf actor_rollout_ref.rollout.n=4 "
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1 trainer.n_gpus_per_node=2 trainer.total_epochs=3\n"
     )
     recognised = yatt("init", str(tmp_path / "new"), "--from", str(script), "-o", "json")
     assert recognised.code == 0, recognised.err
+    assert "w-zyx-91-sigma" not in recognised.out + recognised.err
     spec = load_spec(Path(recognised.document["spec"]))
     assert spec.iterations == 3 * (40 // 8)
     (source,) = spec.data.model_dump()["sources"]
@@ -108,6 +110,48 @@ def test_data_model_and_reward_of_the_file_itself(yatt: Yatt, files: Path, tmp_p
     assert spec.iterations == 3 * (80 // 8)
     assert [Path(str(part.file)).name for part in spec.rewards.functions] == ["reward.py:score"]
     assert yatt("check", str(tmp_path / "own" / "run.yaml")).code == 0
+
+
+def test_the_lists_say_what_the_spec_has(yatt: Yatt, files: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        f"F={files}\npython3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=$F/sums.jsonl "
+        "data.prompt_key=prompt data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=4 "
+        "actor_rollout_ref.model.path=$F/model actor_rollout_ref.rollout.n=4 trainer.experiment_name='My Run_1' "
+        "trainer.total_epochs=3\n"
+    )
+    answer = yatt("init", str(tmp_path / "new"), "--from", str(script), "-o", "json")
+    assert answer.code == 0, answer.err
+    spec = load_spec(Path(answer.document["spec"]))
+    lists = {entry["key"]: (name, entry) for name in LISTS for entry in answer.document[name]}
+    name, entry = lists["data.prompt_key"]
+    assert (name, entry["why"]) == ("different", "in its place: prompt_field 'question'")
+    name, entry = lists["data.train_files"]
+    assert name == "different" and "prompt_field 'question'" in entry["why"]
+    assert entry["to"]["data.sources"][0]["prompt_field"] == "question"
+    assert lists["trainer.experiment_name"][1]["to"] == {"name": spec.name}
+    named = yatt("init", str(tmp_path / "named"), "--from", str(script), "--name", "mine", "-o", "json").document
+    verdicts = {entry["key"]: entry["why"] for entry in named["different"]}
+    assert verdicts["trainer.experiment_name"] == "--name takes its place"
+    script.write_text(script.read_text().replace("prompt_key=prompt", "prompt_key=question"))
+    fields = ("--prompt-field", "solution", "--answer-field", "question", "--reward", "exact_match")
+    wins = yatt("init", str(tmp_path / "wins"), "--from", str(script), *fields, "-o", "json")
+    assert wins.code == 0, wins.err
+    assert load_spec(Path(wins.document["spec"])).data.model_dump()["sources"][0]["prompt_field"] == "solution"
+
+
+def test_options_say_which_rows_of_the_files_own_data_are_read(yatt: Yatt, files: Path, tmp_path: Path) -> None:
+    config = tmp_path / "dpo.yaml"
+    config.write_text("dataset_name: org/pairs\nmax_steps: 2\nper_device_train_batch_size: 2\nbeta: 0.1\n")
+    words = ("--from", str(config), "--peer", "trl-dpo", "--model", str(files / "model"), "--processes", "1")
+    answer = yatt("init", str(tmp_path / "first"), *words, "--split", "train_prefs", "-o", "json")
+    assert answer.code == 0, answer.err
+    source = load_spec(Path(answer.document["spec"])).data.model_dump()["sources"][0]
+    assert (source["repo"], source["split"]) == ("org/pairs", "train_prefs")
+    assert "split 'train_prefs'" in str([entry["why"] for entry in answer.document["different"]])
+    config.write_text(f"dataset_name: {files}/pairs.jsonl\nmax_steps: 2\nbeta: 0.1\n")
+    answer = yatt("init", str(tmp_path / "new"), *words, "--split", "train")
+    assert answer.code == 2 and "is not a folder; name the file of the split with --data" in answer.err
 
 
 def test_what_is_wrong_ends_with_2_and_writes_nothing(yatt: Yatt, files: Path, tmp_path: Path) -> None:

@@ -101,13 +101,11 @@ def init(
     """
     from flows.run.home import Home
     from ops.presentation.transfer import Transfer
-    from ops.starter.looks import look_at_data, look_at_model, look_at_place
-    from ops.starter.repositories import hub_model, hub_place, names_repository
+    from ops.starter.repositories import look_at_given_data, look_at_given_model
     from ops.starter.texts import as_json
     from ops.starter.writing import default_name, write_starter
     from yatt_core.errors import ConfigurationError
     from yatt_core.hub.settle import Settling
-    from yatt_core.spec.sections.model import HubModel
 
     place = Home.locate(home).folder
     if peer_file is not None:
@@ -142,17 +140,12 @@ def init(
         )
 
     def seen(path: Path) -> DataLook:
-        if names_repository(path):
-            with Transfer() as tell:
-                return look_at_place(hub_place(str(path), split, subset, objective, Settling(place, tell)))
-        return look_at_data(path, split, subset, objective)
+        with Transfer() as tell:
+            return look_at_given_data(path, split, subset, objective, Settling(place, tell))
 
     def seen_model(path: Path) -> ModelLook:
-        if names_repository(path):
-            with Transfer() as tell:
-                known = hub_model(HubModel(repo=str(path)), Settling(place, tell))
-            return look_at_model(Path(known.path), known)
-        return look_at_model(path)
+        with Transfer() as tell:
+            return look_at_given_model(path, Settling(place, tell))
 
     question = "Data (a file of JSON Lines, JSON, CSV or Parquet, a dataset's folder, or its name on the Hub)"
     given: list[Path | None] = [*data] if data else [None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,20 @@ SHOWN = 70
 
 def start(folder: Path, wanted: Wanted, output: Output) -> None:
     """Writes the spec and says what became of each key."""
+    from ops.presentation.transfer import Transfer
     from ops.starter.peers.starting import start_from
     from ops.starter.texts import as_json
+    from yatt_core.logs import redact
 
-    started = start_from(folder, wanted)
+    with Transfer() as tell:
+        settling = None if wanted.settling is None else replace(wanted.settling, tell=tell)
+        started = start_from(folder, replace(wanted, settling=settling))
     if output is Output.JSON:
         sources = None if started.meaning is None else as_json(started.meaning)
         write_json({**_document(started), "sources": sources})
         return
     for line in _said(started, str(wanted.file)):
-        message(line)
+        message(redact(line))
     for path in started.paths:
         write(f"wrote {path}")
     command = shlex.quote(str(started.paths[0]))
@@ -56,11 +61,13 @@ def _document(started: Started) -> dict[str, Any]:
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
+    from ops.starter.peers.secrets import without_secrets
+
     return {
         "key": verdict.key,
-        "value": verdict.value,
+        "value": without_secrets(verdict.value),
         "line": verdict.line,
-        "to": dict(verdict.to),
+        "to": without_secrets(dict(verdict.to)),
         "why": verdict.why or None,
     }
 
@@ -92,7 +99,7 @@ def _recognised(meaning: Understanding) -> Iterator[str]:
     """Yields what the rows were recognised as, and what follows from them."""
     for source in meaning.sources:
         more = "" if source.look.complete else "more than "
-        yield f"{source.look.path}: {more}{len(source.look.rows):,} rows, recognised as {source.recognised.shape}"
+        yield f"{source.look.place.named}: {more}{len(source.look.rows):,} rows, recognised as {source.recognised.shape}"
         yield from (f"  {sentence}" for sentence in (*source.recognised.reasons, *source.says))
     if meaning.reward is not None:
         yield f"reward: {meaning.reward.function}, reads {meaning.reward.reads}; it follows from the rows"

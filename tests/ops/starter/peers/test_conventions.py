@@ -114,6 +114,72 @@ def test_the_corrections_of_verl(keys: dict[str, Any], correction: dict[str, Any
     assert {"by": "token", **written} == correction
 
 
+OLDER = "algorithm.rollout_is"
+
+
+@pytest.mark.parametrize(
+    ("keys", "correction"),
+    [
+        ({f"{ACTOR}.tis_imp_ratio_cap": 2.0}, {"by": "token", "kind": "truncate", "cap": 2.0}),
+        ({f"{ACTOR}.tis_imp_ratio_cap": -1}, None),
+        ({OLDER: True, f"{OLDER}_threshold": 2.0}, {"by": "token", "kind": "truncate", "cap": 2.0}),
+        (
+            {OLDER: True, f"{OLDER}_threshold": 4.0, f"{OLDER}_level": "geometric", f"{OLDER}_mode": "mask"},
+            {"by": "sequence_mean", "kind": "mask", "low": 0.25, "high": 4.0},
+        ),
+        ({OLDER: False, f"{OLDER}_threshold": 2.0}, None),
+        ({f"{OLDER}_threshold": 2.0}, None),
+        (
+            {OLDER: False, "algorithm.rollout_correction.rollout_is": "token"},
+            {"by": "token", "kind": "truncate", "cap": 2.0},
+        ),
+    ],
+)
+def test_the_corrections_of_older_verl(keys: dict[str, Any], correction: dict[str, Any] | None) -> None:
+    translation = of_keys("verl-ppo", {**GRPO, **keys})
+    written = at(translation, "algorithm.importance_correction")
+    assert (None if written is None else {"by": "token", **written}) == correction
+    assert not translation.lists[List.WITHOUT_COUNTERPART] and not translation.lists[List.UNKNOWN]
+
+
+PENALTY = "reward_kwargs.overlong_buffer_cfg"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "custom_reward_function.overlong_buffer",
+        "reward_model.overlong_buffer",
+        f"reward_model.{PENALTY}",
+        f"reward.{PENALTY}",
+    ],
+)
+def test_the_length_penalty_of_verl(prefix: str) -> None:
+    keys: dict[str, Any] = {f"{prefix}.enable": True, f"{prefix}.len": 128, f"{prefix}.penalty_factor": 0.5}
+    keys |= {
+        f"{prefix}.log": False,
+        "reward_model.reward_manager": "dapo",
+        "reward_model.reward_kwargs.max_resp_len": 512,
+    }
+    translation = of_keys("verl-ppo", {**GRPO, **keys})
+    assert at(translation, "algorithm.length_penalty") == {"kind": "overlong", "buffer": 128, "penalty": 0.5}
+    assert keys_in(translation, List.TAKEN) == {*GRPO, *keys}
+    off = of_keys("verl-ppo", {**GRPO, **keys, f"{prefix}.enable": False})
+    unread = of_keys("verl-ppo", {**GRPO, **keys, "reward_model.reward_manager": "naive"})
+    for other in (off, unread):
+        assert at(other, "algorithm.length_penalty") is None
+        assert keys_in(other, List.TAKEN) == {*GRPO, *keys}
+
+
+def test_the_aggregation_of_gspo_is_the_one_that_verl_reads() -> None:
+    keys = {f"{ACTOR}.policy_loss.loss_mode": "gspo"}
+    unsaid = of_keys("verl-ppo", {**GRPO, **keys})
+    assert "aggregation of gspo" in {verdict.key for verdict in unsaid.defaults}
+    said = of_keys("verl-ppo", {**GRPO, **keys, f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"})
+    assert at(said, "algorithm.aggregation") == "sequence_mean"
+    assert "aggregation of gspo" not in {verdict.key for verdict in said.defaults}
+
+
 @pytest.mark.parametrize(
     ("keys", "loss", "aggregation"),
     [
@@ -235,6 +301,23 @@ def test_the_corrections_of_openrlhf(keys: dict[str, Any], correction: dict[str,
         ("verl-ppo", {"algorithm.adv_estimator": "remax"}, "no such advantage; expected one of"),
         ("verl-ppo", {**GRPO, f"{ACTOR}.policy_loss.loss_mode": "kl_cov"}, "no such loss"),
         ("verl-ppo", {**GRPO, f"{ACTOR}.use_kl_loss": True, "algorithm.use_kl_in_reward": True}, "keep one"),
+        (
+            "verl-ppo",
+            {**GRPO, f"{ACTOR}.policy_loss.loss_mode": "clip_cov", f"{ACTOR}.entropy_coeff": 0.01},
+            "beside loss_mode clip_cov",
+        ),
+        (
+            "verl-ppo",
+            {
+                **GRPO,
+                "reward_model.reward_manager": "dapo",
+                f"reward_model.{PENALTY}.enable": True,
+                f"reward_model.{PENALTY}.len": 64,
+                "reward_model.reward_kwargs.max_resp_len": 256,
+            },
+            "data.max_response_length here, 512; expected the same",
+        ),
+        ("verl-ppo", {**GRPO, "algorithm.overlong_buffer.enable": True}, "verl reads a length penalty under one of"),
         ("trl-grpo", {"loss_type": "vespo"}, "no such loss"),
         ("trl-grpo", {"top_entropy_quantile": 0.2}, "learns from all tokens"),
         ("trl-dpo", {"loss_type": "ipo"}, "expected sigmoid"),

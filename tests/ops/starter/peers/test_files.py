@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from ops.starter.peers.entries import Entry
 from ops.starter.peers.files import read_peer_file
-from ops.starter.peers.programs import PROGRAMS, named_program
+from ops.starter.peers.places import model_of
+from ops.starter.peers.programs import PROGRAMS, Program, named_program
+from ops.starter.peers.secrets import may_be_secret
 from ops.starter.peers.shell import read_script
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.model import HubModel
 
 
 def read(folder: Path, name: str, text: str, peer: str | None = None) -> tuple[str, dict[str, Any], int | None]:
@@ -54,7 +58,7 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
 
 def test_arguments(tmp_path: Path) -> None:
     text = "trl grpo --loss_type dapo --reward_funcs a.b c.d --use_vllm --no_remove_unused_columns --eval_strategy no"
-    text += " --beta=0.1 --x -1"
+    text += """ --beta=0.1 --x -1 --lr_scheduler_kwargs '{"min_lr_rate": 0.1}' --input_template '{}'"""
     program, keys, _ = read(tmp_path, "run.sh", text)
     assert program == "trl-grpo"
     assert keys == {
@@ -65,6 +69,8 @@ def test_arguments(tmp_path: Path) -> None:
         "eval_strategy": "no",
         "beta": 0.1,
         "x": -1,
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        "input_template": "{}",
     }
 
 
@@ -78,7 +84,7 @@ def test_overrides_of_hydra(tmp_path: Path) -> None:
         "--config-name": "ppo_megatron_trainer.yaml",
         "a.b": 1e-6,
         "c.d": ["x", "y z"],
-        "e": {"k": 1},
+        "e.k": 1,
         "f": None,
         "g": True,
         "$@": None,
@@ -164,8 +170,70 @@ def test_a_peer_that_is_named(tmp_path: Path) -> None:
         read(tmp_path, "a.sh", "trl sft --seed 1\n", "trl-dpo")
 
 
-def test_a_secret_is_not_shown(tmp_path: Path) -> None:
+SECRET_WORD = "wp-91-zyx-sigma"
+"""Occurs in no other text, so that keeping it out of everything changes nothing else."""
+RUN = "python -m openrlhf.cli.train_sft --seed 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{RUN} --use_wandb {SECRET_WORD}",
+        f"export WANDB_API_KEY={SECRET_WORD}\n{RUN}",
+        f"export PLAIN={SECRET_WORD}\n{RUN}",
+        f"HF_TOKEN={SECRET_WORD} {RUN}",
+        f"K={SECRET_WORD}\n{RUN} --logger.wandb.key $K",
+        f"HF_TOKEN={SECRET_WORD}\n{RUN} --some_name $HF_TOKEN",
+        f"{RUN} --wandb_token {SECRET_WORD}",
+        f"{RUN} --made.up.password {SECRET_WORD}",
+        f"{RUN} --remote_url https://me:{SECRET_WORD}@there/x",
+        f"{RUN} --made_up https://there/x?token={SECRET_WORD}",
+        f'ray job submit --runtime-env-json=\'{{"env_vars": {{"X": "{SECRET_WORD}"}}}}\' -- {RUN}',
+        f"docker run -e WANDB_API_KEY={SECRET_WORD} image {RUN}",
+        f"trl sft --seed 1 --env WANDB_API_KEY={SECRET_WORD}",
+        f"trl sft --seed 1 --hub_token {SECRET_WORD}",
+        f"python -m verl.trainer.main_ppo '+x={{api_key: {SECRET_WORD}, y: [1]}}'",
+        f"python -m verl.trainer.main_ppo +ray_kwargs.ray_init.runtime_env.env_vars.X={SECRET_WORD}",
+    ],
+)
+def test_a_secret_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("yatt_core.logs._kept", set())
     path = tmp_path / "a.sh"
-    path.write_text("python -m openrlhf.cli.train_sft --use_wandb s3cret\n")
+    path.write_text(text)
     _, said = read_peer_file(path)
-    assert [entry.shown for entry in said.entries] == ["(not shown)"]
+    assert any(SECRET_WORD in str(entry.value) for entry in said.entries)
+    assert SECRET_WORD not in str([entry.shown for entry in said.entries])
+
+
+def test_the_environment_of_a_trl_file_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("env:\n  X: very-secret\nlearning_rate: 1.0e-5\npacking: true\n")
+    _, said = read_peer_file(path)
+    assert [entry.shown for entry in said.entries] == ["(not shown)", 1e-5, True]
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_ordinary_keys_with_such_names_are_shown(program: Program) -> None:
+    hidden = {key for key in (*program.defaults, *program.older) if may_be_secret(key)}
+    allowed = {"env", "hub_token", "logger.wandb.key", "use_wandb", "data.balance_dp_token"}
+    assert {key for key in hidden if not key.startswith(("ray_kwargs.", "distillation."))} <= allowed
+    assert Entry("data.balance_dp_token", True, 1).shown is True
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Qwen/Qwen2.5-0.5B", True),
+        ("org/name-", False),
+        ("org/n\u00e4me", False),
+        ("org/" + "n" * 200, False),
+        ("/org/name", False),
+        ("a/b/c", False),
+        ("data/train.parquet", False),
+    ],
+)
+def test_what_is_no_name_of_the_hub_is_a_path(tmp_path: Path, text: str, named: bool) -> None:
+    model = model_of(text, tmp_path)
+    assert model["kind"] == ("hub" if named else "folder")
+    if named:
+        HubModel.model_validate(model)
