@@ -59,7 +59,7 @@ class Archived:
 
 
 def require_archivable(ledger: Ledger, run: str) -> None:
-    """Raises `ConfigurationError` for a run that never began or is in the queue, `LeaseHeld` if it is driven, and `RunNotFound`."""
+    """Raises `ConfigurationError` if a run never began or is in the queue, `LeaseHeld` if it is driven, and `RunNotFound`."""
     row, entry = ledger.runs.find(run), ledger.queue.entry(run)
     if row.iteration < 0:
         raise ConfigurationError(f"run {run} has committed nothing that could be archived; `yatt rm {run}` deletes it")

@@ -21,8 +21,8 @@ from flows.run.home import Home
 from flows.soups.record import SOUP as SOUP_FAMILY
 from flows.soups.record import SoupRecord, create_soup
 from flows.sweeps.record import SWEEP
-from tests.flows.soups.support import RUN, SOUP
 from tests.flows.run.scenarios import Told
+from tests.flows.soups.support import RUN, SOUP
 from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.errors import ConfigurationError
