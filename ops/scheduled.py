@@ -58,10 +58,10 @@ def window(
     outlive_readers(place.run_folder(deployed_run) / WINDOW_LOG)
     parameters = WindowParameters(run, overrides, iterations, window)
 
-    def check(spec: RunSpec, copies: Path) -> None:
+    def check(spec: RunSpec, copies: Path, accepted: bool) -> list[str]:
         from ops.preflight.run import check_before_start
 
-        check_before_start(place.folder, spec, copies=copies)
+        return check_before_start(place.folder, spec, copies=copies, accepted=accepted).warnings
 
     def body() -> Ending:
         begun = begin_window(place, deployed_run, owner, parameters, check)

@@ -128,6 +128,12 @@ class Events:
             rows = connection.execute(columns.where(Event.run == run, Event.kind == kind).order_by(Event.seq))
             return [EventRow(**row._mapping) for row in rows]
 
+    def runs_with(self, *kinds: str) -> list[str]:
+        """Returns the runs whose chains have a link of one of these kinds, sorted."""
+        query = select(Event.run).where(Event.kind.in_(kinds)).distinct().order_by(Event.run)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
     def head(self, run: str) -> ChainHead:
         """Returns the last link. Raises `RunNotFound`."""
         with self._database.read() as connection:

@@ -79,6 +79,12 @@ class PipelineTriggers:
             )
         return DeploymentRow(**row._mapping)
 
+    def deployments(self) -> list[DeploymentRow]:
+        """Returns the deployed pipelines, by name."""
+        query = select(PipelineDeployment.__table__).order_by(PipelineDeployment.name)
+        with self._database.read() as connection:
+            return [DeploymentRow(**row._mapping) for row in connection.execute(query)]
+
     def see(self, name: str, seen: Seen) -> bool:
         """Records what a trigger sees; returns True if it is new and begins a run of the pipeline.
 

@@ -76,6 +76,15 @@ class Suites:
         with self._database.read() as connection:
             return _find(connection, run, digest, weights_digest)
 
+    def specs(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Returns the run and the suite's spec of the newest evaluation of each suite of each run."""
+        newest = select(Table.run, func.max(Table.number).label("number")).group_by(Table.run, Table.suite).subquery()
+        query = select(Table.run, Table.suite_spec).join(
+            newest, (Table.run == newest.c.run) & (Table.number == newest.c.number)
+        )
+        with self._database.read() as connection:
+            return [(row.run, row.suite_spec) for row in connection.execute(query.order_by(Table.run, Table.number))]
+
     def of(self, run: str, suite: str | None = None) -> list[SuiteRow]:
         """Returns a run's evaluations, oldest first; of one suite if it is named."""
         query = select(*Table.__table__.columns).where(Table.run == run).order_by(Table.number)

@@ -168,6 +168,15 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
         inherit(home, ledger, fence, source.run, source.branch, at, base, spec, store)
 
 
+def spec_at(ledger: Ledger, run: str, branch: int | None, at: int) -> RunSpec:
+    """Returns the spec that a fork after an iteration has without changes. Raises as `fork` does.
+
+    branch: the parent's branch; None for the current one.
+    """
+    parent = _parent(ledger, run, branch, at)
+    return PastSpecs(ledger).spec(parent.run, parent.branch, at)
+
+
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
     """Returns the run and branch that produced an iteration: the run itself or one of its ancestors."""
     _require_branch(ledger, run, branch)

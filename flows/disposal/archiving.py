@@ -4,7 +4,8 @@ Consumes the id of a run that nobody drives. Produces the link `archived` in its
 run can still be shown, audited, evaluated, exported, forked at what is kept, and resumed:
 
     kept       rows, metrics and the audit chain; the spec, code, inputs, logs, reports and exports; the newest checkpoint, that
-               of iteration 0, those of aliases and of branches, and the experience after these that a resumption replays
+               of iteration 0, those of aliases and of branches, those that a soup merges, that a pipeline under way has as
+               results or that specs of other runs name, and the experience that a resumption replays
     deleted    other checkpoints, other experience with its prepared columns, the run's own Prefect database
 
 Each deletion of checkpoints and experience is recorded before its files go, as retention does it, so that a kill in between
@@ -18,12 +19,13 @@ from pathlib import Path
 
 from db.ledger import Ledger
 from flows.delivery.registry import pruned_entries
+from flows.disposal.dependents import checkpoints_of_others
 from flows.disposal.usage import folder_bytes
 from flows.files.retention import needed_checkpoints, prune_experience
 from flows.files.storage import store_of
 from flows.run.creation import current_spec
 from flows.run.home import Home
-from flows.run.lease import LeaseKeeper, give_back, take_lease
+from flows.run.lease import LeaseKeeper, give_back, refusal_of_lease, take_lease
 from yatt_core import durable
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.errors import ConfigurationError
@@ -57,12 +59,15 @@ class Archived:
 
 
 def require_archivable(ledger: Ledger, run: str) -> None:
-    """Raises `ConfigurationError` for a run that never began or is in the queue, and `RunNotFound`."""
+    """Raises `ConfigurationError` if a run never began or is in the queue, `LeaseHeld` if it is driven, and `RunNotFound`."""
     row, entry = ledger.runs.find(run), ledger.queue.entry(run)
     if row.iteration < 0:
         raise ConfigurationError(f"run {run} has committed nothing that could be archived; `yatt rm {run}` deletes it")
     if entry is not None and entry.ended_at is None:
         raise ConfigurationError(f"run {run} is in the queue; `yatt queue remove {run}` takes it out")
+    held = refusal_of_lease(ledger, run)
+    if held is not None:
+        raise held
 
 
 def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Archived:
@@ -71,8 +76,8 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
     by: the person who archives it.
     why: the reason; may be empty.
 
-    Raises `ConfigurationError` as `require_archivable` does, `LeaseHeld` if the run is driven, and `InfrastructureError` if
-    its services cannot be stopped or its files not be deleted.
+    Raises what `require_archivable` raises, and `InfrastructureError` if the run's services cannot be stopped or its files not
+    be deleted.
     """
     require_archivable(ledger, run)
     folder = home.run_folder(run)
@@ -84,8 +89,9 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
         stop_supervisor(folder, STOP_SECONDS, fence.term)
         spec = _least(current_spec(ledger, run))
         store, pruned = store_of(ledger, run, folder), list[int]()
-        needed = needed_checkpoints(ledger, run, KEPT)
-        for row in ledger.records.own_checkpoints(run, "kept"):
+        own = ledger.records.own_checkpoints(run, "kept")
+        needed = needed_checkpoints(ledger, run, KEPT) | checkpoints_of_others(home, ledger, run, own)
+        for row in own:
             lease.check()
             if row.folder not in needed and ledger.records.checkpoint_pruned(fence, row, pruned_entries(spec, row)):
                 delete_checkpoint(folder, row.folder)

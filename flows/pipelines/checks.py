@@ -52,6 +52,20 @@ def checked_pipeline(file: Path) -> PipelineSpec:
     return spec
 
 
+def spec_of_job(job: SpecJob, folder: Path) -> RunSpec:
+    """Returns the spec of the runs that a job makes, with made-up ids and paths for what earlier jobs are yet to produce.
+
+    folder: what the job's path is relative to.
+
+    Raises `ConfigurationError` with a line per mistake.
+    """
+    path, texts, is_soup = folder / job.spec, _without_references(job), isinstance(job, SoupJob)
+    if "jobs" in read_document(path):
+        kind = "soup" if is_soup else "run"
+        raise ConfigurationError(f"{path} is a pipeline's file; expected the spec of a {kind}")
+    return load_soup(path, texts)[1] if is_soup else load_spec(path, texts)
+
+
 def check_schedule(trigger: ScheduleTrigger, origin: str) -> None:
     """Raises `ConfigurationError` for a cron line, an interval or a time zone that is none.
 
@@ -89,15 +103,12 @@ class _Checks:
 
     def read_spec(self, name: str, job: SpecJob) -> None:
         """Reads the spec of a job with its changes."""
-        place, path = f"{self.file}: jobs.{name}", self.file.parent / job.spec
+        place = f"{self.file}: jobs.{name}"
         if wrong := list(_misspelled(job.set, self.spec.jobs, place)):
             raise ConfigurationError("\n".join(wrong))
-        texts, is_soup = [resolved(text, _made_up(text)) for text in job.set], isinstance(job, SoupJob)
+        texts = _without_references(job)
         try:
-            if "jobs" in read_document(path):
-                kind = "soup" if is_soup else "run"
-                raise ConfigurationError(f"{path} is a pipeline's file; expected the spec of a {kind}")
-            self.runs[name] = load_soup(path, texts)[1] if is_soup else load_spec(path, texts)
+            self.runs[name] = spec_of_job(job, self.file.parent)
         except ConfigurationError as error:
             lines = [_placed(line, place, job.set, texts) for line in str(error).splitlines()]
             raise ConfigurationError("\n".join(lines)) from None
@@ -137,6 +148,10 @@ def _misspelled(texts: Sequence[str], jobs: Mapping[str, object], place: str) ->
         for found, meant in misspelled(text, jobs):
             expected = f"did you mean `{meant}`?" if meant else "expected `${jobs.NAME.PRODUCT}`"
             yield f"{place}.set.{number}: {found} is no reference to a job; {expected}"
+
+
+def _without_references(job: SpecJob) -> list[str]:
+    return [resolved(text, _made_up(text)) for text in job.set]
 
 
 def _made_up(text: str) -> dict[str, dict[str, str]]:

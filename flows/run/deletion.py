@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from db.core.errors import DeletionRefused, LeaseHeld, LedgerError
-from db.core.holder import is_gone
 from db.ledger import Ledger
 from db.write.deletions import DeletedRow
 from flows.run.home import Home
-from flows.run.lease import is_keeper, take_lease
+from flows.run.lease import refusal_of_lease, take_lease
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
 from yatt_core import durable
@@ -75,9 +74,9 @@ def require_deletable(ledger: Ledger, run: str, begun: bool = False) -> None:
 
 def require_undriven(ledger: Ledger, run: str, begun: bool = False) -> None:
     """Raises `ConfigurationError` if a run is held by a living process other than a keeper. begun: as for `delete_run`."""
-    line, holder = ledger.overview.line(run), ledger.leases.holders().get(run)
-    if holder is not None and line.lease_expires_in > 0 and not is_gone(holder) and not is_keeper(holder.text):
-        raise ConfigurationError(_refusal(run, _held_by(run, holder.text), begun))
+    held = refusal_of_lease(ledger, run)
+    if held is not None:
+        raise ConfigurationError(_refusal(run, _held_by(run, held.holder), begun))
 
 
 def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker, begun: bool = False) -> Deleted:

@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from db.core.engine import Fence
 from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
-from db.core.holder import this_process
+from db.core.holder import is_gone, this_process
 from db.ledger import Ledger
 from yatt_core.errors import FencedError
 
@@ -56,6 +56,14 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
                 log.info("%s: waiting until %s has delivered what the last driver left", run, error.holder)
             waits = True
         time.sleep(ASK_SECONDS)
+
+
+def refusal_of_lease(ledger: Ledger, run: str) -> LeaseHeld | None:
+    """Returns the error with which a run's lease could not be taken now, because a living process drives it; else None."""
+    line, holder = ledger.overview.line(run), ledger.leases.holders().get(run)
+    if holder is None or line.lease_expires_in <= 0 or is_gone(holder) or is_keeper(holder.text):
+        return None
+    return LeaseHeld(run, holder.text, line.lease_expires_in)
 
 
 def give_back(ledger: Ledger, fence: Fence) -> None:

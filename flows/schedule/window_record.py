@@ -16,6 +16,7 @@ from typing import Any
 from db.core.holder import Holder
 from db.ledger import Ledger
 from flows.driver.windows import Window
+from flows.schedule.parameters import NEW
 
 BEGAN, LEFT, NEW_RUN = "window", "window_left", "window_new_run"
 NONE_GIVEN: Mapping[str, Any] = MappingProxyType({})
@@ -73,6 +74,16 @@ def driven_run(ledger: Ledger, run: str, flow_run: str) -> str:
     """Returns the run that a window of this run's deployment drives: the run itself, or the new run it has started."""
     started = [link.body["run"] for link in ledger.events.of_kind(run, NEW_RUN) if link.body["flow_run"] == flow_run]
     return str(started[0]) if started else run
+
+
+def makers_of_new_runs(ledger: Ledger) -> list[str]:
+    """Returns the runs whose deployments have made new runs, or were asked to, as far as windows of them have begun; sorted."""
+    return [
+        run
+        for run in ledger.events.runs_with(BEGAN, NEW_RUN)
+        if ledger.events.of_kind(run, NEW_RUN)
+        or any(given.get("run") == NEW for given in window_parameters(ledger, run).values())
+    ]
 
 
 def recorded_windows(ledger: Ledger, run: str) -> Mapping[str, WindowRecord]:

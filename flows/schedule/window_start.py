@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,8 +69,9 @@ NOBODY_AUTHORS = (
 SERVER_SECONDS = 60.0
 """How long Prefect's server may be unreachable when a window begins."""
 Ending = State[None]
-Check = Callable[[RunSpec, Path], None]
-"""Checks the spec of a new run. Consumes the spec and a folder with copies of its reward files; raises `YattError`."""
+Check = Callable[[RunSpec, Path, bool], Sequence[str]]
+"""Checks the spec of a new run. Consumes the spec, a folder with copies of its reward files, and whether it has the model of the
+deployment's run, which an earlier version may have accepted; returns warnings, raises `YattError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +153,20 @@ class _Start:
         if not plan.new_run:
             return BegunWindow(self.key, self.run, self.run, own, plan.changes, self.parameters)
         try:
-            made = self._new_run(spec, own)
+            made = self._new_run(spec, own, accepted=spec.model == before.model)
         except YattError as error:
             return refused(self.ledger, self.run, self.key, self.parameters, error)
         self._wait_for_previous(own)
         return BegunWindow(self.key, self.run, made, own, (), self.parameters)
 
-    def _new_run(self, spec: RunSpec, own: Window) -> str:
-        """Returns the new run of this flow run, which an earlier attempt at it may have created."""
+    def _new_run(self, spec: RunSpec, own: Window, accepted: bool) -> str:
+        """Returns the new run of this flow run, which an earlier attempt at it may have created. accepted: as for `Check`."""
         if (known := driven_run(self.ledger, self.run, self.key)) != self.run:
             return known
         copies = self.home.run_folder(self.run)
         fetch_code(spec, copies, store_of(self.ledger, self.run, copies))
-        self.check(spec, copies)
+        for warning in self.check(spec, copies, accepted):
+            log.warning("the new run of the deployment of %s: %s", self.run, redact(warning))
         made = create_run(self.home, spec, copies, f"deployment of {self.run}")
         process = this_process(f"window of {made}")
         record_window(self.ledger, made, self.key, own, process, self.parameters.given())

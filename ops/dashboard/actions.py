@@ -1,4 +1,4 @@
-"""API routes that change a run: stop, checkpoint, resume, retry, roll back, promote, verify, delete. Each needs a named person.
+"""API routes that change a run: stop, checkpoint, resume, retry, roll back, promote, verify, archive, delete. Each needs a name.
 
 Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line. The user's name
 is recorded in the audit chain: in the event itself, as part of its reason, or in an event of its own.
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.disposal.archiving import archive_run
 from flows.disposal.dependents import in_order
 from flows.run.deletion import Deleted, delete_run
 from ops.dashboard.access import Acting, Administering, Approver
@@ -20,6 +21,7 @@ from ops.dashboard.bodies import Body, Flag, Whole
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
+from ops.presentation.words import size
 from ops.queries import checkpoints
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 from yatt_core.errors import ConfigurationError
@@ -208,6 +210,15 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done
     if done.approval is not None:
         moved = f"waits for approval {done.approval}"
     return _done(served, "promote", by.name, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
+
+
+@router.post("/archive")
+def archive(served: Served, by: Administering, run_id: RunId, asked: Asked) -> Done:
+    """Deletes what a run that has ended no longer needs: older checkpoints, experience, its own Prefect database."""
+    find_line(served.ledger, run_id)
+    done = archive_run(served.home, served.ledger, run_id, by, asked.reason)
+    what = f"{len(done.checkpoints)} checkpoints and the experience of {len(done.experience)} iterations deleted"
+    return _done(served, "archive", by, run_id, f"{what}, {size(done.freed)} less")
 
 
 @router.post("/delete")

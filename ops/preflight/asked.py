@@ -99,7 +99,8 @@ def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
 def changed_run(home: Home, asked: Asked) -> dict[str, Any]:
     """Forks a run or revises its spec, and returns what was done.
 
-    Either may be killed: a fork that is not whole is finished by its first resume, and a revision is there as a whole or not.
+    Either may be killed: a fork that is not whole is finished by its first resume; a revision is there as a whole or not, but may
+    have discarded already what it was allowed to discard, as the same one would if it was asked for again.
     """
     assert asked.run is not None, "the caller names a run"
     try:
@@ -130,9 +131,15 @@ def wanted_spec(home: Home, asked: Asked, extended: list[Path]) -> tuple[RunSpec
     """
     if asked.run is not None:
         with Ledger.open(home.ledger, migrate=False) as ledger:
-            base, folder = current_spec(ledger, asked.run), home.run_folder(asked.run)
+            folder = home.run_folder(asked.run)
+            if asked.act == "fork":
+                base = branches.spec_at(ledger, asked.run, asked.branch, asked.at)
+                origin = f"the spec of run {asked.run} at iteration {asked.at}"
+            else:
+                base = current_spec(ledger, asked.run)
+                origin = f"the spec of run {asked.run}"
             fetch_code(base, folder, store_of(ledger, asked.run, folder))
-        return changed(base, asked, f"the spec of run {asked.run}"), folder
+        return changed(base, asked, origin), folder
     if asked.file is not None:
         path = home.specs / asked.file
         extended.append(path)

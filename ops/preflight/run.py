@@ -62,12 +62,15 @@ def check_before_start(
     tell: Callable[[str], None] = lambda step: None,
     further: Callable[[], None] | None = None,
     copies: Path | None = None,
+    accepted: bool = False,
 ) -> Checked:
     """Makes all checks that a spec must pass before a run is created from it.
 
     tell: receives the name of each step.
     further: checks the inputs in more depth; called if they can be built, instead of trying only their first rows.
     copies: folder of a run with copies of the files with code; by default they are read where the spec names them.
+    accepted: whether a run with this model exists, from which a deployment has new runs made without anybody's doing: what only
+        this version refuses is then a warning.
 
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
@@ -83,6 +86,12 @@ def check_before_start(
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
+    refused = refused_since(spec)
+    if refused is not None:
+        if accepted:
+            warnings.append(refused)
+        else:
+            problems.note(ConfigurationError(refused))
     sound = _check_what_is_named(spec, problems, copies)
     found_here = list[str]()
     if not attached():  # the workers of a cluster that exists already have a path of their own
@@ -149,6 +158,19 @@ def check_files(spec: RunSpec, problems: Problems) -> None:
                     check_regular(Path(source.held_out_path), f"data.sources.{number}.held_out_path")
 
 
+def refused_since(spec: RunSpec) -> str | None:
+    """Returns why a new run cannot have a spec that earlier versions accepted; None if it can.
+
+    A run that exists is resumed all the same: its model and its tokenizer are made.
+    """
+    if isinstance(spec.model, ModelFromConfig) and spec.model.architecture == "qwen2" and spec.model.vision is None:
+        return (
+            "model.architecture: transformers 5 reads the tokenizer of a folder made from a qwen2 config as Qwen2Tokenizer, so "
+            "that the trained model would get other tokens everywhere else; expected qwen3 or llama"
+        )
+    return None
+
+
 def check_model(spec: RunSpec) -> None:
     """Raises what is wrong with the models' folders and the codec."""
     if isinstance(spec.model, GivenFolder) and not spec.virtual:
@@ -162,11 +184,6 @@ def check_model(spec: RunSpec) -> None:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
-    if isinstance(spec.model, ModelFromConfig) and spec.model.architecture == "qwen2" and spec.model.vision is None:
-        raise ConfigurationError(
-            "model.architecture: transformers 5 reads the tokenizer of a folder made from a qwen2 config as Qwen2Tokenizer, so "
-            "that the trained model would get other tokens everywhere else; expected qwen3 or llama"
-        )
     from flows.driver.attachment import attached
     from yatt_core.input_building.codec_check import check_codec
     from yatt_core.input_building.engine_check import check_engines

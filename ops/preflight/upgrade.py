@@ -1,4 +1,4 @@
-"""What this version of YATT and of its libraries would change of a home: its ledger, and the runs that can be resumed.
+"""What this version of YATT and of its libraries would change of a home: its ledger, and what is under way or recurs in it.
 
 Consumes a home folder, whose files stay as they are: a ledger of an older version is looked at in a migrated copy. Produces
 `PendingChange`s.
@@ -10,7 +10,6 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from db.core.errors import LedgerVersionError
@@ -22,6 +21,8 @@ from flows.run.changed_versions import versions_since
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from ops.preflight.home_folder import ledger_file
+from ops.preflight.pending_change import PendingChange
+from ops.preflight.pending_work import changes_of_work
 from ops.queries.run_list import run_list
 from yatt_core.errors import ConfigurationError
 
@@ -29,32 +30,14 @@ MOST_RUNS = 1_000_000
 FINISHED = frozenset({"completed"})
 
 
-@dataclass(frozen=True, slots=True)
-class PendingChange:
-    """Something that is not as it was when it was last used.
-
-    what: the ledger, a library, or a part of a run.
-    run: None for what concerns the home.
-    before, after: versions; empty where there are none.
-    effect: what may follow.
-    blocks: whether the run cannot be resumed like this.
-    """
-
-    what: str
-    run: str | None
-    before: str
-    after: str
-    effect: str
-    blocks: bool = False
-
-
 def pending_changes(home: Home) -> list[PendingChange]:
-    """Returns what would change, the ledger first, then run by run."""
+    """Returns what would change: the ledger first, then run by run, then what runs belong to or recurs."""
     with _looked_at(home) as (ledger, changes):
         if ledger is None:
             return changes
         runs = [run.id for run in run_list(ledger, "", None, MOST_RUNS).runs if run.state not in FINISHED]
-        return [*changes, *(change for run in sorted(runs) for change in _of_run(home, ledger, run))]
+        of_runs = [change for run in sorted(runs) for change in _of_run(home, ledger, run)]
+        return [*changes, *of_runs, *changes_of_work(home, ledger)]
 
 
 @contextmanager

@@ -7,9 +7,10 @@ server that does not answer is a reason there, and no error.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 import httpx
@@ -22,8 +23,8 @@ FLOW = "yatt"
 """The name of the flow of windows."""
 SECONDS = 3.0
 """Time limit of a request."""
-SHOWN, WINDOWS = 200, 3
-"""Maximum number of deployments, and of next windows of each."""
+PAGE, WINDOWS = 200, 3
+"""Rows of an answer, of which Prefect's server gives no more; and the number of next windows of a deployment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,22 @@ def deployments(home: Home, server: SharedServer | None) -> Deployments:
         return Deployments((), "no Prefect server is known: `yatt up` starts one, and PREFECT_API_URL names another")
     try:
         with httpx.Client(base_url=f"{server.address}/api", auth=_credentials(server), timeout=SECONDS) as client:
-            wanted = {"flows": {"name": {"any_": [FLOW]}}, "limit": SHOWN, "sort": "NAME_ASC"}
-            found = [each for each in _asked(client, "/deployments/filter", wanted) if _is_of(each, home)]
+            found = [each for each in _of_all_homes(client) if _is_of(each, home)]
             starts = _starts(client, [str(each["id"]) for each in found])
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         said = f"{shown(server.address)} does not answer as Prefect's server does: {type(error).__name__}"
         return Deployments((), redact(said))
     return Deployments(tuple(_view(each, starts.get(str(each["id"]), ())) for each in found), "")
+
+
+def _of_all_homes(client: httpx.Client) -> Iterator[Mapping[str, Any]]:
+    """Yields the server's deployments of windows, by name; the server cannot filter by parameters."""
+    wanted = {"flows": {"name": {"any_": [FLOW]}}, "limit": PAGE, "sort": "NAME_ASC"}
+    for offset in count(0, PAGE):
+        page = _asked(client, "/deployments/filter", {**wanted, "offset": offset})
+        yield from page
+        if len(page) < PAGE:
+            return
 
 
 def _asked(client: httpx.Client, path: str, body: Mapping[str, Any]) -> list[Any]:
@@ -94,18 +104,28 @@ def _starts(client: httpx.Client, ids: Sequence[str]) -> dict[str, tuple[int, ..
     """Returns the next starts that the server has planned, by the deployment's id."""
     if not ids:
         return {}
+    found = _planned(client, ids, PAGE)
+    if sum(map(len, found.values())) == PAGE:  # those of one that begins often may have left no room for others
+        for each in ids:
+            if len(found.get(each, ())) < WINDOWS:
+                found |= _planned(client, [each], WINDOWS)
+    return {name: tuple(moments[:WINDOWS]) for name, moments in found.items()}
+
+
+def _planned(client: httpx.Client, ids: Sequence[str], limit: int) -> dict[str, list[int]]:
+    """Returns the next starts of some deployments, the earliest first, by the deployment's id."""
     planned = {"state": {"type": {"any_": ["SCHEDULED"]}}}
     wanted = {
         "deployments": {"id": {"any_": list(ids)}},
         "flow_runs": planned,
         "sort": "EXPECTED_START_TIME_ASC",
-        "limit": SHOWN,
+        "limit": limit,
     }
     found: dict[str, list[int]] = {}
     for flow_run in _asked(client, "/flow_runs/filter", wanted):
         at = datetime.fromisoformat(str(flow_run["expected_start_time"]).replace("Z", "+00:00"))
         found.setdefault(str(flow_run["deployment_id"]), []).append(round(1000 * at.timestamp()))
-    return {name: tuple(moments[:WINDOWS]) for name, moments in found.items()}
+    return found
 
 
 def _view(deployment: Mapping[str, Any], starts: Sequence[int]) -> DeploymentView:

@@ -31,6 +31,7 @@ def test_every_act_names_who(
         ("toy-1/tags", {"add": ["baseline"]}, "tags"),
         ("toy-1/checkpoints/1/verify", {}, "checkpoint_verified"),
         ("toy-1/promote", {"to": "candidate", "iteration": 1, "why": "best"}, "promotion"),
+        ("toy-1/archive", {}, "archived"),
         ("toy-1/rollback", {"to": 1}, "branch"),
         ("toy-1/resume", {}, "resume_requested"),
     ]

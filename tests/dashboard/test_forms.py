@@ -33,6 +33,7 @@ ACTIONS: dict[str, dict[str, str]] = {
     "settings": {"overrides": "iterations=9"},
     "verify": {"iteration": "1"},
     "promote": {"to": "champion", "iteration": "1", "why": "best so far"},
+    "archive": {},
     "delete": {},
     "note": {"text": "x"},
     "tags": {"add": "x"},
@@ -193,6 +194,24 @@ def test_a_run_that_never_began_is_deleted_by_form(client: TestClient, served: C
     (row,) = served.ledger.deletions.list()
     assert (row.run, row.by, row.why) == (run, "alice", "a typing error")
     assert client.get(f"/runs/{run}").status_code == 404
+
+
+def test_a_run_that_has_begun_is_archived_and_deleted_by_form(client: TestClient, served: Context, token: str) -> None:
+    for iteration in (0, 1, 2):
+        seed_checkpoint(served.home, "toy-1", iteration)
+    sign_in(client, token)
+    page = client.get("/runs/toy-1").text
+    assert 'action="/runs/toy-1/archive"' in page and 'name="begun" value="true" required' in page
+    driven = client.get("/runs/toy-2").text
+    assert "/runs/toy-2/archive" not in driven and "/runs/toy-2/delete" not in driven
+    archived = client.post("/runs/toy-1/archive", data={"reason": "old"}, headers=OURS)
+    assert archived.url.path == "/runs/toy-1" and "The run was archived" in words(check_page(archived.text))
+    (link,) = served.ledger.events.of_kind("toy-1", "archived")
+    assert (link.body["by"], link.body["why"], link.body["checkpoints"]) == ("alice", "old", [1])
+    assert client.post("/runs/toy-2/archive", data={}, headers=OURS).status_code == 409
+    deleted = client.post("/runs/toy-1/delete", data={"reason": "older", "begun": "true"}, headers=OURS)
+    assert deleted.url.path == "/" and "The run was deleted" in words(check_page(deleted.text))
+    assert [row.run for row in served.ledger.deletions.list()] == ["toy-1"]
 
 
 def test_a_run_is_forked_and_its_settings_are_changed_by_form(client: TestClient, served: Context, token: str) -> None:

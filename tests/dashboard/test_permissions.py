@@ -24,7 +24,7 @@ LINK = "/approvals/{number}/link"
 FREE = {"/health", "/sign-in", "/sign-in/provider", "/sign-in/callback", "/sign-out", "/api/v1/session", LINK}
 """Routes that everyone may use: they show nothing of a run, and open or end only the caller's own session, or they check a
 signed link."""
-NEEDS = {"promote": Permission.APPROVE, "delete": Permission.ADMINISTER}
+NEEDS = {"promote": Permission.APPROVE, "archive": Permission.ADMINISTER, "delete": Permission.ADMINISTER}
 """The routes that need more than to operate, by the end of their paths."""
 
 

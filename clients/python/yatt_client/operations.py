@@ -420,6 +420,11 @@ class Operations(Transport):
         )
         return found
 
+    def archive(self, run_id: str, *, reason: str | None = None) -> Done:
+        """Deletes what a run that has ended no longer needs: older checkpoints, experience, its own Prefect database."""
+        found: Done = self.call("POST", f"/api/v1/runs/{segment(run_id)}/archive", body={"reason": reason})
+        return found
+
     def delete(
         self, run_id: str, *, reason: str | None = None, begun: bool | None = None, promoted: bool | None = None
     ) -> Deleted:

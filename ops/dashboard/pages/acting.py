@@ -51,6 +51,10 @@ class PromoteForm(FormTexts, actions.Promote):
     """The form of `Promote`."""
 
 
+class DeleteForm(FormTexts, actions.Delete):
+    """The form of `Delete`."""
+
+
 FIELDS = ("text", "run", "file", "overrides", "reason")
 """What can be typed for a new run."""
 
@@ -195,9 +199,16 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[Promot
     return redirect_after(run_id, "promote", "checkpoints")
 
 
+@router.post("/runs/{run_id}/archive")
+def archive(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+    """Deletes what a run that has ended no longer needs."""
+    actions.archive(served, by, run_id, asked)
+    return redirect_after(run_id, "archive")
+
+
 @router.post("/runs/{run_id}/delete")
-def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Delete, Form()]) -> Response:
-    """Deletes a run that never began."""
+def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[DeleteForm, Form()]) -> Response:
+    """Deletes a run; one that has begun only if the form says so."""
     deleted = actions.delete(served, by, run_id, asked)
     done = "delete-left" if deleted.left else "delete-elsewhere" if deleted.elsewhere else "delete"
     return RedirectResponse(f"/?done={done}", HTTPStatus.SEE_OTHER)

@@ -49,6 +49,7 @@ class Possible:
     rollback: bool
     fork: bool
     settings: bool
+    archive: bool
     delete: bool
 
 
@@ -56,7 +57,7 @@ def possible(run: ListedRun) -> Possible:
     """Returns the actions that a run's state allows: a stop, a checkpoint or a try needs a driver; all
     others but a fork, that there is none.
 
-    delete: the run has no commit; the deletion itself checks the rest.
+    archive, delete: archiving and deleting check the rest themselves.
     """
     driven = run.driver == DRIVEN
     return Possible(
@@ -68,7 +69,8 @@ def possible(run: ListedRun) -> Possible:
         rollback=not driven and run.iteration > 0,
         fork=run.iteration >= 0,
         settings=not driven,
-        delete=not driven and run.iteration < 0,
+        archive=not driven and run.iteration >= 0,
+        delete=not driven,
     )
 
 
@@ -138,6 +140,7 @@ DONE = {
     "settings": "The settings were changed, as a new revision of the spec. Resume the run to continue.",
     "verify": "The checkpoint was verified; the result is in the table.",
     "promote": "The alias was moved.",
+    "archive": "The run was archived; `archived` in its audit chain says what was deleted.",
     "delete": "The run was deleted; the ledger keeps a record of it.",
     "delete-elsewhere": "The run was deleted. W&B or a shared TensorBoard folder still has it: YATT removes nothing there.",
     "delete-left": "The run was deleted, but some files remain; run `yatt rm` again. `yatt runs --deleted` lists the run.",

@@ -10,6 +10,7 @@ from db.core.errors import LeaseHeld, RunNotFound
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.aliases import CheckpointKey
+from db.write.pipelines import DONE, FINISHED, WAITING, NewPipeline
 from flows.branching.branches import fork
 from flows.disposal.archiving import ARCHIVED, archive_run
 from flows.disposal.dependents import in_order
@@ -17,12 +18,18 @@ from flows.disposal.usage import disk_usage, folder_bytes
 from flows.files.retention import PRUNED_EVENT
 from flows.run.deletion import delete_run
 from flows.run.home import Home
+from flows.soups.record import SOUP as SOUP_FAMILY
+from flows.soups.record import SoupRecord, create_soup
+from flows.sweeps.record import SWEEP
 from tests.flows.run.scenarios import Told
+from tests.flows.soups.support import RUN, SOUP
 from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import checkpoint_folder
+from yatt_core.soups.spec import parse_soup
+from yatt_core.spec import override_spec, parse_spec
 
 COMMITTED = 4
 
@@ -121,6 +128,54 @@ def test_forks_and_sweeps_are_deleted_together_only(home: Home, run: str, tmp_pa
         assert delete_run(home, name, "ann", "", told, begun=True).left == ()
     with Ledger.open(home.ledger) as ledger:
         assert not ledger.runs.list()
+
+
+def test_a_record_is_not_deleted_without_its_members_whatever_these_are_forks_of(home: Home, run: str) -> None:
+    spec = toy_spec().model_dump(mode="json")
+    tags = {"sweep": run, "sweep_member": "trial/0/7"}
+    spec["tracking"]["tags"] = tags
+    with Ledger.open(home.ledger) as ledger:
+        ledger.events.append(run, SWEEP.kind, {"spec": {}})
+        trials = [ledger.runs.create("toy", spec, "digest", 4).id for _ in range(2)]
+        with pytest.raises(ConfigurationError, match=f"keeps the record of a sweep, to which {trials[0]}, {trials[1]}"):
+            in_order(home, ledger, [run])
+        with pytest.raises(ConfigurationError, match=f"to which {trials[1]} belong"):
+            in_order(home, ledger, [run, trials[0]])
+        assert in_order(home, ledger, [run, *trials]) == [trials[1], trials[0], run]
+
+
+def test_an_archived_run_keeps_the_checkpoints_that_others_need(home: Home, run: str, tmp_path: Path) -> None:
+    """Iteration 1 is named by a spec, and 2 by a pipeline that waits for an approval."""
+    folder = home.run_folder(run)
+    spec = toy_spec().model_dump(mode="json")
+    with Ledger.open(home.ledger) as ledger:
+        rows = {row.iteration: row for row in ledger.records.own_checkpoints(run, "kept")}
+        spec["model"] = {"kind": "folder", "path": f"{folder / rows[1].folder}/weights"}
+        user = ledger.runs.create("user", spec, "digest", 4).id
+        line = ledger.pipelines.create(NewPipeline("line", "digest", {"name": "line"}, str(tmp_path), "ann"))
+        fence = ledger.pipelines.acquire(line.id, this_process("pipeline"), 60)
+        attempt = ledger.pipelines.begin(fence, "train", "key", {}, {})
+        outputs = {"run": run, "iteration": 2, "checkpoint": str(folder / rows[2].folder)}
+        ledger.pipelines.end(fence, attempt, DONE, outputs)
+        ledger.pipelines.release(fence, WAITING, "its gate")
+        assert archive_run(home, ledger, run, "ann", "").checkpoints == ()
+        fence = ledger.pipelines.acquire(line.id, this_process("pipeline"), 60)
+        ledger.pipelines.release(fence, FINISHED, "")
+        assert archive_run(home, ledger, run, "ann", "").checkpoints == (2,)
+        assert user != run and sorted(restored(home, run)) == [0, 1, 3]
+
+
+def test_an_archived_run_of_a_soup_keeps_what_is_merged(home: Home, tmp_path: Path) -> None:
+    run_spec = parse_spec({**RUN, "iterations": COMMITTED}, "run")
+    soup = create_soup(home, parse_soup(SOUP, "soup"), run_spec, "ann")
+    backbone = seed_run(home, COMMITTED, override_spec(run_spec, SOUP_FAMILY.tags(soup, "0.6/brief"), "run"))
+    (home.run_folder(backbone) / INPUTS).mkdir()
+    for iteration in range(COMMITTED):
+        seed_checkpoint(home, backbone, iteration)
+    with Ledger.open(home.ledger) as ledger:
+        plan = SoupRecord(ledger, soup).plan
+        assert (plan.search_at, plan.target) == (1, COMMITTED)
+        assert archive_run(home, ledger, backbone, "ann", "").checkpoints == (2,)
 
 
 def test_aliases_and_files_that_others_name_are_said(home: Home, run: str) -> None:

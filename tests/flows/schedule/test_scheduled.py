@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -36,9 +37,10 @@ from flows.schedule.scheduled import drive_window, stopped_in_order
 from flows.schedule.window_record import record_window, recorded_windows
 from flows.schedule.window_start import BegunWindow, Ending, begin_window
 from ops.cli.commands.inspection.show import run_facts
-from ops.preflight.run import check_functions
+from ops.preflight.run import check_functions, refused_since
 from ops.queries.run import run_view
 from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.errors import ConfigurationError
 from yatt_core.problems import Problems
 from yatt_core.spec import RunSpec, override_spec
 
@@ -106,7 +108,7 @@ def ending_of_window(
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
     with FlowRunContext.model_construct(flow_run=flow_run):
         parameters = replace(parameters or WindowParameters(), window=f"{round(hours * 60)}m")
-        begun = begin_window(home, run, owner, parameters, lambda spec, copies: None, clock)
+        begun = begin_window(home, run, owner, parameters, lambda spec, copies, accepted: [], clock)
         if not isinstance(begun, BegunWindow):
             return begun
         return drive_window(home, begun, SilentObserver(), {"mlflow": NoTracker()}, clock=clock)
@@ -402,10 +404,36 @@ def test_a_new_run_has_the_reward_files_of_the_deployments_run(
         assert current_spec(ledger, run).rewards.parts[0].weight == 1.0
 
 
-def check_files(spec: RunSpec, copies: Path) -> None:
+def check_files(spec: RunSpec, copies: Path, accepted: bool) -> list[str]:
     problems = Problems()
     check_functions(spec, problems, copies)
     problems.raise_any()
+    return []
+
+
+def test_a_new_run_with_the_model_of_its_deployment_is_made_although_this_version_refuses_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(window_start, "rename_flow_run", lambda flow_run, name: None)  # there is no Prefect server here
+    run = create_run(home, override_spec(toy_spec(), ["model.architecture=qwen2"], "toy"))
+
+    def check(spec: RunSpec, copies: Path, accepted: bool) -> list[str]:
+        refused = refused_since(spec)
+        assert refused is not None
+        if not accepted:
+            raise ConfigurationError(refused)
+        return [refused]
+
+    def begun(overrides: Mapping[str, Any]) -> BegunWindow | Ending:
+        flow_run = FlowRun(id=uuid4(), flow_id=uuid4(), expected_start_time=NOON)
+        with FlowRunContext.model_construct(flow_run=flow_run):
+            return begin_window(home, run, own(home, run), WindowParameters("new", overrides), check, FakeClock())
+
+    made = begun({"rewards.parts.0.weight": 0.5})
+    assert isinstance(made, BegunWindow) and made.run == "toy-2"
+    assert f"the new run of the deployment of {run}: model.architecture: " in caplog.text
+    refused = begun({"model.hidden_size": 64})
+    assert not isinstance(refused, BegunWindow) and "expected qwen3 or llama" in (refused.message or "")
 
 
 def during_the_start(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:

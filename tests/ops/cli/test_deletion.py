@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 
+from db.core.errors import LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.disposal.archiving import ARCHIVED
 from flows.run.creation import create_run
 from flows.run.home import Home
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.errors import ExitCode
 
 
 def test_runs_that_never_began_are_deleted_and_stay_on_record(yatt: Yatt, home: Home) -> None:
@@ -74,3 +79,37 @@ def test_control_characters_are_not_recorded(yatt: Yatt, home: Home, words: tupl
     answer = yatt("rm", run, "--yes", *words)
     assert answer.code == 2 and words[0] in answer.err and "\x1b" not in answer.err
     assert [row["id"] for row in yatt("runs", "-o", "json").document["runs"]] == [run]
+
+
+def test_nothing_is_archived_if_one_run_is_driven(yatt: Yatt, home: Home) -> None:
+    idle, driven = seed_run(home), seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(driven, this_process("yatt driver of it"), 60)
+    answer = yatt("archive", idle, driven, "--yes")
+    assert answer.code == ExitCode.LEASE_HELD and f"yatt stop {driven} --wait" in answer.err
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.events.of_kind(idle, ARCHIVED) == []
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "json")])
+@pytest.mark.parametrize(("command", "work"), [("archive", "archiving.archive_run"), ("delete", "deletion.delete_run")])
+def test_what_is_done_is_said_although_a_later_run_fails(
+    yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch, command: str, work: str, words: tuple[str, ...]
+) -> None:
+    """A driver begins between the check and the work on the second run."""
+    package = "flows.disposal" if command == "archive" else "flows.run"
+    whole = f"{package}.{work}"
+    real = resolve_name(whole)
+    done = list[str]()
+
+    def interrupted(*given: Any) -> Any:
+        run = next(each for each in given if isinstance(each, str))
+        if done:
+            raise LeaseHeld(run, "yatt driver of it", 60.0)
+        done.append(run)
+        return real(*given)
+
+    monkeypatch.setattr(whole, interrupted)
+    answer = yatt(command, seed_run(home), seed_run(home), "--yes", *words)
+    assert answer.code == ExitCode.LEASE_HELD
+    assert done[0] in answer.out

@@ -28,8 +28,10 @@ def upgrade(
     """Say what this version of YATT and its libraries changes of a home, then migrate its ledger.
 
     Lists the migrations of the ledger and, for each run that can be resumed, the libraries whose versions have changed since
-    its last commit, with what that may change, and what would keep it from being resumed. Exit code 1 if some run cannot be
-    resumed like this; nothing is migrated then.
+    its last commit, with what that may change, and what would keep it from being resumed. Then sweeps, soups, queue entries and
+    pipelines that could not go on, deployments whose new runs fail or are made with a warning, and suites that could not be
+    evaluated again; a deployment is known once one of its windows has made a new run. Exit code 1 if something that is under
+    way cannot go on like this; nothing is migrated then.
     """
     from db.ledger import Ledger
     from flows.run.home import Home

@@ -112,7 +112,7 @@ def _delete(
     place: Home, names: Sequence[str], question: str, yes: bool, person: str, why: str, output: Output, begun: bool
 ) -> None:
     """Deletes runs in this order, if the person agrees, and says what became of each."""
-    from flows.run.deletion import delete_run
+    from flows.run.deletion import Deleted, delete_run
     from ops.integrations.mlflow_tracker import MlflowTracker
 
     reason = line_of_text("--why", why)
@@ -120,16 +120,20 @@ def _delete(
         message("nothing was deleted")
         return
     tracker = MlflowTracker(place.tracking_uri, place.artifacts)
-    done = [delete_run(place, name, person, reason, tracker, begun) for name in names]
-    if output is Output.JSON:
-        write_json({"deleted": [asdict(each) for each in done]})
-    for each in done:
-        if output is Output.TEXT:
-            write(f"{each.run} is deleted")
-        for left in each.left:
-            message(f"{each.run}: not removed yet: {left}; to try again: yatt rm {each.run}")
-        for kept in each.elsewhere:
-            message(f"{each.run}: not removed by YATT: {kept}")
+    done = list[Deleted]()
+    try:
+        for name in names:
+            each = delete_run(place, name, person, reason, tracker, begun)
+            done.append(each)
+            if output is Output.TEXT:
+                write(f"{each.run} is deleted")
+            for left in each.left:
+                message(f"{each.run}: not removed yet: {left}; to try again: yatt rm {each.run}")
+            for kept in each.elsewhere:
+                message(f"{each.run}: not removed by YATT: {kept}")
+    finally:  # what was deleted is said although a later run is refused
+        if output is Output.JSON and done:
+            write_json({"deleted": [asdict(each) for each in done]})
     if any(each.left for each in done):
         raise typer.Exit(ExitCode.FAILURE)
 
@@ -149,7 +153,7 @@ def archive(
     Rows, metrics, audit chain, logs, inputs and exports stay, and so do the newest checkpoint, that of iteration 0, and those of
     aliases and branches. The run can still be shown, evaluated, exported and resumed.
     """
-    from flows.disposal.archiving import archive_run, require_archivable
+    from flows.disposal.archiving import Archived, archive_run, require_archivable
     from flows.run.home import Home
     from ops.presentation.words import size
 
@@ -161,13 +165,19 @@ def archive(
         if not agreed(f"delete older checkpoints and experience of {', '.join(names)}?", yes):
             message("nothing was archived")
             return
-        done = [archive_run(place, ledger, name, person, reason) for name in names]
-    if output is Output.JSON:
-        write_json({"archived": [asdict(each) for each in done]})
-        return
-    for each in done:
-        what = f"{len(each.checkpoints)} checkpoints and the experience of {len(each.experience)} iterations deleted"
-        write(f"{each.run} is archived: {what}, {size(each.freed)} less")
+        done = list[Archived]()
+        try:
+            for name in names:
+                each = archive_run(place, ledger, name, person, reason)
+                done.append(each)
+                if output is Output.TEXT:
+                    what = (
+                        f"{len(each.checkpoints)} checkpoints and the experience of {len(each.experience)} iterations"
+                    )
+                    write(f"{each.run} is archived: {what} deleted, {size(each.freed)} less")
+        finally:  # what was deleted is said although a later run is refused
+            if output is Output.JSON and done:
+                write_json({"archived": [asdict(each) for each in done]})
 
 
 def _meant(ledger: Ledger, name: str) -> str:
