@@ -34,22 +34,57 @@ VERL_OLDER: Mapping[str, str] = {
     },
 }
 
-TRL_OLDER: Mapping[str, str] = {
+VERL_SFT_OLDER: Mapping[str, str] = {
+    "model.partial_pretrain": "model.path",
+    "model.strategy": "engine.strategy",
+    "optim.warmup_steps_ratio": "optim.lr_warmup_steps_ratio",
+    "optim.lr_scheduler": "optim.lr_scheduler_type",
+    "data.multiturn.messages_key": "data.messages_key",
+    "data.multiturn.tools_key": "data.tools_key",
+    "data.multiturn.enable_thinking_key": "data.enable_thinking_key",
+    "ulysses_sequence_parallel_size": "engine.ulysses_sequence_parallel_size",
+    "use_remove_padding": "model.use_remove_padding",
+    **{
+        key: key
+        for key in (
+            "data.multiturn.enable",
+            "data.prompt_key",
+            "data.prompt_dict_keys",
+            "data.response_key",
+            "data.response_dict_keys",
+            "data.micro_batch_size",
+            "data.chat_template",
+            "model.fsdp_config.model_dtype",
+            "model.fsdp_config.cpu_offload",
+            "model.fsdp_config.offload_params",
+            "model.fsdp_config.wrap_policy.min_num_params",
+        )
+    },
+}
+
+_TRL = {
     key: key
     for key in (
-        "max_prompt_length",
         "warmup_ratio",
         "torch_dtype",
-        "evaluation_strategy",
-        "max_seq_length",
         "num_processes",
         "accelerate_config",
         "config",
         "env",
         "overwrite_output_dir",
         "logging_dir",
+        "group_by_length",
     )
 }
+_TRL |= {"evaluation_strategy": "eval_strategy"}
+_CUT = {"max_prompt_length": "max_prompt_length"}
+TRL_OLDER: Mapping[str, Mapping[str, str]] = {
+    "grpo": {**_TRL, **_CUT},
+    "dpo": {**_TRL, **_CUT},
+    "sft": {**_TRL, "max_seq_length": "max_length"},
+    "reward": _TRL,
+}
+"""By program. Keys without a present name stand for themselves."""
 
 _SHARED = {
     "save_path": "ckpt.output_dir",

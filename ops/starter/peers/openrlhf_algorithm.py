@@ -65,6 +65,8 @@ def _advantage(draft: Draft, options: Options) -> None:
         draft.refuse(gamma, "reinforce has no discount here; expected 1")
     draft.takes(gamma, {}, "no discount")
     draft.takes("algo.advantage.lambd", {}, f"{name} does not read it")
+    for key in draft.below("critic"):
+        draft.takes(f"critic.{key}", {}, f"without effect: {name} has no critic")
 
 
 def _critic(draft: Draft, options: Options) -> None:
@@ -73,10 +75,17 @@ def _critic(draft: Draft, options: Options) -> None:
     draft.takes(f"{prefix}.lr", {f"{to}.learning_rate": draft.real(f"{prefix}.lr")})
     draft.takes(f"{prefix}.betas", {f"{to}.betas": [float(beta) for beta in draft[f"{prefix}.betas"]]})
     draft.takes(f"{prefix}.weight_decay", {f"{to}.weight_decay": draft.real(f"{prefix}.weight_decay")})
+    draft.takes(f"{prefix}.eps", {f"{to}.epsilon": draft.real(f"{prefix}.eps")})
+    draft.takes("critic.max_norm", {f"{to}.max_grad_norm": draft.real("critic.max_norm")})
+    if draft["critic.optim"] != "adam":
+        draft.refuse("critic.optim", "YATT has AdamW alone; expected adam")
+    draft.takes("critic.optim", {}, "AdamW")
     draft.write("algorithm.critic.clip", draft.real("critic.value_clip"))
     draft.takes("critic.value_clip", {"algorithm.critic.clip": draft.real("critic.value_clip")})
     for key in ("critic.lr_scheduler", "critic.lr_warmup_ratio"):
         draft.differs(key, "the critic's rate is constant here")
+    draft.lacks("critic.min_lr_ratio", "the critic's rate is constant here")
+    draft.lacks("critic.save_value_network", "checkpoints contain the critic")
     frozen = draft.number("critic.freezing_steps", -1)
     if frozen > 0:
         draft.takes("critic.freezing_steps", {"algorithm.critic.warmup_iterations": frozen})

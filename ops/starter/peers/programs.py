@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ops.starter.peers.older_names import OPENRLHF_OLDER, TRL_OLDER, VERL_OLDER
+from ops.starter.peers.older_names import OPENRLHF_OLDER, TRL_OLDER, VERL_OLDER, VERL_SFT_OLDER
 from yatt_core.errors import ConfigurationError
 
 KEYS = Path(__file__).parent / "keys"
@@ -71,12 +71,19 @@ PROGRAMS = {
             "sft",
             True,
             ("verl.trainer.sft_trainer", "verl.trainer.sft_trainer_ray", "verl.trainer.fsdp_sft_trainer"),
-            {},
+            VERL_SFT_OLDER,
         ),
-        Program("trl-grpo", TRL, "rl", False, ("trl grpo", "grpo.py"), TRL_OLDER),
-        Program("trl-dpo", TRL, "dpo", False, ("trl dpo", "dpo.py"), TRL_OLDER),
-        Program("trl-sft", TRL, "sft", False, ("trl sft", "sft.py"), TRL_OLDER),
-        Program("trl-reward", TRL, "reward_model", False, ("trl reward", "reward.py", "reward_modeling.py"), TRL_OLDER),
+        Program("trl-grpo", TRL, "rl", False, ("trl grpo", "grpo.py"), TRL_OLDER["grpo"]),
+        Program("trl-dpo", TRL, "dpo", False, ("trl dpo", "dpo.py"), TRL_OLDER["dpo"]),
+        Program("trl-sft", TRL, "sft", False, ("trl sft", "sft.py"), TRL_OLDER["sft"]),
+        Program(
+            "trl-reward",
+            TRL,
+            "reward_model",
+            False,
+            ("trl reward", "reward.py", "reward_modeling.py"),
+            TRL_OLDER["reward"],
+        ),
         Program("openrlhf-ppo", OPENRLHF, "rl", False, ("openrlhf.cli.train_ppo_ray",), OPENRLHF_OLDER["ppo"]),
         Program("openrlhf-sft", OPENRLHF, "sft", False, ("openrlhf.cli.train_sft",), OPENRLHF_OLDER["sft"]),
         Program("openrlhf-dpo", OPENRLHF, "dpo", False, ("openrlhf.cli.train_dpo",), OPENRLHF_OLDER["dpo"]),

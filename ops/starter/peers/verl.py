@@ -64,11 +64,27 @@ def _data(draft: Draft, options: Options) -> None:
     seed = draft["data.seed"]
     if seed is not None:
         draft.differs("data.seed", "one seed decides everything here, and no seed gives verl's order", {"seed": seed})
+    rows_read(draft)
+
+
+def rows_read(draft: Draft) -> None:
+    """Writes how rows are rendered, and lists how many of them are read."""
     for key in ("data.train_max_samples", "data.val_max_samples"):
-        if draft[key] == -1:
+        if draft.number(key, -1) < 0:
             draft.takes(key, {}, "all rows, as in YATT")
+        else:
+            draft.differs(key, "all rows are drawn from; it limits the number of iterations only")
     for name, value in draft.below("data.apply_chat_template_kwargs").items():
         draft.takes(f"data.apply_chat_template_kwargs.{name}", {f"data.chat_template_kwargs.{name}": value})
+
+
+def used_rows(draft: Draft, key: str, options: Options) -> int:
+    """Returns the number of rows that verl reads of its data.
+
+    key: that counts passes over them.
+    """
+    found, most = common.rows(draft, key, options), draft.number("data.train_max_samples", -1)
+    return found if most < 0 else min(found, most)
 
 
 def _sources(draft: Draft, options: Options) -> None:
@@ -209,17 +225,26 @@ def schedule(draft: Draft, prefix: str, total: int) -> None:
 
     total: number of iterations.
     """
-    kind, ratio = draft[f"{prefix}.lr_scheduler_type"], f"{prefix}.lr_warmup_steps_ratio"
-    steps = f"{prefix}.lr_warmup_steps"
-    if kind not in ("constant", "cosine"):
-        draft.refuse(f"{prefix}.lr_scheduler_type", "expected constant or cosine")
-    draft.takes(f"{prefix}.lr_scheduler_type", {"trainer.schedule.kind": kind})
+    kind = f"{prefix}.lr_scheduler_type"
+    steps, ratio = f"{prefix}.lr_warmup_steps", f"{prefix}.lr_warmup_steps_ratio"
     if draft.given(f"{prefix}.warmup_style") and draft[f"{prefix}.warmup_style"] is not None:
         draft.refuse(f"{prefix}.warmup_style", "an older name; write lr_scheduler_type")
-    if kind == "cosine":
-        draft.takes(
-            f"{prefix}.min_lr_ratio", {"trainer.schedule.min_lr_ratio": draft.real(f"{prefix}.min_lr_ratio") or 0.0}
-        )
+    if is_megatron(draft):
+        _megatrons_schedule(draft, prefix)
+    else:
+        if draft[kind] not in ("constant", "cosine"):
+            draft.refuse(kind, "expected constant or cosine")
+        draft.takes(kind, {"trainer.schedule.kind": draft[kind]})
+        least, cycles = f"{prefix}.min_lr_ratio", f"{prefix}.num_cycles"
+        if draft[kind] == "cosine":
+            draft.takes(
+                least, {"trainer.schedule.min_lr_ratio": draft.real(least) if draft[least] is not None else 0.0}
+            )
+            if draft[cycles] not in (None, 0.5):
+                draft.refuse(cycles, "YATT's cosine has one descent; expected 0.5")
+        for key in (least, cycles):
+            if draft[kind] != "cosine" or key == cycles:
+                draft.takes(key, {}, f"as {draft[kind]} has it")
     first = draft.number(steps, -1)
     if first > 0:
         common.warmup(draft, steps, first, 1)
@@ -227,6 +252,30 @@ def schedule(draft: Draft, prefix: str, total: int) -> None:
         return
     draft.takes(steps, {}, "lr_warmup_steps_ratio decides")
     common.warmup(draft, ratio, int(draft.real(ratio) * total), 1)
+
+
+def _megatrons_schedule(draft: Draft, prefix: str) -> None:
+    """Writes the kind of the schedule, for which Megatron has keys of its own."""
+    style, least = f"{prefix}.lr_decay_style", f"{prefix}.min_lr"
+    if draft[style] not in ("constant", "cosine", "linear"):
+        draft.refuse(style, "expected constant, cosine or linear")
+    if draft[f"{prefix}.lr_decay_steps"] is not None:
+        draft.refuse(f"{prefix}.lr_decay_steps", "the rate falls until the last iteration here; expected null")
+    draft.takes(style, {"trainer.schedule.kind": draft[style]})
+    if draft[style] == "constant":
+        draft.takes(least, {}, "constant does not read it")
+    else:
+        share = draft.real(least) / draft.real(f"{prefix}.lr")
+        draft.takes(least, {"trainer.schedule.min_lr_ratio": share}, "as a part of the peak")
+    for key in ("lr_scheduler_type", "min_lr_ratio", "num_cycles"):
+        draft.takes(f"{prefix}.{key}", {}, "Megatron reads lr_decay_style and min_lr in its place")
+
+
+def is_megatron(draft: Draft) -> bool:
+    """Returns whether Megatron trains."""
+    key = f"{ACTOR}.strategy"
+    named = "megatron" in str(draft["--config-name"]) or bool(draft.below(f"{ACTOR}.megatron"))
+    return bool(draft[key] == "megatron" or (named and not draft.given(key)))
 
 
 def _length(draft: Draft, options: Options) -> None:
@@ -238,7 +287,7 @@ def _length(draft: Draft, options: Options) -> None:
         draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
     else:
         key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), prompts)
+        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
         draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
     schedule(draft, f"{ACTOR}.optim", total)
 
@@ -247,8 +296,7 @@ def _engine(draft: Draft) -> None:
     devices = draft.number("trainer.nnodes", 1) * draft.number("trainer.n_gpus_per_node", 1)
     key = f"{ACTOR}.strategy"
     strategy = draft[key]
-    named = "megatron" in str(draft["--config-name"]) or bool(draft.below(f"{ACTOR}.megatron"))
-    if strategy == "megatron" or (named and not draft.given(key)):
+    if is_megatron(draft):
         _megatron(draft, devices)
     elif strategy in ("fsdp", "fsdp2"):
         _fsdp(draft, devices)

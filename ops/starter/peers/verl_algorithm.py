@@ -82,8 +82,8 @@ def _advantage(draft: Draft, options: Options) -> None:
         known = sorted([*GROUPED, *ADVANTAGES, "gae"])
         draft.refuse(key, f"YATT has no such advantage; expected one of {', '.join(known)}")
     if name != "gae":
-        for unused in ("trainer.critic_warmup",):
-            draft.takes(unused, {}, f"{name} has no critic")
+        for unused in ("trainer.critic_warmup", *(f"critic.{key}" for key in draft.below("critic"))):
+            draft.takes(unused, {}, f"without effect: {name} has no critic")
 
 
 def _critic(draft: Draft, options: Options) -> None:
@@ -91,6 +91,11 @@ def _critic(draft: Draft, options: Options) -> None:
     draft.takes("critic.optim.betas", {"algorithm.critic.optimizer.betas": list(draft["critic.optim.betas"])})
     decay = "critic.optim.weight_decay"
     draft.takes(decay, {"algorithm.critic.optimizer.weight_decay": draft.real(decay)})
+    norm = "critic.optim.clip_grad"
+    draft.takes(norm, {"algorithm.critic.optimizer.max_grad_norm": draft.real(norm)})
+    if draft.given("critic.grad_clip"):
+        draft.differs("critic.grad_clip", f"verl reads {norm} in its place, {draft[norm]!r} here")
+    _critics_rate(draft)
     draft.write("algorithm.critic.clip", draft.real("critic.cliprange_value"))
     draft.takes("critic.cliprange_value", {"algorithm.critic.clip": draft.real("critic.cliprange_value")})
     warmup = "trainer.critic_warmup"
@@ -101,9 +106,39 @@ def _critic(draft: Draft, options: Options) -> None:
         draft.takes(own, {"algorithm.critic.model": model_of(draft[own], options.folder)})
     elif draft.given(own):
         draft.takes(own, {}, "the policy's model, as in YATT by default")
-    for same in ("ppo_mini_batch_size", "ppo_epochs"):
-        if draft.given(f"critic.{same}"):
-            draft.differs(f"critic.{same}", "the critic learns in the policy's mini-batches and epochs")
+    for same in ("ppo_mini_batch_size", "ppo_epochs", "shuffle"):
+        if draft[f"critic.{same}"] == draft[f"{ACTOR}.{same}"]:
+            draft.takes(f"critic.{same}", {}, "as the policy's")
+        elif draft.given(f"critic.{same}"):
+            draft.differs(
+                f"critic.{same}", f"the critic learns as the policy does, whose {same} is {draft[f'{ACTOR}.{same}']!r}"
+            )
+
+    mode = "critic.loss_agg_mode"
+    if draft[mode] == "token-mean":
+        draft.takes(mode, {}, "as in YATT")
+    else:
+        draft.differs(mode, "the critic's loss is the mean over tokens here")
+
+
+def _critics_rate(draft: Draft) -> None:
+    """Lists the critic's schedule: its rate is constant here."""
+    prefix, why = "critic.optim", "the critic's rate is constant here"
+    if draft[f"{prefix}.optimizer"] not in (None, "AdamW"):
+        draft.refuse(f"{prefix}.optimizer", "YATT has AdamW alone; expected AdamW")
+    draft.takes(f"{prefix}.optimizer", {}, "AdamW, as in YATT")
+    constant = draft[f"{prefix}.lr_scheduler_type"] == draft[f"{prefix}.lr_decay_style"] == "constant"
+    warm = draft.number(f"{prefix}.lr_warmup_steps", -1) > 0 or draft.real(f"{prefix}.lr_warmup_steps_ratio") > 0
+    for names, same in (
+        (("lr_scheduler_type", "lr_decay_style", "min_lr", "min_lr_ratio", "num_cycles", "lr_decay_steps"), constant),
+        (("lr_warmup_steps", "lr_warmup_steps_ratio", "lr_warmup_init"), not warm),
+    ):
+        for name in names:
+            key = f"{prefix}.{name}"
+            if same:
+                draft.takes(key, {}, "as in YATT, where the critic's rate is constant")
+            elif draft.given(key):
+                draft.differs(key, why)
 
 
 def _bounds(draft: Draft) -> tuple[float, float]:

@@ -318,6 +318,23 @@ def test_the_corrections_of_openrlhf(keys: dict[str, Any], correction: dict[str,
             "data.max_response_length here, 512; expected the same",
         ),
         ("verl-ppo", {**GRPO, "algorithm.overlong_buffer.enable": True}, "verl reads a length penalty under one of"),
+        ("trl-sft", {"chat_template_path": "other"}, "would learn something else"),
+        ("trl-reward", {"chat_template_path": "other"}, "would learn something else"),
+        ("trl-dpo", {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}}, "has no options here"),
+        ("trl-dpo", {"loss_weights": [0.5]}, "a weight of 1"),
+        ("verl-sft", {"model.custom_chat_template": "{{ x }}"}, "would learn something else"),
+        ("verl-sft", {"model.lora_adapter_path": "adapter"}, "would learn something else"),
+        ("verl-ppo", {**GRPO, "actor_rollout_ref.model.tokenizer_path": "other"}, "would learn something else"),
+        (
+            "verl-ppo",
+            {**GRPO, f"{ACTOR}.optim.lr_scheduler_type": "cosine", f"{ACTOR}.optim.num_cycles": 2.5},
+            "one descent",
+        ),
+        ("verl-ppo", {f"{ACTOR}.strategy": "megatron", f"{ACTOR}.optim.lr_decay_style": "WSD"}, "expected constant"),
+        ("verl-ppo", {"critic.optim.optimizer": "Muon"}, "AdamW alone"),
+        ("openrlhf-sft", {"data.tokenizer_chat_template": "{{ x }}"}, "would learn something else"),
+        ("openrlhf-rm", {"model.margin_loss_enable": True}, "would learn something else"),
+        ("openrlhf-ppo", {"critic.optim": "muon"}, "AdamW alone"),
         ("trl-grpo", {"loss_type": "vespo"}, "no such loss"),
         ("trl-grpo", {"top_entropy_quantile": 0.2}, "learns from all tokens"),
         ("trl-dpo", {"loss_type": "ipo"}, "expected sigmoid"),
@@ -352,3 +369,71 @@ def test_asynchronous_training_is_said() -> None:
     assert "train.async_enable" in keys_in(of_keys("openrlhf-ppo", {"train.async_enable": True}), List.DIFFERENT)
     keys = {**GRPO, "trainer.v1.trainer_mode": "separate_async"}
     assert "trainer.v1.trainer_mode" in keys_in(of_keys("verl-ppo", keys), List.DIFFERENT)
+
+
+def test_the_critic_of_verl_is_clipped_as_verls_and_its_schedule_is_said() -> None:
+    schedule = {"critic.optim.lr_scheduler_type": "cosine", "critic.optim.lr_warmup_steps": 5}
+    keys = {"critic.optim.clip_grad": 0.5, "critic.ppo_epochs": 1, "critic.loss_agg_mode": "seq-mean-token-mean"}
+    translation = of_keys("verl-ppo", {**keys, **schedule})
+    assert at(translation, "algorithm.critic.optimizer.max_grad_norm") == 0.5
+    assert keys_in(translation, List.DIFFERENT) == {*schedule, "critic.loss_agg_mode"}
+    without = of_keys("verl-ppo", {**GRPO, **keys, **schedule, "critic.fsdp.param_offload": True})
+    assert at(without, "algorithm.critic") is None
+    assert not without.lists[List.DIFFERENT] and not without.lists[List.WITHOUT_COUNTERPART]
+
+
+def test_the_critic_of_openrlhf_has_its_optimizer() -> None:
+    keys = {"critic.max_norm": 0.5, "critic.adam.eps": 1e-6, "critic.min_lr_ratio": 0.2}
+    translation = of_keys("openrlhf-ppo", keys)
+    assert at(translation, "algorithm.critic.optimizer.max_grad_norm") == 0.5
+    assert at(translation, "algorithm.critic.optimizer.epsilon") == 1e-6
+    (verdict,) = translation.lists[List.WITHOUT_COUNTERPART]
+    assert verdict.why == "the critic's rate is constant here"
+    rloo = {"algo.advantage.estimator": "rloo", "rollout.n_samples_per_prompt": 8}
+    assert keys_in(of_keys("openrlhf-ppo", {**keys, **rloo}), List.TAKEN) == {*keys, *rloo}
+
+
+def test_megatron_has_a_schedule_of_its_own() -> None:
+    keys = {f"{ACTOR}.strategy": "megatron", f"{ACTOR}.optim.lr": 1e-6, f"{ACTOR}.optim.lr_decay_style": "cosine"}
+    translation = of_keys("verl-ppo", {**GRPO, **keys, f"{ACTOR}.optim.min_lr": 1e-7})
+    assert at(translation, "trainer.schedule.kind") == "cosine"
+    assert at(translation, "trainer.schedule.min_lr_ratio") == pytest.approx(0.1)
+
+
+def test_the_older_names_of_a_correction_and_of_lengths_in_trl() -> None:
+    capped = of_keys("trl-grpo", {"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
+    assert at(capped, "algorithm.importance_correction.high") == 2.0
+    assert at(of_keys("trl-sft", {"max_seq_length": 512}), "data.max_prompt_tokens") == 512
+    assert "max_prompt_length" in keys_in(of_keys("trl-dpo", {"max_prompt_length": 256}), List.DIFFERENT)
+
+
+def test_what_changes_what_trl_learns_is_no_matter_of_speed() -> None:
+    keys = {"average_tokens_across_devices": False, "group_by_length": True, "disable_dropout": False}
+    assert keys_in(of_keys("trl-dpo", keys), List.DIFFERENT) == set(keys)
+
+
+def test_the_files_of_older_verl_for_demonstrations() -> None:
+    keys = {
+        "model.partial_pretrain": "/models/small",
+        "optim.lr_scheduler": "cosine",
+        "optim.warmup_steps_ratio": 0.1,
+        "data.train_files": "/data/train.parquet",
+        "data.prompt_key": "extra_info",
+        "data.prompt_dict_keys": ["question"],
+        "data.response_key": "answer",
+        "data.apply_chat_template_kwargs.enable_thinking": False,
+        "trainer.total_training_steps": 20,
+    }
+    translation = of_keys("verl-sft", keys, model=None, sources=())
+    assert at(translation, "model.path") == "/models/small"
+    assert at(translation, "trainer.schedule") == {"kind": "cosine", "lr_warmup_iterations": 2}
+    assert at(translation, "data.chat_template_kwargs") == {"enable_thinking": False}
+    (source,) = at(translation, "data.sources")
+    assert (source["prompt_field"], source["answer_field"]) == ("extra_info.question", "answer")
+    assert keys_in(translation, List.TAKEN) | keys_in(translation, List.DIFFERENT) == set(keys)
+    turns = {"data.multiturn.enable": True, "data.multiturn.messages_key": "turns", "data.train_max_samples": 64}
+    part = {"data.train_files": "/data/train.parquet", "trainer.total_epochs": 2, "data.train_batch_size": 32}
+    translation = of_keys("verl-sft", {**turns, **part}, sources=())
+    assert at(translation, "data.sources")[0]["prompt_field"] == "turns"
+    assert at(translation, "iterations") == 4
+    assert "data.train_max_samples" in keys_in(translation, List.DIFFERENT)
