@@ -10,7 +10,8 @@ from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
-from ops.starter.peers.verl import optimizer, rows_read, schedule, used_rows
+from ops.starter.peers.verl import rows_read, used_rows
+from ops.starter.peers.verl_learning import optimizer, schedule
 
 ROWS = {
     "data.messages_key": "prompt_field",
