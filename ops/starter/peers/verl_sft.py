@@ -65,6 +65,8 @@ def _data(draft: Draft, options: Options) -> None:
     common.total_length(draft, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
     if draft.given("data.truncation") and draft["data.truncation"] == "error":
         draft.takes("data.truncation", {}, "longer rows are refused")
+    elif draft.given("data.truncation"):
+        draft.differs("data.truncation", "longer rows are refused here, not cut")
     rows_read(draft)
 
 

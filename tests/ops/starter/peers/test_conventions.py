@@ -431,9 +431,14 @@ def test_the_files_of_older_verl_for_demonstrations() -> None:
     (source,) = at(translation, "data.sources")
     assert (source["prompt_field"], source["answer_field"]) == ("extra_info.question", "answer")
     assert keys_in(translation, List.TAKEN) | keys_in(translation, List.DIFFERENT) == set(keys)
-    turns = {"data.multiturn.enable": True, "data.multiturn.messages_key": "turns", "data.train_max_samples": 64}
+    turns = {
+        "data.multiturn.enable": True,
+        "data.multiturn.messages_key": "turns",
+        "data.train_max_samples": 64,
+        "data.truncation": "right",
+    }
     part = {"data.train_files": "/data/train.parquet", "trainer.total_epochs": 2, "data.train_batch_size": 32}
     translation = of_keys("verl-sft", {**turns, **part}, sources=())
     assert at(translation, "data.sources")[0]["prompt_field"] == "turns"
     assert at(translation, "iterations") == 4
-    assert "data.train_max_samples" in keys_in(translation, List.DIFFERENT)
+    assert {"data.train_max_samples", "data.truncation"} <= keys_in(translation, List.DIFFERENT)
