@@ -9,6 +9,7 @@ the tokens of what was normalised, in YATT from the reward before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ops.starter.peers import common
@@ -24,6 +25,8 @@ ADVANTAGES: dict[str, dict[str, Any]] = {
     "reinforce_baseline": {"kind": "reinforce_plus_plus", "baseline": True},
     "gae": {"kind": "gae"},
 }
+SHARED = frozenset({"adam_betas", "l2", "max_norm"})
+"""Names of earlier versions that are of actor and critic at once."""
 WHITENED = frozenset({"reinforce", "reinforce_baseline", "gae"})
 AGGREGATIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "sequence_mean"}
 AFTER = "it is subtracted after the rewards of a group were normalised, here before"
@@ -73,10 +76,21 @@ def _critic(draft: Draft, options: Options) -> None:
     prefix, own = "critic.adam", "critic.model_name_or_path"
     to = "algorithm.critic.optimizer"
     draft.takes(f"{prefix}.lr", {f"{to}.learning_rate": draft.real(f"{prefix}.lr")})
-    draft.takes(f"{prefix}.betas", {f"{to}.betas": [float(beta) for beta in draft[f"{prefix}.betas"]]})
-    draft.takes(f"{prefix}.weight_decay", {f"{to}.weight_decay": draft.real(f"{prefix}.weight_decay")})
+    values: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "adam.betas": ("betas", lambda key: [float(beta) for beta in draft[key]]),
+        "adam.weight_decay": ("weight_decay", draft.real),
+        "max_norm": ("max_grad_norm", draft.real),
+    }
+    for name, (ours, value_of) in values.items():
+        both = draft.called(f"actor.{name}")
+        if both in SHARED:
+            draft.write(f"{to}.{ours}", value_of(f"actor.{name}"))
+            draft.notes(
+                both, draft[f"actor.{name}"], f"of older versions, where it is the critic's as well: {to}.{ours}"
+            )
+        else:
+            draft.takes(f"critic.{name}", {f"{to}.{ours}": value_of(f"critic.{name}")})
     draft.takes(f"{prefix}.eps", {f"{to}.epsilon": draft.real(f"{prefix}.eps")})
-    draft.takes("critic.max_norm", {f"{to}.max_grad_norm": draft.real("critic.max_norm")})
     if draft["critic.optim"] != "adam":
         draft.refuse("critic.optim", "YATT has AdamW alone; expected adam")
     draft.takes("critic.optim", {}, "AdamW")

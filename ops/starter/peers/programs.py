@@ -42,6 +42,15 @@ class Program:
     modules: tuple[str, ...]
     older: Mapping[str, str]
 
+    def present(self, key: str) -> str:
+        """Returns the present name of a key; arguments may be written with hyphens."""
+        plain = key if self.hydra or " " in key or key.startswith("-") else key.replace("-", "_")
+        return self.older.get(plain, plain)
+
+    def knows(self, key: str) -> bool:
+        """Returns whether this version, or an earlier one, has a key."""
+        return key in self.older or self.present(key) in self.defaults
+
     @property
     def defaults(self) -> dict[str, Any]:
         """All keys with their defaults."""
@@ -122,7 +131,7 @@ def named_program(name: str) -> Program:
 
 def guess_program(keys: Collection[str], file: str) -> Program:
     """Returns the program that knows the most of a file's keys."""
-    known = {name: sum(_is_key(program, key) for key in keys) for name, program in PROGRAMS.items()}
+    known = {name: sum(program.knows(key) for key in keys) for name, program in PROGRAMS.items()}
     most = max(known.values())
     best = [name for name, count in known.items() if count == most]
     if not most:
@@ -135,10 +144,6 @@ def guess_program(keys: Collection[str], file: str) -> Program:
             f"{file}: its keys may be those of {' or '.join(best)}; say which one is meant with --peer, such as --peer {best[0]}"
         )
     return PROGRAMS[best[0]]
-
-
-def _is_key(program: Program, key: str) -> bool:
-    return key in program.defaults or key in program.older
 
 
 def _read() -> str:

@@ -442,3 +442,13 @@ def test_the_files_of_older_verl_for_demonstrations() -> None:
     assert at(translation, "data.sources")[0]["prompt_field"] == "turns"
     assert at(translation, "iterations") == 4
     assert {"data.train_max_samples", "data.truncation"} <= keys_in(translation, List.DIFFERENT)
+
+
+def test_older_names_of_openrlhf_that_are_of_actor_and_critic() -> None:
+    translation = of_keys("openrlhf-ppo", {"l2": 0.1, "max_norm": 0.5, "lr_warmup_ratio": 0.0})
+    for path in ("trainer.optimizer", "algorithm.critic.optimizer"):
+        assert at(translation, f"{path}.weight_decay") == 0.1
+        assert at(translation, f"{path}.max_grad_norm") == 0.5
+    assert not translation.lists[List.UNKNOWN]
+    now = of_keys("openrlhf-ppo", {"actor.adam.weight_decay": 0.1, "actor.max_norm": 0.5})
+    assert at(now, "algorithm.critic.optimizer.weight_decay") is None
