@@ -148,7 +148,9 @@ class Draft:
         for key, entry in self._entries.items():
             if key in self._done:
                 continue
-            if self._knows(key):
+            if entry.value is None and self._known.get(key, _ABSENT) is None:
+                self.takes(key, {}, "unset, as by default")
+            elif self._knows(key):
                 fitting = [
                     prefix for prefix in reasons if key == prefix or key.startswith(f"{prefix}.") or prefix == "*"
                 ]

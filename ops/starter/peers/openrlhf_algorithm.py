@@ -15,6 +15,7 @@ from typing import Any
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.reasons import OWN_REWARD
 
 ESTIMATOR = "algo.advantage.estimator"
 ADVANTAGES: dict[str, dict[str, Any]] = {
@@ -229,10 +230,7 @@ def _rewards(draft: Draft, options: Options) -> None:
             parts = [_part(name.strip(), number, options) for number, name in enumerate(names)]
             draft.takes(judge, {"rewards.parts": parts})
     for key in ("reward.remote_url", "train.agent_func_path"):
-        draft.lacks(
-            key,
-            "a reward of YATT is called with other arguments (docs/configuration.md); name its counterpart with --reward",
-        )
+        draft.lacks(key, OWN_REWARD)
     draft.differs("reward.clip_range", "rewards are not clipped here")
     if draft.truth("reward.normalize_enable"):
         draft.differs(

@@ -16,6 +16,10 @@ PROFILE = "profiling; a run's own times are in docs/tracing.md"
 RESUMES = "a run of YATT continues with `yatt resume`"
 CHAMPION = "evaluation.promotion decides what becomes the champion"
 OWN_CONFIG = "a model is used as its config.json describes it"
+OWN_REWARD = (
+    "a reward of YATT is called with other arguments (docs/configuration.md); name its counterpart with --reward"
+)
+PASSING = "how verl passes rows on to what samples"
 TOOLS = "tools of YATT are functions in rollout.tools; write them there"
 FIRST = "a warmup begins above 0 here, with the first part of the peak"
 NOT_USED = "without effect beside the other keys of the file"
@@ -82,14 +86,31 @@ VERL_REASONS: Mapping[str, str] = {
     "optim.zero_indexed_step": FIRST,
     "data.reward_fn_key": "a run of YATT has one reward for all its rows",
     "algorithm.pf_ppo": NONE,
+    "algorithm.filter_groups.max_num_gen_batches": NOT_USED,
+    "algorithm.filter_groups.max_inflight_gen_batches": SPEED,
     "algorithm.filter_groups.metric": "a group is valid if its rewards differ",
     "algorithm.kl_ctrl": NOT_USED,
     "algorithm.gamma": NOT_USED,
     "algorithm.lam": NOT_USED,
     "algorithm.norm_adv_by_std_in_grpo": NOT_USED,
     "algorithm.kl_penalty": NOT_USED,
+    "data.gen_batch_size": NOT_USED,
+    "data.return_raw_chat": PASSING,
+    "data.return_raw_input_ids": PASSING,
+    "data.return_full_prompt": PASSING,
+    "data.return_multi_modal_inputs": PASSING,
     "reward": NONE,
+    "reward.num_workers": SPEED,
+    "reward.reward_manager": OWN_REWARD,
+    "reward.reward_model": SPEED,
     "reward_model": NONE,
+    "reward_model.num_workers": SPEED,
+    "reward_model.reward_manager": OWN_REWARD,
+    "reward_model.rollout": SPEED,
+    "reward_model.nnodes": SPEED,
+    "reward_model.n_gpus_per_node": SPEED,
+    "reward_model.enable_resource_pool": SPEED,
+    "reward_model.micro_batch_size_per_gpu": SPEED,
     "trainer": NONE,
     "trainer.default_local_dir": MEMORY_ONLY,
     "trainer.default_hdfs_dir": MEMORY_ONLY,
@@ -187,6 +208,11 @@ TRL_REASONS: Mapping[str, str] = {
     "bnb_4bit_quant_type": NOT_USED,
     "use_bnb_nested_quant": NOT_USED,
     "eval_packing": NOT_USED,
+    "num_generations_eval": "evaluation.sampling says how many answers a held-out task gets",
+    "entropy_coef_delta": NOT_USED,
+    "entropy_coef_max": NOT_USED,
+    "entropy_coef_min": "the coefficient has no lower bound here",
+    "entropy_target": NOT_USED,
     "optim_target_modules": NOT_USED,
     "sapo_temperature_neg": NOT_USED,
     "sapo_temperature_pos": NOT_USED,
@@ -252,6 +278,9 @@ OPENRLHF_REASONS: Mapping[str, str] = {
     "train.colocate_actor_ref": "roles share their devices by default (placement.mode)",
     "train.colocate_critic_reward": "roles share their devices by default (placement.mode)",
     "train.micro_batch_size": SPEED,
+    "train.max_tokens_per_gpu": SPEED,
+    "reward.overlong_penalty_factor": NOT_USED,
+    "train.ema_beta": NOT_USED,
     "train.dynamic_batch_enable": "micro-batches are of tokens in any case",
     "train.async_enable": "YATT samples with the newest weights only",
     "train.async_queue_size": "YATT samples with the newest weights only",

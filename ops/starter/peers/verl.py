@@ -11,7 +11,7 @@ from __future__ import annotations
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, model_of, source_of
-from ops.starter.peers.reasons import OFF, VERL_REASONS
+from ops.starter.peers.reasons import OFF, OWN_REWARD, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
 from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
 from ops.starter.peers.verl_learning import ACTOR, optimizer, schedule
@@ -178,10 +178,9 @@ def _rewards(draft: Draft, options: Options) -> None:
         part = {"name": "reward_model", "kind": "reward_model", "model": model_of(draft[path], options.folder)}
         draft.takes(path, {"rewards.parts": [part]})
         draft.takes(enabled, {}, "the part of kind reward_model")
-    why = "a reward of YATT is called with other arguments (docs/configuration.md); name its counterpart with --reward"
     for key in ("reward.custom_reward_function", "custom_reward_function"):
         for name in ("path", "name"):
-            draft.lacks(f"{key}.{name}", why)
+            draft.lacks(f"{key}.{name}", OWN_REWARD)
     for key in ("reward_model.reward_manager", "reward.reward_manager.name"):
         if draft.given(key) and draft[key] in ("naive", "dapo"):
             draft.takes(key, {}, "one score for each response; a length penalty is in algorithm.length_penalty")

@@ -452,3 +452,14 @@ def test_older_names_of_openrlhf_that_are_of_actor_and_critic() -> None:
     assert not translation.lists[List.UNKNOWN]
     now = of_keys("openrlhf-ppo", {"actor.adam.weight_decay": 0.1, "actor.max_norm": 0.5})
     assert at(now, "algorithm.critic.optimizer.weight_decay") is None
+
+
+def test_held_out_tasks_are_answered_as_openrlhf_says() -> None:
+    said = of_keys("openrlhf-ppo", {"eval_temperature": 0.7, "eval.n_samples_per_prompt": 2})
+    assert at(said, "evaluation.sampling") == {"samples": 2, "temperature": 0.7}
+    assert at(of_keys("openrlhf-ppo", {"eval.temperature": 0.0}), "evaluation.sampling") is None
+    assert at(of_keys("openrlhf-ppo", {}), "evaluation.sampling") is None
+
+
+def test_a_key_that_says_nothing_has_its_counterpart() -> None:
+    assert keys_in(of_keys("trl-grpo", {"delta": None, "min_p": None}), List.TAKEN) == {"delta", "min_p"}
