@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from ops.starter.peers.entries import Entry, List, Verdict
 from ops.starter.peers.interpolation import MISSING, resolved
 from ops.starter.peers.own_defaults import default_of
+from ops.starter.peers.programs import Program
 from yatt_core.errors import ConfigurationError
 
 _ABSENT = object()
@@ -21,24 +22,20 @@ _ABSENT = object()
 class Draft:
     """The spec's tree and the verdicts so far."""
 
-    def __init__(
-        self, file: str, label: str, entries: Sequence[Entry], defaults: Mapping[str, Any], older: Mapping[str, str]
-    ) -> None:
+    def __init__(self, file: str, program: Program, entries: Sequence[Entry]) -> None:
         """Begins a draft.
 
         file: for messages.
-        label: the peer with its version, such as `TRL 1.16.0`.
-        defaults: all keys that this version knows, with their defaults.
-        older: keys of earlier versions that are read as well, each with its present name, by which all others here call it.
+        program: what reads the file; all others here call its keys by their present names.
         """
         self.file = file
-        self.label = label
+        self.label = program.label
         self.tree: dict[str, Any] = {}
         self.lists: dict[List, list[Verdict]] = {name: [] for name in List}
         self.defaults: list[Verdict] = []
-        self._entries = {older.get(entry.key, entry.key): entry for entry in entries}
-        self._known = defaults
-        self._older = frozenset(older.values())
+        self._entries = {program.present(entry.key): entry for entry in entries}
+        self._known = program.defaults
+        self._older = frozenset(program.older.values())
         self._done: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -53,6 +50,11 @@ class Draft:
     def given(self, key: str) -> bool:
         """Returns whether the file has a key."""
         return key in self._entries
+
+    def called(self, key: str) -> str | None:
+        """Returns what the file calls a key, whatever the version whose name it is; None if it has none of them."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.key
 
     def below(self, prefix: str) -> dict[str, Any]:
         """Returns the file's values of the keys below a prefix, by the rest of their names."""
@@ -146,7 +148,9 @@ class Draft:
         for key, entry in self._entries.items():
             if key in self._done:
                 continue
-            if self._knows(key):
+            if entry.value is None and self._known.get(key, _ABSENT) is None:
+                self.takes(key, {}, "unset, as by default")
+            elif self._knows(key):
                 fitting = [
                     prefix for prefix in reasons if key == prefix or key.startswith(f"{prefix}.") or prefix == "*"
                 ]

@@ -27,7 +27,7 @@ RESTS = frozenset({REST, "${@}", "${@:1}", "${@:2}", "${@:3}", "$*"})
 _HYDRA_TOPS = frozenset(
     {"actor_rollout_ref", "algorithm", "critic", "trainer", "reward", "reward_model", "optim", "engine"}
 )
-_PROCESSES = ("nproc-per-node", "nproc_per_node", "num_processes", "num_gpus")
+_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _OVERRIDE = re.compile(r"(?:\+{1,2}|~)?([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -146,7 +146,7 @@ def _launching(words: Sequence[Said]) -> Iterator[Entry]:
 
 def _processes(entries: Sequence[Entry]) -> int | None:
     """Returns the number of processes that a launcher starts."""
-    counts = {entry.key.rpartition(" ")[2].lstrip("-"): entry.value for entry in entries}
+    counts = {entry.key.rpartition(" ")[2].lstrip("-").replace("-", "_"): entry.value for entry in entries}
     for name in _PROCESSES:
         if isinstance(count := counts.get(name), int) and count > 0:
             nodes = counts.get("nnodes", 1)
@@ -202,9 +202,7 @@ def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
         while not equals and number < len(words) and not _begins(words[number].text):
             values.append(words[number].text)
             number += 1
-        if not values and key.startswith("no_"):
-            yield Entry(key[3:], False, said.line)
-        elif not values:
+        if not values:
             yield Entry(key, True, said.line)
         else:
             read = [_argument(one) for one in values]
@@ -252,11 +250,18 @@ def _with_config(entries: list[Entry], path: Path) -> list[Entry]:
     return [*entries, *(Entry(key, value, named.line) for key, value in tree.items() if key not in given)]
 
 
+def _turned_off(program: Program, entry: Entry) -> Entry:
+    key = entry.key[3:]
+    negated = entry.value is True and entry.key.startswith(("no_", "no-"))
+    return Entry(key, False, entry.line) if negated and program.knows(key) and not program.knows(entry.key) else entry
+
+
 def _present(program: Program, entries: Sequence[Entry], path: Path) -> tuple[Entry, ...]:
-    """Checks that each key is given once, whatever the version whose name it has."""
+    """Returns the keys, without the `no_` that turns one off. Checks that each is given once, whatever its name's version."""
+    entries = [_turned_off(program, entry) for entry in entries]
     lines = dict[str, Entry]()
     for entry in entries:
-        name = program.older.get(entry.key, entry.key)
+        name = program.present(entry.key)
         if name in lines:
             other = lines[name]
             raise ConfigurationError(

@@ -34,22 +34,57 @@ VERL_OLDER: Mapping[str, str] = {
     },
 }
 
-TRL_OLDER: Mapping[str, str] = {
+VERL_SFT_OLDER: Mapping[str, str] = {
+    "model.partial_pretrain": "model.path",
+    "model.strategy": "engine.strategy",
+    "optim.warmup_steps_ratio": "optim.lr_warmup_steps_ratio",
+    "optim.lr_scheduler": "optim.lr_scheduler_type",
+    "data.multiturn.messages_key": "data.messages_key",
+    "data.multiturn.tools_key": "data.tools_key",
+    "data.multiturn.enable_thinking_key": "data.enable_thinking_key",
+    "ulysses_sequence_parallel_size": "engine.ulysses_sequence_parallel_size",
+    "use_remove_padding": "model.use_remove_padding",
+    **{
+        key: key
+        for key in (
+            "data.multiturn.enable",
+            "data.prompt_key",
+            "data.prompt_dict_keys",
+            "data.response_key",
+            "data.response_dict_keys",
+            "data.micro_batch_size",
+            "data.chat_template",
+            "model.fsdp_config.model_dtype",
+            "model.fsdp_config.cpu_offload",
+            "model.fsdp_config.offload_params",
+            "model.fsdp_config.wrap_policy.min_num_params",
+        )
+    },
+}
+
+_TRL = {
     key: key
     for key in (
-        "max_prompt_length",
         "warmup_ratio",
         "torch_dtype",
-        "evaluation_strategy",
-        "max_seq_length",
         "num_processes",
         "accelerate_config",
         "config",
         "env",
         "overwrite_output_dir",
         "logging_dir",
+        "group_by_length",
     )
 }
+_TRL |= {"evaluation_strategy": "eval_strategy"}
+_CUT = {"max_prompt_length": "max_prompt_length"}
+TRL_OLDER: Mapping[str, Mapping[str, str]] = {
+    "grpo": {**_TRL, **_CUT},
+    "dpo": {**_TRL, **_CUT},
+    "sft": {**_TRL, "max_seq_length": "max_length"},
+    "reward": _TRL,
+}
+"""By program. Keys without a present name stand for themselves."""
 
 _SHARED = {
     "save_path": "ckpt.output_dir",
@@ -94,6 +129,14 @@ _SHARED = {
     "use_tensorboard": "logger.tensorboard_dir",
     "bf16": "bf16",
     "flash_attn": "flash_attn",
+    "eval_split": "eval.split",
+    "disable_fast_tokenizer": "data.disable_fast_tokenizer",
+    "full_determinism": "train.full_determinism_enable",
+    "deepcompile": "ds.deepcompile",
+    "ds_tensor_parallel_size": "ds.tensor_parallel_size",
+    "use_ds_universal_ckpt": "ds.use_universal_ckpt",
+    "wandb_group": "logger.wandb.group",
+    "wandb_org": "logger.wandb.org",
 }
 _ROWS = {
     **_SHARED,
@@ -105,12 +148,18 @@ _ROWS = {
     "l2": "adam.weight_decay",
     "dataset": "data.dataset",
     "dataset_probs": "data.dataset_probs",
+    "dataset_split": "data.dataset_split",
+    "adam_betas": "adam.betas",
+    "tokenizer_chat_template": "data.tokenizer_chat_template",
+    "gradient_checkpointing_use_reentrant": "model.gradient_checkpointing_reentrant",
     "output_key": "data.output_key",
     "multiturn": "data.multiturn",
     "aux_loss_coef": "model.aux_loss_coef",
 }
 _PAIRS = {
-    **_ROWS,
+    **{
+        older: key for older, key in _ROWS.items() if key not in ("data.input_key", "data.output_key", "data.multiturn")
+    },
     "prompt_key": "data.prompt_key",
     "chosen_key": "data.chosen_key",
     "rejected_key": "data.rejected_key",
@@ -136,6 +185,21 @@ OPENRLHF_OLDER: Mapping[str, Mapping[str, str]] = {
         "top_p": "rollout.top_p",
         "num_episodes": "train.num_episodes",
         "actor_learning_rate": "actor.adam.lr",
+        "adam_betas": "actor.adam.betas",
+        "l2": "actor.adam.weight_decay",
+        "max_norm": "actor.max_norm",
+        "lr_scheduler": "actor.lr_scheduler",
+        "lr_warmup_ratio": "actor.lr_warmup_ratio",
+        "aux_loss_coef": "actor.aux_loss_coef",
+        "freeze_visual_encoder": "actor.freeze_visual_encoder",
+        "gradient_checkpointing_use_reentrant": "actor.gradient_checkpointing_reentrant",
+        "save_value_network": "critic.save_value_network",
+        "stop_properly_penalty_coef": "reward.stop_properly_penalty_coef",
+        "eval_temperature": "eval.temperature",
+        "eval_n_samples_per_prompt": "eval.n_samples_per_prompt",
+        "enable_ema": "train.enable_ema",
+        "ema_beta": "train.ema_beta",
+        "partial_rollout": "train.partial_rollout_enable",
         "critic_learning_rate": "critic.adam.lr",
         "eps_clip": "actor.eps_clip",
         "eps_clip_low_high": "actor.eps_clip_low_high",
@@ -200,6 +264,12 @@ OPENRLHF_OLDER: Mapping[str, Mapping[str, str]] = {
         "ref_pretrain": "ref.model_name_or_path",
         "ref_offload": "ref.offload",
     },
-    "rm": _PAIRS,
+    "rm": {
+        **{older: key for older, key in _PAIRS.items() if key != "ds.use_liger_kernel"},
+        "loss": "model.loss_type",
+        "margin_loss": "model.margin_loss_enable",
+        "compute_fp32_loss": "model.compute_fp32_loss_enable",
+        "value_head_prefix": "ds.value_head_prefix",
+    },
 }
 """By program. Keys without a present name stand for themselves."""

@@ -36,6 +36,7 @@ def translate(draft: Draft, options: Options) -> None:
     engine(draft, devices, "actor.")
     _vllm(draft, devices)
     surveys(draft, 1)
+    _evaluation(draft)
     common.off(draft, OFF["openrlhf"])
     draft.finish(OPENRLHF_REASONS)
 
@@ -232,6 +233,21 @@ def _vllm(draft: Draft, devices: int) -> None:
     if draft.truth("train.async_enable"):
         why = "responses come from the newest weights here, in OpenRLHF from those of one or more steps before"
         draft.differs("train.async_enable", why)
+
+
+def _evaluation(draft: Draft) -> None:
+    """Writes how held-out tasks are answered, if the file says so."""
+    count, temperature = "eval.n_samples_per_prompt", "eval.temperature"
+    if not draft.given(count) and not draft.given(temperature):
+        return
+    if not draft.real(temperature):
+        for key in (count, temperature):
+            draft.takes(key, {}, "held-out tasks are answered greedily, once")
+        return
+    sampling = {"samples": draft.number(count, 1), "temperature": draft.real(temperature)}
+    for key, name in ((count, "samples"), (temperature, "temperature")):
+        draft.write(f"evaluation.sampling.{name}", sampling[name])
+        draft.takes(key, {f"evaluation.sampling.{name}": sampling[name]})
 
 
 def surveys(draft: Draft, per_iteration: int) -> None:

@@ -9,11 +9,13 @@ the tokens of what was normalised, in YATT from the reward before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.reasons import OWN_REWARD
 
 ESTIMATOR = "algo.advantage.estimator"
 ADVANTAGES: dict[str, dict[str, Any]] = {
@@ -24,6 +26,8 @@ ADVANTAGES: dict[str, dict[str, Any]] = {
     "reinforce_baseline": {"kind": "reinforce_plus_plus", "baseline": True},
     "gae": {"kind": "gae"},
 }
+SHARED = frozenset({"adam_betas", "l2", "max_norm"})
+"""Names of earlier versions that are of actor and critic at once."""
 WHITENED = frozenset({"reinforce", "reinforce_baseline", "gae"})
 AGGREGATIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "sequence_mean"}
 AFTER = "it is subtracted after the rewards of a group were normalised, here before"
@@ -65,18 +69,38 @@ def _advantage(draft: Draft, options: Options) -> None:
         draft.refuse(gamma, "reinforce has no discount here; expected 1")
     draft.takes(gamma, {}, "no discount")
     draft.takes("algo.advantage.lambd", {}, f"{name} does not read it")
+    for key in draft.below("critic"):
+        draft.takes(f"critic.{key}", {}, f"without effect: {name} has no critic")
 
 
 def _critic(draft: Draft, options: Options) -> None:
     prefix, own = "critic.adam", "critic.model_name_or_path"
     to = "algorithm.critic.optimizer"
     draft.takes(f"{prefix}.lr", {f"{to}.learning_rate": draft.real(f"{prefix}.lr")})
-    draft.takes(f"{prefix}.betas", {f"{to}.betas": [float(beta) for beta in draft[f"{prefix}.betas"]]})
-    draft.takes(f"{prefix}.weight_decay", {f"{to}.weight_decay": draft.real(f"{prefix}.weight_decay")})
+    values: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "adam.betas": ("betas", lambda key: [float(beta) for beta in draft[key]]),
+        "adam.weight_decay": ("weight_decay", draft.real),
+        "max_norm": ("max_grad_norm", draft.real),
+    }
+    for name, (ours, value_of) in values.items():
+        both = draft.called(f"actor.{name}")
+        if both in SHARED:
+            draft.write(f"{to}.{ours}", value_of(f"actor.{name}"))
+            draft.notes(
+                both, draft[f"actor.{name}"], f"of older versions, where it is the critic's as well: {to}.{ours}"
+            )
+        else:
+            draft.takes(f"critic.{name}", {f"{to}.{ours}": value_of(f"critic.{name}")})
+    draft.takes(f"{prefix}.eps", {f"{to}.epsilon": draft.real(f"{prefix}.eps")})
+    if draft["critic.optim"] != "adam":
+        draft.refuse("critic.optim", "YATT has AdamW alone; expected adam")
+    draft.takes("critic.optim", {}, "AdamW")
     draft.write("algorithm.critic.clip", draft.real("critic.value_clip"))
     draft.takes("critic.value_clip", {"algorithm.critic.clip": draft.real("critic.value_clip")})
     for key in ("critic.lr_scheduler", "critic.lr_warmup_ratio"):
         draft.differs(key, "the critic's rate is constant here")
+    draft.lacks("critic.min_lr_ratio", "the critic's rate is constant here")
+    draft.lacks("critic.save_value_network", "checkpoints contain the critic")
     frozen = draft.number("critic.freezing_steps", -1)
     if frozen > 0:
         draft.takes("critic.freezing_steps", {"algorithm.critic.warmup_iterations": frozen})
@@ -206,10 +230,7 @@ def _rewards(draft: Draft, options: Options) -> None:
             parts = [_part(name.strip(), number, options) for number, name in enumerate(names)]
             draft.takes(judge, {"rewards.parts": parts})
     for key in ("reward.remote_url", "train.agent_func_path"):
-        draft.lacks(
-            key,
-            "a reward of YATT is called with other arguments (docs/configuration.md); name its counterpart with --reward",
-        )
+        draft.lacks(key, OWN_REWARD)
     draft.differs("reward.clip_range", "rewards are not clipped here")
     if draft.truth("reward.normalize_enable"):
         draft.differs(

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ops.starter.peers.older_names import OPENRLHF_OLDER, TRL_OLDER, VERL_OLDER
+from ops.starter.peers.older_names import OPENRLHF_OLDER, TRL_OLDER, VERL_OLDER, VERL_SFT_OLDER
 from yatt_core.errors import ConfigurationError
 
 KEYS = Path(__file__).parent / "keys"
@@ -41,6 +41,15 @@ class Program:
     hydra: bool
     modules: tuple[str, ...]
     older: Mapping[str, str]
+
+    def present(self, key: str) -> str:
+        """Returns the present name of a key; arguments may be written with hyphens."""
+        plain = key if self.hydra or " " in key or key.startswith("-") else key.replace("-", "_")
+        return self.older.get(plain, plain)
+
+    def knows(self, key: str) -> bool:
+        """Returns whether this version, or an earlier one, has a key."""
+        return key in self.older or self.present(key) in self.defaults
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -71,12 +80,19 @@ PROGRAMS = {
             "sft",
             True,
             ("verl.trainer.sft_trainer", "verl.trainer.sft_trainer_ray", "verl.trainer.fsdp_sft_trainer"),
-            {},
+            VERL_SFT_OLDER,
         ),
-        Program("trl-grpo", TRL, "rl", False, ("trl grpo", "grpo.py"), TRL_OLDER),
-        Program("trl-dpo", TRL, "dpo", False, ("trl dpo", "dpo.py"), TRL_OLDER),
-        Program("trl-sft", TRL, "sft", False, ("trl sft", "sft.py"), TRL_OLDER),
-        Program("trl-reward", TRL, "reward_model", False, ("trl reward", "reward.py", "reward_modeling.py"), TRL_OLDER),
+        Program("trl-grpo", TRL, "rl", False, ("trl grpo", "grpo.py"), TRL_OLDER["grpo"]),
+        Program("trl-dpo", TRL, "dpo", False, ("trl dpo", "dpo.py"), TRL_OLDER["dpo"]),
+        Program("trl-sft", TRL, "sft", False, ("trl sft", "sft.py"), TRL_OLDER["sft"]),
+        Program(
+            "trl-reward",
+            TRL,
+            "reward_model",
+            False,
+            ("trl reward", "reward.py", "reward_modeling.py"),
+            TRL_OLDER["reward"],
+        ),
         Program("openrlhf-ppo", OPENRLHF, "rl", False, ("openrlhf.cli.train_ppo_ray",), OPENRLHF_OLDER["ppo"]),
         Program("openrlhf-sft", OPENRLHF, "sft", False, ("openrlhf.cli.train_sft",), OPENRLHF_OLDER["sft"]),
         Program("openrlhf-dpo", OPENRLHF, "dpo", False, ("openrlhf.cli.train_dpo",), OPENRLHF_OLDER["dpo"]),
@@ -115,7 +131,7 @@ def named_program(name: str) -> Program:
 
 def guess_program(keys: Collection[str], file: str) -> Program:
     """Returns the program that knows the most of a file's keys."""
-    known = {name: sum(_is_key(program, key) for key in keys) for name, program in PROGRAMS.items()}
+    known = {name: sum(program.knows(key) for key in keys) for name, program in PROGRAMS.items()}
     most = max(known.values())
     best = [name for name, count in known.items() if count == most]
     if not most:
@@ -128,10 +144,6 @@ def guess_program(keys: Collection[str], file: str) -> Program:
             f"{file}: its keys may be those of {' or '.join(best)}; say which one is meant with --peer, such as --peer {best[0]}"
         )
     return PROGRAMS[best[0]]
-
-
-def _is_key(program: Program, key: str) -> bool:
-    return key in program.defaults or key in program.older
 
 
 def _read() -> str:

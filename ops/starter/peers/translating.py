@@ -67,7 +67,7 @@ def translate(program: Program, said: PeerFile, file: str, options: Options) -> 
 
     file: for messages.
     """
-    draft = Draft(file, program.label, said.entries, program.defaults, program.older)
+    draft = Draft(file, program, said.entries)
     known = options if options.processes is not None else replace(options, processes=said.processes)
     _RULES[program.name](draft, known)
     common.room_for_one(draft)

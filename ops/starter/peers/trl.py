@@ -27,13 +27,26 @@ def beginning(draft: Draft) -> None:
     if draft["run_name"] is not None:
         draft.takes("run_name", {"name": draft["run_name"]}, CONVERSION)
     draft.takes("seed", {"seed": draft.number("seed")}, "another order and other samples than TRL's")
-    for key in ("remove_unused_columns", "disable_dropout", "do_train"):
+    for key in ("remove_unused_columns", "do_train"):
         draft.takes(key, {}, "as in YATT") if draft[key] in (True, False) else None
-    if draft["load_in_4bit"] or draft["load_in_8bit"]:
-        draft.refuse(
-            "load_in_4bit" if draft["load_in_4bit"] else "load_in_8bit",
-            "YATT trains no quantised weights; expected false",
-        )
+    if draft["disable_dropout"] is False and draft.given("disable_dropout"):
+        draft.differs("disable_dropout", "YATT trains without dropout, which a model's config.json may ask for")
+    elif draft["disable_dropout"]:
+        draft.takes("disable_dropout", {}, "as in YATT")
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if draft[key]:
+            draft.refuse(key, "YATT trains no quantised weights; expected false")
+        draft.takes(key, {}, "weights are not quantised, as in YATT")
+    if not draft.truth("average_tokens_across_devices"):
+        draft.differs("average_tokens_across_devices", "the loss is averaged over the tokens of all devices here")
+    else:
+        draft.takes("average_tokens_across_devices", {}, "as in YATT")
+    if draft["group_by_length"] or draft["train_sampling_strategy"] not in (None, "random"):
+        key = "group_by_length" if draft["group_by_length"] else "train_sampling_strategy"
+        draft.differs(key, "rows come in a seeded order, whatever their lengths, and never in that of the file")
+    else:
+        for key in ("group_by_length", "train_sampling_strategy"):
+            draft.takes(key, {}, "rows come in a seeded order")
 
 
 def processes(draft: Draft, options: Options) -> int:
@@ -76,6 +89,8 @@ def model(draft: Draft, options: Options) -> None:
     keys = ("lora_r", "lora_alpha", "lora_target_modules")
     if not draft.truth("use_peft"):
         draft.takes("use_peft", {}, "all weights are trained")
+        for key in (*keys, "lora_dropout", "use_rslora", "use_dora"):
+            draft.takes(key, {}, "without effect: use_peft is false")
         return
     draft.takes("use_peft", {}, "trainer.lora")
     common.lora(draft, draft.number(keys[0], 1), draft[keys[1]], draft[keys[2]] or PEFT_TARGETS, keys)
@@ -84,6 +99,7 @@ def model(draft: Draft, options: Options) -> None:
     for key in ("use_rslora", "use_dora"):
         if draft[key]:
             draft.refuse(key, "YATT has plain low-rank adapters alone; expected false")
+        draft.takes(key, {}, "off, as in YATT")
 
 
 def _precision(draft: Draft) -> None:
@@ -200,6 +216,10 @@ def schedule(draft: Draft, steps: int, per_iteration: int) -> None:
             draft.takes("lr_scheduler_type", to)
     else:
         draft.refuse("lr_scheduler_type", f"YATT has no such schedule; expected one of {', '.join(kinds)}")
+    if kind in kinds and further:
+        given = next(iter(draft.below("lr_scheduler_kwargs")), None)
+        key = "lr_scheduler_kwargs" if given is None else f"lr_scheduler_kwargs.{given}"
+        draft.refuse(key, f"{kind} has no options here; leave it out")
     warmups(draft, steps, per_iteration)
 
 

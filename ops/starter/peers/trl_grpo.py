@@ -189,7 +189,7 @@ def _generating(draft: Draft, options: Options) -> None:
         draft.write("rollout.engine", engine)
         for key in ("vllm_tensor_parallel_size", "vllm_gpu_memory_utilization"):
             draft.takes(key, {}, "without effect: use_vllm is false")
-        for key in ("correction", "mode", "clip_max", "clip_min"):
+        for key in ("correction", "mode", "clip_max", "clip_min", "cap"):
             draft.takes(f"vllm_importance_sampling_{key}", {}, "without effect: use_vllm is false")
         return
     draft.takes("use_vllm", {"rollout.engine.kind": "vllm"})
@@ -203,7 +203,7 @@ def _generating(draft: Draft, options: Options) -> None:
 
 def _correction(draft: Draft) -> None:
     prefix = "vllm_importance_sampling"
-    keys = {name: f"{prefix}_{name}" for name in ("correction", "mode", "clip_max", "clip_min")}
+    keys = {name: f"{prefix}_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")}
     if not draft.truth(keys["correction"]):
         for key in keys.values():
             draft.takes(key, {}, "no correction")
@@ -213,15 +213,19 @@ def _correction(draft: Draft) -> None:
         draft.refuse(keys["mode"], f"expected one of {', '.join(CORRECTIONS)}")
     kind, level = CORRECTIONS[mode]
     high, low = draft[keys["clip_max"]], draft[keys["clip_min"]]
+    if draft[keys["cap"]] is not None:
+        if draft.given(keys["clip_max"]):
+            draft.refuse(keys["cap"], f"the older name of {keys['clip_max']}; keep one of them")
+        high = draft[keys["cap"]]
     draft.takes(keys["correction"], {}, "algorithm.importance_correction")
     draft.takes(
         keys["mode"], {"algorithm.importance_correction.kind": kind, "algorithm.importance_correction.by": level}
     )
     if high is None:
         draft.refuse(keys["clip_max"], "a correction has an upper bound here; expected a number")
-    draft.takes(
-        keys["clip_max"], {f"algorithm.importance_correction.{'cap' if kind == 'truncate' else 'high'}": float(high)}
-    )
+    to = {f"algorithm.importance_correction.{'cap' if kind == 'truncate' else 'high'}": float(high)}
+    draft.takes(keys["cap"], to) if draft[keys["cap"]] is not None else draft.takes(keys["clip_max"], to)
+    draft.takes(keys["cap"], {}, "clip_max decides") if draft[keys["cap"]] is None else None
     if kind == "mask":
         draft.write("algorithm.importance_correction.low", float(low or 0.0))
         draft.takes(keys["clip_min"], {"algorithm.importance_correction.low": float(low or 0.0)})

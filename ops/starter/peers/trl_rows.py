@@ -27,6 +27,11 @@ def translate_dpo(draft: Draft, options: Options) -> None:
     draft.write("objective.kind", "dpo")
     draft.takes("loss_type", {"objective.kind": "dpo"})
     draft.takes("f_divergence_type", {}, "as in YATT")
+    if draft["loss_weights"] not in (None, [1.0]):
+        draft.refuse("loss_weights", "expected one loss with a weight of 1")
+    draft.takes("loss_weights", {}, "one loss")
+    for key in ("discopop_tau", "f_alpha_divergence_coef"):
+        draft.takes(key, {}, "without effect beside sigmoid and reverse_kl")
     draft.takes("beta", {"objective.beta": draft.real("beta")})
     if draft.real("label_smoothing"):
         draft.differs(
@@ -76,6 +81,7 @@ def translate_sft(draft: Draft, options: Options) -> None:
         draft.differs("packing", why)
     else:
         draft.takes("packing", {}, "a batch counts examples")
+        draft.takes("packing_strategy", {}, "without effect: packing is false")
     draft.takes("shuffle_dataset", {}, "rows come in a seeded order, as TRL's sampler draws them")
     fields = {"prompt_field": "messages"}
     _rows(
@@ -97,8 +103,16 @@ def _rows(draft: Draft, options: Options, fields: Mapping[str, Any], why: str) -
     cut = draft["truncation_mode"] if draft["truncation_mode"] is not None else "keep_start"
     common.total_length(draft, "max_length", f"TRL cuts longer rows ({cut})")
     draft.takes("truncation_mode", {}, "see max_length")
+    if draft["max_prompt_length"] is not None:
+        why = "of older versions, which cut longer prompts; here max_length limits them"
+        draft.differs("max_prompt_length", why)
     trl.optimizer(draft)
-    steps = trl.length(draft, options, rows, 1, whole_only=False)
+    drops = draft.truth("dataloader_drop_last")
+    if drops:
+        draft.takes("dataloader_drop_last", {}, "the last, smaller batch of a pass is not counted")
+    else:
+        draft.takes("dataloader_drop_last", {}, "the last, smaller batch of a pass is counted")
+    steps = trl.length(draft, options, rows, 1, whole_only=drops)
     trl.schedule(draft, steps, 1)
     trl.engine(draft, options)
     trl.surveys(draft, steps, 1)

@@ -8,18 +8,14 @@ In verl a batch is of prompts: an iteration has `data.train_batch_size`, a step 
 
 from __future__ import annotations
 
-from typing import Any
-
 from ops.starter.peers import common
-from ops.starter.peers.common import SPEED
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, model_of, source_of
-from ops.starter.peers.reasons import OFF, VERL_REASONS
+from ops.starter.peers.reasons import OFF, OWN_REWARD, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
+from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
+from ops.starter.peers.verl_learning import ACTOR, optimizer, schedule
 
-ACTOR = "actor_rollout_ref.actor"
-ROLLOUT = "actor_rollout_ref.rollout"
-MODEL = "actor_rollout_ref.model"
 TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
 
 
@@ -37,7 +33,7 @@ def translate(draft: Draft, options: Options) -> None:
     write_algorithm(draft, options)
     optimizer(draft, f"{ACTOR}.optim")
     _length(draft, options)
-    _engine(draft)
+    write_engines(draft)
     _surveys(draft)
     common.off(draft, OFF["verl"])
     draft.finish(VERL_REASONS)
@@ -64,11 +60,27 @@ def _data(draft: Draft, options: Options) -> None:
     seed = draft["data.seed"]
     if seed is not None:
         draft.differs("data.seed", "one seed decides everything here, and no seed gives verl's order", {"seed": seed})
+    rows_read(draft)
+
+
+def rows_read(draft: Draft) -> None:
+    """Writes how rows are rendered, and lists how many of them are read."""
     for key in ("data.train_max_samples", "data.val_max_samples"):
-        if draft[key] == -1:
+        if draft.number(key, -1) < 0:
             draft.takes(key, {}, "all rows, as in YATT")
+        else:
+            draft.differs(key, "all rows are drawn from; it limits the number of iterations only")
     for name, value in draft.below("data.apply_chat_template_kwargs").items():
         draft.takes(f"data.apply_chat_template_kwargs.{name}", {f"data.chat_template_kwargs.{name}": value})
+
+
+def used_rows(draft: Draft, key: str, options: Options) -> int:
+    """Returns the number of rows that verl reads of its data.
+
+    key: that counts passes over them.
+    """
+    found, most = common.rows(draft, key, options), draft.number("data.train_max_samples", -1)
+    return found if most < 0 else min(found, most)
 
 
 def _sources(draft: Draft, options: Options) -> None:
@@ -166,10 +178,9 @@ def _rewards(draft: Draft, options: Options) -> None:
         part = {"name": "reward_model", "kind": "reward_model", "model": model_of(draft[path], options.folder)}
         draft.takes(path, {"rewards.parts": [part]})
         draft.takes(enabled, {}, "the part of kind reward_model")
-    why = "a reward of YATT is called with other arguments (docs/configuration.md); name its counterpart with --reward"
     for key in ("reward.custom_reward_function", "custom_reward_function"):
         for name in ("path", "name"):
-            draft.lacks(f"{key}.{name}", why)
+            draft.lacks(f"{key}.{name}", OWN_REWARD)
     for key in ("reward_model.reward_manager", "reward.reward_manager.name"):
         if draft.given(key) and draft[key] in ("naive", "dapo"):
             draft.takes(key, {}, "one score for each response; a length penalty is in algorithm.length_penalty")
@@ -188,47 +199,6 @@ def _batches(draft: Draft) -> None:
         draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")
 
 
-def optimizer(draft: Draft, prefix: str) -> None:
-    """Writes the optimizer: AdamW."""
-    name = draft[f"{prefix}.optimizer"]
-    if name not in (None, "AdamW"):
-        draft.refuse(f"{prefix}.optimizer", "YATT has AdamW alone; expected AdamW")
-    draft.takes(f"{prefix}.optimizer", {}, "AdamW, as in YATT")
-    draft.takes(f"{prefix}.lr", {"trainer.optimizer.learning_rate": draft.real(f"{prefix}.lr")})
-    draft.takes(f"{prefix}.betas", {"trainer.optimizer.betas": list(draft[f"{prefix}.betas"])})
-    draft.takes(f"{prefix}.weight_decay", {"trainer.optimizer.weight_decay": draft.real(f"{prefix}.weight_decay")})
-    clip = f"{prefix}.clip_grad"
-    old = f"{ACTOR}.grad_clip"
-    if draft.given(old) and prefix.startswith(ACTOR):
-        draft.differs(old, f"verl reads {clip} in its place, {draft[clip]!r} here")
-    draft.takes(clip, {"trainer.optimizer.max_grad_norm": draft.real(clip)})
-
-
-def schedule(draft: Draft, prefix: str, total: int) -> None:
-    """Writes the schedule of the learning rate.
-
-    total: number of iterations.
-    """
-    kind, ratio = draft[f"{prefix}.lr_scheduler_type"], f"{prefix}.lr_warmup_steps_ratio"
-    steps = f"{prefix}.lr_warmup_steps"
-    if kind not in ("constant", "cosine"):
-        draft.refuse(f"{prefix}.lr_scheduler_type", "expected constant or cosine")
-    draft.takes(f"{prefix}.lr_scheduler_type", {"trainer.schedule.kind": kind})
-    if draft.given(f"{prefix}.warmup_style") and draft[f"{prefix}.warmup_style"] is not None:
-        draft.refuse(f"{prefix}.warmup_style", "an older name; write lr_scheduler_type")
-    if kind == "cosine":
-        draft.takes(
-            f"{prefix}.min_lr_ratio", {"trainer.schedule.min_lr_ratio": draft.real(f"{prefix}.min_lr_ratio") or 0.0}
-        )
-    first = draft.number(steps, -1)
-    if first > 0:
-        common.warmup(draft, steps, first, 1)
-        draft.takes(ratio, {}, "without effect beside lr_warmup_steps")
-        return
-    draft.takes(steps, {}, "lr_warmup_steps_ratio decides")
-    common.warmup(draft, ratio, int(draft.real(ratio) * total), 1)
-
-
 def _length(draft: Draft, options: Options) -> None:
     """Writes the number of iterations and what depends on it."""
     key, prompts = "trainer.total_training_steps", draft.number("data.train_batch_size", 1)
@@ -238,120 +208,9 @@ def _length(draft: Draft, options: Options) -> None:
         draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
     else:
         key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), prompts)
+        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
         draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
     schedule(draft, f"{ACTOR}.optim", total)
-
-
-def _engine(draft: Draft) -> None:
-    devices = draft.number("trainer.nnodes", 1) * draft.number("trainer.n_gpus_per_node", 1)
-    key = f"{ACTOR}.strategy"
-    strategy = draft[key]
-    named = "megatron" in str(draft["--config-name"]) or bool(draft.below(f"{ACTOR}.megatron"))
-    if strategy == "megatron" or (named and not draft.given(key)):
-        _megatron(draft, devices)
-    elif strategy in ("fsdp", "fsdp2"):
-        _fsdp(draft, devices)
-    else:
-        draft.refuse(key, "expected fsdp, fsdp2 or megatron")
-    _micro_batches(draft)
-    _lora(draft)
-    _vllm(draft, devices)
-    engine = draft.tree["trainer"]["engine"]
-    size = "data_parallel_size" if engine["kind"] == "megatron" else "ranks"
-    for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
-        draft.takes(key, {f"trainer.engine.{size}": engine[size]}, common.many(devices, "device"))
-
-
-def _fsdp(draft: Draft, devices: int) -> None:
-    strategy, fsdp = draft[f"{ACTOR}.strategy"], f"{ACTOR}.fsdp_config"
-    if draft.given(f"{ACTOR}.strategy"):
-        why = "" if strategy == "fsdp2" else "FSDP2 in place of FSDP: the same sums, sharded by parameter"
-        draft.takes(f"{ACTOR}.strategy", {"trainer.engine.kind": "fsdp2"}, why)
-    draft.write("trainer.engine.kind", "fsdp2")
-    draft.write("trainer.engine.ranks", devices)
-    draft.takes(f"{fsdp}.dtype", {"trainer.engine.dtype": draft[f"{fsdp}.dtype"]})
-    draft.takes(
-        f"{fsdp}.reshard_after_forward",
-        {"trainer.engine.reshard_after_forward": draft[f"{fsdp}.reshard_after_forward"]},
-    )
-    keys = [f"{fsdp}.param_offload", f"{fsdp}.optimizer_offload"]
-    offloads = any(draft.truth(key) for key in keys)
-    for key in keys:
-        if draft.given(key):
-            draft.takes(key, {"trainer.engine.cpu_offload": offloads})
-    checkpointing = f"{MODEL}.enable_gradient_checkpointing"
-    draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})
-
-
-def _megatron(draft: Draft, devices: int) -> None:
-    prefix = f"{ACTOR}.megatron"
-    sizes = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
-    draft.write("trainer.engine.kind", "megatron")
-    if draft.given(f"{ACTOR}.strategy"):
-        draft.takes(f"{ACTOR}.strategy", {"trainer.engine.kind": "megatron"})
-    for name in sizes:
-        sizes[name] = draft.number(f"{prefix}.{name}", 1)
-        draft.takes(f"{prefix}.{name}", {f"trainer.engine.{name}": sizes[name]})
-    shared = sizes["tensor_model_parallel_size"] * sizes["pipeline_model_parallel_size"]
-    key = f"{prefix}.tensor_model_parallel_size"
-    draft.write(
-        "trainer.engine.data_parallel_size", draft.quotient(devices, shared, "devices by those of a replica", key)
-    )
-
-
-def _micro_batches(draft: Draft) -> None:
-    """Writes the size of a micro-batch in tokens; it does not change what is learnt."""
-    dynamic, tokens = f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu"
-    rows_key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
-    longest = draft.number("data.max_prompt_length", 1) + draft.number("data.max_response_length", 1)
-    if draft.truth(dynamic):
-        draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
-        common.micro_batch(draft, tokens, draft.number(tokens, 1))
-        draft.lacks(rows_key, "without effect beside use_dynamic_bsz")
-        return
-    for key in (dynamic, tokens):
-        draft.lacks(key, SPEED)
-    if draft[rows_key] is not None:
-        count = draft.number(rows_key, 1)
-        why = f"{count} responses of at most {longest} tokens with their prompts"
-        common.micro_batch(draft, rows_key, count * longest, why)
-
-
-def _lora(draft: Draft) -> None:
-    keys = (f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules")
-    if draft.number(keys[0]):
-        common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
-    elif draft.given(keys[0]):
-        draft.takes(keys[0], {}, "all weights are trained, as in YATT by default")
-
-
-def _vllm(draft: Draft, devices: int) -> None:
-    """Writes the engine that generates."""
-    name, key = draft[f"{ROLLOUT}.name"], f"{ROLLOUT}.tensor_model_parallel_size"
-    if name == "hf":
-        draft.takes(f"{ROLLOUT}.name", {"rollout.engine": {"kind": "torch", "instances": devices, "dtype": "bfloat16"}})
-        return
-    if name not in (None, "???", "vllm"):
-        draft.differs(f"{ROLLOUT}.name", "YATT generates with vLLM or torch", {"rollout.engine.kind": "vllm"})
-    else:
-        draft.write("rollout.engine.kind", "vllm")
-        draft.takes(f"{ROLLOUT}.name", {"rollout.engine.kind": "vllm"}) if draft.given(f"{ROLLOUT}.name") else None
-    shared = draft.number(key, 1) * draft.number(f"{ROLLOUT}.pipeline_model_parallel_size", 1)
-    instances = draft.quotient(devices, shared, "devices by those of an engine", key)
-    draft.write("rollout.engine.instances", instances)
-    draft.takes(key, {"rollout.engine.tensor_parallel_size": draft.number(key, 1)})
-    pipeline = f"{ROLLOUT}.pipeline_model_parallel_size"
-    draft.takes(pipeline, {"rollout.engine.pipeline_parallel_size": draft[pipeline]}) if draft.given(pipeline) else None
-    same: tuple[tuple[str, Any], ...] = (
-        ("dtype", draft[f"{ROLLOUT}.dtype"]),
-        ("gpu_memory_utilization", draft.real(f"{ROLLOUT}.gpu_memory_utilization")),
-        ("max_num_seqs", draft.number(f"{ROLLOUT}.max_num_seqs", 1)),
-        ("max_num_batched_tokens", draft.number(f"{ROLLOUT}.max_num_batched_tokens", 1)),
-        ("enable_prefix_caching", draft.truth(f"{ROLLOUT}.enable_prefix_caching")),
-    )
-    for part, value in same:
-        draft.takes(f"{ROLLOUT}.{part}", {f"rollout.engine.{part}": value})
 
 
 def _surveys(draft: Draft) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.places import Options
+from ops.starter.peers.verl_corrections import write_correction
+from ops.starter.peers.verl_critic import write_critic
+from ops.starter.peers.verl_learning import ACTOR
 
-ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{ACTOR}.policy_loss.loss_mode"
 KL_NAMES = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 AGGREGATIONS = {
@@ -24,13 +25,6 @@ AGGREGATIONS = {
     "seq-mean-token-mean": "sequence_mean",
     "seq-mean-token-sum-norm": "fixed_length",
 }
-CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
-OLDER = {
-    name: f"algorithm.rollout_{name}"
-    for name in ("is", "is_threshold", "is_threshold_lower", "is_level", "is_mode", "is_veto_threshold")
-}
-"""The keys of verl 0.6 for corrections."""
-LEVELS = {"token": "token", "sequence": "sequence", "geometric": "sequence_mean"}
 PENALTIES = {
     "custom_reward_function.overlong_buffer": "dapo",
     "reward_model.overlong_buffer": "dapo",
@@ -55,7 +49,7 @@ def write_algorithm(draft: Draft, options: Options) -> None:
     _aggregation(draft)
     _kl(draft)
     _entropy(draft)
-    _correction(draft)
+    write_correction(draft)
     _length_penalty(draft)
     _filter(draft)
 
@@ -77,33 +71,13 @@ def _advantage(draft: Draft, options: Options) -> None:
         draft.takes(key, {"algorithm.advantage.kind": "gae", "algorithm.epsilon": 1e-8})
         draft.takes("algorithm.gamma", {"algorithm.advantage.gamma": draft.real("algorithm.gamma")})
         draft.takes("algorithm.lam", {"algorithm.advantage.gae_lambda": draft.real("algorithm.lam")})
-        _critic(draft, options)
+        write_critic(draft, options)
     else:
         known = sorted([*GROUPED, *ADVANTAGES, "gae"])
         draft.refuse(key, f"YATT has no such advantage; expected one of {', '.join(known)}")
     if name != "gae":
-        for unused in ("trainer.critic_warmup",):
-            draft.takes(unused, {}, f"{name} has no critic")
-
-
-def _critic(draft: Draft, options: Options) -> None:
-    draft.takes("critic.optim.lr", {"algorithm.critic.optimizer.learning_rate": draft.real("critic.optim.lr")})
-    draft.takes("critic.optim.betas", {"algorithm.critic.optimizer.betas": list(draft["critic.optim.betas"])})
-    decay = "critic.optim.weight_decay"
-    draft.takes(decay, {"algorithm.critic.optimizer.weight_decay": draft.real(decay)})
-    draft.write("algorithm.critic.clip", draft.real("critic.cliprange_value"))
-    draft.takes("critic.cliprange_value", {"algorithm.critic.clip": draft.real("critic.cliprange_value")})
-    warmup = "trainer.critic_warmup"
-    draft.takes(warmup, {"algorithm.critic.warmup_iterations": draft.number(warmup)})
-    own = "critic.model.path"
-    if draft.given(own) and draft[own] != draft["actor_rollout_ref.model.path"] and options.model is None:
-        common.no_variable(draft, own)
-        draft.takes(own, {"algorithm.critic.model": model_of(draft[own], options.folder)})
-    elif draft.given(own):
-        draft.takes(own, {}, "the policy's model, as in YATT by default")
-    for same in ("ppo_mini_batch_size", "ppo_epochs"):
-        if draft.given(f"critic.{same}"):
-            draft.differs(f"critic.{same}", "the critic learns in the policy's mini-batches and epochs")
+        for unused in ("trainer.critic_warmup", *(f"critic.{key}" for key in draft.below("critic"))):
+            draft.takes(unused, {}, f"without effect: {name} has no critic")
 
 
 def _bounds(draft: Draft) -> tuple[float, float]:
@@ -248,70 +222,6 @@ def _entropy(draft: Draft) -> None:
         draft.takes(key, {"algorithm.entropy": {"kind": "bonus", "coefficient": draft.real(key)}})
     elif draft.given(key):
         draft.takes(key, {}, "no bonus, as in YATT by default")
-
-
-def _correction(draft: Draft) -> None:
-    key, bound = "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_is_threshold"
-    older = _older_correction(draft)
-    level = draft[key]
-    if older and level is not None:
-        draft.refuse(key, "beside a correction by keys of older versions; keep one of them")
-    if level is None:
-        for unused in (key, bound):
-            draft.takes(unused, {}, "no correction")
-        return
-    if level not in ("token", "sequence"):
-        draft.refuse(key, "expected token, sequence or null")
-    draft.takes(key, {"algorithm.importance_correction.by": level})
-    limits = str(draft[bound]).split("_")
-    if len(limits) == 2:
-        low, high = (float(one) for one in limits)
-        kind = {"kind": "mask", "low": low, "high": high}
-    else:
-        kind = {"kind": "truncate", "cap": float(limits[0])}
-    draft.takes(bound, {f"algorithm.importance_correction.{name}": value for name, value in kind.items()})
-
-
-def _older_correction(draft: Draft) -> bool:
-    """Writes the correction by the keys of verl 0.5, a bound of tokens' weights, or of 0.6; returns whether there is one."""
-    to, key = "algorithm.importance_correction", OLDER["is"]
-    capped = draft[CAP] is not None and draft.real(CAP) > 0
-    if capped and draft.truth(key):
-        draft.refuse(CAP, f"beside {key}; keep one of them")
-    draft.takes(CAP, {f"{to}.kind": "truncate", f"{to}.by": "token", f"{to}.cap": draft[CAP]} if capped else {})
-    if not draft.truth(key) or draft[OLDER["is_threshold"]] is None:
-        for unused in OLDER.values():
-            draft.takes(unused, {}, "no correction")
-        return capped
-    level, mode = (draft[OLDER[name]] for name in ("is_level", "is_mode"))
-    level = "token" if level is None else level
-    if level not in LEVELS:
-        draft.refuse(OLDER["is_level"], f"expected one of {', '.join(LEVELS)}")
-    if mode not in (None, "truncate", "mask"):
-        draft.refuse(OLDER["is_mode"], "expected truncate or mask")
-    if draft[OLDER["is_veto_threshold"]]:
-        draft.refuse(OLDER["is_veto_threshold"], "YATT leaves out no response for one of its tokens; expected null")
-    draft.takes(OLDER["is_veto_threshold"], {}, "off, as in YATT")
-    draft.takes(key, {f"{to}.by": LEVELS[level]})
-    draft.takes(OLDER["is_level"], {f"{to}.by": LEVELS[level]})
-    _older_bounds(draft, to, mode == "mask")
-    return True
-
-
-def _older_bounds(draft: Draft, to: str, masks: bool) -> None:
-    mode, upper, lower = (OLDER[name] for name in ("is_mode", "is_threshold", "is_threshold_lower"))
-    high = draft.real(upper)
-    if not masks:
-        draft.write(f"{to}.kind", "truncate")
-        draft.takes(mode, {f"{to}.kind": "truncate"})
-        draft.takes(upper, {f"{to}.cap": high})
-        draft.takes(lower, {}, "a truncated weight has an upper bound alone")
-        return
-    low = 1 / high if draft[lower] is None else draft.real(lower)
-    why = "what is masked leaves the number of tokens that the loss is divided by in verl, and counts in it here"
-    draft.differs(mode, why, {f"{to}.kind": "mask"})
-    draft.takes(upper, {f"{to}.low": low, f"{to}.high": high})
-    draft.takes(lower, {f"{to}.low": low})
 
 
 def _length_penalty(draft: Draft) -> None:

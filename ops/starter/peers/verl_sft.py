@@ -6,10 +6,20 @@ Consumes a draft with verl's keys, and options. Writes into the draft. Raises `C
 from __future__ import annotations
 
 from ops.starter.peers import common
+from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
-from ops.starter.peers.verl import optimizer, schedule
+from ops.starter.peers.verl import rows_read, used_rows
+from ops.starter.peers.verl_learning import optimizer, schedule
+
+ROWS = {
+    "data.messages_key": "prompt_field",
+    "data.tools_key": "tools_field",
+    "data.prompt_key": "prompt_field",
+    "data.response_key": "answer_field",
+}
+"""What the keys for columns are in a source."""
 
 
 def translate(draft: Draft, options: Options) -> None:
@@ -41,19 +51,51 @@ def translate(draft: Draft, options: Options) -> None:
 def _data(draft: Draft, options: Options) -> None:
     files = draft["data.train_files"] if draft.given("data.train_files") else []
     found = [source_of(str(file), options.folder) for file in ([files] if isinstance(files, str) else files)]
+    rows = _columns(draft)
     for source in found:
-        source["prompt_field"] = draft["data.messages_key"]
+        source.update({ROWS[key]: _path(draft, key) for key in rows})
     tests = draft["data.val_files"]
     local = local_path(tests, options.folder) if isinstance(tests, str) and len(found) == 1 else None
     if local is not None:
         found[0]["held_out_path"] = local
-    keys = ["data.train_files", "data.messages_key", *(["data.val_files"] if local or options.sources else [])]
+    keys = ["data.train_files", *rows, *(["data.val_files"] if local or options.sources else [])]
     common.sources(draft, keys, found, options)
     prompts = draft.number("data.train_batch_size", 1)
     draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts}, "rows of an optimizer step")
     common.total_length(draft, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
     if draft.given("data.truncation") and draft["data.truncation"] == "error":
         draft.takes("data.truncation", {}, "longer rows are refused")
+    elif draft.given("data.truncation"):
+        draft.differs("data.truncation", "longer rows are refused here, not cut")
+    rows_read(draft)
+
+
+def _path(draft: Draft, key: str) -> str:
+    """Returns the path of a value in a row: of older versions, a key may have a mapping with the value under another."""
+    inner = draft[f"{key.removesuffix('_key')}_dict_keys"]
+    return f"{draft[key]}.{inner[0]}" if inner else str(draft[key])
+
+
+def _columns(draft: Draft) -> list[str]:
+    """Returns the keys that say what a row has: a conversation, or a prompt and a response as in older versions."""
+    if draft.given("data.prompt_key") or draft.given("data.response_key"):
+        for key in ("data.prompt_key", "data.response_key"):
+            if not isinstance(draft[key], str):
+                draft.refuse(key, "expected the key of a row beside the other's")
+        for key in ("data.prompt_dict_keys", "data.response_dict_keys"):
+            names = draft[key] or []
+            if draft.given(key) and len(names) > 1:
+                draft.refuse(key, "expected one key")
+            draft.takes(key, {}, PART_OF_SOURCES)
+        if draft.truth("data.multiturn.enable"):
+            draft.refuse("data.multiturn.enable", "beside data.prompt_key; keep one of them")
+        draft.takes("data.multiturn.enable", {}, PART_OF_SOURCES)
+        draft.takes("data.messages_key", {}, "data.prompt_key decides")
+        return ["data.prompt_key", "data.response_key"]
+    draft.takes("data.multiturn.enable", {}, "rows have conversations") if draft.truth(
+        "data.multiturn.enable"
+    ) else None
+    return ["data.messages_key", *(["data.tools_key"] if draft.given("data.tools_key") else [])]
 
 
 def _length(draft: Draft, options: Options) -> None:
@@ -64,7 +106,7 @@ def _length(draft: Draft, options: Options) -> None:
         draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
     else:
         key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), common.rows(draft, key, options), draft["data.train_batch_size"])
+        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), draft["data.train_batch_size"])
         draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
     schedule(draft, "optim", total)
 
@@ -85,3 +127,5 @@ def _engine(draft: Draft) -> None:
     keys = ("model.lora_rank", "model.lora_alpha", "model.target_modules")
     if draft.number(keys[0]):
         common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
+    else:
+        draft.takes(keys[0], {}, "all weights are trained, as in YATT by default")

@@ -142,13 +142,20 @@ def test_the_lists_say_what_the_spec_has(yatt: Yatt, files: Path, tmp_path: Path
 
 def test_options_say_which_rows_of_the_files_own_data_are_read(yatt: Yatt, files: Path, tmp_path: Path) -> None:
     config = tmp_path / "dpo.yaml"
-    config.write_text("dataset_name: org/pairs\nmax_steps: 2\nper_device_train_batch_size: 2\nbeta: 0.1\n")
+    config.write_text(
+        "dataset_name: org/pairs\nmax_steps: 2\nper_device_train_batch_size: 2\nbeta: 0.1\npad_token: <pad>\n"
+        "env:\n  A: zyx-91-sigma-b\nlogging_dir: https://me:zyx-91-sigma-c@there/x\n"
+    )
     words = ("--from", str(config), "--peer", "trl-dpo", "--model", str(files / "model"), "--processes", "1")
     answer = yatt("init", str(tmp_path / "first"), *words, "--split", "train_prefs", "-o", "json")
     assert answer.code == 0, answer.err
     source = load_spec(Path(answer.document["spec"])).data.model_dump()["sources"][0]
     assert (source["repo"], source["split"]) == ("org/pairs", "train_prefs")
     assert "split 'train_prefs'" in str([entry["why"] for entry in answer.document["different"]])
+    text = yatt("init", str(tmp_path / "text"), *words)
+    assert text.code == 0, text.err
+    assert "pad_token = <pad>" in text.err and "https://me:***@there/x" in text.err
+    assert "zyx-91-sigma" not in answer.out + answer.err + text.out + text.err
     config.write_text(f"dataset_name: {files}/pairs.jsonl\nmax_steps: 2\nbeta: 0.1\n")
     answer = yatt("init", str(tmp_path / "new"), *words, "--split", "train")
     assert answer.code == 2 and "is not a folder; name the file of the split with --data" in answer.err

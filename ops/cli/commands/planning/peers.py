@@ -28,7 +28,6 @@ def start(folder: Path, wanted: Wanted, output: Output) -> None:
     from ops.presentation.transfer import Transfer
     from ops.starter.peers.starting import start_from
     from ops.starter.texts import as_json
-    from yatt_core.logs import redact
 
     with Transfer() as tell:
         settling = None if wanted.settling is None else replace(wanted.settling, tell=tell)
@@ -38,7 +37,7 @@ def start(folder: Path, wanted: Wanted, output: Output) -> None:
         write_json({**_document(started), "sources": sources})
         return
     for line in _said(started, str(wanted.file)):
-        message(redact(line))
+        message(line)
     for path in started.paths:
         write(f"wrote {path}")
     command = shlex.quote(str(started.paths[0]))
@@ -108,10 +107,12 @@ def _recognised(meaning: Understanding) -> Iterator[str]:
 
 
 def _line(verdict: Verdict) -> str:
+    from ops.starter.peers.secrets import without_secrets
+
     place = "" if verdict.line is None else f"line {verdict.line}: "
-    to = f" -> {_written(verdict.to)}" if verdict.to else ""
-    why = f" ({verdict.why})" if verdict.why else ""
-    return f"{place}{verdict.key} = {_short(verdict.value)}{to}{why}"
+    to = f" -> {_written(without_secrets(dict(verdict.to)))}" if verdict.to else ""
+    why = f" ({without_secrets(verdict.why)})" if verdict.why else ""
+    return f"{place}{verdict.key} = {_short(without_secrets(verdict.value))}{to}{why}"
 
 
 def _written(to: Mapping[str, Any]) -> str:

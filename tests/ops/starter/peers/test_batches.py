@@ -123,3 +123,8 @@ def test_what_the_file_does_not_say_is_asked_for() -> None:
         of_keys("verl-ppo", {"actor_rollout_ref.model.path": None}, model=None)
     with pytest.raises(ConfigurationError, match="dataset_name is missing; name the data with --data"):
         of_keys("trl-dpo", {}, sources=())
+
+
+def test_a_last_smaller_batch_that_trl_drops_is_not_counted() -> None:
+    keys = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "dataloader_drop_last": True}
+    assert at(of_keys("trl-sft", keys, processes=4), "iterations") == 2 * (ROWS // 16)

@@ -114,34 +114,6 @@ def test_the_corrections_of_verl(keys: dict[str, Any], correction: dict[str, Any
     assert {"by": "token", **written} == correction
 
 
-OLDER = "algorithm.rollout_is"
-
-
-@pytest.mark.parametrize(
-    ("keys", "correction"),
-    [
-        ({f"{ACTOR}.tis_imp_ratio_cap": 2.0}, {"by": "token", "kind": "truncate", "cap": 2.0}),
-        ({f"{ACTOR}.tis_imp_ratio_cap": -1}, None),
-        ({OLDER: True, f"{OLDER}_threshold": 2.0}, {"by": "token", "kind": "truncate", "cap": 2.0}),
-        (
-            {OLDER: True, f"{OLDER}_threshold": 4.0, f"{OLDER}_level": "geometric", f"{OLDER}_mode": "mask"},
-            {"by": "sequence_mean", "kind": "mask", "low": 0.25, "high": 4.0},
-        ),
-        ({OLDER: False, f"{OLDER}_threshold": 2.0}, None),
-        ({f"{OLDER}_threshold": 2.0}, None),
-        (
-            {OLDER: False, "algorithm.rollout_correction.rollout_is": "token"},
-            {"by": "token", "kind": "truncate", "cap": 2.0},
-        ),
-    ],
-)
-def test_the_corrections_of_older_verl(keys: dict[str, Any], correction: dict[str, Any] | None) -> None:
-    translation = of_keys("verl-ppo", {**GRPO, **keys})
-    written = at(translation, "algorithm.importance_correction")
-    assert (None if written is None else {"by": "token", **written}) == correction
-    assert not translation.lists[List.WITHOUT_COUNTERPART] and not translation.lists[List.UNKNOWN]
-
-
 PENALTY = "reward_kwargs.overlong_buffer_cfg"
 
 
@@ -318,6 +290,23 @@ def test_the_corrections_of_openrlhf(keys: dict[str, Any], correction: dict[str,
             "data.max_response_length here, 512; expected the same",
         ),
         ("verl-ppo", {**GRPO, "algorithm.overlong_buffer.enable": True}, "verl reads a length penalty under one of"),
+        ("trl-sft", {"chat_template_path": "other"}, "would learn something else"),
+        ("trl-reward", {"chat_template_path": "other"}, "would learn something else"),
+        ("trl-dpo", {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}}, "has no options here"),
+        ("trl-dpo", {"loss_weights": [0.5]}, "a weight of 1"),
+        ("verl-sft", {"model.custom_chat_template": "{{ x }}"}, "would learn something else"),
+        ("verl-sft", {"model.lora_adapter_path": "adapter"}, "would learn something else"),
+        ("verl-ppo", {**GRPO, "actor_rollout_ref.model.tokenizer_path": "other"}, "would learn something else"),
+        (
+            "verl-ppo",
+            {**GRPO, f"{ACTOR}.optim.lr_scheduler_type": "cosine", f"{ACTOR}.optim.num_cycles": 2.5},
+            "one descent",
+        ),
+        ("verl-ppo", {f"{ACTOR}.strategy": "megatron", f"{ACTOR}.optim.lr_decay_style": "WSD"}, "expected constant"),
+        ("verl-ppo", {"critic.optim.optimizer": "Muon"}, "AdamW alone"),
+        ("openrlhf-sft", {"data.tokenizer_chat_template": "{{ x }}"}, "would learn something else"),
+        ("openrlhf-rm", {"model.margin_loss_enable": True}, "would learn something else"),
+        ("openrlhf-ppo", {"critic.optim": "muon"}, "AdamW alone"),
         ("trl-grpo", {"loss_type": "vespo"}, "no such loss"),
         ("trl-grpo", {"top_entropy_quantile": 0.2}, "learns from all tokens"),
         ("trl-dpo", {"loss_type": "ipo"}, "expected sigmoid"),

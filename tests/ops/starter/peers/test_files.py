@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from ops.starter.peers.entries import Entry
+from ops.starter.peers.entries import Entry, List
 from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.places import model_of
 from ops.starter.peers.programs import PROGRAMS, Program, named_program
 from ops.starter.peers.secrets import may_be_secret
 from ops.starter.peers.shell import read_script
+from ops.starter.peers.translating import translate
+from tests.ops.starter.peers.reading import at, options
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.model import HubModel
 
@@ -237,3 +239,30 @@ def test_what_is_no_name_of_the_hub_is_a_path(tmp_path: Path, text: str, named: 
     assert model["kind"] == ("hub" if named else "folder")
     if named:
         HubModel.model_validate(model)
+
+
+def test_hyphens_and_negations_are_those_of_the_program(tmp_path: Path) -> None:
+    text = "trl sft --per-device-train-batch-size 4 --no-remove-unused-columns --no_made_up --max-steps 8 --seed 1"
+    text += " --model-name-or-path org/model --dataset-name org/rows --num-processes 2"
+    (tmp_path / "a.sh").write_text(text)
+    program, said = read_peer_file(tmp_path / "a.sh")
+    assert said.processes == 2
+    assert [(entry.key, entry.value) for entry in said.entries][:3] == [
+        ("per-device-train-batch-size", 4),
+        ("remove-unused-columns", False),
+        ("no_made_up", True),
+    ]
+    translation = translate(program, said, "a.sh", options(folder=tmp_path))
+    assert [verdict.key for verdict in translation.lists[List.UNKNOWN]] == ["no_made_up"]
+    assert at(translation, "data.prompts_per_iteration") == 8
+    keys = read(tmp_path, "b.sh", "python -m openrlhf.cli.train_ppo_ray --no_advantage_std_norm")[1]
+    assert keys == {"no_advantage_std_norm": True}
+    with pytest.raises(ConfigurationError, match="max-steps was already given on line 1, as max_steps"):
+        read(tmp_path, "c.sh", "trl sft --max_steps 1 --max-steps 2")
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_an_older_name_stands_for_a_key_of_this_version_or_for_itself(program: Program) -> None:
+    for older, present in program.older.items():
+        assert present in program.defaults or present in program.older, (older, present)
+        assert program.older.get(present, present) == present, (older, present)
