@@ -373,5 +373,5 @@ def test_the_name_of_a_model_is_a_folder_or_a_repository(tmp_path):
     path = tmp_path / "spec.yaml"
     assert load_spec(write(path, tree(model="models/small"))).model.path == str(tmp_path / "models" / "small")
     assert load_spec(write(path, tree(model="org/small"))).model.repo == "org/small"
-    for wrong in ("models/smal", "./org/small", "small"):
+    for wrong in ("models/large", "./org/small", "small"):
         assert f"model: {wrong!r} is neither a folder" in refusal(write(path, tree(model=wrong)))[0]
