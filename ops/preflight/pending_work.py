@@ -82,7 +82,7 @@ def _queue(home: Home, ledger: Ledger) -> Iterator[PendingChange]:
 
 
 def _deployments(ledger: Ledger) -> Iterator[PendingChange]:
-    """Never blocks: the ledger does not know whether a deployment is still there."""
+    """Yields what this version refuses of deployments; none blocks, since the ledger does not know whether they still exist."""
     for run in makers_of_new_runs(ledger):
         try:
             spec = current_spec(ledger, run)
@@ -148,7 +148,7 @@ def _refused(spec: RunSpec) -> list[str]:
 
 
 def _suites(ledger: Ledger) -> Iterator[PendingChange]:
-    """Never blocks: what was measured stays, and is shown."""
+    """Yields what this version refuses of suites; none blocks, since what was measured stays and is shown."""
     for run, tree in ledger.suites.specs():
         name = str(tree.get("name", ""))
         said = _mistake(partial(parse_suite, dict(tree), f"the recorded suite {name}"))
