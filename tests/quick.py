@@ -55,9 +55,10 @@ LONG = frozenset(
 )
 """Tests, or classes of them, that take as long as many others together: `make test` runs them."""
 
-OF_IMPORTS = ("fc-list",)
-"""Programs that libraries start while they are imported: Matplotlib, which tasks of reasoning-gym import, looks for fonts.
-Refused, it would leave a part of the tasks unknown to all tests that follow."""
+OF_IMPORTS = ("fc-list", "ldconfig")
+"""Programs that libraries start while they are imported: Matplotlib, which tasks of reasoning-gym import, looks for fonts, and
+torch, if it is built for CUDA, for libraries.
+Refused, they would leave a part of the tasks unknown, or torch unimported, to all tests that follow."""
 
 
 def is_long(file: Path, node: str) -> bool:

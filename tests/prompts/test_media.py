@@ -267,7 +267,7 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, mess
     [
         ({"image": "no.png"}, r"a\.jsonl:2: image 1 of 'image': .*no\.png cannot be read: No such file"),
         ({"image": "."}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: .*regular file"),
-        ({"image": "a\0b"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: embedded null byte"),
+        ({"image": "a\0b"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: .*embedded null"),
         ({"image": "pipe"}, r"a\.jsonl:2: image 1 of 'image': .*pipe cannot be read: .*regular file"),
         ({"image": "large"}, r"a\.jsonl:2: image 1 of 'image': .* it has 192,000,001 bytes.* 192,000,000$"),
         (

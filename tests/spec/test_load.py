@@ -87,7 +87,9 @@ def test_a_cycle(tmp_path):
     assert "extends itself" in line
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (line,) = refusal(tmp_path / "loop.yaml")
-    assert line.startswith(f"{tmp_path / 'loop.yaml'}: a link that leads to itself")
+    # From Python 3.13 on, a loop is found when the file is opened.
+    said = ("a link that leads to itself", "cannot be read: Too many levels of symbolic links")
+    assert line.startswith(tuple(f"{tmp_path / 'loop.yaml'}: {words}" for words in said))
 
 
 @pytest.mark.parametrize("given", [5, None, {"a": "b.yaml"}, ["b.yaml", 5], True])
