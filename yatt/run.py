@@ -21,6 +21,7 @@ from flows.reports.audit import AuditReport, verify_run
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.results import RunResults, run_results
+from ops.cli.experience import samples_table
 from ops.cli.exporting import RunExport as Export
 from ops.cli.exporting import export_checkpoint
 from ops.cli.lookup import LATEST, find_run, opened_ledger
@@ -125,7 +126,7 @@ class Run:
         require_number("iteration", iteration)
         with opened_ledger(self.home) as ledger:
             number = find_line(ledger, self.id).iteration if iteration is None else iteration
-            table = tables.samples_table(ledger, self.home, self.id, number)
+            table = samples_table(ledger, self.home, self.id, number)
         return tables.frame(table) if pandas else table
 
     def checkpoints(self) -> tuple[CheckpointRow, ...]:

@@ -1,6 +1,6 @@
-"""A run's metrics and samples as Arrow tables.
+"""A run's metrics as an Arrow table, and tables as data frames.
 
-Consumes the ledger and the sealed shards that it names, verified against its digests. Produces tables in a fixed order.
+Consumes the ledger. Produces tables in a fixed order.
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from db.ledger import Ledger
-from flows.run.home import Home
-from ops.cli.commands.inspection.rollouts import fetch_iteration
-from ops.queries.experience import find_iteration, opened, sample_table
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-DERIVED = ("tokens", "failed", "advantage", "validity")
-"""Columns of samples that the experience does not contain."""
 
 
 def metrics_table(ledger: Ledger, run: str, keys: Sequence[str]) -> pa.Table:
@@ -46,21 +40,3 @@ def frame(table: pa.Table) -> pd.DataFrame:
         raise ConfigurationError("pandas=True needs the package pandas: `pip install pandas`, or use the Arrow table")
     found: pd.DataFrame = table.to_pandas()
     return found
-
-
-def samples_table(ledger: Ledger, home: Home, run: str, iteration: int) -> pa.Table:
-    """Returns all columns of an iteration's experience and the derived ones, in order of prompt and sample.
-
-    Raises `ConfigurationError` if nothing is recorded, `DataError` for a damaged file.
-    """
-    fetch_iteration(ledger, home, run, iteration)
-    place = find_iteration(ledger, home, run, iteration)
-    known = sample_table(ledger, place).rows
-    shards = []
-    for shard in place.shards:
-        with opened(place.folder, shard) as file:
-            shards.append(file.read(use_threads=False))
-    table = pa.concat_tables(shards).take(known["position"])
-    for name in DERIVED:
-        table = table.append_column(name, known[name])
-    return table.combine_chunks()

@@ -6,6 +6,7 @@ Every invocation imports this module, so heavy imports stay inside the functions
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -146,3 +147,21 @@ def _opened_spec(home: Home, ledger: Ledger, name: str, owner: str) -> RunSpec:
     spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
     fetch_code(spec, folder, store)
     return spec
+
+
+def iteration_range(text: str, last: int) -> tuple[int, int]:
+    """Returns the first and the last iteration of `--iterations A:B`, both included, or A alone.
+
+    last: the newest iteration.
+
+    Raises `ConfigurationError`.
+    """
+    from yatt_core.errors import ConfigurationError
+
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text, re.ASCII)
+    if match is None:
+        raise ConfigurationError(f"--iterations {text!r:.80}: expected A:B, such as 1:{last}")
+    first, to = int(match[1]), int(match[2] or match[1])
+    if not 1 <= first <= to <= last:
+        raise ConfigurationError(f"--iterations {text}: expected A:B with 1 <= A <= B <= {last}")
+    return first, to

@@ -16,7 +16,7 @@ from flows.files.storage import claim_store, fetch_sealed, whole_shards
 from flows.reports.audit import verify_run
 from flows.run.home import Home
 from flows.run.results import run_results
-from ops.cli.commands.inspection.rollouts import fetch_iteration
+from ops.cli.experience import fetch_iteration
 from ops.queries.rollouts import rollouts
 from ops.queries.sample_filters import Selection
 from tests.checkpoints.bench import Bench

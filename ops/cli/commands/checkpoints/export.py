@@ -1,4 +1,4 @@
-"""`yatt export`: writes a kept checkpoint as a Hugging Face model folder."""
+"""`yatt export`: writes a kept checkpoint as a Hugging Face model folder, or the experience as Parquet files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption,
 from ops.presentation.output import console, message, write, write_json
 from ops.presentation.words import size
 from ops.process import keep_caches_inside
+
+if TYPE_CHECKING:
+    from flows.run.home import Home
 
 
 class FloatType(StrEnum):
@@ -32,6 +35,7 @@ def register(app: typer.Typer) -> None:
             "yatt export quickstart-1 --alias champion",
             "yatt export lora-1 --adapter --to adapter",
             "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16",
+            "yatt export quickstart-1 --experience --iterations 100:200 --to samples",
         )
     )(export)
 
@@ -50,17 +54,37 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Only the low-rank adapters of a LoRA run, in peft's format.")
     ] = False,
+    experience: Annotated[
+        bool, typer.Option("--experience", help="The samples in place of the model: a Parquet file per iteration.")
+    ] = False,
+    iterations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B",
+            help="With --experience: iterations A to B, both included. Default: all whose files are kept.",
+        ),
+    ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Export a kept checkpoint as a Hugging Face model folder: config, tokenizer and weights.
 
-    Weights of a LoRA run are exported merged; with --adapter its adapters alone, for peft and vLLM.
+    Weights of a LoRA run are exported merged; with --adapter its adapters alone, for peft and vLLM. With --experience the
+    samples, as a folder that pandas, DuckDB and datasets read whole.
     """
     from flows.run.home import Home
     from ops.cli.exporting import export_checkpoint, export_run_adapter
     from yatt_core.errors import ConfigurationError
 
+    if experience:
+        if any((iteration is not None, alias, dtype, adapter)):
+            raise ConfigurationError(
+                "--experience: exports samples, so leave out --iteration, --alias, --dtype, --adapter"
+            )
+        _export_samples(Home.locate(home), run, to, iterations, output)
+        return
+    if iterations is not None:
+        raise ConfigurationError("--iterations: selects samples, with --experience; a checkpoint by --iteration")
     if adapter and dtype is not None:
         raise ConfigurationError("--adapter: adapters are exported in float32, as they are trained; leave out --dtype")
     place = Home.locate(home)
@@ -80,6 +104,33 @@ def export(
     write(f"{done.folder}: {what}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}")
     if done.warning:
         message(f"warning: {done.warning}")
+
+
+def _export_samples(home: Home, run: str, to: Path | None, iterations: str | None, output: Output) -> None:
+    from ops.cli.experience import export_experience
+
+    with _bar() as advance:
+        done = export_experience(home, run, to, iterations, advance)
+    if output is Output.JSON:
+        write_json({**asdict(done), "folder": str(done.folder.resolve())})
+        return
+    first, last = done.iterations[0], done.iterations[-1]
+    what = f"{done.samples} samples of {len(done.iterations)} iterations ({first} to {last}) of {done.run}"
+    write(f"{done.folder}: {what}, {size(done.bytes)}")
+    if done.lacking:
+        message(f"left out: {len(done.lacking)} iterations whose files were deleted; --iterations refuses such ones")
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    """Shows a progress bar in iterations, on terminals only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    screen = console(to_stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
+        task = bars.add_task("iterations", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 @contextmanager

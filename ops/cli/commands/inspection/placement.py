@@ -5,7 +5,6 @@ Reads the run's ledger and work files; writes nothing but the requested picture.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.lookup import find_run, iteration_range, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, message, write, write_json
 from ops.process import keep_caches_inside
@@ -209,13 +208,7 @@ def parse_range(text: str | None, last: int) -> tuple[int, int]:
         raise ConfigurationError("the run has no placement yet; the first one is recorded in iteration 1")
     if text is None:
         return 1, last
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text, re.ASCII)
-    if match is None:
-        raise ConfigurationError(f"--iterations {text!r:.80}: expected A:B, such as 1:{last}")
-    first, to = int(match[1]), int(match[2] or match[1])
-    if not 1 <= first <= to <= last:
-        raise ConfigurationError(f"--iterations {text}: expected A:B with 1 <= A <= B <= {last}")
-    return first, to
+    return iteration_range(text, last)
 
 
 def _with_bar(placements: Iterator[RecordedPlacement], total: int) -> Iterator[RecordedPlacement]:

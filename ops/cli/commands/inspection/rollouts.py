@@ -102,18 +102,6 @@ def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:
     return int(numbers[1]), int(numbers[2])
 
 
-def fetch_iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> None:
-    """Fetches an iteration's shards that the run's folder lacks from the object store, if the run has one."""
-    from flows.files.storage import store_of
-    from yatt_core.storage.lacking import fetch_lacking
-
-    owner, branch, _ = ledger.commits.maker(run, iteration)
-    shards = ledger.records.shards(owner, branch, iteration)
-    folder = home.run_folder(owner)
-    if shards:
-        fetch_lacking(store_of(ledger, owner, folder), folder, shards)
-
-
 def _show(
     ledger: Ledger,
     home: Home,
@@ -125,6 +113,7 @@ def _show(
     full: bool,
     output: Output,
 ) -> None:
+    from ops.cli.experience import fetch_iteration
     from ops.queries.groups import groups
     from ops.queries.rollouts import CHARACTERS, rollouts
 
@@ -146,6 +135,7 @@ def _compare(
     full: bool,
     output: Output,
 ) -> None:
+    from ops.cli.experience import fetch_iteration
     from ops.queries.rollout_comparison import comparison, group_pairs, read_both
     from ops.queries.rollouts import CHARACTERS
 
