@@ -88,13 +88,17 @@ class ActorsStart:
         executor.shutdown(wait=False)
 
     def ready(self) -> ActorsState:
-        """Waits for the start in progress; if there is none, starts the missing actors."""
+        """Waits for the start in progress; if there is none, starts the missing actors.
+
+        A wait that is interrupted leaves the start in progress for the next call: two at once would both connect to Ray.
+        """
         if self._starting is None:
             return self._start()
         try:
             return self._starting.result()
         finally:
-            self._starting = None
+            if self._starting.done():
+                self._starting = None
 
     def settle(self) -> None:
         """Waits for the start in progress, whatever becomes of it; the next `ready` starts what is missing."""

@@ -1,7 +1,9 @@
-"""Before anything is loaded, the start checks the nodes' memory for the run and divides it among the roles."""
+"""The start of a session: it divides the nodes' memory among the roles before anything is loaded, and happens once at a time."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,3 +50,30 @@ def test_roles_share_the_available_memory(
 def test_a_run_without_enough_memory_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="2xcore"):
         start(monkeypatch, 1024)[0]._account()
+
+
+def test_a_wait_that_is_interrupted_starts_nothing_beside_the_start_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, _ = start(monkeypatch, 8192)
+    going_on, connections, standing = threading.Event(), [], object()
+
+    def connect() -> None:
+        connections.append(threading.current_thread().name)
+        going_on.wait()
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(begun, "make_ready", lambda: standing)
+    begun.begin(connect)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(InterruptedError):
+            begun.ready()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    threading.Timer(0.05, going_on.set).start()
+    assert begun.ready() is standing
+    assert len(connections) == 1
