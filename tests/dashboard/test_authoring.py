@@ -296,7 +296,7 @@ def test_a_run_is_forked_and_its_settings_are_changed_over_http(client: TestClie
     answer = client.post("/api/v1/runs/toy-1/settings", json={"overrides": [rate]}, headers=headers)
     assert answer.status_code == 200, answer.text
     assert served.ledger.runs.revision("toy-1").revision == 2 and "revision 2" in answer.json()["detail"]
-    named = {"overrides": ["rewards.parts.0.file=/tmp/own.py:score"]}
+    named = {"overrides": ["rewards.parts.0.file=/tmp/own.py:score", "rewards.parts.0.function=null"]}
     for way, body in (("settings", named), ("fork", {"at": 2, **named})):
         answer = client.post(f"/api/v1/runs/toy-1/{way}", json=body, headers=headers)
         assert answer.status_code == 422 and "permission to author" in answer.text, answer.text

@@ -81,7 +81,11 @@ def test_a_run_offers_the_possible_actions(client: TestClient, token: str) -> No
     sign_in(client, token)
     driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
     offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
-    assert offered == {"2": {"stop", "checkpoint", "note", "tags"}, "1": {"resume", "rollback", "note", "tags"}}
+    idle_actions = {"resume", "rollback", "settings", "archive", "delete"}
+    assert offered == {
+        "2": {"stop", "checkpoint", "fork", "note", "tags"},
+        "1": {*idle_actions, "fork", "note", "tags"},
+    }
 
 
 @pytest.mark.parametrize("phase", ["collect", "recover"])

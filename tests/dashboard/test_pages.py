@@ -70,7 +70,10 @@ def test_every_linked_page_is_complete(browser: TestClient) -> None:
                 seen.add(link)
                 queue.append(link)
     pages = {"/runs/RUN" + (f"/{path}" if path else "") for path, _ in TABS}
-    others = {"/", "/approvals", "/compare", "/soups", "/sweeps", "/pipelines", "/queue", "/costs", "/new", "/sign-in"}
+    others = {
+        *("/", "/approvals", "/compare", "/soups", "/sweeps", "/pipelines", "/queue", "/deployments", "/costs"),
+        *("/new", "/sign-in"),
+    }
     assert found == pages | others
 
 

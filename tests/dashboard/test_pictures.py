@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from db.write.phases import AttemptRow
 from flows.reports.accounting import BUCKETS
 from flows.reports.lineage import BranchNode
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of, compared_charts
-from ops.dashboard.pages.frame import Possible, possible
+from ops.dashboard.pages.frame import possible
 from ops.dashboard.pages.pictures import phase_bars, time_parts
 from ops.dashboard.pages.run import tree_of
 from ops.queries.run_list import DRIVEN, LOST, ListedRun
@@ -62,18 +62,20 @@ def test_phases_are_drawn_from_the_first_to_now() -> None:
 
 
 def test_the_possible_actions_follow_from_the_runs_state() -> None:
-    nothing = Possible(
-        stop=False, checkpoint=False, try_now=False, resume=False, retry=False, rollback=False, delete=False
-    )
-    assert possible(RUN) == replace(nothing, stop=True, checkpoint=True)
-    assert possible(replace(RUN, state="waiting")) == replace(nothing, stop=True, checkpoint=True, try_now=True)
-    assert possible(replace(RUN, desired_state="stop")).stop is False
-    assert possible(replace(RUN, driver=LOST)) == replace(nothing, resume=True, rollback=True)
-    assert possible(replace(RUN, driver=LOST, state="failed")).retry is True
-    assert possible(replace(RUN, driver="nobody", iteration=8)) == replace(nothing, rollback=True)
-    fresh = possible(replace(RUN, driver="nobody", iteration=-1))
-    assert (fresh.rollback, fresh.delete) == (False, True)
-    assert possible(replace(RUN, iteration=-1)).delete is False
+    assert allowed(RUN) == {"stop", "checkpoint", "fork"}
+    assert allowed(replace(RUN, state="waiting")) == {"stop", "checkpoint", "try_now", "fork"}
+    assert allowed(replace(RUN, desired_state="stop")) == {"checkpoint", "fork"}
+    idle = {"fork", "rollback", "settings", "archive", "delete"}
+    assert allowed(replace(RUN, driver=LOST)) == {*idle, "resume"}
+    assert allowed(replace(RUN, driver=LOST, state="failed")) == {*idle, "resume", "retry"}
+    assert allowed(replace(RUN, driver="nobody", iteration=8)) == idle
+    assert allowed(replace(RUN, driver="nobody", iteration=-1)) == {"resume", "settings", "delete"}
+    assert allowed(replace(RUN, iteration=-1)) == {"stop", "checkpoint"}
+
+
+def allowed(run: ListedRun) -> set[str]:
+    """Returns the names of the possible actions."""
+    return {name for name, is_possible in asdict(possible(run)).items() if is_possible}
 
 
 def test_a_run_has_all_pictures_and_a_comparison_those_of_known_metrics() -> None:

@@ -207,7 +207,8 @@ def test_inputs_match_those_of_earlier_versions(tmp_path, monkeypatch, sources, 
     monkeypatch.chdir(tmp_path)
     rows = ({"prompt": f"What is {i} plus 1?", "answer": str(i + 1), "level": i % 3} for i in range(200))
     write_jsonl(Path("a.jsonl"), rows)
-    receipt = materialise(run_spec(*sources, seed=3 if sources[0] is SPELL else 0), tmp_path / "r")
+    model = {"kind": "from_config", "architecture": "qwen2"}  # the default of these versions
+    receipt = materialise(run_spec(*sources, model=model, seed=3 if sources[0] is SPELL else 0), tmp_path / "r")
     manifest = json.loads((tmp_path / "r" / "inputs" / "manifest.json").read_text())
     assert (receipt.data_digest, manifest["identity"]) == (digest, identity)
     assert manifest["files"]["model/tokenizer.json"] == tokenizer

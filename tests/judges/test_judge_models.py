@@ -14,6 +14,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.judge_models import check_before_start
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import judge_model_path, read_manifest
+from yatt_core.models.model_folder import MARK
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_the_manifest_vouches_for_the_files_of_the_folder(own):
     spec, folder, run = own
     manifest = read_manifest(run / "inputs", spec)
     described = manifest["judges"]["judge"]
-    assert described["files"].keys() == {path.name for path in folder.iterdir()}
+    assert described["files"].keys() == {MARK, *(path.name for path in folder.iterdir())}
     assert judge_model_path(manifest, spec.rewards.judges[0]) == described["path"] == str(folder)
     assert not (run / "inputs" / "judges").exists()
 

@@ -15,7 +15,9 @@ from yatt_core.spec.run import RunSpec
 LETTERS = "abcdef"
 
 
-def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = None, **sft: Any) -> RunSpec:
+def letters_spec(
+    folder: Path, ranks: int = 1, lora: dict[str, Any] | None = None, epsilon: float = 1e-4, **sft: Any
+) -> RunSpec:
     path = folder / "letters.jsonl"
     rows = [{"prompt": " ".join(word), "answer": word[-1]} for word in itertools.product(LETTERS, repeat=3)]
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +34,7 @@ def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = Non
             "algorithm": {"mini_batches": 2, "kl": {"where": "reward"}},
             "trainer": {
                 "engine": {"kind": "torch", "ranks": ranks, "micro_batch_tokens": 100},
-                "optimizer": {"learning_rate": 1e-2, "epsilon": 1e-4},
+                "optimizer": {"learning_rate": 1e-2, "epsilon": epsilon},
                 "lora": lora,
             },
         }

@@ -25,6 +25,8 @@ from yatt_core.protocols.receipts import BatchTask
 
 ITERATIONS = 3
 SFT = {"max_steps": 6, "probe_every": 3}
+EPSILON = 1e-3
+"""Of Adam; large beside the round-off of a gradient, which the optimizer otherwise divides by the gradient itself."""
 
 
 def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection | None) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection
 
 def run_rank(rank: int, address: str, folder: Path, tasks: list[BatchTask], peer: Connection) -> None:
     """Runs one rank: learns, then fails together with the other because of bad weights on rank 1."""
-    engine = letters_engine(letters_spec(folder, ranks=2, **SFT), folder)
+    engine = letters_engine(letters_spec(folder, ranks=2, epsilon=EPSILON, **SFT), folder)
     engine.connect(rank, 2, address)
     engine.initialise()
     result = learn_all(engine, tasks, peer)
@@ -68,7 +70,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Returns the results of ranks 0 and 1, and of a single rank on the same experience."""
     folder = tmp_path_factory.mktemp("ranks")
     address = hold_address()
-    single = letters_engine(letters_spec(folder, **SFT), folder)
+    single = letters_engine(letters_spec(folder, epsilon=EPSILON, **SFT), folder)
     tasks = [random_task(folder, iteration, vocabulary=8) for iteration in range(1, ITERATIONS + 1)]
     methods = multiprocessing.get_context("spawn")
     here, there = methods.Pipe()

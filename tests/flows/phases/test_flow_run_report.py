@@ -20,7 +20,7 @@ from yatt_core.supervisor.runner import free_port
 def toy_session() -> tuple[Any, list[str]]:
     said = list[str]()
     metrics = SimpleNamespace(latest=lambda run: {}, newest=lambda run, key, count: [])
-    observer = SimpleNamespace(warned=said.append, stage=said.append)
+    observer = SimpleNamespace(warned=said.append, stage=said.append, settled=said.append)
     ledger, spec = SimpleNamespace(metrics=metrics), SimpleNamespace(iterations=40)
     context = SimpleNamespace(run="toy-1", spec=spec, ledger=ledger, observer=observer, branch=0, last_commit=-1)
     return SimpleNamespace(context=context, outages=SimpleNamespace()), said

@@ -170,8 +170,9 @@ def test_a_disk_without_room_for_a_checkpoint(
 
 def test_the_estimate_of_a_checkpoint_counts_weights_moments_and_reference(tmp_path: Path) -> None:
     spec = parse_spec(real_spec({"kind": "from_config", "hidden_size": 128, "layers": 2}), "test")
-    # A layer of width 128: 4 x 128 x 128 of attention, 3 x 128 of its biases, 3 x 128 x 344 of feed-forward, two norms.
-    layers = 2 * (4 * 128 * 128 + 3 * 128 + 3 * 128 * 344 + 2 * 128)
+    # A layer of width 128 with 4 heads: 4 x 128 x 128 of attention, two norms of a head, 3 x 128 x 344 of feed-forward, two
+    # norms.
+    layers = 2 * (4 * 128 * 128 + 2 * 32 + 3 * 128 * 344 + 2 * 128)
     assert parameters(spec) == layers + 4096 * 128 + 128
     assert checkpoint_bytes(spec) == 12 * parameters(spec)
     pulled = parse_spec(spec.model_dump() | {"algorithm": {"kl": {}}}, "test")
