@@ -133,7 +133,7 @@ def _result_metrics(context: RunContext, results: IterationResults) -> list[Metr
     metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
     if experience.cursor.curriculum is not None:
         metrics += [Metric(key, value, RESULT) for key, value in sorted(experience.cursor.curriculum.metrics().items())]
-    if context.spec.samples_dynamically:
+    if context.spec.samples_dynamically or len(experience.sampling.outcomes) > 1:
         metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
     if results.evaluation is not None:
         metrics += evaluation_metrics(results.evaluation, context.spec)

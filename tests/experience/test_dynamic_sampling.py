@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,81 @@ def test_overdispatch_draws_more_and_the_rest_counts_as_cut() -> None:
     outcome = Sampling(rule).settle(plan, arrived, 9)
     assert (outcome.cut, outcome.dropped, outcome.admitted) == (1, 1, (0, 1, 2, 4, 5, 6, 7, 8))
     assert sampling_metrics(Sampling(rule).after(outcome))["sampling/cut_groups"] == 1
+
+
+# -- samples without a score ------------------------------------------------------------------------------------------
+
+REFILLED = SamplingRule(10, 4, samples=8, least_scored=2, refill_above=0.05, max_waves=3)
+
+
+def scored_groups(first: int, scored: list[int]) -> WaveGroups:
+    """Returns groups of eight responses, of which so many have a score."""
+    count = len(scored)
+    return WaveGroups(np.arange(first, first + count), np.ones(count, dtype=bool), np.full(count, 8), np.array(scored))
+
+
+def test_further_prompts_take_the_place_of_samples_without_a_score() -> None:
+    sampling = Sampling(REFILLED)
+    sampling = sampling.after(sampling.settle(sampling.plan(), scored_groups(0, [6] * 9 + [1]), 4))
+    assert not sampling.finished and (sampling.lacking, sampling.gap) == (1, 4), "ceil((80 - 54) / 8)"
+    plan = sampling.plan()
+    assert (plan.wave, plan.wanted, plan.prompts, plan.gap) == (1, 4, 4, 4)
+    sampling = sampling.after(sampling.settle(plan, scored_groups(10, [6, 6, 6, 8]), 4))
+    assert sampling.finished and not shortfall(sampling), "80 are wanted, and 80 are there"
+    assert admission_of(sampling.outcomes) == Admission((*range(9), *range(10, 14)))
+
+
+def test_few_samples_without_a_score_are_not_replaced() -> None:
+    sampling = Sampling(REFILLED)
+    outcome = sampling.settle(sampling.plan(), scored_groups(0, [8] * 9 + [4]), 4)
+    assert (outcome.scored, outcome.padding) == (76, ())
+    dropped = replace(REFILLED, refill_above=0.1)
+    outcome = Sampling(dropped).settle(Sampling(dropped).plan(), scored_groups(0, [8] * 9 + [1]), 4)
+    assert (outcome.scored, outcome.padding) == (72, (9,)), "a group without scores is padded, as without a refill"
+    assert "only 9 of 10 groups" in shortfall(Sampling(dropped).after(outcome))
+
+
+def test_a_refill_ends_after_its_waves_and_its_time() -> None:
+    sampling, first = Sampling(REFILLED), 0
+    while not sampling.finished:
+        plan = sampling.plan()
+        outcome = sampling.settle(plan, scored_groups(first, [2] * plan.prompts), plan.shards)
+        sampling, first = sampling.after(outcome), first + plan.prompts
+    assert [outcome.groups for outcome in sampling.outcomes] == [10, 8, 6], "ceil(60 / 8), ceil(44 / 8)"
+    late = Sampling(REFILLED).settle(Sampling(REFILLED).plan(), scored_groups(0, [4] * 10), 4, ends=True)
+    assert late.padding == ()
+
+
+def test_outcomes_of_earlier_versions_have_no_count_of_scores() -> None:
+    recorded = Sampling(REFILLED).settle(Sampling(REFILLED).plan(), groups_of(0, [True] * 10), 4)
+    assert recorded.scored == 80, "all have one, unless something else is said"
+    body = recorded.to_json()
+    del body["scored"]
+    assert Sampling(REFILLED).after(WaveOutcome.from_json(body)).finished
+
+
+@pytest.mark.parametrize(
+    ("refill", "waves", "above"), [({}, 3, 0.05), ({"above": 0.2, "max_waves": 5}, 5, 0.2), (None, 1, None)]
+)
+def test_the_rule_of_a_refill(refill: dict[str, float] | None, waves: int, above: float | None) -> None:
+    rule = SamplingRule.of(spec(dynamic_sampling={"kind": "all", "refill": refill}, rollout__samples_per_prompt=4))
+    assert (rule.max_waves, rule.refill_above, rule.samples, rule.filters) == (waves, above, 4, False)
+
+
+@given(st.floats(0, 1), st.integers(0, 99))
+def test_a_refilled_update_has_the_samples_it_needs_or_all_its_waves(failing: float, seed: int) -> None:
+    noise, sampling, first = np.random.default_rng(seed), Sampling(REFILLED), 0
+    while not sampling.finished:
+        plan = sampling.plan()
+        scored = noise.binomial(8, 1 - failing, plan.prompts).tolist()
+        outcome = sampling.settle(plan, scored_groups(first, scored), plan.shards)
+        assert outcome == WaveOutcome.from_json(json.loads(json.dumps(outcome.to_json())))
+        sampling, first = sampling.after(outcome), first + plan.prompts
+    learned = sum(outcome.scored or 0 for outcome in sampling.outcomes)
+    assert learned >= 76 or len(sampling.outcomes) == REFILLED.max_waves
+    assert learned <= 80 + 7, "no more prompts than are needed"
+    admission = admission_of(sampling.outcomes)
+    assert len(admission.groups) + len(admission.padding) >= REFILLED.target
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------

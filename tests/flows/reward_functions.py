@@ -30,5 +30,12 @@ def sparse(prompt: Prompt, response: str, share: float) -> float:
     return float(_noise(response) < 0.5)
 
 
+def failing(prompt: Prompt, response: str, share: float) -> float:
+    """Raises for this share of the responses, the same ones always; the others score 0 or 1 at random."""
+    if _noise(f"{prompt.prompt_id}|{response}|fails") < share:
+        raise ConnectionError("the scorer is out of order")
+    return float(_noise(f"{prompt.prompt_id}|{response}") < 0.5)
+
+
 def _noise(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") / 2.0**64

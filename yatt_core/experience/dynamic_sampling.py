@@ -7,7 +7,8 @@ so that recovery continues where the last driver stopped.
 
 With g groups missing, a wave draws ceil(g x average x overdraw) prompts. After the wave, with r = min(groups /
 valid groups, cap), or r = cap if no group is valid: average <- decay x average + (1 - decay) x r. The average
-starts at 1 and is carried over between iterations.
+starts at 1 and is carried over between iterations. Without a filter the only reason for a further wave is that samples have
+no score.
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ class SamplingRule:
     target: the number of groups in an update.
     filters: whether only valid groups are admitted.
     keep: as in `Admission`.
+    samples: the number of responses to a prompt.
     least_scored: the number of responses with a score that a group needs to be learnt from.
+    refill_above: fraction of the responses that may lack a score without further prompts; None: any.
     """
 
     target: int
     shards: int
+    samples: int = 1
     least_scored: int = 1
+    refill_above: float | None = None
     filters: bool = False
     max_waves: int = 1
     ratio_cap: float = 1.0
@@ -62,11 +67,14 @@ class SamplingRule:
         rule = cls(
             target=spec.data.prompts_per_iteration,
             shards=spec.data.logical_shards,
+            samples=spec.rollout.samples_per_prompt,
             least_scored=max(min(compared, spec.rollout.samples_per_prompt), kept),
             overdispatch=1.0 if wanted.overdispatch is None else wanted.overdispatch.factor,
         )
         if isinstance(wanted, AllGroups):
-            return rule
+            if (refill := wanted.refill) is None:
+                return rule
+            return replace(rule, max_waves=refill.max_waves, refill_above=refill.above)
         return replace(
             rule,
             filters=True,
@@ -85,7 +93,7 @@ class WavePlan:
     wanted: the number of groups that the wave waits for.
     prompts: the number of prompts drawn; those beyond `wanted` are over-dispatched.
     shards: the number of logical shards into which its prompts are divided.
-    gap: the number of groups that the iteration still lacks.
+    gap: the number of groups that the iteration still has to find.
     average: prompts per valid group.
     """
 
@@ -140,6 +148,10 @@ class WaveGroups:
             scored=scored[order] if len(scored) else None,
         )
 
+    def with_scores(self, chosen: Int64, samples: int) -> int:
+        """Returns how many responses of the chosen groups, given by index, have a score. samples: of a prompt."""
+        return len(chosen) * samples if self.scored is None else int(self.scored[chosen].sum())
+
     def usable(self, rule: SamplingRule) -> Bool:
         """Returns which groups may be learnt from, [G]."""
         wanted = self.valid if rule.filters else np.ones(len(self.ordinals), dtype=np.bool_)
@@ -160,6 +172,8 @@ class WaveOutcome:
     average: prompts per valid group, averaged up to this wave.
     padding: the padding of the whole iteration, set after its last wave; None before.
     keep: as in `Admission`.
+    scored: the number of responses in the admitted groups that have a score; None in rows of older versions, where it did not
+        matter.
     """
 
     groups: int
@@ -173,6 +187,7 @@ class WaveOutcome:
     average: float
     padding: tuple[int, ...] | None
     keep: int | None
+    scored: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the outcome as plain values for the ledger."""
@@ -199,9 +214,22 @@ class Sampling:
     outcomes: tuple[WaveOutcome, ...] = ()
 
     @property
+    def lacking(self) -> int:
+        """The number of groups that the update still lacks."""
+        return max(0, self.rule.target - sum(len(outcome.admitted) for outcome in self.outcomes))
+
+    @property
     def gap(self) -> int:
-        """The number of groups that are still missing."""
-        return self.rule.target - sum(len(outcome.admitted) for outcome in self.outcomes)
+        """The number of groups that the next wave has to find; 0 if none has to follow.
+
+        If samples without a score are replaced, what counts is the number of samples: further groups then make up for them,
+        and for groups that were dropped, once too many samples are missing.
+        """
+        if self.rule.refill_above is None or not self.outcomes:
+            return self.lacking
+        wanted = self.rule.target * self.rule.samples
+        missing = wanted - sum(outcome.scored or 0 for outcome in self.outcomes)
+        return math.ceil(missing / self.rule.samples) if missing > self.rule.refill_above * wanted else 0
 
     @property
     def average_now(self) -> float:
@@ -223,8 +251,8 @@ class Sampling:
     def settle(self, plan: WavePlan, groups: WaveGroups, shards: int, ends: bool = False) -> WaveOutcome:
         """Admits usable groups in prompt order up to the gap.
 
-        After the last wave, groups that were not admitted fill the gap as padding, in prompt order over all
-        waves.
+        After the last wave, groups that were not admitted take the place of those that are lacking as padding, in prompt
+        order over all waves.
 
         shards: the number of finished shards.
         ends: whether no further wave may follow, because the iteration's time is over.
@@ -233,11 +261,10 @@ class Sampling:
         chosen = np.flatnonzero(valid)[: self.gap]
         left = np.ones(len(valid), dtype=np.bool_)
         left[chosen] = False
-        gap, count = self.gap - len(chosen), int(np.count_nonzero(valid))
-        spare = tuple(groups.ordinals[left][:gap].tolist())
-        last = ends or gap == 0 or plan.wave + 1 >= self.rule.max_waves
+        lacking, count = max(0, self.lacking - len(chosen)), int(np.count_nonzero(valid))
+        spare = tuple(groups.ordinals[left][:lacking].tolist())
         spares = [ordinal for outcome in self.outcomes for ordinal in outcome.spare] + list(spare)
-        return WaveOutcome(
+        outcome = WaveOutcome(
             groups=len(valid),
             cut=plan.prompts - len(valid),
             shards=shards,
@@ -247,9 +274,12 @@ class Sampling:
             spare=spare,
             wasted_tokens=int(groups.tokens[left].sum()),
             average=self._moved(len(valid), count),
-            padding=tuple(spares[:gap]) if last else None,
+            padding=None,
             keep=self.rule.keep,
+            scored=groups.with_scores(chosen, self.rule.samples),
         )
+        last = ends or self.after(outcome).gap == 0 or plan.wave + 1 >= self.rule.max_waves
+        return replace(outcome, padding=tuple(spares[:lacking])) if last else outcome
 
     def after(self, outcome: WaveOutcome) -> Sampling:
         """Returns the state with the outcome of one more settled wave."""
@@ -270,7 +300,7 @@ def admission_of(outcomes: Sequence[WaveOutcome]) -> Admission:
 
 def shortfall(sampling: Sampling) -> str:
     """Returns a description of the groups that a finished sampling lacks; empty if none are missing."""
-    if not (missing := sampling.gap):
+    if not (missing := sampling.lacking):
         return ""
     groups, waves = sum(outcome.groups for outcome in sampling.outcomes), len(sampling.outcomes)
     return (
@@ -287,11 +317,11 @@ def sampling_metrics(sampling: Sampling) -> dict[str, float]:
         "sampling/waves": float(len(outcomes)),
         "sampling/drawn_groups": float(groups + sum(outcome.cut for outcome in outcomes)),
         "sampling/valid_fraction": valid / groups,
-        "sampling/filled_fraction": 1.0 - sampling.gap / sampling.rule.target,
+        "sampling/filled_fraction": 1.0 - sampling.lacking / sampling.rule.target,
         "sampling/dropped_groups": float(sum(outcome.dropped for outcome in outcomes)),
         "sampling/invalid_groups": float(groups - valid),
         "sampling/cut_groups": float(sum(outcome.cut for outcome in outcomes)),
-        "sampling/padded_groups": float(sampling.gap),
+        "sampling/padded_groups": float(sampling.lacking),
         "sampling/wasted_tokens": float(sum(outcome.wasted_tokens for outcome in outcomes)),
         "sampling/prompts_per_valid_group": sampling.average_now,
     }

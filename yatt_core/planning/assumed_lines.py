@@ -15,7 +15,6 @@ from yatt_core.planning.roles import Roles
 from yatt_core.planning.time.fitted import Fitted
 from yatt_core.planning.time.times import sync_gb_s
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.dynamic_sampling import AllGroups
 from yatt_core.spec.sections.rollout import TorchRollout
 
 HOUR = 3600.0
@@ -36,7 +35,7 @@ def assumed_lines(
     if not roles.spec.virtual:
         yield from _times(roles, cluster, assumed, fitted)
         yield from _processes(roles, cluster, assumed)
-    if roles.spec.dynamic_sampling != AllGroups():
+    if roles.spec.samples_dynamically:
         yield "dynamic_sampling: every group counts, so no further waves are sampled"
     yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
 

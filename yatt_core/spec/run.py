@@ -87,8 +87,9 @@ class RunSpec(SpecModel):
 
     @property
     def samples_dynamically(self) -> bool:
-        """True if the update does not learn from every sampled group."""
-        return self.dynamic_sampling != AllGroups()
+        """True if the update does not learn from every sampled group that has scores."""
+        sampling = self.dynamic_sampling
+        return not isinstance(sampling, AllGroups) or sampling.overdispatch is not None or sampling.deadline is not None
 
     @property
     def accuracy_part(self) -> str:
@@ -252,7 +253,7 @@ class RunSpec(SpecModel):
                 "evaluation": self.evaluation.needs_responses,
                 "curriculum": self.data.curriculum is not None,
                 "tools": self.rollout.tools is not None,
-                "dynamic_sampling": self.samples_dynamically,
+                "dynamic_sampling": self.dynamic_sampling != AllGroups(),
                 "reasoning_gym": any(source.kind == "reasoning_gym" for source in self.data.sources),
             }
             yield from contradictions(self.objective, {name for name, has in given.items() if has})

@@ -59,6 +59,30 @@ def test_controllers_kills_and_damage_between_waves_do_not_change_the_result(dri
     assert driver.results(heir).weights_digest == driver.results(quiet).weights_digest, "a fork replays the same waves"
 
 
+FAILING = '{name: failing, function: "tests.flows.reward_functions:failing", options: {share: 0.4}, on_failure: mask}'
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_prompts_take_the_place_of_samples_without_a_score(driver: Driver, killed: bool) -> None:
+    quiet_guards = ("guards.mostly_unscored.action=alert", f"rewards.parts=[{FAILING}]", "iterations=2")
+    run = driver.create(*SMALL, *quiet_guards)
+    if killed:
+        driver.drive_until_killed(run, "settled:2:0")
+    driver.drive(run)
+    with driver.ledger() as ledger:
+        for iteration in (1, 2):
+            first, *others = ledger.records.waves(run, 0, iteration)
+            assert (first.plan["prompts"], bool(others)) == (TARGET, True)
+            scored = [wave.outcome["scored"] for wave in (first, *others) if wave.outcome]
+            samples = TARGET * ledger.runs.revision(run).spec["rollout"]["samples_per_prompt"]
+            assert scored[0] < 0.95 * samples and sum(scored) > 0.8 * samples
+            assert others[0].plan["prompts"] == -((scored[0] - samples) // (samples // TARGET))
+        waves = dict(ledger.metrics.history(run, "sampling/waves"))
+        assert waves == {i: len(ledger.records.waves(run, 0, i)) for i in (1, 2)}
+        attempts = [attempt.number for attempt in ledger.phases.attempts(run, 0, 2) if attempt.phase == "collect"]
+        assert attempts == ([1, 2] if killed else [1])
+
+
 def test_a_run_without_valid_groups_continues_with_a_recorded_warning(driver: Driver) -> None:
     best_and_worst = ("dynamic_sampling.kind=best_and_worst", "dynamic_sampling.keep=1", "dynamic_sampling.max_waves=2")
     run = driver.create(*SMALL, sparse(0.0), *best_and_worst, "iterations=2")

@@ -24,10 +24,24 @@ class OverDispatchSpec(SpecModel):
     """Prompts sent out, relative to the number that a wave needs."""
 
 
+class RefillSpec(SpecModel):
+    """Draws further prompts in place of samples that have no score, so that updates learn from as many samples as planned.
+
+    What is missing is counted in samples; ceil(missing / `rollout.samples_per_prompt`) prompts are drawn, in waves of their own.
+    """
+
+    above: float = Field(default=0.05, ge=0.0, lt=1.0)
+    """Largest fraction of an iteration's samples that may lack a score without prompts being drawn in their place."""
+    max_waves: int = Field(default=3, ge=2, le=100)
+    """Maximum number of waves per iteration, including the first."""
+
+
 class AllGroups(SpecModel):
-    """Learns from every group; draws a single wave."""
+    """Learns from every group; draws a single wave, and further ones only in place of samples without a score."""
 
     kind: Literal["all"] = "all"
+    refill: RefillSpec | None = RefillSpec()
+    """`null`: learns from fewer samples if some have no score."""
     overdispatch: OverDispatchSpec | None = None
     """`null`: waits for every response."""
     deadline: FinishSpec | None = None
