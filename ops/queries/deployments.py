@@ -10,8 +10,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -66,12 +68,33 @@ def deployments(home: Home, server: SharedServer | None) -> Deployments:
         return Deployments((), "no Prefect server is known: `yatt up` starts one, and PREFECT_API_URL names another")
     try:
         with httpx.Client(base_url=f"{server.address}/api", auth=_credentials(server), timeout=SECONDS) as client:
+            _take_token(client)
             found = [each for each in _of_all_homes(client) if _is_of(each, home)]
             starts = _starts(client, [str(each["id"]) for each in found])
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        said = f"{shown(server.address)} does not answer as Prefect's server does: {type(error).__name__}"
+        said = f"{shown(server.address)} does not answer as Prefect's server does: {_reason(error)}"
         return Deployments((), redact(said))
     return Deployments(tuple(_view(each, starts.get(str(each["id"]), ())) for each in found), "")
+
+
+def _take_token(client: httpx.Client) -> None:
+    """Has the client send a token against forged requests, without which Prefect's server may refuse all but GET.
+
+    The token is of a client of its own, since a second one for the same client would replace the first.
+    """
+    name = str(uuid4())
+    answer = client.get("/csrf-token", params={"client": name})
+    if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY:  # the server asks for none
+        return
+    answer.raise_for_status()
+    client.headers.update({"Prefect-Csrf-Token": str(answer.json()["token"]), "Prefect-Csrf-Client": name})
+
+
+def _reason(error: Exception) -> str:
+    """Returns why an answer cannot be used, without its text."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"HTTP status {error.response.status_code} for {error.request.url.path}"
+    return type(error).__name__
 
 
 def _of_all_homes(client: httpx.Client) -> Iterator[Mapping[str, Any]]:

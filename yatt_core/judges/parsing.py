@@ -116,7 +116,8 @@ def _number_of_wrong_steps(text: str, steps: int = 0) -> float | None:
 def _yes_no(spec: YesNo) -> Parser:
     scores = {word.casefold(): 1.0 for word in spec.yes} | {word.casefold(): 0.0 for word in spec.no}
     alternatives = "|".join(re.escape(word) for word in sorted(scores, key=len, reverse=True))
-    words = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
+    # A word in front of another one is part of a phrase: "no idea", "no error", "the correct answer".
+    words = re.compile(rf"(?<!\w)(?:{alternatives})(?![-'\u2019]?\w)(?=[^\S\n]*(?:$|[^\w\s]))", re.MULTILINE)
 
     def score(text: str, steps: int = 0) -> float | None:
         found = _taken(words.findall(text.casefold()), spec.take)

@@ -99,6 +99,8 @@ def test_a_group_starts_completely_survives_kills_and_ends_with_ctrl_c(group: Re
     ):
         assert answers(members[name]["address"] + path), (name, path)
     assert {address for _, address in listening(group.home)} == {"127.0.0.1"}
+    page = httpx.get(f"{members[DASHBOARD]['address']}/deployments", timeout=SECONDS).text
+    assert "does not answer" not in page and "deploy" in page
     refuse_strangers(members[PREFECT]["address"], members[MLFLOW]["address"], password_of(told))
 
     second = group.begin("up", *ANY)

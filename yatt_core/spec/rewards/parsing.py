@@ -13,7 +13,10 @@ Take = Literal["first", "last"]
 
 
 class YesNo(SpecModel):
-    """A word for yes scores 1, a word for no scores 0; only whole words count, and case is ignored."""
+    """A word for yes scores 1, a word for no scores 0.
+
+    Only whole words count that end a line or stand before a punctuation mark, so that "no idea" is no score. Case is ignored.
+    """
 
     kind: Literal["yes_no"] = "yes_no"
     yes: tuple[str, ...] = Field(default=("yes",), min_length=1)
