@@ -93,7 +93,9 @@ def resolve(
     elif reference.file is not None:
         value = _content(Path(reference.file), key)
     elif read_block is None:
-        raise ConfigurationError(f"{key}: Prefect blocks cannot be read here; expected {{env: NAME}} or {{file: PATH}}")
+        raise ConfigurationError(
+            f"{key}: a Prefect block cannot be read here; expected {{env: NAME}} or {{file: PATH}}"
+        )
     else:
         value = read_block(str(reference.prefect_block))
     value = value.strip()
@@ -105,16 +107,19 @@ def resolve(
 
 
 def _content(path: Path, key: str) -> str:
-    """Returns a file's text. Raises `ConfigurationError` if it cannot be read, or other users can."""
+    """Returns a file's text. Raises `ConfigurationError` if it cannot be read, or other users can.
+
+    Messages begin with the path: what follows a name such as `token:` is kept out of every output.
+    """
     try:
         with path.open("rb") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigurationError(
-                    f"{key}: {path}: its mode is {mode:04o}, which gives other users access; expected 0600"
+                    f"{path}, the file of {key}, has mode {mode:04o}, which gives other users access; expected 0600"
                 )
             return stream.read(LONGEST_BYTES).decode("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{key}: {path}: cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{path}, the file of {key}, cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{key}: {path}: is not a text in UTF-8") from None
+        raise ConfigurationError(f"{path}, the file of {key}, is not a text in UTF-8") from None

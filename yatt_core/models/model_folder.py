@@ -189,7 +189,10 @@ def check_model_folder(folder: Path) -> None:
     says what.
     """
     if not folder.is_dir():
-        raise ConfigurationError(f"model.path: {folder} is not a folder; expected a Hugging Face model")
+        raise ConfigurationError(
+            f"model.path: {folder} is not a folder; expected a Hugging Face model's. A model of the Hub is named without `path`: "
+            "`model: ORGANISATION/NAME`, such as `model: Qwen/Qwen3-0.6B`"
+        )
     if "model_type" not in read_config(folder):
         raise ConfigurationError(f"model.path: {folder / CONFIG} has no model_type; expected a Hugging Face model")
     missing = [path.name for path in weight_files(folder) if not path.is_file()]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from flows.run.protocols import OutboxItem
 from ops.integrations.mlflow_details import NOTE_TAG, TABLES_TAG
 from ops.integrations.mlflow_tracker import KIND, KIND_TAG, OUTBOX_TAG, MlflowTracker
 from tests.db.tools import commit_through
+from tests.services import ROOT
 from yatt_core.errors import InfrastructureError
 
 
@@ -273,3 +277,11 @@ def test_rows_before_their_run_and_unknown_kinds_are_refused(tracker: MlflowTrac
     run = created(tracker, "kinds")
     with pytest.raises(InfrastructureError, match="kind 'postcard'"):
         tracker.deliver([replace(row("postcard", {}), tracking_run=run)])
+
+
+@pytest.mark.parametrize("first", ["yatt_core", "ops.cli.main"])
+def test_mlflow_leaves_no_number_of_an_installation_in_the_home_folder(tmp_path: Path, first: str) -> None:
+    # Without the variables by which MLflow recognises tests, under which it would leave none anyway.
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", f"import {first}, mlflow"], env=environment, cwd=tmp_path, check=True)
+    assert not (tmp_path / ".config").exists()
