@@ -266,10 +266,11 @@ def _telling(folder: Path, what: str, of: int, tell: Tell) -> Iterator[None]:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Returns the bytes on the disk below a folder whose files come and go."""
+    """Returns the bytes on the disk below a folder whose files come and go, without the unused rest of a file's last block."""
     total = 0
     for base, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
-                total += (Path(base) / name).stat().st_blocks * BLOCK_BYTES
+                found = (Path(base) / name).stat()
+                total += min(found.st_size, found.st_blocks * BLOCK_BYTES)  # the Hub's client may make a file long at once
     return total
