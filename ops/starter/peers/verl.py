@@ -14,7 +14,8 @@ from ops.starter.peers.places import Options, local_path, model_of, source_of
 from ops.starter.peers.reasons import OFF, OWN_REWARD, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
 from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
-from ops.starter.peers.verl_learning import ACTOR, optimizer, schedule
+from ops.starter.peers.verl_learning import ACTOR, optimizer
+from ops.starter.peers.verl_length import write_length
 
 TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
 
@@ -32,7 +33,7 @@ def translate(draft: Draft, options: Options) -> None:
     _batches(draft)
     write_algorithm(draft, options)
     optimizer(draft, f"{ACTOR}.optim")
-    _length(draft, options)
+    write_length(draft, options, f"{ACTOR}.optim")
     write_engines(draft)
     _surveys(draft)
     common.off(draft, OFF["verl"])
@@ -72,15 +73,6 @@ def rows_read(draft: Draft) -> None:
             draft.differs(key, "all rows are drawn from; it limits the number of iterations only")
     for name, value in draft.below("data.apply_chat_template_kwargs").items():
         draft.takes(f"data.apply_chat_template_kwargs.{name}", {f"data.chat_template_kwargs.{name}": value})
-
-
-def used_rows(draft: Draft, key: str, options: Options) -> int:
-    """Returns the number of rows that verl reads of its data.
-
-    key: that counts passes over them.
-    """
-    found, most = common.rows(draft, key, options), draft.number("data.train_max_samples", -1)
-    return found if most < 0 else min(found, most)
 
 
 def _sources(draft: Draft, options: Options) -> None:
@@ -197,20 +189,6 @@ def _batches(draft: Draft) -> None:
     draft.takes(f"{ACTOR}.ppo_epochs", {"algorithm.epochs": draft.number(f"{ACTOR}.ppo_epochs", 1)})
     if draft.given(f"{ACTOR}.shuffle"):
         draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")
-
-
-def _length(draft: Draft, options: Options) -> None:
-    """Writes the number of iterations and what depends on it."""
-    key, prompts = "trainer.total_training_steps", draft.number("data.train_batch_size", 1)
-    if draft[key] is not None:
-        total = draft.number(key, 1)
-        draft.takes(key, {"iterations": total})
-        draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
-    else:
-        key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
-        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
-    schedule(draft, f"{ACTOR}.optim", total)
 
 
 def _surveys(draft: Draft) -> None:

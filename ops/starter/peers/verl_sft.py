@@ -10,8 +10,9 @@ from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
-from ops.starter.peers.verl import rows_read, used_rows
-from ops.starter.peers.verl_learning import optimizer, schedule
+from ops.starter.peers.verl import rows_read
+from ops.starter.peers.verl_learning import optimizer
+from ops.starter.peers.verl_length import write_length
 
 ROWS = {
     "data.messages_key": "prompt_field",
@@ -35,7 +36,7 @@ def translate(draft: Draft, options: Options) -> None:
     common.model(draft, "model.path", options)
     _data(draft, options)
     optimizer(draft, "optim")
-    _length(draft, options)
+    write_length(draft, options, "optim")
     _engine(draft)
     common.saves(draft, "trainer.save_freq", draft.number("trainer.save_freq", -1))
     common.evaluates(draft, "trainer.test_freq", draft.number("trainer.test_freq", -1))
@@ -96,19 +97,6 @@ def _columns(draft: Draft) -> list[str]:
         "data.multiturn.enable"
     ) else None
     return ["data.messages_key", *(["data.tools_key"] if draft.given("data.tools_key") else [])]
-
-
-def _length(draft: Draft, options: Options) -> None:
-    key = "trainer.total_training_steps"
-    if draft[key] is not None:
-        total = draft.number(key, 1)
-        draft.takes(key, {"iterations": total})
-        draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
-    else:
-        key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), draft["data.train_batch_size"])
-        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
-    schedule(draft, "optim", total)
 
 
 def _engine(draft: Draft) -> None:
