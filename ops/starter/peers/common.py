@@ -162,6 +162,18 @@ def decay(draft: Draft, key: str) -> None:
         draft.takes(key, to)
 
 
+def norm_bound(draft: Draft, key: str) -> float:
+    """Returns the bound of the gradient's norm; refuses 0 and null, which are none to some peers."""
+    bound = 0.0 if draft[key] is None else draft.real(key)
+    if not bound:
+        draft.refuse(
+            key,
+            "no bound of the gradient's norm there, and YATT has one in any case; one that no gradient reaches, such as 1e9, in "
+            "a copy of the file means the same",
+        )
+    return bound
+
+
 def longest(draft: Draft) -> int:
     """Returns the most tokens of a response with its prompt, by what is written so far."""
     prompt = draft.tree.get("data", {}).get("max_prompt_tokens", DataSpec.model_fields["max_prompt_tokens"].default)

@@ -103,8 +103,8 @@ class Draft:
         """Returns where a key is, for messages."""
         entry = self._entries.get(key)
         if entry is None:
-            return f"{self.file}: {key} ({self[key]!r}, the default of {self.label})"
-        return f"{self.file}, line {entry.line}: {entry.key} {entry.shown!r}"
+            return f"{self.file}: {key} = {self[key]!r}, the default of {self.label}"
+        return f"{self.file}, line {entry.line}: {entry.key} = {entry.shown!r}"
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raises an error about a key whose value cannot be kept."""

@@ -143,7 +143,8 @@ def optimizer(draft: Draft, prefix: str) -> None:
     )
     draft.takes(f"{prefix}adam.eps", {"trainer.optimizer.epsilon": draft.real(f"{prefix}adam.eps")})
     common.decay(draft, f"{prefix}adam.weight_decay")
-    draft.takes(f"{prefix}max_norm", {"trainer.optimizer.max_grad_norm": draft.real(f"{prefix}max_norm")})
+    norm = f"{prefix}max_norm"
+    draft.takes(norm, {"trainer.optimizer.max_grad_norm": common.norm_bound(draft, norm)})
 
 
 def schedule(draft: Draft, prefix: str, steps: int, per_iteration: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.here import on_this_machine
 from ops.starter.peers.places import Options
 from ops.starter.peers.programs import Program, named_program
+from ops.starter.peers.refused import refuse_mistakes
 from ops.starter.peers.spec_text import spec_text
 from ops.starter.peers.translating import Translation, translate
 from ops.starter.peers.written import as_written
@@ -28,13 +28,11 @@ from ops.starter.recognition.table import value_of
 from ops.starter.repositories import look_at_given_data, look_at_hub_model, names_repository
 from ops.starter.texts import REWARDS, part_names
 from ops.starter.understanding import SourceMeaning, Understanding, understand
-from ops.starter.writing import FUNCTION, NEW, REWARD_FILE
+from ops.starter.writing import FUNCTION, NEW, REWARD_FILE, write_whole
 from yatt_core.datasets.data_files import training_files
 from yatt_core.datasets.rows import read_entries
 from yatt_core.errors import ConfigurationError
 from yatt_core.hub.settle import Settling
-from yatt_core.rewards.functions import load_part
-from yatt_core.spec import load_spec
 from yatt_core.spec.sections.data import Source
 from yatt_core.spec.sections.model import HubModel
 
@@ -126,8 +124,9 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
             texts[folder / REWARD_FILE] = _reward_text(meaning)
     translation = replace(translation, tree={**tree, "name": name})
     translation = as_written(translation, of_file, wanted.name is not None)
+    refuse_mistakes(translation, place)
     texts = {folder / f"{name}.yaml": spec_text(name, folder, translation, wanted.file.name), **texts}
-    _write(folder, texts)
+    write_whole(folder, texts)
     return Started(tuple(texts), translation, meaning)
 
 
@@ -310,18 +309,3 @@ def _part(reward: RewardChoice) -> dict[str, Any]:
 def _reward_text(meaning: Understanding | None) -> str:
     name = "without_answers" if meaning is not None and not meaning.has_answers else "with_answers"
     return (REWARDS / f"{name}.py").read_text(encoding="utf-8")
-
-
-def _write(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Writes the files; leaves none of them if the spec is not valid."""
-    if existing := [path for path in texts if path.exists()]:
-        raise ConfigurationError(f"{existing[0]} exists already; expected a folder without it, or another --name")
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as undo:
-        for path, text in texts.items():
-            with path.open("x", encoding="utf-8") as file:
-                undo.callback(path.unlink)
-                file.write(text)
-        for part in load_spec(next(iter(texts))).rewards.functions:
-            load_part(part)
-        undo.pop_all()

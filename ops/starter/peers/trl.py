@@ -171,7 +171,7 @@ def optimizer(draft: Draft) -> None:
         draft.takes(key, {"trainer.optimizer.betas": betas})
     draft.takes("adam_epsilon", {"trainer.optimizer.epsilon": draft.real("adam_epsilon")})
     common.decay(draft, "weight_decay")
-    draft.takes("max_grad_norm", {"trainer.optimizer.max_grad_norm": draft.real("max_grad_norm")})
+    draft.takes("max_grad_norm", {"trainer.optimizer.max_grad_norm": common.norm_bound(draft, "max_grad_norm")})
 
 
 def length(draft: Draft, options: Options, prompts: int, per_iteration: int, whole_only: bool) -> int:

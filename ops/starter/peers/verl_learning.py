@@ -70,7 +70,7 @@ def _kind(draft: Draft, key: str, total: int, iterations: int) -> None:
     to = {"trainer.schedule.kind": draft[key]}
     if iterations < total and draft[key] != "constant":
         why = (
-            f"the rate falls over {total:,} iterations there, of which the run has {iterations:,}; here until the run's end, unless "
+            f"the rate falls over {total:,} iterations there, of which the run has {iterations:,}; here until its end, unless "
             f"iterations is {total} and `yatt train --until {iterations}` ends it"
         )
         draft.differs(key, why, to)

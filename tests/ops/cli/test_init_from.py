@@ -189,6 +189,29 @@ def test_what_is_wrong_ends_with_2_and_writes_nothing(yatt: Yatt, files: Path, t
     assert not new.exists()
 
 
+def test_a_value_that_a_spec_refuses_is_that_of_the_peers_file(yatt: Yatt, files: Path, tmp_path: Path) -> None:
+    config = tmp_path / "m.yaml"
+    config.write_text("max_steps: 2\nbeta: 0.1\nlearning_rate: 1.0e-6\nadam_beta1: 1.5\nadam_epsilon: 0\n")
+    words = ("--from", str(config), "--peer", "trl-dpo", "--model", str(files / "model"), "--processes", "1")
+    new = tmp_path / "new" / "deep"
+    answer = yatt("init", str(new), *words, "--data", str(files / "pairs.jsonl"))
+    assert answer.code == 2
+    assert f"{config}, line 4: adam_beta1 = 1.5: trainer.optimizer.betas.0: " in answer.err
+    assert f"{config}, line 5: adam_epsilon = 0: trainer.optimizer.epsilon: " in answer.err
+    assert str(new) not in answer.err and not new.parent.exists()
+
+
+def test_a_folder_made_for_a_spec_that_is_not_valid_is_left_out(yatt: Yatt, files: Path, tmp_path: Path) -> None:
+    own = ("--reward", f"{tmp_path}/none.py:score", "--model", str(files / "model"))
+    data = ("--data", str(files / "sums.jsonl"))
+    (tmp_path / "there").mkdir()
+    for words in (("--from", str(EXAMPLES / "verl-grpo.sh"), *data), data):
+        for folder in ("there", "new/deep"):
+            answer = yatt("init", str(tmp_path / folder), *words, *own)
+            assert (answer.code, "none.py" in answer.err) == (2, True), answer.err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
 def test_nothing_is_replaced(yatt: Yatt, files: Path, tmp_path: Path) -> None:
     words = (
         "--from",

@@ -117,7 +117,7 @@ def test_what_the_file_does_not_say_is_asked_for() -> None:
     with pytest.raises(ConfigurationError, match="give it with --processes, such as --processes 1"):
         of_keys("trl-dpo", {}, processes=None)
     unknown = options().__class__.__dataclass_fields__["count_rows"].default
-    with pytest.raises(ConfigurationError, match=r"num_train_epochs \(3\.0, the default of TRL 1\.16\.0\).*--rows"):
+    with pytest.raises(ConfigurationError, match=r"num_train_epochs = 3\.0, the default of TRL 1\.16\.0:.*--rows"):
         of_keys("trl-dpo", {}, count_rows=unknown)
     with pytest.raises(ConfigurationError, match=r"actor_rollout_ref\.model\.path.*--model|path is missing.*--model"):
         of_keys("verl-ppo", {"actor_rollout_ref.model.path": None}, model=None)
