@@ -93,7 +93,7 @@ def model(draft: Draft, options: Options) -> None:
             draft.takes(key, {}, "without effect: use_peft is false")
         return
     draft.takes("use_peft", {}, "trainer.lora")
-    common.lora(draft, draft.number(keys[0], 1), draft[keys[1]], draft[keys[2]] or PEFT_TARGETS, keys)
+    common.lora(draft, draft.number(keys[0], 1), draft[keys[2]] or PEFT_TARGETS, keys)
     if draft.real("lora_dropout"):
         draft.differs("lora_dropout", "adapters have no dropout here")
     for key in ("use_rslora", "use_dora"):

@@ -137,17 +137,18 @@ def _rollout(draft: Draft) -> None:
 def _validation(draft: Draft) -> None:
     """Writes how held-out tasks are answered: greedily, or by several samples."""
     keys = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "do_sample")]
-    count, temperature, top_p, samples = (draft[key] for key in keys)
+    temperature, samples = draft[keys[1]], draft[keys[3]]
     if draft.number(f"{ROLLOUT}.val_kwargs.top_k", -1) <= 0:
         draft.takes(f"{ROLLOUT}.val_kwargs.top_k", {}, "from all tokens")
     if not samples or not temperature:
         for key in keys:
             draft.takes(key, {}, "held-out tasks are answered greedily, once")
         return
-    draft.write("evaluation.sampling.samples", int(count))
-    draft.takes(keys[0], {"evaluation.sampling.samples": int(count)})
-    draft.takes(keys[1], {"evaluation.sampling.temperature": float(temperature)})
-    draft.takes(keys[2], {"evaluation.sampling.top_p": float(top_p)})
+    count = draft.number(keys[0], 1)
+    draft.write("evaluation.sampling.samples", count)
+    draft.takes(keys[0], {"evaluation.sampling.samples": count})
+    draft.takes(keys[1], {"evaluation.sampling.temperature": draft.real(keys[1])})
+    draft.takes(keys[2], {"evaluation.sampling.top_p": draft.real(keys[2])})
     draft.takes(keys[3], {}, "evaluation.sampling says so")
 
 

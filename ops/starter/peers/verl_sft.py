@@ -114,6 +114,6 @@ def _engine(draft: Draft) -> None:
         draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
     keys = ("model.lora_rank", "model.lora_alpha", "model.target_modules")
     if draft.number(keys[0]):
-        common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
+        common.lora(draft, draft.number(keys[0]), draft[keys[2]], keys)
     else:
         draft.takes(keys[0], {}, "all weights are trained, as in YATT by default")
