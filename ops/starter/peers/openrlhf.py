@@ -199,6 +199,10 @@ def engine(draft: Draft, devices: int, prefix: str) -> None:
         draft.refuse("ds.param_dtype", "YATT computes in bfloat16 or float32; expected bf16")
     draft.takes("ds.param_dtype", {"trainer.engine.dtype": "bfloat16"})
     draft.write("trainer.engine.dtype", "bfloat16")
+    if draft.given("bf16"):
+        if not draft.truth("bf16"):
+            draft.refuse("bf16", "YATT computes in bfloat16 or float32, not in float16; expected true")
+        draft.takes("bf16", {"trainer.engine.dtype": "bfloat16"})
     stage = draft.number("ds.zero_stage")
     sharded = {"trainer.engine.reshard_after_forward": stage >= 3}
     draft.takes(

@@ -196,6 +196,7 @@ def _surveys(draft: Draft) -> None:
     """Writes checkpoints, evaluations and trackers."""
     common.saves(draft, "trainer.save_freq", draft.number("trainer.save_freq", -1))
     common.evaluates(draft, "trainer.test_freq", draft.number("trainer.test_freq", -1))
+    _trains(draft)
     if draft.given("trainer.val_before_train"):
         if draft.truth("trainer.val_before_train"):
             draft.takes("trainer.val_before_train", {}, "iteration 0 is always evaluated")
@@ -211,3 +212,18 @@ def _surveys(draft: Draft) -> None:
     for key in ("trainer.balance_batch", "trainer.resume_mode"):
         if draft.given(key) and draft[key] in (True, "auto"):
             draft.takes(key, {}, "as in YATT")
+
+
+def _trains(draft: Draft) -> None:
+    """Refuses a run that only validates, as verl's does if it validates before its first step."""
+    key, first = "trainer.val_only", "trainer.val_before_train"
+    if not draft.truth(key):
+        draft.takes(key, {}, "off: the run trains")
+    elif not draft.truth(first):
+        draft.takes(key, {}, f"without effect: {first} is false")
+    else:
+        draft.refuse(
+            key,
+            "such a run validates a model and ends, and one of YATT trains; expected false, or in its place "
+            "`yatt evaluate RUN --model FOLDER`",
+        )
