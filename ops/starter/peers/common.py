@@ -265,16 +265,3 @@ def _rounded(every: int, per_iteration: int) -> str:
 def many(count: float, what: str) -> str:
     """Returns a number of things in words."""
     return f"{count:,g} {what}" if count == 1 else f"{count:,g} {what}{'es' if what.endswith('s') else 's'}"
-
-
-def total_length(draft: Draft, key: str, what: str) -> None:
-    """Writes a limit on prompt and response together as one on each of them."""
-    if draft[key] is None:
-        draft.differs(key, "no limit; YATT has limits, so that memory can be planned")
-        return
-    limit = draft.number(key, 1)
-    draft.differs(
-        key,
-        f"it is the limit of prompt and response together, and {what}; here each of them has it, and a row beyond it is refused",
-        {"data.max_prompt_tokens": limit, "rollout.max_new_tokens": limit},
-    )

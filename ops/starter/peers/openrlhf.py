@@ -17,6 +17,7 @@ from ops.starter.peers.draft import Draft
 from ops.starter.peers.openrlhf_algorithm import write_algorithm
 from ops.starter.peers.places import Options, source_of
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
+from ops.starter.peers.total_length import total_length
 
 
 def translate(draft: Draft, options: Options) -> None:
@@ -24,7 +25,7 @@ def translate(draft: Draft, options: Options) -> None:
     beginning(draft)
     common.model(draft, "actor.model_name_or_path", options)
     sources(draft, options, ("data.prompt_dataset", "data.prompt_probs", "data.prompt_split"), _fields(draft))
-    _sampling(draft)
+    _sampling(draft, options)
     per_iteration = _batches(draft)
     write_algorithm(draft, options)
     optimizer(draft, "actor.")
@@ -92,7 +93,7 @@ def _fields(draft: Draft) -> dict[str, Any]:
     return {**fields, "answer_field": label} if label is not None else fields
 
 
-def _sampling(draft: Draft) -> None:
+def _sampling(draft: Draft, options: Options) -> None:
     draft.takes(
         "rollout.n_samples_per_prompt", {"rollout.samples_per_prompt": draft.number("rollout.n_samples_per_prompt", 1)}
     )
@@ -110,7 +111,7 @@ def _sampling(draft: Draft) -> None:
         what = {"data.max_prompt_tokens": total - new}
         draft.differs("data.max_len", "of prompt and response together; here the prompt has what responses leave", what)
     else:
-        common.total_length(draft, "data.max_len", "a response gets what its prompt leaves")
+        total_length(draft, options, "data.max_len", "a response gets what its prompt leaves")
 
 
 def _batches(draft: Draft) -> int:

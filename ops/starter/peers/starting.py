@@ -6,6 +6,7 @@ Raises `ConfigurationError`, and `DataError` for rows that cannot be read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from ops.starter.lengths import longest_tokens
 from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model, source_tree
 from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.here import on_this_machine
@@ -106,7 +108,13 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
     if wanted.data and meaning is not None:
         found = tuple(_recognised(source, {}) for source in meaning.sources)
         options = replace(options, sources=found)
-    translation = translate(program, said, place, replace(options, count_rows=_counting(wanted, meaning)))
+    options = replace(
+        options,
+        count_rows=_counting(wanted, meaning),
+        positions=None if network is None else network.positions or math.inf,
+        longest=lambda: _longest(meaning, network),
+    )
+    translation = translate(program, said, place, options)
     of_file = translation.tree["data"]["sources"]
     translation = _with_options(translation, wanted)
     if wanted.here:
@@ -246,6 +254,13 @@ def _in_rows(key: str, value: Any, look: DataLook) -> bool:
     if not key.endswith("_field"):
         return True
     return isinstance(value, str) and any(value_of(row, value) is not None for row in look.rows)
+
+
+def _longest(meaning: Understanding | None, network: ModelLook | None) -> tuple[int, int] | None:
+    """Returns the tokens of the longest of the first prompts and responses, if rows and model are on this machine."""
+    if meaning is None or network is None:
+        return None
+    return longest_tokens(meaning, "lengths", network)
 
 
 def _counting(wanted: Wanted, meaning: Understanding | None) -> Any:

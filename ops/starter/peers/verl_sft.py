@@ -10,6 +10,7 @@ from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
+from ops.starter.peers.total_length import total_length
 from ops.starter.peers.verl import rows_read
 from ops.starter.peers.verl_learning import optimizer
 from ops.starter.peers.verl_length import write_length
@@ -63,7 +64,7 @@ def _data(draft: Draft, options: Options) -> None:
     common.sources(draft, keys, found, options)
     prompts = draft.number("data.train_batch_size", 1)
     draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts}, "rows of an optimizer step")
-    common.total_length(draft, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
+    total_length(draft, options, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
     if draft.given("data.truncation") and draft["data.truncation"] == "error":
         draft.takes("data.truncation", {}, "longer rows are refused")
     elif draft.given("data.truncation"):

@@ -16,6 +16,7 @@ from yatt_core.spec import load_spec
 
 POSITIONS = 131_072
 """Enough for the prompts and responses of all examples."""
+POSITIONS_OF_SMALL = 256
 KINDS = {"ppo": "sums", "grpo": "sums", "dapo": "sums", "reinforce": "sums", "dpo": "pairs", "sft": "chats"}
 LISTS = ("taken", "different", "without_counterpart", "unknown")
 
@@ -187,6 +188,32 @@ def test_what_is_wrong_ends_with_2_and_writes_nothing(yatt: Yatt, files: Path, t
         answer = yatt("init", str(new), *words)
         assert (answer.code, said in answer.err) == (2, True), (words, answer.err)
     assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    ("peer", "limit"),
+    [
+        ("trl-dpo", POSITIONS_OF_SMALL),
+        ("trl-dpo", None),
+        ("trl-reward", POSITIONS_OF_SMALL),
+        ("openrlhf-dpo", POSITIONS_OF_SMALL),
+    ],
+)
+def test_a_limit_on_prompt_and_response_together_fits_into_the_model(
+    yatt: Yatt, files: Path, tmp_path: Path, peer: str, limit: int | None
+) -> None:
+    make_folder(tmp_path / "model", positions=POSITIONS_OF_SMALL)
+    if peer.startswith("trl"):
+        keys = {"max_length": limit, "max_steps": 2, "per_device_train_batch_size": 2}
+    else:
+        keys = {"data.max_len": limit, "train.batch_size": 2}
+    config = tmp_path / "m.json"
+    config.write_text(json.dumps(keys))
+    options = ("--peer", peer, "--processes", "1", "--here", "--data", str(files / "pairs.jsonl"))
+    answer = yatt("init", str(tmp_path), "--from", str(config), *options, "--model", str(tmp_path / "model"))
+    assert answer.code == 0, answer.err
+    checked = yatt("check", str(tmp_path / "m.yaml"))
+    assert checked.code == 0, checked.err
 
 
 def test_a_value_that_a_spec_refuses_is_that_of_the_peers_file(yatt: Yatt, files: Path, tmp_path: Path) -> None:
