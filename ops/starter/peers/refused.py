@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from ops.starter.peers.entries import List, Verdict
 from ops.starter.peers.translating import Translation
+from ops.starter.peers.written import NAME
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.reading.mistakes import Mistake, mistakes_in
@@ -22,17 +23,23 @@ _PATH = re.compile(r"[a-z_]+(?:\.[a-z_]+)+")
 """A key of the spec within a sentence."""
 
 
-def refuse_mistakes(translation: Translation, file: str) -> None:
+def refuse_mistakes(translation: Translation, file: str, named: bool) -> None:
     """Raises for what a spec cannot have, with file, line, key and value.
 
     file: the peer's.
+    named: whether an option gives the name.
     """
     try:
         RunSpec.model_validate(translation.tree)
     except ValidationError as error:
         found = list(mistakes_in(error, RunSpec))
         found += further_mistakes(translation.tree, found)
-        lines = [f"{_where(mistake, translation, file)}: {mistake}" for mistake in found]
+        lines = [
+            f"--name: {mistake.text}"
+            if named and mistake.place == (NAME,)
+            else f"{_where(mistake, translation, file)}: {mistake}"
+            for mistake in found
+        ]
         raise ConfigurationError("\n".join(lines)) from None
 
 

@@ -132,7 +132,7 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
             texts[folder / REWARD_FILE] = _reward_text(meaning)
     translation = replace(translation, tree={**tree, "name": name})
     translation = as_written(translation, of_file, wanted.name is not None)
-    refuse_mistakes(translation, place)
+    refuse_mistakes(translation, place, wanted.name is not None)
     texts = {folder / f"{name}.yaml": spec_text(name, folder, translation, wanted.file.name), **texts}
     write_whole(folder, texts)
     return Started(tuple(texts), translation, meaning)

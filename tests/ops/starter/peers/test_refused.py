@@ -17,13 +17,13 @@ ROLLOUT = "actor_rollout_ref.rollout"
 GRPO = {"algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 8}
 
 
-def refusal(program: str, keys: dict[str, Any], **added: Any) -> str:
+def refusal(program: str, keys: dict[str, Any], named: bool = False, **added: Any) -> str:
     """Returns the message about a file with these keys, one a line."""
     translation = of_keys(program, keys)
     rewards = {} if "objective" in translation.tree else SAMPLED
     translation = replace(translation, tree={**translation.tree, "name": "new", **rewards, **added})
     with pytest.raises(ConfigurationError) as caught:
-        refuse_mistakes(translation, "m.yaml")
+        refuse_mistakes(translation, "m.yaml", named)
     return str(caught.value)
 
 
@@ -69,6 +69,7 @@ def test_keys_that_contradict_each_other_and_what_no_key_says() -> None:
         "m.yaml: learning_rate = 2e-05, the default of TRL 1.16.0: trainer.optimizer.learning_rate: "
     )
     assert re.match(r"m\.yaml: name: ", refusal("trl-dpo", {}, name="Not A Name"))
+    assert re.match(r"--name: .*Not A Name", refusal("trl-dpo", {"run_name": "x"}, named=True, name="Not A Name"))
 
 
 @pytest.mark.parametrize(
