@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -52,18 +52,32 @@ def write_starter(
     texts = {spec: spec_text(name, folder, understanding, model, named, sizes)}
     if NEW in rewards:
         texts[folder / REWARD_FILE] = reward_text(understanding)
+    write_whole(folder, texts)
+    return list(texts)
+
+
+def write_whole(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Writes files, the spec first; leaves none of them, nor a folder that was made for them, if the spec is not valid."""
     if existing := [path for path in texts if path.exists()]:
         raise ConfigurationError(f"{existing[0]} exists already; expected a folder without it, or another --name")
-    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
+        for made in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+            made.mkdir(exist_ok=True)
+            undo.callback(_remove_if_empty, made)
+        folder.mkdir(exist_ok=True)
         for path, text in texts.items():
             with path.open("x", encoding="utf-8") as file:
                 undo.callback(path.unlink)
                 file.write(text)
-        for part in load_spec(spec).rewards.functions:
+        for part in load_spec(next(iter(texts))).rewards.functions:
             load_part(part)
         undo.pop_all()
-    return list(texts)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Removes a folder that was made here, unless someone has put something into it since."""
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _sizes(name: str, understanding: Understanding, model: ModelLook) -> Sizes:

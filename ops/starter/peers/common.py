@@ -12,6 +12,7 @@ from typing import Any
 
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.files import REST
+from ops.starter.peers.hydra import DELETES
 from ops.starter.peers.places import Options, model_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.data import DataSpec
@@ -111,7 +112,7 @@ def warmup(draft: Draft, key: str, steps: int, per_iteration: int) -> None:
     draft.differs(key, why, {"trainer.schedule.lr_warmup_iterations": count})
 
 
-def lora(draft: Draft, rank: int, alpha: Any, targets: Any, names: tuple[str, str, str]) -> None:
+def lora(draft: Draft, rank: int, targets: Any, names: tuple[str, str, str]) -> None:
     """Writes low-rank adapters.
 
     names: the keys of rank, scale and layers.
@@ -120,7 +121,7 @@ def lora(draft: Draft, rank: int, alpha: Any, targets: Any, names: tuple[str, st
         targets = ALL_LINEAR
     draft.write("trainer.lora.rank", rank)
     draft.takes(names[0], {"trainer.lora.rank": rank})
-    draft.takes(names[1], {"trainer.lora.alpha": float(alpha)})
+    draft.takes(names[1], {"trainer.lora.alpha": draft.real(names[1])})
     listed = [targets] if isinstance(targets, str) else list(targets)
     if any(re.search(r"[^\w]", str(one)) for one in listed):
         draft.refuse(names[2], "expected names of layers, such as q_proj")
@@ -136,6 +137,26 @@ def surroundings(draft: Draft) -> None:
             draft.lacks(entry.key, "an environment variable; YATT's are in docs/operations.md")
         elif " " in entry.key:
             draft.lacks(entry.key, LAUNCH)
+    deletions(draft)
+
+
+def deletions(draft: Draft) -> None:
+    """Lists keys that the file deletes, which are unset by default; what a peer does without others is not known here."""
+    for key in draft.deleted():
+        deleted = f"{DELETES}{key}"
+        default = draft.default(key)
+        if draft.below(key):
+            draft.refuse(deleted, "other lines give keys below it; keep one of them")
+        if default not in (None, {}):
+            draft.refuse(
+                deleted, f"what {draft.label} does without this key is not known here; write a value, or leave it out"
+            )
+        if draft[deleted] not in (None, default):
+            draft.refuse(
+                deleted, f"Hydra deletes it only if it has this value, and it is {default!r} by default; leave it out"
+            )
+        if draft.knows(key):
+            draft.takes(deleted, {}, "deleted, and unset by default as well")
 
 
 def off(draft: Draft, keys: Mapping[str, Any]) -> None:
@@ -160,6 +181,18 @@ def decay(draft: Draft, key: str) -> None:
         draft.differs(key, "biases and norms are exempt there, and decay as all weights do here", to)
     else:
         draft.takes(key, to)
+
+
+def norm_bound(draft: Draft, key: str) -> float:
+    """Returns the bound of the gradient's norm; refuses 0 and null, which are none to some peers."""
+    bound = 0.0 if draft[key] is None else draft.real(key)
+    if not bound:
+        draft.refuse(
+            key,
+            "no bound of the gradient's norm there, and YATT has one in any case; one that no gradient reaches, such as 1e9, in "
+            "a copy of the file means the same",
+        )
+    return bound
 
 
 def longest(draft: Draft) -> int:
@@ -232,16 +265,3 @@ def _rounded(every: int, per_iteration: int) -> str:
 def many(count: float, what: str) -> str:
     """Returns a number of things in words."""
     return f"{count:,g} {what}" if count == 1 else f"{count:,g} {what}{'es' if what.endswith('s') else 's'}"
-
-
-def total_length(draft: Draft, key: str, what: str) -> None:
-    """Writes a limit on prompt and response together as one on each of them."""
-    if draft[key] is None:
-        draft.differs(key, "no limit; YATT has limits, so that memory can be planned")
-        return
-    limit = draft.number(key, 1)
-    draft.differs(
-        key,
-        f"it is the limit of prompt and response together, and {what}; here each of them has it, and a row beyond it is refused",
-        {"data.max_prompt_tokens": limit, "rollout.max_new_tokens": limit},
-    )

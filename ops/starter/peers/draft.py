@@ -6,17 +6,22 @@ Consumes entries and the peer's known keys with their defaults. Produces a tree 
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn
 
 from ops.starter.peers.entries import Entry, List, Verdict
+from ops.starter.peers.hydra import DELETES
 from ops.starter.peers.interpolation import MISSING, resolved
 from ops.starter.peers.own_defaults import default_of
 from ops.starter.peers.programs import Program
 from yatt_core.errors import ConfigurationError
 
 _ABSENT = object()
+UNSET = -1
+"""What peers have in place of a number that is not set."""
 
 
 class Draft:
@@ -55,6 +60,20 @@ class Draft:
         """Returns what the file calls a key, whatever the version whose name it is; None if it has none of them."""
         entry = self._entries.get(key)
         return None if entry is None else entry.key
+
+    def deleted(self) -> list[str]:
+        """Returns the keys that the file deletes, by their present names."""
+        return [key.removeprefix(DELETES) for key in self._entries if key.startswith(DELETES)]
+
+    def default(self, key: str) -> Any:
+        """Returns the peer's default of a key; of one that has others below it, whether any of them is set. None if unset."""
+        if any(value is not None for name, value in self._known.items() if name.startswith(f"{key}.")):
+            return True
+        return self._known.get(key)
+
+    def knows(self, key: str) -> bool:
+        """Returns whether the peer has a key, or others below it."""
+        return self._knows(key) or any(name.startswith(f"{key}.") for name in self._known)
 
     def below(self, prefix: str) -> dict[str, Any]:
         """Returns the file's values of the keys below a prefix, by the rest of their names."""
@@ -103,8 +122,8 @@ class Draft:
         """Returns where a key is, for messages."""
         entry = self._entries.get(key)
         if entry is None:
-            return f"{self.file}: {key} ({self[key]!r}, the default of {self.label})"
-        return f"{self.file}, line {entry.line}: {entry.key} {entry.shown!r}"
+            return f"{self.file}: {key} = {self[key]!r}, the default of {self.label}"
+        return f"{self.file}, line {entry.line}: {entry.key} = {entry.shown!r}"
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raises an error about a key whose value cannot be kept."""
@@ -112,15 +131,17 @@ class Draft:
 
     def number(self, key: str, least: float = 0) -> int:
         """Returns a whole number; refuses what is none, or less than it may be."""
-        value = self[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value or value < least:
+        value = _as_number(self[key])
+        if value is None and self._known.get(key) == UNSET:
+            return UNSET  # null says it as well
+        if value is None or not math.isfinite(value) or int(value) != value or value < least:
             self.refuse(key, f"expected a whole number of {least:g} or more")
         return int(value)
 
     def real(self, key: str) -> float:
         """Returns a number; refuses what is none."""
-        value = self[key]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        value = _as_number(self[key])
+        if value is None:
             self.refuse(key, "expected a number")
         return float(value)
 
@@ -181,3 +202,10 @@ class Draft:
         assert key not in self._done, f"{key} has two verdicts"
         self._done.add(key)
         self.lists[name].append(Verdict(entry.key, entry.shown, entry.line, dict(to), why))
+
+
+def _as_number(value: Any) -> float | None:
+    """Returns a number, which argument parsers and YAML read with underscores as well; None for anything else."""
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(_\d+)+", value):
+        return int(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode
 
 from ops.starter.peers.entries import Entry, PeerFile
+from ops.starter.peers.hydra import DELETES, is_override, override_of
 from ops.starter.peers.programs import Program, find_program, guess_program
 from ops.starter.peers.secrets import keep_out
 from ops.starter.peers.shell import Said, Script, read_script
@@ -28,7 +29,6 @@ _HYDRA_TOPS = frozenset(
     {"actor_rollout_ref", "algorithm", "critic", "trainer", "reward", "reward_model", "optim", "engine"}
 )
 _PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
-_OVERRIDE = re.compile(r"(?:\+{1,2}|~)?([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _WORDS = {"true": True, "false": False, "null": None}
 _CONFIG_NAMES = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")
@@ -111,7 +111,7 @@ def _of_script(script: Script, path: Path, peer: Program | None) -> tuple[Progra
 
 def _of_bare_arguments(script: Script, path: Path, peer: Program | None) -> tuple[Program, PeerFile]:
     """Returns the arguments of a file that has nothing else."""
-    found = [words for words in script.commands if words[0].text.startswith("--") or _OVERRIDE.fullmatch(words[0].text)]
+    found = [words for words in script.commands if words[0].text.startswith("--") or is_override(words[0].text)]
     if not found or len(found) != len(script.commands):
         raise ConfigurationError(
             f"--from {path}: expected YAML (.yaml), a command or script that starts a run of verl, TRL or OpenRLHF, such as "
@@ -170,20 +170,14 @@ def _overrides(words: Sequence[Said], path: Path) -> Iterator[Entry]:
             if not equals and number + 1 < len(words):
                 value = words[next(numbers)].text
             yield Entry(option, value.strip("'\""), said.line)
-        elif found := _OVERRIDE.fullmatch(said.text):
-            value = _hydra_value(found[2], f"{path}, line {said.line}")
-            leaves = _leaves(value, f"{found[1]}.") if isinstance(value, dict) and value else [(found[1], value)]
-            yield from (Entry(key, leaf, said.line) for key, leaf in leaves)
+        elif found := override_of(said.text, f"{path}, line {said.line}"):
+            key, read = found
+            leaves = _leaves(read, f"{key}.") if isinstance(read, dict) and read else [(key, read)]
+            yield from (Entry(name, leaf, said.line) for name, leaf in leaves)
         else:
-            raise ConfigurationError(f"{path}, line {said.line}: {said.text!r} is no override; expected KEY=VALUE")
-
-
-def _hydra_value(text: str, place: str) -> Any:
-    if text[:1] in ("[", "{"):
-        return parse_yaml(re.sub(r":(?=\S)", ": ", text) if text[0] == "{" else text, place)
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
-    return _scalar(text)
+            raise ConfigurationError(
+                f"{path}, line {said.line}: {said.text!r} is no override; expected KEY=VALUE or ~KEY"
+            )
 
 
 def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
@@ -261,11 +255,16 @@ def _present(program: Program, entries: Sequence[Entry], path: Path) -> tuple[En
     entries = [_turned_off(program, entry) for entry in entries]
     lines = dict[str, Entry]()
     for entry in entries:
-        name = program.present(entry.key)
+        name = program.present(entry.key).removeprefix(DELETES)
         if name in lines:
-            other = lines[name]
-            raise ConfigurationError(
-                f"{path}, line {entry.line}: {entry.key} was already given on line {other.line}, as {other.key}; keep one of them"
-            )
+            raise ConfigurationError(f"{path}, line {entry.line}: {_twice(entry, lines[name])}; keep one of them")
         lines[name] = entry
     return tuple(entries)
+
+
+def _twice(entry: Entry, other: Entry) -> str:
+    """Returns in words that two entries are of one key."""
+    called = "" if other.key == entry.key else f", as {other.key}"
+    if other.line == entry.line:
+        return f"{entry.key} is given twice{called and f'{called} as well'}"
+    return f"{entry.key} was already given on line {other.line}{called}"

@@ -17,6 +17,7 @@ from ops.starter.peers.draft import Draft
 from ops.starter.peers.openrlhf_algorithm import write_algorithm
 from ops.starter.peers.places import Options, source_of
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
+from ops.starter.peers.total_length import total_length
 
 
 def translate(draft: Draft, options: Options) -> None:
@@ -24,7 +25,7 @@ def translate(draft: Draft, options: Options) -> None:
     beginning(draft)
     common.model(draft, "actor.model_name_or_path", options)
     sources(draft, options, ("data.prompt_dataset", "data.prompt_probs", "data.prompt_split"), _fields(draft))
-    _sampling(draft)
+    _sampling(draft, options)
     per_iteration = _batches(draft)
     write_algorithm(draft, options)
     optimizer(draft, "actor.")
@@ -92,24 +93,25 @@ def _fields(draft: Draft) -> dict[str, Any]:
     return {**fields, "answer_field": label} if label is not None else fields
 
 
-def _sampling(draft: Draft) -> None:
+def _sampling(draft: Draft, options: Options) -> None:
     draft.takes(
         "rollout.n_samples_per_prompt", {"rollout.samples_per_prompt": draft.number("rollout.n_samples_per_prompt", 1)}
     )
     draft.takes("rollout.temperature", {"rollout.temperature": draft.real("rollout.temperature")})
     draft.takes("rollout.top_p", {"rollout.top_p": draft.real("rollout.top_p")})
-    new, total = draft["rollout.max_new_tokens"], draft.number("data.max_len", 1)
+    limit, total = "rollout.max_new_tokens", draft.number("data.max_len", 1)
+    new = None if draft[limit] is None else draft.number(limit, 1)
     if new is not None:
-        draft.takes("rollout.max_new_tokens", {"rollout.max_new_tokens": draft.number("rollout.max_new_tokens", 1)})
+        draft.takes(limit, {"rollout.max_new_tokens": new})
     if draft["prompt_max_len"] is not None:
-        limit = {"data.max_prompt_tokens": draft.number("prompt_max_len", 1)}
-        draft.takes("prompt_max_len", limit, "of versions before 0.11; longer prompts are refused")
+        longest = {"data.max_prompt_tokens": draft.number("prompt_max_len", 1)}
+        draft.takes("prompt_max_len", longest, "of versions before 0.11; longer prompts are refused")
         draft.takes("data.max_len", {}, "prompt_max_len and the limit of responses decide")
     elif new is not None and new < total:
-        what = {"data.max_prompt_tokens": total - int(new)}
+        what = {"data.max_prompt_tokens": total - new}
         draft.differs("data.max_len", "of prompt and response together; here the prompt has what responses leave", what)
     else:
-        common.total_length(draft, "data.max_len", "a response gets what its prompt leaves")
+        total_length(draft, options, "data.max_len", "a response gets what its prompt leaves")
 
 
 def _batches(draft: Draft) -> int:
@@ -143,7 +145,8 @@ def optimizer(draft: Draft, prefix: str) -> None:
     )
     draft.takes(f"{prefix}adam.eps", {"trainer.optimizer.epsilon": draft.real(f"{prefix}adam.eps")})
     common.decay(draft, f"{prefix}adam.weight_decay")
-    draft.takes(f"{prefix}max_norm", {"trainer.optimizer.max_grad_norm": draft.real(f"{prefix}max_norm")})
+    norm = f"{prefix}max_norm"
+    draft.takes(norm, {"trainer.optimizer.max_grad_norm": common.norm_bound(draft, norm)})
 
 
 def schedule(draft: Draft, prefix: str, steps: int, per_iteration: int) -> None:
@@ -197,6 +200,10 @@ def engine(draft: Draft, devices: int, prefix: str) -> None:
         draft.refuse("ds.param_dtype", "YATT computes in bfloat16 or float32; expected bf16")
     draft.takes("ds.param_dtype", {"trainer.engine.dtype": "bfloat16"})
     draft.write("trainer.engine.dtype", "bfloat16")
+    if draft.given("bf16"):
+        if not draft.truth("bf16"):
+            draft.refuse("bf16", "YATT computes in bfloat16 or float32, not in float16; expected true")
+        draft.takes("bf16", {"trainer.engine.dtype": "bfloat16"})
     stage = draft.number("ds.zero_stage")
     sharded = {"trainer.engine.reshard_after_forward": stage >= 3}
     draft.takes(
@@ -212,20 +219,22 @@ def engine(draft: Draft, devices: int, prefix: str) -> None:
         draft.refuse("ds.load_in_4bit", "YATT trains no quantised weights; leave it out")
     names = ("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules")
     if draft.number(names[0]):
-        common.lora(draft, draft.number(names[0]), draft[names[1]], draft[names[2]], names)
+        common.lora(draft, draft.number(names[0]), draft[names[2]], names)
         if draft["ds.lora.dropout"]:
             draft.differs("ds.lora.dropout", "adapters have no dropout here")
 
 
 def _vllm(draft: Draft, devices: int) -> None:
-    count, shared = draft["vllm.num_engines"], draft.number("vllm.tensor_parallel_size", 1)
+    engines = "vllm.num_engines"
+    shared = draft.number("vllm.tensor_parallel_size", 1)
     draft.write("rollout.engine.kind", "vllm")
-    if count is None:
-        count = draft.quotient(
-            devices, shared, "the actor's devices by those of an engine", "vllm.tensor_parallel_size"
-        )
-    draft.write("rollout.engine.instances", int(count))
-    draft.takes("vllm.num_engines", {"rollout.engine.instances": int(count)})
+    if draft[engines] is None:
+        what = "the actor's devices by those of an engine"
+        count = draft.quotient(devices, shared, what, "vllm.tensor_parallel_size")
+    else:
+        count = draft.number(engines, 1)
+    draft.write("rollout.engine.instances", count)
+    draft.takes(engines, {"rollout.engine.instances": count})
     draft.takes("vllm.tensor_parallel_size", {"rollout.engine.tensor_parallel_size": shared})
     memory, caching = "vllm.gpu_memory_utilization", "vllm.enable_prefix_caching"
     draft.takes(memory, {"rollout.engine.gpu_memory_utilization": draft.real(memory)})

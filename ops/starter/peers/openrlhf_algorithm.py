@@ -80,7 +80,7 @@ def _critic(draft: Draft, options: Options) -> None:
     values: dict[str, tuple[str, Callable[[str], Any]]] = {
         "adam.betas": ("betas", lambda key: [float(beta) for beta in draft[key]]),
         "adam.weight_decay": ("weight_decay", draft.real),
-        "max_norm": ("max_grad_norm", draft.real),
+        "max_norm": ("max_grad_norm", lambda key: common.norm_bound(draft, key)),
     }
     for name, (ours, value_of) in values.items():
         both = draft.called(f"actor.{name}")

@@ -11,6 +11,7 @@ from ops.starter.peers import common, openrlhf
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
+from ops.starter.peers.total_length import total_length
 
 DATA = ("data.dataset", "data.dataset_probs", "data.dataset_split")
 
@@ -80,7 +81,7 @@ def _rows(draft: Draft, options: Options, fields: dict[str, Any], whole_only: bo
     openrlhf.sources(draft, options, DATA, fields)
     rows = draft.number("train.batch_size", 1)
     draft.takes("train.batch_size", {"data.prompts_per_iteration": rows}, "rows of an optimizer step")
-    common.total_length(draft, "data.max_len", "OpenRLHF cuts or leaves out longer rows")
+    total_length(draft, options, "data.max_len", "OpenRLHF cuts or leaves out longer rows")
     openrlhf.optimizer(draft, "")
     key = "train.max_epochs"
     passes = draft.number(key, 1)

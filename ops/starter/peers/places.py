@@ -25,6 +25,8 @@ class Options:
     rewarded: whether `--reward` names the rewards, or the rows have them.
     processes: number of processes of the peer's run.
     count_rows: returns the number of rows of sources, if it can be known.
+    positions: of the model, for prompt and response together; infinite for a model without a limit, None if it is not known.
+    longest: returns the tokens of the longest of the first prompts and responses, if they are known; 0 for no responses.
     """
 
     folder: Path
@@ -33,6 +35,8 @@ class Options:
     rewarded: bool = False
     processes: int | None = None
     count_rows: Callable[[Sequence[dict[str, Any]]], int | None] = lambda sources: None
+    positions: float | None = None
+    longest: Callable[[], tuple[int, int] | None] = lambda: None
 
 
 def model_of(text: str, folder: Path, revision: str | None = None) -> dict[str, Any]:

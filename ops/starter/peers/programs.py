@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ops.starter.peers.hydra import DELETES
 from ops.starter.peers.older_names import OPENRLHF_OLDER, TRL_OLDER, VERL_OLDER, VERL_SFT_OLDER
 from yatt_core.errors import ConfigurationError
 
@@ -43,13 +44,15 @@ class Program:
     older: Mapping[str, str]
 
     def present(self, key: str) -> str:
-        """Returns the present name of a key; arguments may be written with hyphens."""
+        """Returns the present name of a key; arguments may be written with hyphens, and `~` before a key stays."""
+        if key.startswith(DELETES):
+            return f"{DELETES}{self.present(key.removeprefix(DELETES))}"
         plain = key if self.hydra or " " in key or key.startswith("-") else key.replace("-", "_")
         return self.older.get(plain, plain)
 
     def knows(self, key: str) -> bool:
         """Returns whether this version, or an earlier one, has a key."""
-        return key in self.older or self.present(key) in self.defaults
+        return key in self.older or self.present(key).removeprefix(DELETES) in self.defaults
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -299,7 +299,6 @@ OPENRLHF_REASONS: Mapping[str, str] = {
     "data.disable_fast_tokenizer": NONE,
     "data.image_key": "rows with images need data.sources[].image_field",
     "local_rank": LAUNCH,
-    "bf16": "the precision is in the engines",
     "flash_attn": SPEED,
     "use_ms": "models and data come from the Hugging Face Hub or this machine",
 }

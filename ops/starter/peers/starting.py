@@ -6,20 +6,22 @@ Raises `ConfigurationError`, and `DataError` for rows that cannot be read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from ops.starter.lengths import longest_tokens
 from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model, source_tree
 from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.here import on_this_machine
 from ops.starter.peers.places import Options
 from ops.starter.peers.programs import Program, named_program
+from ops.starter.peers.refused import refuse_mistakes
 from ops.starter.peers.spec_text import spec_text
 from ops.starter.peers.translating import Translation, translate
 from ops.starter.peers.written import as_written
@@ -28,13 +30,11 @@ from ops.starter.recognition.table import value_of
 from ops.starter.repositories import look_at_given_data, look_at_hub_model, names_repository
 from ops.starter.texts import REWARDS, part_names
 from ops.starter.understanding import SourceMeaning, Understanding, understand
-from ops.starter.writing import FUNCTION, NEW, REWARD_FILE
+from ops.starter.writing import FUNCTION, NEW, REWARD_FILE, write_whole
 from yatt_core.datasets.data_files import training_files
 from yatt_core.datasets.rows import read_entries
 from yatt_core.errors import ConfigurationError
 from yatt_core.hub.settle import Settling
-from yatt_core.rewards.functions import load_part
-from yatt_core.spec import load_spec
 from yatt_core.spec.sections.data import Source
 from yatt_core.spec.sections.model import HubModel
 
@@ -108,7 +108,13 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
     if wanted.data and meaning is not None:
         found = tuple(_recognised(source, {}) for source in meaning.sources)
         options = replace(options, sources=found)
-    translation = translate(program, said, place, replace(options, count_rows=_counting(wanted, meaning)))
+    options = replace(
+        options,
+        count_rows=_counting(wanted, meaning),
+        positions=None if network is None else network.positions or math.inf,
+        longest=lambda: _longest(meaning, network),
+    )
+    translation = translate(program, said, place, options)
     of_file = translation.tree["data"]["sources"]
     translation = _with_options(translation, wanted)
     if wanted.here:
@@ -126,8 +132,9 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
             texts[folder / REWARD_FILE] = _reward_text(meaning)
     translation = replace(translation, tree={**tree, "name": name})
     translation = as_written(translation, of_file, wanted.name is not None)
+    refuse_mistakes(translation, place, wanted.name is not None)
     texts = {folder / f"{name}.yaml": spec_text(name, folder, translation, wanted.file.name), **texts}
-    _write(folder, texts)
+    write_whole(folder, texts)
     return Started(tuple(texts), translation, meaning)
 
 
@@ -249,6 +256,13 @@ def _in_rows(key: str, value: Any, look: DataLook) -> bool:
     return isinstance(value, str) and any(value_of(row, value) is not None for row in look.rows)
 
 
+def _longest(meaning: Understanding | None, network: ModelLook | None) -> tuple[int, int] | None:
+    """Returns the tokens of the longest of the first prompts and responses, if rows and model are on this machine."""
+    if meaning is None or network is None:
+        return None
+    return longest_tokens(meaning, "lengths", network)
+
+
 def _counting(wanted: Wanted, meaning: Understanding | None) -> Any:
     """Returns a function that counts the rows of sources; None if they are not on this machine."""
     looks = [source.look for source in meaning.sources] if wanted.data and meaning is not None else []
@@ -310,18 +324,3 @@ def _part(reward: RewardChoice) -> dict[str, Any]:
 def _reward_text(meaning: Understanding | None) -> str:
     name = "without_answers" if meaning is not None and not meaning.has_answers else "with_answers"
     return (REWARDS / f"{name}.py").read_text(encoding="utf-8")
-
-
-def _write(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Writes the files; leaves none of them if the spec is not valid."""
-    if existing := [path for path in texts if path.exists()]:
-        raise ConfigurationError(f"{existing[0]} exists already; expected a folder without it, or another --name")
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as undo:
-        for path, text in texts.items():
-            with path.open("x", encoding="utf-8") as file:
-                undo.callback(path.unlink)
-                file.write(text)
-        for part in load_spec(next(iter(texts))).rewards.functions:
-            load_part(part)
-        undo.pop_all()

@@ -93,7 +93,7 @@ def model(draft: Draft, options: Options) -> None:
             draft.takes(key, {}, "without effect: use_peft is false")
         return
     draft.takes("use_peft", {}, "trainer.lora")
-    common.lora(draft, draft.number(keys[0], 1), draft[keys[1]], draft[keys[2]] or PEFT_TARGETS, keys)
+    common.lora(draft, draft.number(keys[0], 1), draft[keys[2]] or PEFT_TARGETS, keys)
     if draft.real("lora_dropout"):
         draft.differs("lora_dropout", "adapters have no dropout here")
     for key in ("use_rslora", "use_dora"):
@@ -171,7 +171,7 @@ def optimizer(draft: Draft) -> None:
         draft.takes(key, {"trainer.optimizer.betas": betas})
     draft.takes("adam_epsilon", {"trainer.optimizer.epsilon": draft.real("adam_epsilon")})
     common.decay(draft, "weight_decay")
-    draft.takes("max_grad_norm", {"trainer.optimizer.max_grad_norm": draft.real("max_grad_norm")})
+    draft.takes("max_grad_norm", {"trainer.optimizer.max_grad_norm": common.norm_bound(draft, "max_grad_norm")})
 
 
 def length(draft: Draft, options: Options, prompts: int, per_iteration: int, whole_only: bool) -> int:

@@ -12,6 +12,7 @@ from ops.starter.peers import common, trl
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
 from ops.starter.peers.reasons import OFF, TRL_REASONS
+from ops.starter.peers.total_length import total_length
 
 PAIRS = {"prompt_field": None, "chosen_field": "chosen", "rejected_field": "rejected"}
 """Pairs whose prompt is what both responses begin with, as in TRL's own data sets."""
@@ -101,7 +102,7 @@ def _rows(draft: Draft, options: Options, fields: Mapping[str, Any], why: str) -
     draft.write("data.prompts_per_iteration", rows)
     trl.batch_keys(draft, options, {"data.prompts_per_iteration": rows}, f"{rows} rows in an optimizer step")
     cut = draft["truncation_mode"] if draft["truncation_mode"] is not None else "keep_start"
-    common.total_length(draft, "max_length", f"TRL cuts longer rows ({cut})")
+    total_length(draft, options, "max_length", f"TRL cuts longer rows ({cut})")
     draft.takes("truncation_mode", {}, "see max_length")
     if draft["max_prompt_length"] is not None:
         why = "of older versions, which cut longer prompts; here max_length limits them"

@@ -14,7 +14,8 @@ from ops.starter.peers.places import Options, local_path, model_of, source_of
 from ops.starter.peers.reasons import OFF, OWN_REWARD, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
 from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
-from ops.starter.peers.verl_learning import ACTOR, optimizer, schedule
+from ops.starter.peers.verl_learning import ACTOR, optimizer
+from ops.starter.peers.verl_length import write_length
 
 TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
 
@@ -32,7 +33,7 @@ def translate(draft: Draft, options: Options) -> None:
     _batches(draft)
     write_algorithm(draft, options)
     optimizer(draft, f"{ACTOR}.optim")
-    _length(draft, options)
+    write_length(draft, options, f"{ACTOR}.optim")
     write_engines(draft)
     _surveys(draft)
     common.off(draft, OFF["verl"])
@@ -72,15 +73,6 @@ def rows_read(draft: Draft) -> None:
             draft.differs(key, "all rows are drawn from; it limits the number of iterations only")
     for name, value in draft.below("data.apply_chat_template_kwargs").items():
         draft.takes(f"data.apply_chat_template_kwargs.{name}", {f"data.chat_template_kwargs.{name}": value})
-
-
-def used_rows(draft: Draft, key: str, options: Options) -> int:
-    """Returns the number of rows that verl reads of its data.
-
-    key: that counts passes over them.
-    """
-    found, most = common.rows(draft, key, options), draft.number("data.train_max_samples", -1)
-    return found if most < 0 else min(found, most)
 
 
 def _sources(draft: Draft, options: Options) -> None:
@@ -145,17 +137,18 @@ def _rollout(draft: Draft) -> None:
 def _validation(draft: Draft) -> None:
     """Writes how held-out tasks are answered: greedily, or by several samples."""
     keys = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "do_sample")]
-    count, temperature, top_p, samples = (draft[key] for key in keys)
+    temperature, samples = draft[keys[1]], draft[keys[3]]
     if draft.number(f"{ROLLOUT}.val_kwargs.top_k", -1) <= 0:
         draft.takes(f"{ROLLOUT}.val_kwargs.top_k", {}, "from all tokens")
     if not samples or not temperature:
         for key in keys:
             draft.takes(key, {}, "held-out tasks are answered greedily, once")
         return
-    draft.write("evaluation.sampling.samples", int(count))
-    draft.takes(keys[0], {"evaluation.sampling.samples": int(count)})
-    draft.takes(keys[1], {"evaluation.sampling.temperature": float(temperature)})
-    draft.takes(keys[2], {"evaluation.sampling.top_p": float(top_p)})
+    count = draft.number(keys[0], 1)
+    draft.write("evaluation.sampling.samples", count)
+    draft.takes(keys[0], {"evaluation.sampling.samples": count})
+    draft.takes(keys[1], {"evaluation.sampling.temperature": draft.real(keys[1])})
+    draft.takes(keys[2], {"evaluation.sampling.top_p": draft.real(keys[2])})
     draft.takes(keys[3], {}, "evaluation.sampling says so")
 
 
@@ -199,24 +192,11 @@ def _batches(draft: Draft) -> None:
         draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")
 
 
-def _length(draft: Draft, options: Options) -> None:
-    """Writes the number of iterations and what depends on it."""
-    key, prompts = "trainer.total_training_steps", draft.number("data.train_batch_size", 1)
-    if draft[key] is not None:
-        total = draft.number(key, 1)
-        draft.takes(key, {"iterations": total})
-        draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
-    else:
-        key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
-        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
-    schedule(draft, f"{ACTOR}.optim", total)
-
-
 def _surveys(draft: Draft) -> None:
     """Writes checkpoints, evaluations and trackers."""
     common.saves(draft, "trainer.save_freq", draft.number("trainer.save_freq", -1))
     common.evaluates(draft, "trainer.test_freq", draft.number("trainer.test_freq", -1))
+    _trains(draft)
     if draft.given("trainer.val_before_train"):
         if draft.truth("trainer.val_before_train"):
             draft.takes("trainer.val_before_train", {}, "iteration 0 is always evaluated")
@@ -232,3 +212,18 @@ def _surveys(draft: Draft) -> None:
     for key in ("trainer.balance_batch", "trainer.resume_mode"):
         if draft.given(key) and draft[key] in (True, "auto"):
             draft.takes(key, {}, "as in YATT")
+
+
+def _trains(draft: Draft) -> None:
+    """Refuses a run that only validates, as verl's does if it validates before its first step."""
+    key, first = "trainer.val_only", "trainer.val_before_train"
+    if not draft.truth(key):
+        draft.takes(key, {}, "off: the run trains")
+    elif not draft.truth(first):
+        draft.takes(key, {}, f"without effect: {first} is false")
+    else:
+        draft.refuse(
+            key,
+            "such a run validates a model and ends, and one of YATT trains; expected false, or in its place "
+            "`yatt evaluate RUN --model FOLDER`",
+        )

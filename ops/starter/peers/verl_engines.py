@@ -94,7 +94,7 @@ def _micro_batches(draft: Draft) -> None:
 def _lora(draft: Draft) -> None:
     keys = (f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules")
     if draft.number(keys[0]):
-        common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
+        common.lora(draft, draft.number(keys[0]), draft[keys[2]], keys)
     elif draft.given(keys[0]):
         draft.takes(keys[0], {}, "all weights are trained, as in YATT by default")
 

@@ -27,21 +27,22 @@ def optimizer(draft: Draft, prefix: str) -> None:
     draft.takes(clip, {"trainer.optimizer.max_grad_norm": draft.real(clip)})
 
 
-def schedule(draft: Draft, prefix: str, total: int) -> None:
+def schedule(draft: Draft, prefix: str, total: int, iterations: int) -> None:
     """Writes the schedule of the learning rate.
 
-    total: number of iterations.
+    total: iterations over which verl's schedule stretches.
+    iterations: those of the run, which may end earlier.
     """
     kind = f"{prefix}.lr_scheduler_type"
     steps, ratio = f"{prefix}.lr_warmup_steps", f"{prefix}.lr_warmup_steps_ratio"
     if draft.given(f"{prefix}.warmup_style") and draft[f"{prefix}.warmup_style"] is not None:
         draft.refuse(f"{prefix}.warmup_style", "an older name; write lr_scheduler_type")
     if is_megatron(draft):
-        _megatrons_schedule(draft, prefix)
+        _megatrons_schedule(draft, prefix, total, iterations)
     else:
         if draft[kind] not in ("constant", "cosine"):
             draft.refuse(kind, "expected constant or cosine")
-        draft.takes(kind, {"trainer.schedule.kind": draft[kind]})
+        _kind(draft, kind, total, iterations)
         least, cycles = f"{prefix}.min_lr_ratio", f"{prefix}.num_cycles"
         if draft[kind] == "cosine":
             draft.takes(
@@ -61,14 +62,30 @@ def schedule(draft: Draft, prefix: str, total: int) -> None:
     common.warmup(draft, ratio, int(draft.real(ratio) * total), 1)
 
 
-def _megatrons_schedule(draft: Draft, prefix: str) -> None:
+def _kind(draft: Draft, key: str, total: int, iterations: int) -> None:
+    """Writes the shape of the schedule, which ends with the run here.
+
+    total, iterations: as for `schedule`.
+    """
+    to = {"trainer.schedule.kind": draft[key]}
+    if iterations < total and draft[key] != "constant":
+        why = (
+            f"the rate falls over {total:,} iterations there, of which the run has {iterations:,}; here until its end, unless "
+            f"iterations is {total} and `yatt train --until {iterations}` ends it"
+        )
+        draft.differs(key, why, to)
+    else:
+        draft.takes(key, to)
+
+
+def _megatrons_schedule(draft: Draft, prefix: str, total: int, iterations: int) -> None:
     """Writes the kind of the schedule, for which Megatron has keys of its own."""
     style, least = f"{prefix}.lr_decay_style", f"{prefix}.min_lr"
     if draft[style] not in ("constant", "cosine", "linear"):
         draft.refuse(style, "expected constant, cosine or linear")
     if draft[f"{prefix}.lr_decay_steps"] is not None:
         draft.refuse(f"{prefix}.lr_decay_steps", "the rate falls until the last iteration here; expected null")
-    draft.takes(style, {"trainer.schedule.kind": draft[style]})
+    _kind(draft, style, total, iterations)
     if draft[style] == "constant":
         draft.takes(least, {}, "constant does not read it")
     else:

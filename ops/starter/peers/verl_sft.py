@@ -10,8 +10,10 @@ from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
-from ops.starter.peers.verl import rows_read, used_rows
-from ops.starter.peers.verl_learning import optimizer, schedule
+from ops.starter.peers.total_length import total_length
+from ops.starter.peers.verl import rows_read
+from ops.starter.peers.verl_learning import optimizer
+from ops.starter.peers.verl_length import write_length
 
 ROWS = {
     "data.messages_key": "prompt_field",
@@ -35,7 +37,7 @@ def translate(draft: Draft, options: Options) -> None:
     common.model(draft, "model.path", options)
     _data(draft, options)
     optimizer(draft, "optim")
-    _length(draft, options)
+    write_length(draft, options, "optim")
     _engine(draft)
     common.saves(draft, "trainer.save_freq", draft.number("trainer.save_freq", -1))
     common.evaluates(draft, "trainer.test_freq", draft.number("trainer.test_freq", -1))
@@ -62,7 +64,7 @@ def _data(draft: Draft, options: Options) -> None:
     common.sources(draft, keys, found, options)
     prompts = draft.number("data.train_batch_size", 1)
     draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts}, "rows of an optimizer step")
-    common.total_length(draft, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
+    total_length(draft, options, "data.max_length", f"verl's truncation is {draft['data.truncation']}")
     if draft.given("data.truncation") and draft["data.truncation"] == "error":
         draft.takes("data.truncation", {}, "longer rows are refused")
     elif draft.given("data.truncation"):
@@ -98,19 +100,6 @@ def _columns(draft: Draft) -> list[str]:
     return ["data.messages_key", *(["data.tools_key"] if draft.given("data.tools_key") else [])]
 
 
-def _length(draft: Draft, options: Options) -> None:
-    key = "trainer.total_training_steps"
-    if draft[key] is not None:
-        total = draft.number(key, 1)
-        draft.takes(key, {"iterations": total})
-        draft.takes("trainer.total_epochs", {}, "without effect beside total_training_steps")
-    else:
-        key = "trainer.total_epochs"
-        total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), draft["data.train_batch_size"])
-        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
-    schedule(draft, "optim", total)
-
-
 def _engine(draft: Draft) -> None:
     devices = draft.number("trainer.nnodes", 1) * draft.number("trainer.n_gpus_per_node", 1)
     draft.write("trainer.engine.kind", "fsdp2")
@@ -126,6 +115,6 @@ def _engine(draft: Draft) -> None:
         draft.takes(dynamic, {}, "micro-batches are of tokens in any case")
     keys = ("model.lora_rank", "model.lora_alpha", "model.target_modules")
     if draft.number(keys[0]):
-        common.lora(draft, draft.number(keys[0]), draft[keys[1]], draft[keys[2]], keys)
+        common.lora(draft, draft.number(keys[0]), draft[keys[2]], keys)
     else:
         draft.takes(keys[0], {}, "all weights are trained, as in YATT by default")

@@ -16,6 +16,7 @@ from yatt_core.spec import load_spec
 
 POSITIONS = 131_072
 """Enough for the prompts and responses of all examples."""
+POSITIONS_OF_SMALL = 256
 KINDS = {"ppo": "sums", "grpo": "sums", "dapo": "sums", "reinforce": "sums", "dpo": "pairs", "sft": "chats"}
 LISTS = ("taken", "different", "without_counterpart", "unknown")
 
@@ -187,6 +188,55 @@ def test_what_is_wrong_ends_with_2_and_writes_nothing(yatt: Yatt, files: Path, t
         answer = yatt("init", str(new), *words)
         assert (answer.code, said in answer.err) == (2, True), (words, answer.err)
     assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    ("peer", "limit"),
+    [
+        ("trl-dpo", POSITIONS_OF_SMALL),
+        ("trl-dpo", None),
+        ("trl-reward", POSITIONS_OF_SMALL),
+        ("openrlhf-dpo", POSITIONS_OF_SMALL),
+    ],
+)
+def test_a_limit_on_prompt_and_response_together_fits_into_the_model(
+    yatt: Yatt, files: Path, tmp_path: Path, peer: str, limit: int | None
+) -> None:
+    make_folder(tmp_path / "model", positions=POSITIONS_OF_SMALL)
+    if peer.startswith("trl"):
+        keys = {"max_length": limit, "max_steps": 2, "per_device_train_batch_size": 2}
+    else:
+        keys = {"data.max_len": limit, "train.batch_size": 2}
+    config = tmp_path / "m.json"
+    config.write_text(json.dumps(keys))
+    options = ("--peer", peer, "--processes", "1", "--here", "--data", str(files / "pairs.jsonl"))
+    answer = yatt("init", str(tmp_path), "--from", str(config), *options, "--model", str(tmp_path / "model"))
+    assert answer.code == 0, answer.err
+    checked = yatt("check", str(tmp_path / "m.yaml"))
+    assert checked.code == 0, checked.err
+
+
+def test_a_value_that_a_spec_refuses_is_that_of_the_peers_file(yatt: Yatt, files: Path, tmp_path: Path) -> None:
+    config = tmp_path / "m.yaml"
+    config.write_text("max_steps: 2\nbeta: 0.1\nlearning_rate: 1.0e-6\nadam_beta1: 1.5\nadam_epsilon: 0\n")
+    words = ("--from", str(config), "--peer", "trl-dpo", "--model", str(files / "model"), "--processes", "1")
+    new = tmp_path / "new" / "deep"
+    answer = yatt("init", str(new), *words, "--data", str(files / "pairs.jsonl"))
+    assert answer.code == 2
+    assert f"{config}, line 4: adam_beta1 = 1.5: trainer.optimizer.betas.0: " in answer.err
+    assert f"{config}, line 5: adam_epsilon = 0: trainer.optimizer.epsilon: " in answer.err
+    assert str(new) not in answer.err and not new.parent.exists()
+
+
+def test_a_folder_made_for_a_spec_that_is_not_valid_is_left_out(yatt: Yatt, files: Path, tmp_path: Path) -> None:
+    own = ("--reward", f"{tmp_path}/none.py:score", "--model", str(files / "model"))
+    data = ("--data", str(files / "sums.jsonl"))
+    (tmp_path / "there").mkdir()
+    for words in (("--from", str(EXAMPLES / "verl-grpo.sh"), *data), data):
+        for folder in ("there", "new/deep"):
+            answer = yatt("init", str(tmp_path / folder), *words, *own)
+            assert (answer.code, "none.py" in answer.err) == (2, True), answer.err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
 def test_nothing_is_replaced(yatt: Yatt, files: Path, tmp_path: Path) -> None:

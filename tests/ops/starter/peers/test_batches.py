@@ -117,7 +117,7 @@ def test_what_the_file_does_not_say_is_asked_for() -> None:
     with pytest.raises(ConfigurationError, match="give it with --processes, such as --processes 1"):
         of_keys("trl-dpo", {}, processes=None)
     unknown = options().__class__.__dataclass_fields__["count_rows"].default
-    with pytest.raises(ConfigurationError, match=r"num_train_epochs \(3\.0, the default of TRL 1\.16\.0\).*--rows"):
+    with pytest.raises(ConfigurationError, match=r"num_train_epochs = 3\.0, the default of TRL 1\.16\.0:.*--rows"):
         of_keys("trl-dpo", {}, count_rows=unknown)
     with pytest.raises(ConfigurationError, match=r"actor_rollout_ref\.model\.path.*--model|path is missing.*--model"):
         of_keys("verl-ppo", {"actor_rollout_ref.model.path": None}, model=None)
@@ -128,3 +128,41 @@ def test_what_the_file_does_not_say_is_asked_for() -> None:
 def test_a_last_smaller_batch_that_trl_drops_is_not_counted() -> None:
     keys = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "dataloader_drop_last": True}
     assert at(of_keys("trl-sft", keys, processes=4), "iterations") == 2 * (ROWS // 16)
+
+
+VERL = [("verl-ppo", f"{ACTOR}.optim", 30), ("verl-sft", "optim", 4)]
+STEPS, PASSES = "trainer.total_training_steps", "trainer.total_epochs"
+
+
+@pytest.mark.parametrize(("program", "prefix", "passes"), VERL)
+def test_verl_ends_after_its_passes_or_its_steps_whichever_are_fewer(program: str, prefix: str, passes: int) -> None:
+    keys = {"data.train_batch_size": 1024, f"{prefix}.lr_scheduler_type": "cosine", STEPS: 2_000}
+    shorter = of_keys(program, {**keys, f"{prefix}.lr_warmup_steps_ratio": 0.05, PASSES: 2})
+    assert at(shorter, "iterations") == 2 * (ROWS // 1024)
+    assert at(shorter, "trainer.schedule") == {"kind": "cosine", "lr_warmup_iterations": 100}
+    assert {STEPS, f"{prefix}.lr_scheduler_type"} <= keys_in(shorter, List.DIFFERENT)
+    assert PASSES in keys_in(shorter, List.TAKEN)
+    by_default = of_keys(program, keys)
+    assert at(by_default, "iterations") == passes * (ROWS // 1024)
+    assert PASSES in {verdict.key for verdict in by_default.defaults}
+    longer = of_keys(program, {**keys, STEPS: 20, PASSES: 3})
+    assert at(longer, "iterations") == 20
+    assert {STEPS, PASSES, f"{prefix}.lr_scheduler_type"} <= keys_in(longer, List.TAKEN)
+    constant = of_keys(program, {**keys, PASSES: 1, f"{prefix}.lr_scheduler_type": "constant"})
+    assert f"{prefix}.lr_scheduler_type" in keys_in(constant, List.TAKEN)
+
+
+def test_megatrons_schedule_of_a_run_that_ends_early_is_said() -> None:
+    keys = {f"{ACTOR}.strategy": "megatron", f"{ACTOR}.optim.lr_decay_style": "linear", STEPS: 2_000, PASSES: 1}
+    assert f"{ACTOR}.optim.lr_decay_style" in keys_in(of_keys("verl-ppo", keys), List.DIFFERENT)
+
+
+@pytest.mark.parametrize(("program", "passes"), [("verl-ppo", 30), ("verl-sft", 4)])
+def test_passes_that_may_end_a_run_of_verl_are_said_where_rows_are_not_counted(program: str, passes: int) -> None:
+    unknown = of_keys(program, {STEPS: 20, PASSES: 1}, count_rows=lambda sources: None)
+    assert at(unknown, "iterations") == 20
+    (said,) = (verdict for verdict in unknown.lists[List.DIFFERENT] if verdict.key == PASSES)
+    assert "if 1 pass over the rows, whose number is not known here, has less than 20 iterations" in said.why
+    by_default = of_keys(program, {STEPS: 20}, count_rows=lambda sources: None)
+    (said,) = (verdict for verdict in by_default.defaults if verdict.key == PASSES)
+    assert f"if {passes} passes over the rows" in said.why

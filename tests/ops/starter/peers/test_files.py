@@ -18,6 +18,8 @@ from tests.ops.starter.peers.reading import at, options
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.model import HubModel
 
+VERL = "python -m verl.trainer.main_ppo"
+
 
 def read(folder: Path, name: str, text: str, peer: str | None = None) -> tuple[str, dict[str, Any], int | None]:
     """Returns the program, the keys and the number of processes of a file."""
@@ -139,12 +141,26 @@ def test_nested_yaml_has_the_lines_of_its_keys(tmp_path: Path) -> None:
         ("a.sh", "trl kto --seed 1\n", "line 1: trl kto is not read; yatt init reads"),
         ("a.sh", "trl sft seed\n", "line 1: 'seed' is no argument; expected --KEY VALUE"),
         ("a.sh", "python -m verl.trainer.main_ppo seed\n", "line 1: 'seed' is no override; expected KEY=VALUE"),
-        ("a.sh", "trl sft --seed 1 \\\n --seed 2\n", "line 2: seed was already given on line 1, as seed"),
+        ("a.sh", "trl sft --seed 1 \\\n --seed 2\n", "line 2: seed was already given on line 1; keep"),
         (
             "a.sh",
             "python -m openrlhf.cli.train_sft --pretrain a \\\n --model.model_name_or_path b\n",
             "line 2: .* on line 1, as pretrain",
         ),
+        ("a.sh", "trl sft --seed 1 --seed 2\n", "line 1: seed is given twice; keep one of them"),
+        (
+            "a.sh",
+            f"{VERL} ~trainer.device \\\n trainer.device=cpu\n",
+            "line 2: trainer.device .* on line 1, as ~trainer.device",
+        ),
+        (
+            "a.sh",
+            f"{VERL} \\\n a.b=[1,{{a}}]\n",
+            "line 2: a.b: .* as Hydra reads it: expected a key with a colon .* character 6",
+        ),
+        ("a.sh", f"{VERL} a.b=[1,[2]\n", "line 1: a.b: .* expected a comma or ]"),
+        ("a.sh", f"{VERL} a.b=[1,]\n", "line 1: a.b: .* expected a value at its character 4"),
+        ("a.sh", f"{VERL} a.b=[1]x\n", "line 1: a.b: .* expected nothing behind its end"),
         ("a.sh", "trl sft 'a\n", "line 1: the quotation does not end"),
         ("a.sh", "A=(1\n", "line 1: the array does not end"),
         ("a.sh", "cat <<EOF\na\n", "the here-document does not end; expected a line EOF"),
@@ -257,7 +273,7 @@ def test_hyphens_and_negations_are_those_of_the_program(tmp_path: Path) -> None:
     assert at(translation, "data.prompts_per_iteration") == 8
     keys = read(tmp_path, "b.sh", "python -m openrlhf.cli.train_ppo_ray --no_advantage_std_norm")[1]
     assert keys == {"no_advantage_std_norm": True}
-    with pytest.raises(ConfigurationError, match="max-steps was already given on line 1, as max_steps"):
+    with pytest.raises(ConfigurationError, match="line 1: max-steps is given twice, as max_steps as well; keep one"):
         read(tmp_path, "c.sh", "trl sft --max_steps 1 --max-steps 2")
 
 

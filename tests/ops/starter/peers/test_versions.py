@@ -8,6 +8,7 @@ import pytest
 
 from ops.starter.peers.entries import List
 from tests.ops.starter.peers.reading import at, keys_in, of_keys
+from yatt_core.errors import ConfigurationError
 
 ACTOR = "actor_rollout_ref.actor"
 GRPO = {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 8}
@@ -131,3 +132,22 @@ def test_held_out_tasks_are_answered_as_openrlhf_says() -> None:
 
 def test_a_key_that_says_nothing_has_its_counterpart() -> None:
     assert keys_in(of_keys("trl-grpo", {"delta": None, "min_p": None}), List.TAKEN) == {"delta", "min_p"}
+
+
+@pytest.mark.parametrize("program", ["openrlhf-ppo", "openrlhf-sft", "openrlhf-dpo", "openrlhf-rm"])
+def test_the_precision_of_openrlhf_is_taken_under_each_of_its_names(program: str) -> None:
+    for key, value in (("bf16", True), ("param_dtype", "bf16"), ("ds.param_dtype", "bf16")):
+        (said,) = of_keys(program, {key: value}).lists[List.TAKEN]
+        assert (said.key, said.to) == (key, {"trainer.engine.dtype": "bfloat16"})
+    with pytest.raises(ConfigurationError, match="line 1: bf16 = False: YATT computes in bfloat16 or float32"):
+        of_keys(program, {"bf16": False})
+
+
+def test_a_run_of_verl_that_only_validates_is_refused() -> None:
+    only, first = "trainer.val_only", "trainer.val_before_train"
+    with pytest.raises(
+        ConfigurationError, match=r"line 1: trainer\.val_only = True: .*`yatt evaluate RUN --model FOLDER`"
+    ):
+        of_keys("verl-ppo", {only: True})
+    assert only in keys_in(of_keys("verl-ppo", {only: False}), List.TAKEN)
+    assert only in keys_in(of_keys("verl-ppo", {only: True, first: False}), List.TAKEN)  # verl trains then
