@@ -272,5 +272,7 @@ def _bytes_below(folder: Path) -> int:
         for name in names:
             with suppress(FileNotFoundError):
                 found = (Path(base) / name).stat()
-                total += min(found.st_size, found.st_blocks * BLOCK_BYTES)  # the Hub's client may make a file long at once
+                total += min(
+                    found.st_size, found.st_blocks * BLOCK_BYTES
+                )  # the Hub's client may make a file long at once
     return total
