@@ -15,6 +15,7 @@ from ops.starter.peers.reasons import OFF, OWN_REWARD, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
 from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
 from ops.starter.peers.verl_learning import ACTOR, optimizer, schedule
+from yatt_core.counting import many
 
 TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
 
@@ -191,9 +192,7 @@ def _batches(draft: Draft) -> None:
     key = f"{ACTOR}.ppo_mini_batch_size"
     draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts})
     count = draft.quotient(prompts, draft.number(key, 1), "data.train_batch_size by ppo_mini_batch_size", key)
-    draft.takes(
-        key, {"algorithm.mini_batches": count}, f"{common.many(count, 'optimizer step')} on {draft[key]} prompts each"
-    )
+    draft.takes(key, {"algorithm.mini_batches": count}, f"{many(count, 'optimizer step')} on {draft[key]} prompts each")
     draft.takes(f"{ACTOR}.ppo_epochs", {"algorithm.epochs": draft.number(f"{ACTOR}.ppo_epochs", 1)})
     if draft.given(f"{ACTOR}.shuffle"):
         draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")
@@ -209,7 +208,7 @@ def _length(draft: Draft, options: Options) -> None:
     else:
         key = "trainer.total_epochs"
         total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
-        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
+        draft.takes(key, {"iterations": total}, f"{many(draft[key], 'pass')} over the rows")
     schedule(draft, f"{ACTOR}.optim", total)
 
 

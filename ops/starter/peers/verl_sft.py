@@ -12,6 +12,7 @@ from ops.starter.peers.places import Options, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
 from ops.starter.peers.verl import rows_read, used_rows
 from ops.starter.peers.verl_learning import optimizer, schedule
+from yatt_core.counting import many
 
 ROWS = {
     "data.messages_key": "prompt_field",
@@ -107,7 +108,7 @@ def _length(draft: Draft, options: Options) -> None:
     else:
         key = "trainer.total_epochs"
         total = common.epochs(draft.number(key, 1), used_rows(draft, key, options), draft["data.train_batch_size"])
-        draft.takes(key, {"iterations": total}, f"{common.many(draft[key], 'pass')} over the rows")
+        draft.takes(key, {"iterations": total}, f"{many(draft[key], 'pass')} over the rows")
     schedule(draft, "optim", total)
 
 
@@ -116,7 +117,7 @@ def _engine(draft: Draft) -> None:
     draft.write("trainer.engine.kind", "fsdp2")
     draft.write("trainer.engine.ranks", devices)
     for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
-        draft.takes(key, {"trainer.engine.ranks": devices}, common.many(devices, "device"))
+        draft.takes(key, {"trainer.engine.ranks": devices}, many(devices, "device"))
     draft.takes("engine.dtype", {"trainer.engine.dtype": draft["engine.dtype"]})
     checkpointing = "model.enable_gradient_checkpointing"
     draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})

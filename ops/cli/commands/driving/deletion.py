@@ -17,6 +17,7 @@ from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import agreed, line_of_text, named
 from ops.presentation.output import message, write, write_json
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ def delete(
         rows = [ledger.runs.find(name) for name in ordered]
     for row in rows:
         held = size(folder_bytes(place.run_folder(row.id)))
-        begun = f"{row.iteration} of {row.target_iterations} iterations" if row.iteration >= 0 else "never began"
+        begun = (
+            f"{row.iteration} of {many(row.target_iterations, 'iteration')}" if row.iteration >= 0 else "never began"
+        )
         message(f"{row.id}: {row.state}, {begun}, {held}")
     remains = [name for name in names if name not in present]
     question = f"delete {', '.join(names)} for good?"
@@ -171,9 +174,8 @@ def archive(
                 each = archive_run(place, ledger, name, person, reason)
                 done.append(each)
                 if output is Output.TEXT:
-                    what = (
-                        f"{len(each.checkpoints)} checkpoints and the experience of {len(each.experience)} iterations"
-                    )
+                    checkpoints = many(len(each.checkpoints), "checkpoint")
+                    what = f"{checkpoints} and the experience of {many(len(each.experience), 'iteration')}"
                     write(f"{each.run} is archived: {what} deleted, {size(each.freed)} less")
         finally:  # what was deleted is said although a later run is refused
             if output is Output.JSON and done:

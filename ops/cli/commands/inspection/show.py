@@ -17,6 +17,7 @@ from ops.presentation.measure_words import newest_first
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.time_accounts import time_facts, write_time
 from ops.presentation.words import duration, place, size, wait_text
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -207,7 +208,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("metrics digest", facts["metrics_digest"]),
         ("driver traffic", "-" if traffic is None else f"{traffic:.0f} bytes per sample"),
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
-        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows waiting to be sent"),
+        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {many(facts['outbox_pending'], 'row')} waiting to be sent"),
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
