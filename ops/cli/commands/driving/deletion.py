@@ -53,8 +53,9 @@ def rm(
 ) -> None:
     """Delete runs that never began: their rows, folders, objects and MLflow runs.
 
-    A run has begun once it has committed an iteration or published a checkpoint; it is never deleted. `yatt runs --deleted`
-    shows who deleted which run, when and why. If something cannot be removed yet, repeat the command.
+    A run has begun once it has committed an iteration or published a checkpoint; it is never deleted. In MLflow, runs are marked
+    as deleted; `mlflow gc` removes them for good. `yatt runs --deleted` shows who deleted which run, when and why. If something
+    cannot be removed yet, repeat the command.
     """
     from flows.run.deletion import require_deletable
     from flows.run.home import Home
@@ -83,8 +84,9 @@ def delete(
     """Delete runs for good, whether they have begun or not: their results, checkpoints, samples, metrics and MLflow runs.
 
     A run that is driven, or that something else depends on, is refused: forks, a sweep or soup, a pipeline under way, the queue,
-    a spec that names its files. Runs that depend on each other are deleted in one command. The ledger keeps a record with their
-    specs and audit chains (`yatt runs --deleted`), but not what they cost. `yatt archive` keeps the results.
+    a spec that names its files. Runs that depend on each other are deleted in one command. In MLflow, runs are marked as
+    deleted; `mlflow gc` removes them for good. The ledger keeps a record with their specs and audit chains
+    (`yatt runs --deleted`), but not what they cost. `yatt archive` keeps the results.
     """
     from flows.disposal.dependents import in_order
     from flows.disposal.usage import folder_bytes
