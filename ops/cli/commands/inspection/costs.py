@@ -66,7 +66,7 @@ def costs(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN...]",
+            metavar="RUN",
             help="Ids of runs, unique prefixes, or `latest`. Default: all.",
             autocompletion=complete_run,
         ),
