@@ -73,7 +73,7 @@ def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) ->
     """
     count = options.processes
     each, steps = draft["per_device_train_batch_size"], draft["gradient_accumulation_steps"]
-    why = f"{each} x {steps} x {many(count, 'process')}: {what}"
+    why = f"{each} x {steps} x {many(count or 1, 'process')}: {what}"
     draft.takes("num_processes", {}, many(count or 1, "process"))
     draft.takes("per_device_train_batch_size", to, why)
     draft.takes("gradient_accumulation_steps", {}, why)

@@ -54,7 +54,7 @@ NEVER = ("reward/mean", "entropy", "kl", "length/response_mean")
 
 def learnt(home: Home, folder: Path, kind: str) -> str:
     """Creates a run that has committed iterations 0 to 2 with the metrics of its objective."""
-    run = seed_run(home, committed=-1, spec=preferred_spec(folder, KINDS[kind], rows=60), ends=False)
+    run: str = seed_run(home, committed=-1, spec=preferred_spec(folder, KINDS[kind], rows=60), ends=False)
     training = STEPS | MEASURED[kind]
     held_out = {"evaluation/loss": 3.0} | {key.replace("preference", "evaluation"): 0.25 for key in MEASURED[kind]}
     held_out |= BOUNDS if MEASURED[kind] else {}
