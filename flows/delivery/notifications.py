@@ -19,6 +19,7 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.outbox import NOTIFICATION, PEOPLE, ClaimedRow, OutboxEntry
 from flows.run.protocols import Notice, Notifier
+from yatt_core.counting import many
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
 from yatt_core.spec.sections.guards import NotifySpec
@@ -72,7 +73,7 @@ def message_of(run: str, notices: Sequence[Notice]) -> Message:
     shown = notices[-LONGEST_LIST:]
     lines = [_line(notice) for notice in shown]
     if len(notices) > len(shown):
-        lines.insert(0, f"{len(notices) - len(shown)} earlier ones omitted; see `yatt alarms {run}`")
+        lines.insert(0, f"{many(len(notices) - len(shown), 'earlier one')} omitted; see `yatt alarms {run}`")
     title = f"YATT: {run}, {len(notices)} new" if len(notices) > 1 else f"YATT: {run}"
     return Message(title, "\n".join(lines))
 

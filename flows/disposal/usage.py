@@ -73,15 +73,16 @@ class DiskUsage:
     total: int
 
 
-def disk_usage(home: Home, runs: Collection[str]) -> DiskUsage:
+def disk_usage(home: Home, runs: Collection[str], only: Collection[str] | None = None) -> DiskUsage:
     """Returns the bytes on this disk.
 
     runs: the ids of all runs of the ledger.
+    only: those of them that are counted, each also if it has no folder, and nothing else of the home; None: everything.
     """
     own, unknown, rest = list[Usage](), list[Usage](), Usage("home")
     seen: set[tuple[int, int]] = set()
     total = 0
-    for entry in sorted(home.folder.iterdir()) if home.folder.is_dir() else []:
+    for entry in _entries(home, only):
         usage = Usage(entry.name)
         is_run = entry.name in runs
         is_unknown = not is_run and entry.is_dir() and (entry / "spec.yaml").is_file()
@@ -101,6 +102,12 @@ def disk_usage(home: Home, runs: Collection[str]) -> DiskUsage:
         elif is_unknown:
             unknown.append(usage)
     return DiskUsage(_largest_first(own), _largest_first(unknown), rest, total)
+
+
+def _entries(home: Home, only: Collection[str] | None) -> list[Path]:
+    if only is not None:
+        return [home.run_folder(run) for run in sorted(only)]
+    return sorted(home.folder.iterdir()) if home.folder.is_dir() else []
 
 
 def folder_bytes(folder: Path) -> int:

@@ -25,6 +25,7 @@ from flows.placement.seats import SEATS, identity_of, last_seats
 from flows.prefect_io.secret_blocks import blocks_of
 from yatt_core.cluster.devices import Device, inventory, measured_gpus
 from yatt_core.cluster.nodes import A_NODE
+from yatt_core.counting import many
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards, without_card
@@ -163,7 +164,7 @@ class ActorsStart:
         self._check_inputs(self._inputs)
         if self._inputs.over_long:
             context.observer.warned(
-                f"{self._inputs.over_long} prompts are longer than data.max_prompt_tokens "
+                f"{many(self._inputs.over_long, 'prompt', 'are longer', 'is longer')} than data.max_prompt_tokens "
                 f"(data.over_long: {context.spec.data.over_long})"
             )
         for line in self._inputs.left_out:
@@ -241,7 +242,7 @@ class ActorsStart:
         fence, count = self._context.fence, sum(by_node.values())
         body = {"count": count, "nodes": dict(by_node)}
         self._context.ledger.events.append(fence.run, CONTROLLERS, body, fence)
-        self._context.observer.stage(f"{count} controllers on {len(by_node)} nodes")
+        self._context.observer.stage(f"{many(count, 'controller')} on {many(len(by_node), 'node')}")
 
     def _book_seats(self) -> Mapping[str, int]:
         """Records where the actors are whenever that has changed since the run's last record.

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import available_timezones
 
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
 FIELDS = {"minute": "0-59", "hour": "0-23", "day": "1-31", "month": "1-12", "weekday": "0-6 or mon-sun"}
@@ -120,7 +121,7 @@ def check_cron(cron: str, origin: str) -> None:
     """
     fields = cron.split()
     if len(fields) != len(FIELDS):
-        raise ConfigurationError(f"{origin}: {cron!r} has {len(fields)} fields; {CRON_HELP}")
+        raise ConfigurationError(f"{origin}: {cron!r} has {many(len(fields), 'field')}; {CRON_HELP}")
     for text, (name, known), (least, most) in zip(fields, FIELDS.items(), RANGES, strict=True):
         bases = [item.partition("/")[0] for item in text.split(",")]
         numbers = [int(part) for base in bases for part in re.findall(r"^\d{1,9}|(?<=-)\d{1,9}$", base, re.ASCII)]

@@ -21,6 +21,7 @@ from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries
 from flows.gates.asking import ask
 from flows.run.evaluations import evaluated_scores
+from yatt_core.counting import many
 from yatt_core.evaluation.paired import PairedComparison, compare, scored_by_both
 from yatt_core.gates.due import PROMOTION, DueGate
 from yatt_core.spec import RunSpec
@@ -87,7 +88,7 @@ def _record(
     beats = found.is_better(rule.level)
     said = (
         f"iteration {row.iteration} {'beats' if beats else 'does not beat'} {rival.name}: {found.difference:+.3f} over "
-        f"{found.tasks} tasks ({found.wins} won, {found.losses} lost), p = {found.p_value:.3g}, level {rule.level:g}"
+        f"{many(found.tasks, 'task')} ({found.wins} won, {found.losses} lost), p = {found.p_value:.3g}, level {rule.level:g}"
     )
     evidence = {"against": rival.key._asdict(), "level": rule.level, **asdict(found)}
     if beats:

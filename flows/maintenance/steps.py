@@ -30,6 +30,7 @@ from flows.run.home import Home
 from flows.run.lease import LeaseKeeper, give_back, take_lease
 from flows.run.protocols import MetricsReader, Tracker
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
+from yatt_core.counting import many
 from yatt_core.errors import YattError
 from yatt_core.keys import CHECKPOINTS
 
@@ -146,7 +147,7 @@ def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
             found.append(f"{run}: {said.check}: {said.place}: expected {said.expected}, found {said.found}")
     if found:
         raise Finding("; ".join(found))
-    return f"{len(runs)} runs are sound"
+    return many(len(runs), "run", "are sound", "is sound")
 
 
 def _record(ledger: Ledger, report: AuditReport) -> None:
@@ -161,7 +162,7 @@ def back_up(home: Home, ledger: Ledger, folder: BackupFolder, keep: int, files: 
     """Makes a backup and deletes the oldest ones. Raises `Finding` if the home lacks something."""
     made = create_backup(home, ledger, folder, files)
     pruned = prune_backups(folder, keep)
-    done = f"{made.id} in {folder.folder}, {made.added} new bytes; {len(pruned.deleted)} older ones deleted"
+    done = f"{made.id} in {folder.folder}, {many(made.added, 'new byte')}; {many(len(pruned.deleted), 'older one')} deleted"
     if made.manifest.lacking:
         raise Finding(f"{done}; not in the backup: {'; '.join(made.manifest.lacking.values())}")
     return done

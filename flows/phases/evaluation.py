@@ -11,6 +11,7 @@ import logging
 from db.write.records import ChoiceRow
 from flows.driver.session import DriverSession
 from flows.phases.finishing import Finish
+from yatt_core.counting import many
 from yatt_core.protocols.receipts import EvaluateReceipt
 
 log = logging.getLogger("yatt_core.flow")
@@ -30,7 +31,8 @@ def answer_held_out(session: DriverSession, iteration: int) -> EvaluateReceipt:
     if len(receipt.rows) < total:
         body = {"rows": list(receipt.rows), "of": total}
         context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, EVALUATED, body))
-        said = f"iteration {iteration}: the time of its evaluation is over; {len(receipt.rows)} of {total} tasks are answered"
+        answered = many(total, "task", "are answered", "is answered")
+        said = f"iteration {iteration}: the time of its evaluation is over; {len(receipt.rows)} of {answered}"
         log.warning("%s", said)
         context.observer.warned(said)
     return receipt

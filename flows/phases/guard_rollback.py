@@ -16,6 +16,7 @@ from flows.driver.guards import BY_GUARD
 from flows.driver.session import DriverSession
 from flows.phases.failure_policy import CURSOR, Paused
 from flows.run.control_state import ControlState
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 from yatt_core.guards.findings import Alarm, Finding
 
@@ -69,7 +70,7 @@ def _target(session: DriverSession, asked: AlarmRow) -> int:
         if row.parent_iteration == at and row.reason.startswith(BY_GUARD)
     ]
     if len(before) >= context.spec.guards.rollback_limit:
-        raise Paused(f"{len(before)} rollbacks to iteration {at} did not help")
+        raise Paused(f"{many(len(before), 'rollback')} to iteration {at} did not help")
     session.checkpoints.wait()
     restorable = RestorePoints(context.ledger, context.folder, context.run, context.branch)
     try:

@@ -21,6 +21,7 @@ from flows.phases.batches import batch_task, committed_batch, prepared_columns
 from flows.phases.experience import is_gathered
 from flows.phases.failure_policy import CURSOR, is_skipped, obey_rollback
 from flows.run.control_state import ControlState, Recovered
+from yatt_core.counting import many
 from yatt_core.engine_environments import VLLM
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
 from yatt_core.keys import WorkKey
@@ -170,7 +171,7 @@ def restore_newest(session: DriverSession, iteration: int) -> int:
         else:
             return row.iteration
     raise InfrastructureError(
-        f"run {session.context.run}: none of its {len(rows)} checkpoints can be loaded; see `yatt logs`"
+        f"run {session.context.run}: none of its {many(len(rows), 'checkpoint')} can be loaded; see `yatt logs`"
     )
 
 
@@ -217,7 +218,7 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
     said = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in differences.items())
     if replayed and context.spec.exact and not context.accept_drift:
         raise DriftError(
-            f"run {context.run}: {replayed} updates must be replayed, but the environment has changed ({said}). "
+            f"run {context.run}: {many(replayed, 'update')} must be replayed, but the environment has changed ({said}). "
             f"Restore it, or accept that the last bits may differ: `yatt resume {context.run} --accept-drift`"
         )
     context.observer.warned(f"the environment has changed: {said}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from db.write.records import ChoiceRow, WaveRow
 from flows.driver.context import RunContext
+from yatt_core.counting import many
 from yatt_core.experience.dynamic_sampling import Sampling, WaveGroups, WaveOutcome, WavePlan, shortfall
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import GroupFacts
@@ -78,7 +79,8 @@ def record_cut(
     log.info("wave %d of iteration %d: cut %d prompts", number, iteration, len(ordinals))
     if late:
         context.observer.warned(
-            f"iteration {iteration}: its time is over, and it goes on without {len(ordinals)} of {wave.plan.prompts} prompts"
+            f"iteration {iteration}: its time is over, and it goes on without {len(ordinals)} of "
+            f"{many(wave.plan.prompts, 'prompt')}"
         )
 
 

@@ -123,7 +123,7 @@ def time_report(run: str, accounts: Accounts) -> str:
     lines += ["", "| phase | bucket | seconds |", "|---|---|---|"]
     for bucket, phases in accounts.phases.items():
         lines += [f"| {phase} | {bucket} | {seconds:.1f} |" for phase, seconds in sorted(phases.items())]
-    lines += ["", f"{len(accounts.crashes)} crashes and failed attempts", ""]
+    lines += ["", f"crashes and failed attempts: {len(accounts.crashes)}", ""]
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from yatt_core.code_revision import code_revision
+from yatt_core.counting import many
 from yatt_core.spec import RunSpec
 
 
@@ -36,7 +37,7 @@ def note_of(run: str, spec: RunSpec, links: Mapping[str, str] | None = None) -> 
     rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.samples_responses else ""
     engines = f"{rollout}training on {spec.trainer.engine.kind}"
     lines = [
-        f"**{run}** is a run of YATT: {algorithm} over {spec.iterations} iterations, {engines}.",
+        f"**{run}** is a run of YATT: {algorithm} over {many(spec.iterations, 'iteration')}, {engines}.",
         "",
         *(f"- [{title}]({address})" for title, address in sorted((links or {}).items())),
         f"- state and phases: `yatt show {run}`",

@@ -23,6 +23,7 @@ from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey,
 from flows.soups.record import SOUP, SoupRecord
 from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
 from yatt_core.code_files import fetch_code
+from yatt_core.counting import many
 from yatt_core.digests import ordered_weights_digest
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
@@ -100,7 +101,7 @@ class SoupRunner:
     def _measure(self, step: Measure) -> None:
         record = self._record
         stage, beta = step.points[0].stage, step.points[0].beta
-        self._tell(f"{record.name}: measuring {len(step.points)} merged models ({stage}, beta {beta:g})")
+        self._tell(f"{record.name}: measuring {many(len(step.points), 'merged model')} ({stage}, beta {beta:g})")
         runs = record.members()
         places = [*((runs[member], step.iteration) for member in record.plan.members(beta)), (record.name, 0)]
         with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}") as fence:

@@ -24,6 +24,7 @@ from ops.dashboard.texts import GivenReason, PhaseName, Reason
 from ops.presentation.words import size
 from ops.queries import checkpoints
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
@@ -179,9 +180,8 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
     served.drivers.require_idle(served.ledger, run_id)
     done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason), by)
-    detail = (
-        f"branch {done.branch} begins after iteration {done.iteration}; {done.superseded} iterations are superseded"
-    )
+    superseded = many(done.superseded, "iteration", "are superseded", "is superseded")
+    detail = f"branch {done.branch} begins after iteration {done.iteration}; {superseded}"
     return _done(served, "rollback", by, run_id, detail)
 
 
@@ -217,7 +217,8 @@ def archive(served: Served, by: Administering, run_id: RunId, asked: Asked) -> D
     """Deletes what a run that has ended no longer needs: older checkpoints, experience, its own Prefect database."""
     find_line(served.ledger, run_id)
     done = archive_run(served.home, served.ledger, run_id, by, asked.reason)
-    what = f"{len(done.checkpoints)} checkpoints and the experience of {len(done.experience)} iterations deleted"
+    checkpoints = many(len(done.checkpoints), "checkpoint")
+    what = f"{checkpoints} and the experience of {many(len(done.experience), 'iteration')} deleted"
     return _done(served, "archive", by, run_id, f"{what}, {size(done.freed)} less")
 
 

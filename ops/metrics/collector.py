@@ -21,12 +21,13 @@ from db.ledger import Ledger
 from db.write.queueing import RUNNING, WAITING
 from db.write.runs import STATES
 from flows.billing.held_time import total_charges
+from flows.reports.measures import BY_KIND, SAMPLED_PAIRS
 from ops.metrics import names
 from ops.metrics.names import MetricName
 from ops.queries.accounts import accounts
 from ops.queries.costs import run_charges
 from ops.queries.forecast import run_forecast
-from ops.queries.run import HEALTH, THROUGHPUT
+from ops.queries.run import THROUGHPUT
 from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list
 
 RUNS = 200
@@ -35,6 +36,7 @@ OPEN_APPROVALS = 1000
 """Maximum number of open approvals that are counted."""
 ACCOUNTED = 20
 """Maximum number of driven runs with time accounts and forecasts, which require reading their newest attempts."""
+HEALTH = dict.fromkeys(key for each in (*BY_KIND.values(), SAMPLED_PAIRS) for key in each.health)
 LEARNING = (*HEALTH, *THROUGHPUT)
 
 

@@ -19,6 +19,7 @@ from ops.preflight.home_folder import check_folder, existing_parent, ledger_file
 from ops.preflight.library_trial import try_libraries
 from ops.preflight.verdicts import Check, Verdict
 from ops.presentation.words import moment, size
+from yatt_core.counting import many
 from yatt_core.engine_environments import ENGINES, VLLM, find_environment
 from yatt_core.errors import ConfigurationError
 
@@ -174,7 +175,7 @@ def look_at_ledger(home: Home) -> Iterator[Check]:
     except LedgerError as error:
         yield Check("ledger", Verdict.FAIL, redact(str(error)), "check the address in $YATT_LEDGER and the database")
     else:
-        yield Check("ledger", Verdict.OK, f"{address}, {runs} runs")
+        yield Check("ledger", Verdict.OK, f"{address}, {many(runs, 'run')}")
 
 
 def look_at_maintenance(home: Home) -> Iterator[Check]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ops.presentation.page import LEFT, WIDTH, page, picture, scale_of, table, text
 from ops.presentation.placement_words import roles_text
 from ops.presentation.png import new_figure, write_figure
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from flows.placement.replay import ComparedDecision, Comparison
@@ -67,8 +68,8 @@ def summary_of(comparison: Comparison) -> str:
     if comparison.ratio is None:
         return "No iteration has recorded work."
     return (
-        f"Simulated collect over {comparison.iterations} iterations: {comparison.other_s:.1f} s, {comparison.ratio:.3f} of "
-        f"the {comparison.recorded_s:.1f} s of the recorded decisions; measured: {comparison.collect_s:.1f} s."
+        f"Simulated collect over {many(comparison.iterations, 'iteration')}: {comparison.other_s:.1f} s, {comparison.ratio:.3f} "
+        f"of the {comparison.recorded_s:.1f} s of the recorded decisions; measured: {comparison.collect_s:.1f} s."
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ops.presentation.page import LEFT, WIDTH, page, picture, scale_of, table, text
 from ops.presentation.placement_words import role_name
 from ops.presentation.png import new_figure, write_figure
+from yatt_core.counting import many
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def title_of(found: Gantt) -> str:
 def summary_of(found: Gantt) -> str:
     """Returns a sentence with the totals and an explanation of the bars."""
     return (
-        f"{found.collect_s:.2f} s of collect on {found.instances} instances, {found.idle_fraction:.1%} idle. "
+        f"{found.collect_s:.2f} s of collect on {many(found.instances, 'instance')}, {found.idle_fraction:.1%} idle. "
         "The filled part of a bar shows how much of its time in the role the instance was busy."
     )
 

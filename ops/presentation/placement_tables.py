@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ops.presentation.output import message, write, write_table
 from ops.presentation.placement_words import HOW, role_name, roles_text
 from ops.presentation.words import size
+from yatt_core.counting import many
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.planning.files import LOST_WITH_A_NODE
 
@@ -79,7 +80,7 @@ def write_disks(disks: Sequence[Disk]) -> None:
 def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
     for role, numbers in ((ROLLOUT, found.rolling), (JUDGE, found.judging)):
         if numbers:
-            yield role_name(role), f"{len(numbers)} instances from the start: {instance_list(numbers)}"
+            yield role_name(role), f"{many(len(numbers), 'instance')} from the start: {instance_list(numbers)}"
     yield "reason", found.reason
     if not found.seen and not found.lost:
         yield "based on", "no earlier iteration"
@@ -166,7 +167,8 @@ def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
     if differing:
         message(f"not as recorded: {instance_list(row.iteration for row in differing)}")
     else:
-        write(f"all {len(rows)} decisions are exactly as recorded")
+        decisions = f"all {len(rows)} decisions are" if len(rows) > 1 else "the decision is"
+        write(f"{decisions} exactly as recorded")
 
 
 def print_compared(comparison: Comparison) -> None:
@@ -191,8 +193,8 @@ def print_compared(comparison: Comparison) -> None:
         write("no iteration has both simulations, so there is nothing to compare")
     else:
         write(
-            f"{comparison.policy} over {comparison.iterations} iterations: {comparison.other_s:.1f} s of simulated collect, "
-            f"{comparison.ratio:.3f} of the {comparison.recorded_s:.1f} s that the recorded decisions take in the same "
+            f"{comparison.policy} over {many(comparison.iterations, 'iteration')}: {comparison.other_s:.1f} s of simulated "
+            f"collect, {comparison.ratio:.3f} of the {comparison.recorded_s:.1f} s that the recorded decisions take in the same "
             f"simulation; measured: {comparison.collect_s:.1f} s"
         )
     if comparison.differing:

@@ -27,7 +27,8 @@ LOGGED_SECONDS = 2.0
 """Minimum pause between two lines of logged progress."""
 WARNINGS_SHOWN = 3
 PACE_ITERATIONS = 20
-ACCURACY, REWARD, SPEED = "evaluation/accuracy", "reward/mean", "tokens_per_second"
+ACCURACY, LOSS = "evaluation/accuracy", "evaluation/loss"
+REWARD, SPEED = "reward/mean", "tokens_per_second"
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Picture:
 
     sft: returns True if the spec has supervised fine-tuning; called once the run has begun.
     accuracy: (iteration, held-out accuracy) of each evaluation.
+    loss: (iteration, held-out loss) of each evaluation without an accuracy, as of demonstrations.
     """
 
     run: str
@@ -47,6 +49,7 @@ class Picture:
     reward: float | None = None
     tokens_per_second: float | None = None
     accuracy: list[tuple[int, float]] = field(default_factory=list)
+    loss: list[tuple[int, float]] = field(default_factory=list)
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS_SHOWN))
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_ITERATIONS))
 
@@ -58,6 +61,8 @@ class Picture:
         self.tokens_per_second = summary.metrics.get(SPEED, self.tokens_per_second)
         if ACCURACY in summary.metrics:
             self.accuracy.append((summary.iteration, summary.metrics[ACCURACY]))
+        elif LOSS in summary.metrics:
+            self.loss.append((summary.iteration, summary.metrics[LOSS]))
         if summary.iteration > 0:
             self.seconds.append(summary.seconds)
 
@@ -68,17 +73,16 @@ class Picture:
             return None
         return (self.target - self.iteration) * sum(self.seconds) / len(self.seconds)
 
-    def _has_first(self) -> bool:
-        return len(self.accuracy) > 1 and self.accuracy[0][0] == 0
-
     def facts(self) -> list[str]:
         """Returns the figures as text, leaving out those not known yet."""
         words = []
         if self.reward is not None:
             words.append(f"reward {self.reward:.3f}")
-        if self.accuracy:
-            first = f" ({at_the_start(self.sft())} {self.accuracy[0][1]:.3f})" if self._has_first() else ""
-            words.append(f"accuracy {self.accuracy[-1][1]:.3f}{first}")
+        for name, points in (("accuracy", self.accuracy), ("held-out loss", self.loss)):
+            if points:
+                has_first = len(points) > 1 and points[0][0] == 0
+                first = f" ({at_the_start(self.sft())} {points[0][1]:.3f})" if has_first else ""
+                words.append(f"{name} {points[-1][1]:.3f}{first}")
         if self.tokens_per_second is not None:
             words.append(f"{self.tokens_per_second:,.0f} tokens/s")
         if self.remaining_seconds is not None and self.iteration < self.target:
@@ -112,7 +116,8 @@ class LineObserver:
     def committed(self, summary: IterationSummary) -> None:
         """Writes a progress line after an evaluation, or if the last line is ten seconds old."""
         self._picture.take(summary)
-        if ACCURACY in summary.metrics or self._now() - self._last_line >= LINE_SECONDS:
+        evaluated = not summary.metrics.keys().isdisjoint((ACCURACY, LOSS))
+        if evaluated or self._now() - self._last_line >= LINE_SECONDS:
             self._last_line = self._now()
             self._write("  ".join((f"iteration {summary.iteration}/{summary.target}", *self._picture.facts())))
 

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from flows.reports.learning_curve import write_learning_plot
+from flows.reports.learning_curve import can_draw, write_learning_plot
+from flows.reports.measures import told_of
 from flows.run.creation import current_spec
-from flows.run.results import ACCURACY
 from ops.presentation.advice import to_continue
+from ops.presentation.measure_words import change_line
 from ops.presentation.output import write
-from ops.presentation.words import at_the_start, duration, place
+from ops.presentation.words import duration, place
 from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from flows.run.home import Home
     from flows.run.results import RunResults
 
-REWARD = "reward/mean"
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -36,8 +36,8 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
     run, spec = ledger.runs.find(results.run), current_spec(ledger, results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     sft = spec.sft is not None
-    for line in improvements(ledger, results, sft):
-        write(f"  {line}")
+    for told in told_of(ledger, run.id):
+        write(f"  {change_line(told, sft)}")
     write(f"  {duration(results.seconds)}" + (f", of which SFT {duration(results.sft_seconds or 0.0)}" if sft else ""))
     write("files")
     folder = home.run_folder(run.id)
@@ -58,32 +58,11 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
 def _picture(ledger: Ledger, run: str, folder: Path) -> str:
     """Draws the learning curve and returns its file, or why there is none: a full disk must not hide why a run paused."""
     try:
-        return str(write_learning_plot(ledger, run, folder) or "none: matplotlib is not installed")
+        if not can_draw():
+            return "none: matplotlib is not installed"
+        return str(write_learning_plot(ledger, run, folder) or "none: nothing is measured yet")
     except InfrastructureError as error:
         return f"none: {error}"
-
-
-def improvements(ledger: Ledger, results: RunResults, sft: bool) -> list[str]:
-    """Returns lines on how accuracy and reward have changed since iteration 0.
-
-    sft: the spec has supervised fine-tuning.
-    """
-    lines = []
-    if results.accuracy is not None and results.accuracy_sft is not None:
-        now = f"{results.accuracy:.3f}{_interval(ledger, results.run)}"
-        lines.append(f"held-out accuracy {results.accuracy_sft:.3f} {at_the_start(sft)}, now {now}")
-    rewards = ledger.metrics.history(results.run, REWARD)
-    if rewards:
-        lines.append(
-            f"reward {rewards[0][1]:.3f} in iteration {rewards[0][0]}, {rewards[-1][1]:.3f} in iteration {rewards[-1][0]}"
-        )
-    return lines
-
-
-def _interval(ledger: Ledger, run: str) -> str:
-    """Returns the interval of the newest accuracy in brackets; empty if the run is older than intervals."""
-    low, high = (ledger.metrics.history(run, f"{ACCURACY}_{bound}") for bound in ("low", "high"))
-    return f" (95 % interval {low[-1][1]:.3f} to {high[-1][1]:.3f})" if low and high else ""
 
 
 def mlflow_command(home: Home) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ops.presentation.output import write, write_table
 from ops.presentation.words import duration
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -39,7 +40,7 @@ def write_time(facts: dict[str, Any]) -> None:
     if time["ettr"] is not None:
         write(f"  ETTR {time['ettr']:.3f}: productive time over all but idle time")
     if time["crashes"]:
-        title = f"cost of {len(time['crashes'])} crashes"
+        title = f"cost of {many(len(time['crashes']), 'crash')}"
         write_table(("phase", "crashes", "redone", "restart"), crash_rows(time["crashes"]), title)
     write(advice_line(facts["checkpoint_advice"]))
 
@@ -76,7 +77,7 @@ def advice_line(advice: dict[str, Any]) -> str:
     """Returns the advice as text, with the figures that it is based on."""
     if advice["every"] is None:
         return "checkpoints.every: no advice until an iteration has been committed and a checkpoint taken"
-    seen = f"{advice['failures']} failures lost the tensors, one every {duration(advice['seconds_between_failures'])}"
+    seen = f"{many(advice['failures'], 'failure')} lost the tensors, one every {duration(advice['seconds_between_failures'])}"
     if not advice["failures"]:
         seen = f"no failure lost the tensors; one every {duration(advice['seconds_between_failures'])} is assumed"
     figures = (

@@ -6,6 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from yatt_core.counting import many
+
 if TYPE_CHECKING:
     from db.write.waits import WaitRow
     from flows.run.waiting_file import WaitingFile
@@ -55,7 +57,7 @@ def place(iteration: int, target: int) -> str:
     return (
         f"iteration {iteration} of {target}"
         if iteration >= 0
-        else f"before its first commit, {target} iterations remaining"
+        else f"before its first commit, {many(target, 'iteration')} remaining"
     )
 
 

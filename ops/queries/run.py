@@ -18,6 +18,7 @@ from db.write.annotations import Note
 from db.write.waits import WaitRow
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
+from flows.reports.measures import measures_for
 from flows.schedule.window_record import window_parameters
 from ops.queries.accounts import accounts
 from ops.queries.forecast import RunForecast, run_forecast
@@ -25,19 +26,6 @@ from ops.queries.run_list import LOST, ListedRun, find_line
 
 SESSIONS, ALARMS = 20, 20
 """Maximum numbers of newest sessions and alarms shown."""
-HEALTH = (
-    "reward/mean",
-    "evaluation/accuracy",
-    "kl",
-    "entropy",
-    "length/response_mean",
-    "truncated_fraction",
-    "clip_fraction",
-    "ratio_max",
-    "grad_norm",
-    "train_rollout_logprob_diff_mean",
-)
-"""Metrics that show whether learning is healthy, in display order."""
 THROUGHPUT = ("tokens_per_second", "seconds/iteration")
 
 
@@ -143,7 +131,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         ),
         sessions=tuple(reversed(ledger.overview.sessions(run, SESSIONS))),
         windows=window_parameters(ledger, run),
-        health=tuple(key for key in HEALTH if key in metrics),
+        health=tuple(key for key in measures_for(revision.spec.get("objective")).health if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),
         note=ledger.annotations.note(run),
         tags=ledger.annotations.tags([run]).get(run, ()),

@@ -13,6 +13,7 @@ from db.ledger import Ledger
 from flows.soups.outcome import SoupFigures, hypervolume_ratio, measured_soups
 from flows.soups.plan import Choose, Drive, Measure, Step, Supervise
 from flows.soups.record import SOUP, SoupRecord
+from yatt_core.counting import many
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def _in_words(step: Step | None) -> str:
         case Supervise():
             return "make the supervised model"
         case Drive(members, until):
-            return f"train {len(members)} runs to iteration {until}"
+            return f"train {many(len(members), 'run')} to iteration {until}"
         case Measure(points, _):
-            return f"measure {len(points)} merged models ({points[0].stage}, beta {points[0].beta:g})"
+            return f"measure {many(len(points), 'merged model')} ({points[0].stage}, beta {points[0].beta:g})"
         case Choose():
             return "choose beta"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from db.write.alarms import ALARM, AlarmRow
+from flows.reports.measures import measures_of
 from ops.queries.run import OpenPhase
 from ops.queries.run_list import ListedRun, find_line
 from ops.queries.series import SeriesView, series
 
-REWARD, ACCURACY, SPEED = "reward/mean", "evaluation/accuracy", "tokens_per_second"
-CURVES = (REWARD, ACCURACY)
+SPEED = "tokens_per_second"
 BUCKETS = 60
 """Maximum number of points of a curve."""
 ALARMS = 3
@@ -29,7 +29,8 @@ class Watched:
     """A run in progress.
 
     under_way: the phases in progress.
-    metrics: newest values of `SHOWN`, and of the machine's `system/` metrics.
+    curves: those of the most telling metrics of the run's objective.
+    metrics: newest values of these, of `SHOWN`, and of the machine's `system/` metrics.
     roles: one letter per rollout instance, its first role in the newest iteration; empty before the first decision.
     alarms: the newest ones, newest first.
     sft: the spec has supervised fine-tuning.
@@ -51,13 +52,14 @@ def watched(ledger: Ledger, run: str) -> Watched:
     """Returns a run, by its full id. Raises `RunNotFound`."""
     line = find_line(ledger, run)
     metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
+    told = measures_of(ledger, run).told
     decisions = ledger.browse.decisions(run, 1)
     newest = decisions[0].decision if decisions else {}
     return Watched(
         run=line,
         under_way=_under_way(ledger, line),
-        curves=series(ledger, run, CURVES, BUCKETS).series,
-        metrics={key: value for key, value in metrics.items() if key in SHOWN or key.startswith("system/")},
+        curves=series(ledger, run, told, BUCKETS).series,
+        metrics={key: value for key, value in metrics.items() if key in (*SHOWN, *told) or key.startswith("system/")},
         placement=str(newest.get("mode", "")),
         roles=str(newest.get("start", "")),
         alarms=tuple(

@@ -14,6 +14,7 @@ from db.write.queueing import AUTO, SPEC, Submission
 from flows.queueing.pools_file import read_pools
 from flows.run.home import Home
 from ops.queries.run_list import DRIVEN, find_line
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.billing import NAME as PROJECT
@@ -54,7 +55,7 @@ def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> S
         most = pools.most_devices(name, owner, asked.project)
         if devices > most:
             raise ConfigurationError(
-                f"--pool {name}: the run needs {devices} devices, and {owner} can have at most {most} of them there"
+                f"--pool {name}: the run needs {many(devices, 'device')}, and {owner} can have at most {most} of them there"
             )
     checkpoints = AUTO if asked.auto_checkpoints else SPEC
     return Submission(names, owner, asked.project, asked.priority, devices, checkpoints)

@@ -13,6 +13,7 @@ from ops.starter.recognition.recognised import SFT, RewardChoice
 from ops.starter.sizes import EPOCHS, Sizes
 from ops.starter.understanding import SourceMeaning, Understanding
 from ops.starter.yaml_lines import entry, flow, remark, said
+from yatt_core.counting import many
 
 REWARDS = Path(__file__).parent / "rewards"
 OWN_SECONDS, TEST_SECONDS = 5, 120
@@ -88,7 +89,7 @@ def _iteration(understanding: Understanding, sizes: Sizes) -> str:
     rows = sum(len(source.look.rows) for source in understanding.sources)
     known = all(source.look.complete for source in understanding.sources)
     times = EPOCHS[understanding.objective]
-    return f"{times} time{'s' if times > 1 else ''} through {rows:,} rows" if known else "in each: learn from some rows"
+    return f"{many(times, 'time')} through {many(rows, 'row')}" if known else "in each: learn from some rows"
 
 
 def _measured(understanding: Understanding) -> str:
@@ -121,7 +122,7 @@ def _source_lines(folder: Path, source: SourceMeaning) -> Iterator[str]:
         yield from remark(f"{reason[0].upper()}{reason[1:]}.", 4)
     if recognised.unused:
         yield from remark(f"Not used: {', '.join(recognised.unused)}.", 4)
-    rows = f"{len(look.rows):,} rows" if look.complete else f"more than {len(look.rows):,} rows"
+    rows = many(len(look.rows), "row") if look.complete else f"more than {many(len(look.rows), 'row')}"
     yield f"    - kind: {look.place.kind}"
     if look.place.repository is None:
         yield entry(6, "path", _path(look.path, folder), rows)

@@ -15,10 +15,11 @@ from fastapi.testclient import TestClient
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.reports import measures
 from flows.run.home import Home
 from flows.run.pages import Pages
 from ops.dashboard.app import create_app
-from ops.dashboard.pages.charts import LEARNING, THROUGHPUT
+from ops.dashboard.pages.charts import THROUGHPUT, learning_charts
 from ops.dashboard.pages.frame import TABS
 from ops.dashboard.pages.templating import DASHBOARD, STATIC
 from ops.dashboard.security import POLICY
@@ -161,7 +162,8 @@ def test_fragments_of_live_pages_are_not_whole_pages(browser: TestClient) -> Non
 def test_a_live_page_can_show_metrics_that_appear_after_loading(browser: TestClient) -> None:
     page = check_page(browser.get("/runs/toy-2").text)
     charts = {figure.attrib["data-title"] for figure in page.iter(f"{HTML}figure")}
-    always = {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # The run has few of these metrics.
+    learning = learning_charts("toy-2", measures.POLICY)  # The run has few of these metrics.
+    always = {chart.title for chart in learning} | {drawn.title for drawn in THROUGHPUT}
     assert charts == always | {"virtual"}, "a chart for each part of the reward"
     renewing = [element.attrib for element in page.iter() if "hx-get" in element.attrib]
     assert [element["hx-get"].rpartition("/")[2] for element in renewing] == ["now", "time"]

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Query
 
+from flows.reports.measures import Measures
 from ops.queries.series import KEYS
 
 BUCKETS = 300
@@ -48,12 +49,12 @@ LEARNING = (
     Drawn("Reward", "of the training prompts", (("reward/mean", "mean"), ("reward/std", "deviation"))),
     Drawn(
         "Accuracy",
-        "fraction of correct answers",
-        (("evaluation/accuracy", "held out"), ("accuracy", "training prompts")),
+        "fraction of correct answers, or of pairs or labels with which the model agrees",
+        (("evaluation/accuracy", "held out"), ("accuracy", "training prompts"), ("preference/accuracy", "training")),
     ),
     Drawn(
         "Margin",
-        "between the rewards of a pair",
+        "between the rewards of a pair, or of a response and the threshold",
         (("preference/margin", "training"), ("evaluation/margin", "held out")),
     ),
     Drawn(
@@ -91,7 +92,9 @@ LEARNING = (
         (("train_rollout_logprob_diff_mean", "mean"), ("train_rollout_logprob_diff_max", "highest")),
     ),
     Drawn(
-        "Loss", "mean over the optimizer steps", (("loss", "all"), ("policy_loss", "policy"), ("value_loss", "value"))
+        "Loss",
+        "mean over the optimizer steps, or over the rows held out",
+        (("loss", "all"), ("policy_loss", "policy"), ("value_loss", "value"), ("evaluation/loss", "held out")),
     ),
     Drawn("Dynamic sampling", "fraction of sampled prompts that are usable", (("sampling/valid_fraction", "valid"),)),
 )
@@ -107,7 +110,16 @@ THROUGHPUT = (
 SMOOTHEST = 0.99
 NOT_PARTS = frozenset({"reward/mean", "reward/std"})
 PART_PREFIX = "reward/"
-COMPARED = ("reward/mean", "evaluation/accuracy", "kl", "entropy", "length/response_mean", "tokens_per_second")
+COMPARED = (
+    "reward/mean",
+    "evaluation/accuracy",
+    "evaluation/loss",
+    "evaluation/margin",
+    "kl",
+    "entropy",
+    "length/response_mean",
+    "tokens_per_second",
+)
 
 
 def charts_of(run: str, drawn: Iterable[Drawn]) -> list[Chart]:
@@ -116,6 +128,15 @@ def charts_of(run: str, drawn: Iterable[Drawn]) -> list[Chart]:
         Chart(each.title, each.meaning, (Source(series_url(run, [key for key, _ in each.names]), dict(each.names)),))
         for each in drawn
     ]
+
+
+def learning_charts(run: str, shown: Measures) -> list[Chart]:
+    """Returns the charts of what a run's objective measures."""
+    drawn = (
+        Drawn(each.title, each.meaning, tuple((key, label) for key, label in each.names if key in shown.charted))
+        for each in LEARNING
+    )
+    return charts_of(run, (each for each in drawn if each.names))
 
 
 def part_charts(run: str, known: Iterable[str], spec: Mapping[str, Any]) -> list[Chart]:

@@ -17,6 +17,7 @@ from flows.reports.accounting import CHECKPOINT, IDLE, PRODUCTIVE, REDONE, RESTA
 from ops.presentation.page import WIDTH, text
 from ops.presentation.placement_gantt import gantt_picture
 from ops.queries.rollout_comparison import RolloutComparison
+from yatt_core.counting import many
 
 HISTOGRAM_HEIGHT = 120
 BUCKETS = {
@@ -137,7 +138,7 @@ def _bars(kind: str, shares: Sequence[float], width: float, tallest: float) -> I
 
 def _item(found: RolloutComparison, number: int, edges: tuple[float, float], width: float) -> str:
     said = (
-        f"reward {edges[0]:.3g} to {edges[1]:.3g}: {found.before.counts[number]} samples of iteration "
+        f"reward {edges[0]:.3g} to {edges[1]:.3g}: {many(found.before.counts[number], 'sample')} of iteration "
         f"{found.before.iteration}, {found.after.counts[number]} of iteration {found.after.iteration}"
     )
     return (

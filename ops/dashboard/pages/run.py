@@ -12,16 +12,17 @@ from starlette.responses import Response
 from db.write.aliases import ALIASES
 from db.write.annotations import NOTE_CHARACTERS
 from flows.reports.lineage import BranchNode
+from flows.reports.measures import measures_for
 from ops.dashboard.api import Level, Place
 from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import (
-    LEARNING,
     THROUGHPUT,
     Display,
     charts_of,
     chosen_charts,
     curriculum_charts,
     evaluation_charts,
+    learning_charts,
     part_charts,
 )
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
@@ -68,14 +69,15 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
     view = run_view(ledger, run_id)
     known = [each.key for each in series_keys(ledger, run_id)]
     chosen = [key for key in dict.fromkeys(metric or ()) if key]
+    spec = ledger.runs.revision(run_id).spec
     if_there = {"Evaluation": evaluation_charts(run_id, known), "Curriculum": curriculum_charts(run_id, known)}
     return visit.render_run(
         "run.html",
         view.run,
         "",
         sections=(
-            ("Learning health", charts_of(run_id, LEARNING)),
-            ("Parts of the reward", part_charts(run_id, known, ledger.runs.revision(run_id).spec)),
+            ("Learning health", learning_charts(run_id, measures_for(spec.get("objective")))),
+            ("Parts of the reward", part_charts(run_id, known, spec)),
             *((title, charts) for title, charts in if_there.items() if charts),
             ("Throughput", charts_of(run_id, THROUGHPUT)),
         ),

@@ -14,6 +14,7 @@ from ops.starter.peers.draft import Draft
 from ops.starter.peers.files import REST
 from ops.starter.peers.hydra import DELETES
 from ops.starter.peers.places import Options, model_of
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.rollout import RolloutSpec
@@ -260,8 +261,3 @@ def _rounded(every: int, per_iteration: int) -> str:
     if every % per_iteration == 0:
         return "" if per_iteration == 1 else f"{many(every, 'optimizer step')}, {per_iteration} in an iteration"
     return f"{many(every, 'optimizer step')}, {per_iteration} in an iteration; rounded down"
-
-
-def many(count: float, what: str) -> str:
-    """Returns a number of things in words."""
-    return f"{count:,g} {what}" if count == 1 else f"{count:,g} {what}{'es' if what.endswith('s') else 's'}"

@@ -18,6 +18,7 @@ from ops.starter.peers.openrlhf_algorithm import write_algorithm
 from ops.starter.peers.places import Options, source_of
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
 from ops.starter.peers.total_length import total_length
+from yatt_core.counting import many
 
 
 def translate(draft: Draft, options: Options) -> None:
@@ -33,7 +34,7 @@ def translate(draft: Draft, options: Options) -> None:
     schedule(draft, "actor.", steps, per_iteration)
     devices = draft.number("actor.num_nodes", 1) * draft.number("actor.num_gpus_per_node", 1)
     for key in ("actor.num_nodes", "actor.num_gpus_per_node"):
-        draft.takes(key, {"trainer.engine.ranks": devices}, f"{devices} devices")
+        draft.takes(key, {"trainer.engine.ranks": devices}, many(devices, "device"))
     engine(draft, devices, "actor.")
     _vllm(draft, devices)
     surveys(draft, 1)
@@ -124,7 +125,7 @@ def _batches(draft: Draft) -> int:
         draft.refuse(
             "train.batch_size", f"a step would have less than one prompt's {group} responses; expected {group} or more"
         )
-    why = f"{common.many(count, 'optimizer step')} on {draft['train.batch_size']} responses each"
+    why = f"{many(count, 'optimizer step')} on {draft['train.batch_size']} responses each"
     draft.takes("train.batch_size", {"algorithm.mini_batches": count}, why)
     passes = draft.number("train.max_epochs", 1)
     draft.takes("train.max_epochs", {"algorithm.epochs": passes}, "passes over an iteration's responses")
@@ -185,7 +186,7 @@ def _length(draft: Draft, options: Options, per_iteration: int) -> int:
     key, prompts = "train.num_episodes", draft.number("rollout.batch_size", 1)
     count = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
     draft.write("iterations", count)
-    draft.takes(key, {"iterations": count}, f"{common.many(draft[key], 'pass')} over the prompts")
+    draft.takes(key, {"iterations": count}, f"{many(draft[key], 'pass')} over the prompts")
     return count * per_iteration
 
 

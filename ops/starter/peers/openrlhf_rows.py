@@ -12,6 +12,7 @@ from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
 from ops.starter.peers.total_length import total_length
+from yatt_core.counting import many
 
 DATA = ("data.dataset", "data.dataset_probs", "data.dataset_split")
 
@@ -87,7 +88,7 @@ def _rows(draft: Draft, options: Options, fields: dict[str, Any], whole_only: bo
     passes = draft.number(key, 1)
     count = common.epochs(passes, openrlhf.used_rows(draft, key, options), rows, whole_only)
     draft.write("iterations", count)
-    draft.takes(key, {"iterations": count}, f"{common.many(passes, 'pass')} over the rows")
+    draft.takes(key, {"iterations": count}, f"{many(passes, 'pass')} over the rows")
     openrlhf.schedule(draft, "", count, 1)
     if options.processes is None:
         draft.refuse(

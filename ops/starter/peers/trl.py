@@ -14,6 +14,7 @@ from typing import Any
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options, source_of
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
 PEFT_TARGETS = ["q_proj", "v_proj"]
@@ -72,8 +73,8 @@ def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) ->
     """
     count = options.processes
     each, steps = draft["per_device_train_batch_size"], draft["gradient_accumulation_steps"]
-    why = f"{each} x {steps} x {count} processes: {what}"
-    draft.takes("num_processes", {}, common.many(count or 1, "process"))
+    why = f"{each} x {steps} x {many(count or 1, 'process')}: {what}"
+    draft.takes("num_processes", {}, many(count or 1, "process"))
     draft.takes("per_device_train_batch_size", to, why)
     draft.takes("gradient_accumulation_steps", {}, why)
 
@@ -188,7 +189,7 @@ def length(draft: Draft, options: Options, prompts: int, per_iteration: int, who
     draft.takes("max_steps", {}, "num_train_epochs decides")
     passes = draft.real("num_train_epochs")
     count = common.epochs(passes, common.rows(draft, "num_train_epochs", options), prompts, whole_only)
-    draft.takes("num_train_epochs", {"iterations": count}, f"{common.many(passes, 'pass')} over the rows")
+    draft.takes("num_train_epochs", {"iterations": count}, f"{many(passes, 'pass')} over the rows")
     draft.write("iterations", count)
     return count * per_iteration
 

@@ -13,6 +13,7 @@ from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
 from ops.starter.peers.reasons import OFF, TRL_REASONS
 from ops.starter.peers.total_length import total_length
+from yatt_core.counting import many
 
 PAIRS = {"prompt_field": None, "chosen_field": "chosen", "rejected_field": "rejected"}
 """Pairs whose prompt is what both responses begin with, as in TRL's own data sets."""
@@ -100,7 +101,7 @@ def _rows(draft: Draft, options: Options, fields: Mapping[str, Any], why: str) -
     trl.sources(draft, options, dict(fields), why)
     rows = trl.batch(draft, options)
     draft.write("data.prompts_per_iteration", rows)
-    trl.batch_keys(draft, options, {"data.prompts_per_iteration": rows}, f"{rows} rows in an optimizer step")
+    trl.batch_keys(draft, options, {"data.prompts_per_iteration": rows}, f"{many(rows, 'row')} in an optimizer step")
     cut = draft["truncation_mode"] if draft["truncation_mode"] is not None else "keep_start"
     total_length(draft, options, "max_length", f"TRL cuts longer rows ({cut})")
     draft.takes("truncation_mode", {}, "see max_length")

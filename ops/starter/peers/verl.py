@@ -16,6 +16,7 @@ from ops.starter.peers.verl_algorithm import write_algorithm
 from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
 from ops.starter.peers.verl_learning import ACTOR, optimizer
 from ops.starter.peers.verl_length import write_length
+from yatt_core.counting import many
 
 TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
 
@@ -184,9 +185,7 @@ def _batches(draft: Draft) -> None:
     key = f"{ACTOR}.ppo_mini_batch_size"
     draft.takes("data.train_batch_size", {"data.prompts_per_iteration": prompts})
     count = draft.quotient(prompts, draft.number(key, 1), "data.train_batch_size by ppo_mini_batch_size", key)
-    draft.takes(
-        key, {"algorithm.mini_batches": count}, f"{common.many(count, 'optimizer step')} on {draft[key]} prompts each"
-    )
+    draft.takes(key, {"algorithm.mini_batches": count}, f"{many(count, 'optimizer step')} on {draft[key]} prompts each")
     draft.takes(f"{ACTOR}.ppo_epochs", {"algorithm.epochs": draft.number(f"{ACTOR}.ppo_epochs", 1)})
     if draft.given(f"{ACTOR}.shuffle"):
         draft.differs(f"{ACTOR}.shuffle", "the order of an iteration's mini-batches is YATT's own")

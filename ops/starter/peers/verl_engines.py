@@ -11,6 +11,7 @@ from ops.starter.peers import common
 from ops.starter.peers.common import SPEED
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.verl_learning import ACTOR, is_megatron
+from yatt_core.counting import many
 
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
@@ -33,7 +34,7 @@ def write_engines(draft: Draft) -> None:
     engine = draft.tree["trainer"]["engine"]
     size = "data_parallel_size" if engine["kind"] == "megatron" else "ranks"
     for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
-        draft.takes(key, {f"trainer.engine.{size}": engine[size]}, common.many(devices, "device"))
+        draft.takes(key, {f"trainer.engine.{size}": engine[size]}, many(devices, "device"))
 
 
 def _fsdp(draft: Draft, devices: int) -> None:
@@ -87,7 +88,7 @@ def _micro_batches(draft: Draft) -> None:
         draft.lacks(key, SPEED)
     if draft[rows_key] is not None:
         count = draft.number(rows_key, 1)
-        why = f"{count} responses of at most {longest} tokens with their prompts"
+        why = f"{many(count, 'response')} of at most {longest} tokens with their prompts"
         common.micro_batch(draft, rows_key, count * longest, why)
 
 

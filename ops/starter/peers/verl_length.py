@@ -12,6 +12,7 @@ from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
 from ops.starter.peers.verl_learning import schedule
+from yatt_core.counting import many
 
 STEPS, PASSES = "trainer.total_training_steps", "trainer.total_epochs"
 
@@ -23,7 +24,7 @@ def write_length(draft: Draft, options: Options, prefix: str) -> None:
     """
     if draft[STEPS] is None:
         total = _in_passes(draft, common.rows(draft, PASSES, options))
-        draft.takes(PASSES, {"iterations": total}, f"{common.many(draft[PASSES], 'pass')} over the rows")
+        draft.takes(PASSES, {"iterations": total}, f"{many(draft[PASSES], 'pass')} over the rows")
         schedule(draft, prefix, total, total)
         return
     total, passes = draft.number(STEPS, 1), draft.number(PASSES, 1)
@@ -33,15 +34,15 @@ def write_length(draft: Draft, options: Options, prefix: str) -> None:
     if count < total:
         why = f"{PASSES} ends the run earlier, after {count:,}; the schedule of the rate stretches over it there"
         draft.differs(STEPS, why)
-        draft.takes(PASSES, {"iterations": count}, f"{common.many(passes, 'pass')} over the rows")
+        draft.takes(PASSES, {"iterations": count}, f"{many(passes, 'pass')} over the rows")
     else:
         draft.takes(STEPS, {"iterations": total})
         if found:
             draft.takes(PASSES, {}, f"without effect: {STEPS} ends the run earlier")
         else:
             why = (
-                f"it ends the run there if {common.many(passes, 'pass')} over the rows, whose number is not known here, "
-                f"{'has' if passes == 1 else 'have'} less than {common.many(total, 'iteration')}; --rows says it"
+                f"it ends the run there if {many(passes, 'pass')} over the rows, whose number is not known here, "
+                f"{'has' if passes == 1 else 'have'} less than {many(total, 'iteration')}; --rows says it"
             )
             draft.differs(PASSES, why)
     schedule(draft, prefix, total, count)

@@ -14,6 +14,7 @@ from ops.starter.peers.total_length import total_length
 from ops.starter.peers.verl import rows_read
 from ops.starter.peers.verl_learning import optimizer
 from ops.starter.peers.verl_length import write_length
+from yatt_core.counting import many
 
 ROWS = {
     "data.messages_key": "prompt_field",
@@ -105,7 +106,7 @@ def _engine(draft: Draft) -> None:
     draft.write("trainer.engine.kind", "fsdp2")
     draft.write("trainer.engine.ranks", devices)
     for key in ("trainer.nnodes", "trainer.n_gpus_per_node"):
-        draft.takes(key, {"trainer.engine.ranks": devices}, common.many(devices, "device"))
+        draft.takes(key, {"trainer.engine.ranks": devices}, many(devices, "device"))
     draft.takes("engine.dtype", {"trainer.engine.dtype": draft["engine.dtype"]})
     checkpointing = "model.enable_gradient_checkpointing"
     draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,11 @@ def test_the_disk_is_counted_by_run_and_kind(home: Home, run: str) -> None:
     assert [usage.name for usage in used.unknown] == ["gone-1"]
     assert used.home.kinds["ledger"] > 0 and used.home.kinds["trackers"] >= 8192
     everything = folder_bytes(home.folder)
+    one = disk_usage(home, [run, heir], only=[heir])
+    assert (one.runs, one.unknown, one.home.kinds) == ((by_name[heir],), (), {})
+    assert one.total == by_name[heir].bytes
+    both = disk_usage(home, [run, heir], only=[run, heir])
+    assert both.runs == used.runs and both.total < sum(usage.bytes for usage in both.runs)
     assert used.total == everything < sum(usage.bytes for usage in (*used.runs, *used.unknown)) + used.home.bytes
 
 
@@ -230,12 +236,21 @@ def test_the_commands(
 
     code, out, _ = yatt("du")
     assert code == 0 and run in out and "prefect" in out and "ledger" in out
+    code, out, _ = yatt("du", run[:-1], run)
+    assert code == 0 and run in out and "prefect" in out and "ledger" not in out and " of 1 run\n" in out
+    found = json.loads(yatt("du", "latest", "-o", "json")[1])
+    assert [row["run"] for row in found["runs"]] == [run] and found["total"] == found["runs"][0]["bytes"] > 100_000
+    code, _, err = yatt("du", "nonsense")
+    assert code == 2 and "nonsense" in err
     code, _, err = yatt("archive", run)
     assert code == 2 and "--yes" in err
     code, out, _ = yatt("archive", run, "--yes")
     assert code == 0 and "2 checkpoints and the experience of 3 iterations deleted" in out
     assert "archived" in yatt("du")[1]
     assert '"archived": true' in yatt("du", "-o", "json")[1]
+    for command in ("rm", "delete"):
+        said = " ".join(yatt(command, "--help")[1].split())
+        assert "In MLflow, runs are marked as deleted; `mlflow gc` removes them for good." in said
     code, _, err = yatt("delete", run[:2], "--yes")
     assert code == 2 and run in err
     code, out, err = yatt("delete", run, "--yes", "--why", "old")

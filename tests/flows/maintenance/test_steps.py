@@ -57,9 +57,9 @@ def test_a_sound_home_is_audited_backed_up_and_tidied(home: Home, tmp_path: Path
     results = [ran(home, tmp_path, backup={"to": str(target), "keep": 2}) for _ in range(3)]
     found = said(results[-1])
     assert results[-1].ok and list(found) == ["deletions", "retention", "audit", "backup", "database"]
-    assert found["audit"] == (True, "1 runs are sound")
+    assert found["audit"] == (True, "1 run is sound")
     assert found["database"] == (True, "statistics updated, log written back")
-    assert len(BackupFolder(target).ids()) == 2 and found["backup"][1].endswith("1 older ones deleted")
+    assert len(BackupFolder(target).ids()) == 2 and found["backup"][1].endswith("1 older one deleted")
     newest = BackupFolder(target).read(BackupFolder(target).ids()[-1])
     assert "users.json" in newest.files
     assert [each.by for each in read_results(home)] == ["ann"] * 3 and read_results(home)[0] == results[-1]

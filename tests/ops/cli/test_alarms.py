@@ -48,6 +48,11 @@ def test_alarms_are_listed_with_their_evidence(yatt: Yatt, run: str) -> None:
     assert "the newest 2 of 7 alarms" in yatt("alarms", run, "--limit", "2").out
 
 
+def test_one_alarm_is_singular(yatt: Yatt, run: str) -> None:
+    text = yatt("alarms", run, "--rule", "kl").out
+    assert "1 alarm" in text and "1 alarms" not in text
+
+
 def test_a_run_without_alarms_says_so(yatt: Yatt, home: Home) -> None:
     run = seed_run(home)
     assert yatt("alarms", run).out == f"{run}: no alarms\n"

@@ -92,7 +92,7 @@ def test_a_sound_run_passes(sound: Home, yatt: Yatt) -> None:
     }
     text = yatt("audit", "verify", "latest").out
     assert "toy-1 is sound" in text
-    assert "MLflow: 1 iterations" in text and "iteration 3 of branch 0" in text
+    assert "MLflow: 1 iteration," in text and "iteration 3 of branch 0" in text
 
 
 @pytest.mark.parametrize("before", ["spec", "commits", "checkpoints", "metrics"])

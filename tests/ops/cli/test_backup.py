@@ -33,7 +33,7 @@ def test_a_home_is_backed_up_listed_verified_and_restored(yatt: Yatt, home: Home
     sound = yatt("backup", "verify", folder, "--id", name, "-o", "json")
     assert sound.code == 0 and sound.document["sound"] and sound.document["damage"] == []
     restored = yatt("restore", folder, "--id", name, "--home", str(new))
-    assert restored.code == 0 and restored.out.startswith(f"{new}: 1 runs and ")
+    assert restored.code == 0 and restored.out.startswith(f"{new}: 1 run and ")
     assert not (new / "tokens.json").exists(), "nothing with which to sign in, unless it is asked for"
     listed = yatt("runs", "--home", str(new), "-o", "json").document["runs"]
     assert [row["id"] for row in listed] == [run]

@@ -73,7 +73,7 @@ def test_all_checks_pass_before_the_first_run_and_after_it(yatt: Yatt, home: Hom
     assert "fail" not in verdicts(first).values()
     assert not home.folder.exists()
     seed_run(home)
-    assert "1 runs" in yatt("doctor").out
+    assert "1 run" in yatt("doctor").out
 
 
 def test_a_newer_ledger_is_a_failure_with_a_remedy(yatt: Yatt, home: Home) -> None:

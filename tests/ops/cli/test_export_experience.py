@@ -82,7 +82,7 @@ def test_each_file_says_where_it_is_from(yatt: Yatt, home: Home, run: str, tmp_p
 def test_deleted_files_are_left_out_and_said_so(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
     shutil.rmtree(home.run_folder(run) / iteration_folder(0, 1))
     done = yatt("export", run, "--experience", "--to", str(tmp_path / "samples"))
-    assert "16 samples of 2 iterations (2 to 3)" in done.out and "left out: 1 iterations" in done.err
+    assert "16 samples of 2 iterations (2 to 3)" in done.out and "left out: 1 iteration " in done.err
     refused = yatt("export", run, "--experience", "--iterations", "1:2", "--to", str(tmp_path / "other"))
     assert (
         refused.code == 2

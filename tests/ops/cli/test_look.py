@@ -258,7 +258,7 @@ def test_show_has_the_use_of_time_and_the_cost_of_crashes(yatt: Yatt, home: Home
     assert (crash["kind"], crash["phase"], crash["iteration"]) == ("driver lost", "learn", 2)
     assert document["checkpoint_advice"]["every"] is None
     text = yatt("show", run).out
-    for words in ("1 crashes", "restart", "productive", "ETTR", "checkpoints.every: no advice"):
+    for words in ("cost of 1 crash ", "restart", "productive", "ETTR", "checkpoints.every: no advice"):
         assert words in text
 
 

@@ -83,7 +83,7 @@ def test_runs_are_compared(yatt: Yatt, home: Home, three: list[str]) -> None:
     differs = {row["key"]: row["values"] for row in found["differences"]}
     assert differs["iterations"] == {first: "4", second: "8"} and "seed" not in differs
     assert {row["key"]: row["values"] for row in found["metrics"]}["reward/mean"] == {first: 0.2, second: 0.4}
-    assert [line["series"][0]["key"] for line in found["series"]] == ["reward/mean"] * 2
+    assert [line["series"][1]["key"] for line in found["series"]] == ["reward/mean"] * 2
     text = yatt("compare", first, second, "--metric", "entropy", "--metric", "nonsense")
     for words in ("iterations", "reward/mean", "entropy, by iteration", f"● {first}", f"▲ {second}"):
         assert words in text.out

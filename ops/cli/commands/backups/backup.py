@@ -18,6 +18,7 @@ from ops.cli.lookup import opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import console, message, write, write_json, write_table
 from ops.presentation.words import moment, size
+from yatt_core.counting import many
 from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def create(
             | {"added": made.added, "cuts": made.cuts, "lacking": dict(manifest.lacking)}
         )
     else:
-        write(f"{made.id}: {len(manifest.files)} files, {size(manifest.size)}, of which {size(made.added)} are new")
+        write(
+            f"{made.id}: {many(len(manifest.files), 'file')}, {size(manifest.size)}, of which {size(made.added)} are new"
+        )
     for name, why in manifest.lacking.items():
         message(f"not in the backup: {name}: {why}")
     if manifest.lacking:
@@ -154,7 +157,9 @@ def _print(found: VerifiedBackup) -> None:
     for lacking in found.lacking:
         message(f"the home lacked this already when the backup was made: {lacking}")
     if found.sound:
-        write(f"{found.id} is sound: {found.rows} rows of {found.tables} tables, {found.files} files")
+        write(
+            f"{found.id} is sound: {many(found.rows, 'row')} of {many(found.tables, 'table')}, {many(found.files, 'file')}"
+        )
     else:
         write(f"{found.id} is not sound")
 
@@ -172,7 +177,7 @@ def prune(
     if output is Output.JSON:
         write_json({"deleted": list(done.deleted), "freed": done.freed})
     else:
-        write(f"{len(done.deleted)} backups deleted, {size(done.freed)} freed")
+        write(f"{many(len(done.deleted), 'backup')} deleted, {size(done.freed)} freed")
 
 
 def restore(
@@ -206,7 +211,7 @@ def restore(
     if output is Output.JSON:
         write_json({"id": name, "home": str(place.folder), "runs": runs, "files": len(manifest.files)})
     else:
-        write(f"{place.folder}: {runs} runs and {len(manifest.files)} files of {name} are restored")
+        write(f"{place.folder}: {many(runs, 'run')} and {many(len(manifest.files), 'file')} of {name} are restored")
     for lacking in manifest.lacking.values():
         message(f"the home lacked this already when the backup was made: {lacking}")
     if ledger is not None and ledger != os.environ.get(LEDGER_VARIABLE):

@@ -29,6 +29,7 @@ from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArg
 from ops.presentation.output import message, write, write_json
 from ops.presentation.suite_words import estimates_of
 from ops.process import keep_caches_inside
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
@@ -216,7 +217,8 @@ def _report(run: str, spec: RunSpec, weights: Weights, tasks: Sequence[TaskResul
 def _lines(title: str, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines for people: one for each figure, then those of each source."""
     interval = f"95 % interval {report['low']:.3f} to {report['high']:.3f}"
-    yield f"{title}: accuracy {report['accuracy']:.3f} ({interval}), {report['tasks']} tasks, mean reward {report['reward']:.3f}"
+    tasks = many(report["tasks"], "task")
+    yield f"{title}: accuracy {report['accuracy']:.3f} ({interval}), {tasks}, mean reward {report['reward']:.3f}"
     for name, each in estimates_of(dict(report)).items():
         yield f"  {name}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"
     for name, figures in report.get("sources", {}).items():
@@ -228,4 +230,4 @@ def _answers(spec: RunSpec) -> str:
     sampling = spec.evaluation.sampling
     if sampling is None:
         return "greedily"
-    return f"{sampling.samples} answers each at temperature {sampling.temperature:g}"
+    return f"{many(sampling.samples, 'answer')} each at temperature {sampling.temperature:g}"

@@ -15,6 +15,7 @@ from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption,
 from ops.presentation.output import console, message, write, write_json
 from ops.presentation.words import size
 from ops.process import keep_caches_inside
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from flows.run.home import Home
@@ -101,7 +102,7 @@ def export(
         write_json({**facts, "warning": done.warning})
         return
     what = f"iteration {done.iteration} of {done.run}"
-    write(f"{done.folder}: {what}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}")
+    write(f"{done.folder}: {what}, {many(found.tensors, 'tensor')} of {found.dtype}, {size(found.bytes)}")
     if done.warning:
         message(f"warning: {done.warning}")
 
@@ -115,10 +116,14 @@ def _export_samples(home: Home, run: str, to: Path | None, iterations: str | Non
         write_json({**asdict(done), "folder": str(done.folder.resolve())})
         return
     first, last = done.iterations[0], done.iterations[-1]
-    what = f"{done.samples} samples of {len(done.iterations)} iterations ({first} to {last}) of {done.run}"
+    what = (
+        f"{many(done.samples, 'sample')} of {many(len(done.iterations), 'iteration')} ({first} to {last}) of {done.run}"
+    )
     write(f"{done.folder}: {what}, {size(done.bytes)}")
     if done.lacking:
-        message(f"left out: {len(done.lacking)} iterations whose files were deleted; --iterations refuses such ones")
+        message(
+            f"left out: {many(len(done.lacking), 'iteration')} whose files were deleted; --iterations refuses such ones"
+        )
 
 
 @contextmanager

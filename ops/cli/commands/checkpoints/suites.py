@@ -23,6 +23,7 @@ from ops.cli.people import named
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.suite_words import estimates_of, worse_text
 from ops.presentation.words import moment
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
@@ -133,7 +134,7 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
 
     weights, answering = weights_of(home, spec, row), suite.run_spec
     check_prompts(answering, open_codec(answering, weights.model_path), weights.model_path, [suite.prompts])
-    message(f"evaluating {weights.named} of {run} on suite {suite.spec.name}: {len(suite.prompts)} tasks")
+    message(f"evaluating {weights.named} of {run} on suite {suite.spec.name}: {many(len(suite.prompts), 'task')}")
     began = time.monotonic()
     panel = None if suite.spec.judges is None else Panel(suite.spec.judges, spec.seed)
     with progress_in_tasks(weights.named) as advance:
@@ -233,6 +234,6 @@ def _lines(row: SuiteRow) -> Iterator[str]:
 
 def _figure_lines(title: str, figures: Mapping[str, Any]) -> Iterator[str]:
     interval = f"95 % interval {figures['low']:.3f} to {figures['high']:.3f}"
-    yield f"  {title}: accuracy {figures['accuracy']:.3f} ({interval}), {figures['tasks']} tasks"
+    yield f"  {title}: accuracy {figures['accuracy']:.3f} ({interval}), {many(figures['tasks'], 'task')}"
     for key, each in estimates_of(dict(figures)).items():
         yield f"    {key}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"

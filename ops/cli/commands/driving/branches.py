@@ -18,6 +18,7 @@ from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, R
 from ops.cli.people import acting_name
 from ops.presentation.advice import to_continue
 from ops.presentation.output import console, message, write, write_json, write_table
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -70,7 +71,7 @@ def fork(
         target = ledger.runs.find(made.run).target_iterations
     if target <= at:
         message(
-            f"nothing is left to learn: {made.run} begins at its target of {target} iterations, which has to be raised"
+            f"nothing is left to learn: {made.run} begins at its target of {many(target, 'iteration')}, which has to be raised"
         )
     if output is Output.JSON:
         write_json(asdict(made))
@@ -104,7 +105,8 @@ def rollback(
         return
     write(f"{name} is at iteration {to}, on branch {done.branch}{_from_checkpoint(done.checkpoint, done.replayed)}")
     if done.superseded:
-        write(f"{done.superseded} iterations of branch {done.left_branch} are superseded and remain on record")
+        iterations = many(done.superseded, "iteration")
+        write(f"superseded, but kept on record: {iterations} of branch {done.left_branch}")
     with opened_ledger(place) as ledger:
         target = ledger.runs.find(name).target_iterations
     write(f"to continue: {to_continue(name, 'stopped', '', to, target)}")
@@ -112,7 +114,7 @@ def rollback(
 
 def _from_checkpoint(checkpoint: int, replayed: int) -> str:
     return (
-        f" (from checkpoint {checkpoint}, with {replayed} updates to replay)"
+        f" (from checkpoint {checkpoint}, with {many(replayed, 'update')} to replay)"
         if replayed
         else " (its checkpoint is kept)"
     )

@@ -17,6 +17,7 @@ from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import agreed, line_of_text, named
 from ops.presentation.output import message, write, write_json
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ def rm(
 ) -> None:
     """Delete runs that never began: their rows, folders, objects and MLflow runs.
 
-    A run has begun once it has committed an iteration or published a checkpoint; it is never deleted. `yatt runs --deleted`
-    shows who deleted which run, when and why. If something cannot be removed yet, repeat the command.
+    A run has begun once it has committed an iteration or published a checkpoint; it is never deleted. In MLflow, runs are marked
+    as deleted; `mlflow gc` removes them for good. `yatt runs --deleted` shows who deleted which run, when and why. If something
+    cannot be removed yet, repeat the command.
     """
     from flows.run.deletion import require_deletable
     from flows.run.home import Home
@@ -82,8 +84,9 @@ def delete(
     """Delete runs for good, whether they have begun or not: their results, checkpoints, samples, metrics and MLflow runs.
 
     A run that is driven, or that something else depends on, is refused: forks, a sweep or soup, a pipeline under way, the queue,
-    a spec that names its files. Runs that depend on each other are deleted in one command. The ledger keeps a record with their
-    specs and audit chains (`yatt runs --deleted`), but not what they cost. `yatt archive` keeps the results.
+    a spec that names its files. Runs that depend on each other are deleted in one command. In MLflow, runs are marked as
+    deleted; `mlflow gc` removes them for good. The ledger keeps a record with their specs and audit chains
+    (`yatt runs --deleted`), but not what they cost. `yatt archive` keeps the results.
     """
     from flows.disposal.dependents import in_order
     from flows.disposal.usage import folder_bytes
@@ -101,7 +104,9 @@ def delete(
         rows = [ledger.runs.find(name) for name in ordered]
     for row in rows:
         held = size(folder_bytes(place.run_folder(row.id)))
-        begun = f"{row.iteration} of {row.target_iterations} iterations" if row.iteration >= 0 else "never began"
+        begun = (
+            f"{row.iteration} of {many(row.target_iterations, 'iteration')}" if row.iteration >= 0 else "never began"
+        )
         message(f"{row.id}: {row.state}, {begun}, {held}")
     remains = [name for name in names if name not in present]
     question = f"delete {', '.join(names)} for good?"
@@ -171,9 +176,8 @@ def archive(
                 each = archive_run(place, ledger, name, person, reason)
                 done.append(each)
                 if output is Output.TEXT:
-                    what = (
-                        f"{len(each.checkpoints)} checkpoints and the experience of {len(each.experience)} iterations"
-                    )
+                    checkpoints = many(len(each.checkpoints), "checkpoint")
+                    what = f"{checkpoints} and the experience of {many(len(each.experience), 'iteration')}"
                     write(f"{each.run} is archived: {what} deleted, {size(each.freed)} less")
         finally:  # what was deleted is said although a later run is refused
             if output is Output.JSON and done:

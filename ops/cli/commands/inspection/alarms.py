@@ -11,6 +11,7 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import moment
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -73,5 +74,6 @@ def write_alarms(rows: list[dict[str, Any]], count: int) -> None:
         )
         for row in rows
     ]
-    title = f"{count} alarms" if count == len(rows) else f"the newest {len(rows)} of {count} alarms"
+    alarms = many(count, "alarm")
+    title = alarms if count == len(rows) else f"the newest {len(rows)} of {alarms}"
     write_table(("time", "iteration", "guard", "action", "finding"), table, title)

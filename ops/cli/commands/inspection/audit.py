@@ -16,6 +16,7 @@ from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examp
 from ops.presentation.output import console, message, write, write_json, write_table
 from ops.presentation.words import moment
 from ops.process import keep_caches_inside
+from yatt_core.counting import many
 from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _print_weights(report: WeightsReport) -> None:
     for engine in report.engines:
         said = "not compared" if not engine.compared else "agrees with the trainer"
         if engine.differing:
-            said = f"differs from the trainer in {len(engine.differing)} tensors: {', '.join(engine.differing)}"
+            said = f"differs from the trainer in {many(len(engine.differing), 'tensor')}: {', '.join(engine.differing)}"
         write(f"  {engine.name:<12}{said}")
 
 
@@ -145,7 +146,7 @@ def _print(report: AuditReport) -> None:
     if report.pending:
         first = report.pending[0]
         place = f"iteration {first.iteration} of branch {first.branch}"
-        write(f"not yet sent to MLflow: {len(report.pending)} iterations, starting with {place}")
+        write(f"not yet sent to MLflow: {many(len(report.pending), 'iteration')}, starting with {place}")
     if report.disagreement is None:
         write(f"{report.run} is sound")
         return

@@ -21,7 +21,6 @@ from yatt_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from ops.queries.compare import Comparison
 
-CURVES = ("reward/mean", "evaluation/accuracy")
 SPEED = "tokens_per_second"
 POINTS = 100
 """Maximum number of points of a curve."""
@@ -48,7 +47,11 @@ def compare(
     ],
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="KEY", help=f"Draw this metric's curves. Default: {' and '.join(CURVES)}."),
+        typer.Option(
+            "--metric",
+            metavar="KEY",
+            help="Draw this metric's curves. Default: what the objectives measure.",
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="List all metrics, not only results that differ and the throughput.")
@@ -57,6 +60,7 @@ def compare(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compare runs: the keys in which their specs differ, their newest metrics, and their curves over the same axes."""
+    from flows.reports.measures import measures_of
     from flows.run.home import Home
     from ops.queries.compare import RUNS, compare
 
@@ -64,14 +68,15 @@ def compare(
         names = list(dict.fromkeys(find_run(ledger, run) for run in runs))
         if not 2 <= len(names) <= RUNS:
             raise ConfigurationError(f"RUN: {len(names)} different runs given; expected 2 to {RUNS}")
-        found = compare(ledger, names, metric or CURVES, POINTS)
+        keys = metric or list(dict.fromkeys(key for name in names for key in measures_of(ledger, name).told))
+        found = compare(ledger, names, keys, POINTS)
     if output is Output.JSON:
         write_json(asdict(found))
         return
     _write_runs(found)
     _write_differences(found)
     _write_metrics(found, every)
-    _write_curves(found, metric or CURVES)
+    _write_curves(found, keys)
 
 
 def _write_runs(found: Comparison) -> None:
@@ -100,7 +105,7 @@ def _write_metrics(found: Comparison, every: bool) -> None:
     write_table(("newest value", *names), rows)
 
 
-def _write_curves(found: Comparison, keys: tuple[str, ...] | list[str]) -> None:
+def _write_curves(found: Comparison, keys: list[str]) -> None:
     for key in keys:
         curves = {
             line.run: list(zip(each.steps, each.mean, strict=True))

@@ -20,6 +20,7 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, examples
 from ops.presentation.cost_words import figures
 from ops.presentation.output import message, write, write_json, write_table
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def costs(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN...]",
+            metavar="RUN",
             help="Ids of runs, unique prefixes, or `latest`. Default: all.",
             autocompletion=complete_run,
         ),
@@ -124,7 +125,7 @@ def _progress() -> Callable[[int, int], None]:
 
     def show(done: int, total: int) -> None:
         end = "\r\x1b[K" if done == total else ""
-        sys.stderr.write(f"\r{done}/{total} runs{end}")
+        sys.stderr.write(f"\r{done}/{many(total, 'run')}{end}")
         sys.stderr.flush()
 
     return show
@@ -147,7 +148,7 @@ def _write(found: Costs) -> None:
             f"the price of some device time is unknown: {named}{more}; --fill-prices uses the price file for it (docs/costs.md)"
         )
     if found.left_out:
-        message(f"{found.left_out} older runs are left out; name them to see their costs")
+        message(f"left out: {many(found.left_out, 'older run')}; `yatt costs RUN` shows the costs of one")
 
 
 def _size(row: CostRow) -> tuple[bool, Decimal]:

@@ -17,6 +17,7 @@ from ops.cli.lookup import find_run, iteration_range, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, message, write, write_json
 from ops.process import keep_caches_inside
+from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
@@ -173,9 +174,8 @@ def gantt(
     elif picture is None:
         print_gantt(found)
     else:
-        write(
-            f"{found.instances} instances were idle for {found.idle_fraction:.1%} of {found.collect_s:.1f} s of collect"
-        )
+        idle = many(found.instances, "instance", "were idle", "was idle")
+        write(f"{idle} for {found.idle_fraction:.1%} of {found.collect_s:.1f} s of collect")
 
 
 def picture_file(path: Path) -> Path:

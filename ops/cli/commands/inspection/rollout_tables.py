@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ops.presentation.output import message, write, write_table
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.queries.groups import Groups, GroupView
@@ -147,7 +148,7 @@ def tell_limits(page: Page, shown: int, things: str) -> None:
     if page.matching > shown:
         message(f"{shown} of {page.matching} {things} shown; --limit 0 shows all")
     if page.seen < page.total:
-        message(f"only {page.seen} of the iteration's {page.total} samples were examined")
+        message(f"only {page.seen} of the iteration's {many(page.total, 'sample')} were examined")
 
 
 def _pair_row(pair: GroupPair) -> tuple[object, ...]:
@@ -177,7 +178,7 @@ def _write_facts(row: SampleView) -> None:
     unscored = row.validity == Validity.UNSCORED
     valid = "" if row.validity == Validity.USED or unscored else f", {row.validity}"
     reward = row.validity if unscored else f"reward {row.reward:.4g}"
-    write(f"{reward} ({parts}){advantage}, {row.tokens} tokens, ended by {row.finish}{valid}")
+    write(f"{reward} ({parts}){advantage}, {many(row.tokens, 'token')}, ended by {row.finish}{valid}")
     if row.reward_error:
         write(f"reward failed: {row.reward_error}")
     if row.tool_error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from flows.reports.measures import HELD_OUT, NAMES, name_of
 from ops.presentation.curves import sparkline
 from ops.presentation.placement_words import roles_text
 from ops.presentation.words import age, at_the_start, duration, phase_name
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from ops.queries.series import SeriesView
     from ops.queries.watch import Watched
 
-NAMES = {
-    "reward/mean": "reward",
-    "evaluation/accuracy": "accuracy",
-    "length/response_mean": "response length",
-    "grad_norm": "gradient norm",
-    "tokens_per_second": "tokens/s",
-}
 MACHINE = {
     "system/cpu_utilization_percentage": "CPU {:.0f} %",
     "system/system_memory_usage_percentage": "memory {:.0f} %",
@@ -56,10 +50,8 @@ def line(seen: Watched) -> str:
     """Returns the run in one line."""
     run = seen.run
     figures = [f"iteration {max(0, run.iteration)}/{run.target_iterations}", run.state, doing(seen)]
-    if run.reward is not None:
-        figures.append(f"reward {run.reward:.3f}")
-    if run.accuracy is not None:
-        figures.append(f"accuracy {run.accuracy:.3f}")
+    told = (curve.key for curve in seen.curves)
+    figures += [f"{name_of(key)} {seen.metrics[key]:.3f}" for key in told if key in seen.metrics]
     if "tokens_per_second" in seen.metrics:
         figures.append(f"{seen.metrics['tokens_per_second']:,.0f} tokens/s")
     if run.eta_seconds:
@@ -85,9 +77,12 @@ def picture(seen: Watched) -> RenderableType:
     rows.add_row("now", Text(" for ".join([doing(seen), *since])))
     for curve in seen.curves:
         if curve.steps:
-            rows.add_row(NAMES.get(curve.key, curve.key), Text(_curve(curve, seen.sft)))
+            rows.add_row(name_of(curve.key), Text(_curve(curve, seen.sft)))
+    drawn = {curve.key for curve in seen.curves}
     figures = [
-        f"{NAMES.get(key, key)} {value:,.4g}" for key, value in seen.metrics.items() if "/" not in key or key in NAMES
+        f"{name_of(key)} {value:,.4g}"
+        for key, value in seen.metrics.items()
+        if key not in drawn and ("/" not in key or key in NAMES)
     ]
     if figures:
         rows.add_row("newest", Text("   ".join(figures)))
@@ -100,7 +95,7 @@ def picture(seen: Watched) -> RenderableType:
 
 def _curve(curve: SeriesView, sft: bool) -> str:
     first, last = curve.mean[0], curve.mean[-1]
-    begins = f"{at_the_start(sft)} " if curve.key == "evaluation/accuracy" and curve.steps[0] == 0 else ""
+    begins = f"{at_the_start(sft)} " if curve.key.startswith(HELD_OUT) and curve.steps[0] == 0 else ""
     return f"{sparkline(curve.mean)}  {begins}{first:.3f}, now {last:.3f}"
 
 

@@ -15,6 +15,7 @@ from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.curves import sparkline
 from ops.presentation.output import console, message, write_json, write_table
 from ops.presentation.words import age, cut, moment
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -158,7 +159,7 @@ def _tell_about_others(found: RunList, shown: int, text: str, state: State | Non
         there = ", ".join(f"{count} {name}" for name, count in sorted(found.states.items())) or "none"
         message(f"no run matches; runs by state: {there}")
     elif shown < found.total:
-        message(f"{shown} of {found.total} runs; --limit shows more")
+        message(f"{shown} of {many(found.total, 'run')}; --limit shows more")
 
 
 def _show_deleted(ledger: Ledger, limit: int, output: Output) -> None:

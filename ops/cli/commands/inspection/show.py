@@ -13,9 +13,11 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.cost_words import amount
 from ops.presentation.curves import sparkline
+from ops.presentation.measure_words import newest_first
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.time_accounts import time_facts, write_time
-from ops.presentation.words import at_the_start, duration, place, size, wait_text
+from ops.presentation.words import duration, place, size, wait_text
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +27,8 @@ if TYPE_CHECKING:
     from db.read.overview import RunLine, RunOverview
     from flows.run.home import Home
 
-CURVES = ("reward/mean", "evaluation/accuracy", "kl", "entropy", "length/response_mean", "grad_norm")
-"""Metrics whose curves are shown, if the run has them."""
 CURVE_WIDTH = 32
+NAME_WIDTH = 26
 
 
 def register(app: typer.Typer) -> None:
@@ -80,14 +81,15 @@ def _show_waiting(home: Home, run: str, output: Output, error: LedgerUnavailable
         write_json({"state": "waiting", "waiting": asdict(found)})
         return
     write(f"{found.run} is waiting, last known commit {found.iteration}")
-    write(f"  {'waiting':<22}{wait_text(found, time.time())}")
-    write(f"  {'driver':<22}{found.holder.text}")
-    write(f"  {'folder':<22}{home.run_folder(run)}")
+    write(f"  {'waiting':<{NAME_WIDTH}}{wait_text(found, time.time())}")
+    write(f"  {'driver':<{NAME_WIDTH}}{found.holder.text}")
+    write(f"  {'folder':<{NAME_WIDTH}}{home.run_folder(run)}")
 
 
 def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     """Returns a run's results and overview as plain values."""
     from db.write.runs import DRIVEN_STATES
+    from flows.reports.measures import told_of
     from flows.run.results import run_results
     from flows.schedule.window_record import window_parameters
     from ops.queries.forecast import run_forecast
@@ -118,6 +120,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "folder": str(home.run_folder(run)),
         "stacks": kept_stacks(home.run_folder(run)),
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
+        "measured": [asdict(told) for told in told_of(ledger, run)],
         "curves": _curves(ledger, run),
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
         **_tables(overview, window_parameters(ledger, run)),
@@ -146,7 +149,7 @@ def _print_run(facts: dict[str, Any]) -> None:
     state = f"{facts['state']}, driver lost" if facts["driver_lost"] else facts["state"]
     write(f"{facts['run']} is {state}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
     for name, value in _headlines(facts):
-        write(f"  {name:<22}{value}")
+        write(f"  {name:<{NAME_WIDTH}}{value}")
     if facts["alarms"]:
         write_alarms(facts["alarms"], facts["alarm_count"])
     _write_curves(facts["curves"])
@@ -170,12 +173,13 @@ def _print_run(facts: dict[str, Any]) -> None:
 
 
 def _curves(ledger: Ledger, run: str) -> list[dict[str, Any]]:
-    """Returns the curves of some metrics, each reduced to at most `CURVE_WIDTH` means."""
+    """Returns the curves of what the objective measures, each reduced to at most `CURVE_WIDTH` means."""
+    from flows.reports.measures import measures_of
     from ops.queries.series import series
 
     return [
         {"key": each.key, "width": each.width, "steps": each.steps, "mean": each.mean}
-        for each in series(ledger, run, CURVES, CURVE_WIDTH).series
+        for each in series(ledger, run, measures_of(ledger, run).curves, CURVE_WIDTH).series
         if each.steps
     ]
 
@@ -187,15 +191,12 @@ def _write_curves(curves: list[dict[str, Any]]) -> None:
 
 
 def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    def share(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
+    from flows.reports.measures import Told
 
+    measured = (Told(**each) for each in facts["measured"])
     traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
     return [
-        (
-            "held-out accuracy",
-            f"{share(facts['accuracy'])}, {at_the_start(facts['sft'])} {share(facts['accuracy_sft'])}",
-        ),
+        *((told.name, newest_first(told, facts["sft"])) for told in measured),
         *_waiting(facts["waiting"]),
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
@@ -207,7 +208,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("metrics digest", facts["metrics_digest"]),
         ("driver traffic", "-" if traffic is None else f"{traffic:.0f} bytes per sample"),
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
-        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows waiting to be sent"),
+        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {many(facts['outbox_pending'], 'row')} waiting to be sent"),
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),

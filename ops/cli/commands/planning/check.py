@@ -22,6 +22,7 @@ from ops.cli.fetching import fetched
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import duration, size
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.preflight.first_prompt import FirstPrompt
@@ -259,11 +260,16 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
         "SFT probe": receipt.probe_prompts,
     }
     parts = ", ".join(f"{count:,} {part}" for part, count in counts.items() if count)
-    write(f"prompts: {parts}; the longest has {longest['tokens']} tokens ({longest['prompt_id']})")
+    write(f"prompts: {parts}; the longest has {many(longest['tokens'], 'token')} ({longest['prompt_id']})")
     if receipt.over_long:
-        write(f"{receipt.over_long:,} prompts are too long (data.over_long: {spec.data.over_long})")
+        write(
+            f"{many(receipt.over_long, 'prompt', 'are too long', 'is too long')} (data.over_long: {spec.data.over_long})"
+        )
     if found.shown is not None:
-        write(f"{found.conversations:,} prompts are conversations, such as {found.shown['prompt_id']}:")
+        write(
+            f"{many(found.conversations, 'prompt', 'are conversations', 'is a conversation')}, such as "
+            f"{found.shown['prompt_id']}:"
+        )
         write(textwrap.indent(found.shown["text"], "    "))
     if found.first is not None:
         write(f"the model reads {found.first.prompt_id} as:")
@@ -300,7 +306,8 @@ def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
     promised = any("answer_field" in source.model_fields_set for source in spec.data.sources)
     if found.answerless and (promised or found.answerless < total):
         yield (
-            f"{found.answerless:,} of {total:,} prompts have no reference answer (data.sources answer_field), the first is "
+            f"{found.answerless:,} of {many(total, 'prompt', 'have', 'has')} no reference answer (data.sources answer_field), "
+            "the first is "
             f"{found.first_answerless}; a reward that compares with it cannot score their responses"
         )
 
@@ -310,7 +317,7 @@ def _needed(spec: RunSpec, needs: Needs) -> Iterator[str]:
     if needs.memory_bytes is not None and needs.capacity_bytes is not None:
         yield f"the run needs about {size(needs.memory_bytes)} of {size(needs.capacity_bytes)} memory"
     if needs.seconds is not None:
-        yield f"{spec.iterations} iterations take about {duration(needs.seconds)}, besides the start"
+        yield f"{many(spec.iterations, 'iteration', 'take', 'takes')} about {duration(needs.seconds)}, besides the start"
     yield f"a checkpoint takes about {size(needs.checkpoint_bytes)} of disk space"
 
 

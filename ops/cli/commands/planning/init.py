@@ -17,6 +17,7 @@ import typer
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
 from ops.starter.recognition.recognised import RL, Asked, Objective
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.starter.looks import DataLook, ModelLook
@@ -222,7 +223,7 @@ def _said(meaning: Understanding, rewards: Sequence[str]) -> Iterator[str]:
 def _source_said(source: SourceMeaning) -> Iterator[str]:
     look, recognised = source.look, source.recognised
     more = "" if look.complete else "more than "
-    yield f"{look.place.named}: {more}{len(look.rows):,} rows, recognised as {recognised.shape}"
+    yield f"{look.place.named}: {more}{many(len(look.rows), 'row')}, recognised as {recognised.shape}"
     keys = recognised.source
     named = [
         f"{what} in {keys[key]!r}"

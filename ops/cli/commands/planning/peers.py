@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ops.cli.options import Output
 from ops.presentation.output import message, write, write_json
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.starter.peers.entries import Verdict
@@ -76,7 +77,7 @@ def _said(started: Started, file: str) -> Iterator[str]:
     translation = started.translation
     label = translation.program.label
     count = sum(len(verdicts) for verdicts in translation.lists.values())
-    yield f"{file}: {count} keys of {label} ({translation.program.name})"
+    yield f"{file}: {many(count, 'key')} of {label} ({translation.program.name})"
     titles = {
         "taken": "taken",
         "different": "different here",
@@ -98,7 +99,7 @@ def _recognised(meaning: Understanding) -> Iterator[str]:
     """Yields what the rows were recognised as, and what follows from them."""
     for source in meaning.sources:
         more = "" if source.look.complete else "more than "
-        yield f"{source.look.place.named}: {more}{len(source.look.rows):,} rows, recognised as {source.recognised.shape}"
+        yield f"{source.look.place.named}: {more}{many(len(source.look.rows), 'row')}, recognised as {source.recognised.shape}"
         yield from (f"  {sentence}" for sentence in (*source.recognised.reasons, *source.says))
     if meaning.reward is not None:
         yield f"reward: {meaning.reward.function}, reads {meaning.reward.reads}; it follows from the rows"

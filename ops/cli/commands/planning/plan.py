@@ -18,6 +18,7 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import duration, large_number, size
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from yatt_core.planning.assumptions import Assumptions
@@ -139,7 +140,8 @@ def print_plan(made: RunPlan) -> None:
     """Writes the plan as tables."""
     shape, demand = made.roles.policy, made.demand
     write(
-        f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {large_number(shape.parameters)} parameters"
+        f"{made.roles.spec.name} on {made.cluster} ({many(made.cluster.devices, 'device')}): "
+        f"{large_number(shape.parameters)} parameters"
     )
     write(_verdict(made))
     write("")
@@ -193,17 +195,13 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
 
 def _ranks(made: RunPlan) -> str:
     """Returns how many ranks there are; those of FSDP2 share one copy of the model."""
-    ranks = _count(made.demand.ranks, "rank")
+    ranks = many(made.demand.ranks, "rank")
     copies = 1 if made.roles.trainer.kind == "fsdp2" else made.demand.copies
-    return f"{ranks}, {copies} {'copy' if copies == 1 else 'copies'} of the model"
+    return f"{ranks}, {many(copies, 'copy')} of the model"
 
 
 def _engines(count: int, memory: EngineMemory) -> str:
-    return f"{_count(count, 'engine')}, {_count(memory.devices, 'device')} each"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{many(count, 'engine')}, {many(memory.devices, 'device')} each"
 
 
 def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
@@ -231,9 +229,12 @@ def _print_times(spec: RunSpec, times: Times) -> None:
     if times.load.scale > 1:
         write(f"simulated at 1/{times.load.scale} of the full size")
     total, sync = times.recommended.step_s * spec.iterations, times.training.sync_s
-    write(f"{spec.iterations} iterations take about {duration(total)}; each weight sync takes {duration(sync)}")
     write(
-        f"checkpoints: every {times.checkpoint_every} iterations would cost least ({times.checkpoint_overhead:.2%} of the time); "
+        f"{many(spec.iterations, 'iteration', 'take', 'takes')} about {duration(total)}; each weight sync takes {duration(sync)}"
+    )
+    write(
+        f"checkpoints: every {many(times.checkpoint_every, 'iteration')} would cost least "
+        f"({times.checkpoint_overhead:.2%} of the time); "
         f"the spec says {spec.checkpoints.every}"
     )
 
@@ -246,7 +247,9 @@ def _print_shortages(made: RunPlan) -> None:
         write(f"it would fit with {_set(settings)}")
     if (larger := made.larger) is not None:
         how = f"with {_set(larger.settings)}" if larger.settings else "unchanged"
-        write(f"it would fit {how} on {larger.nodes} nodes of {made.cluster.devices_per_node}x{made.cluster.card_name}")
+        write(
+            f"it would fit {how} on {many(larger.nodes, 'node')} of {made.cluster.devices_per_node}x{made.cluster.card_name}"
+        )
     if not made.remedies and made.larger is None:
         write("found no change, pair of changes or number of such nodes that would make it fit")
 

@@ -18,6 +18,7 @@ from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, R
 from ops.cli.people import named
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from flows.run.home import Home
@@ -133,8 +134,7 @@ def submit(
     if output is Output.JSON:
         write_json({"run": name, **asdict(submission)})
         return
-    wanted = "1 device" if submission.devices == 1 else f"{submission.devices} devices"
-    write(f"{name} waits for {wanted} of {' or '.join(submission.pools)}")
+    write(f"{name} waits for {many(submission.devices, 'device')} of {' or '.join(submission.pools)}")
     if unserved:
         message("no scheduler is running; start one with `yatt up` or `yatt queue serve`")
 
@@ -198,7 +198,7 @@ def devices(
     with opened_ledger(place) as ledger:
         ledger.submissions.report_outage(pool, gone, within, who)
         ledger.submissions.end_outage(pool, returned)
-    write(f"{pool}: {len(gone)} devices lost, {len(returned)} back")
+    write(f"{pool}: {many(len(gone), 'device')} lost, {len(returned)} back")
 
 
 @queue_app.command(epilog=examples("yatt queue serve"))

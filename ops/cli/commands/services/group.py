@@ -19,6 +19,7 @@ import typer
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import duration, moment
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.group.control import Group
@@ -186,4 +187,6 @@ def _print(found: GroupStatus) -> None:
         last = found.maintenance
         write(f"last maintenance: {moment(round(1000 * last.began_at))}, {last.trouble or 'all well'}")
     for run in found.undelivered:
-        write(f"run {run.run}: {run.rows} rows waiting to be sent to MLflow{f': {run.reason}' if run.reason else ''}")
+        write(
+            f"run {run.run}: {many(run.rows, 'row')} waiting to be sent to MLflow{f': {run.reason}' if run.reason else ''}"
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 from ops.presentation.png import new_figure
 from ops.queries.sweep_axes import coordinates_of
 from ops.queries.sweeps import SweepView
+from yatt_core.counting import many
 from yatt_core.durable import refusals
 from yatt_core.errors import ConfigurationError
 
@@ -39,6 +40,6 @@ def write_coordinates(view: SweepView, path: Path) -> None:
     axes.set_xlim(-0.1, len(found.axes) - 0.6)
     for side in ("left", "right", "top", "bottom"):
         axes.spines[side].set_visible(False)
-    figure.suptitle(f"{view.sweep}: {len(found.lines)} trials", parse_math=False)
+    figure.suptitle(f"{view.sweep}: {many(len(found.lines), 'trial')}", parse_math=False)
     with refusals(f"{path}: cannot be written"):
         figure.savefig(path, dpi=130)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ops.presentation.output import write, write_table
 from ops.presentation.setting_words import short_keys, value_text
+from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.queries.sweeps import SweepView, TrialView
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 def print_sweep(view: SweepView) -> None:
     """Writes a sweep."""
-    stopping = f"rungs {', '.join(map(str, view.rungs))}" if view.asha else f"{view.rungs[-1]} iterations each"
-    write(f"{view.sweep}: {view.planned} trials by {view.sampler}, {stopping}; {view.goal} {view.metric}")
+    stopping = f"rungs {', '.join(map(str, view.rungs))}" if view.asha else f"{many(view.rungs[-1], 'iteration')} each"
+    write(f"{view.sweep}: {many(view.planned, 'trial')} by {view.sampler}, {stopping}; {view.goal} {view.metric}")
     if len(view.seeds) > 1:
         write(f"seeds {', '.join(map(str, view.seeds))}; values are means over them")
     names = short_keys(view.keys)
@@ -23,7 +24,9 @@ def print_sweep(view: SweepView) -> None:
     for trial in view.trials:
         if trial.failure is not None:
             write(f"trial {trial.trial} has failed: {trial.failure}")
-    write(f"{view.iterations} iterations, {view.iterations_fraction:.1%} of those of all trials run to their ends")
+    write(
+        f"{many(view.iterations, 'iteration')}, {view.iterations_fraction:.1%} of those of all trials run to their ends"
+    )
     if view.winner_setting is not None:
         setting = " ".join(f"--set {key}={value_text(value)}" for key, value in view.winner_setting.items())
         write(f"best: trial {view.winner}, {view.metric} {view.winner_value:.5g}: {setting}")
