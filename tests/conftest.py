@@ -91,6 +91,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def forgotten_secrets() -> Iterator[None]:
+    """Forgets the secrets that a test resolves, which would be replaced in the output of later tests of its process."""
+    from yatt_core import logs
+
+    before = set(logs._kept)
+    yield
+    logs._kept.intersection_update(before)
+
+
 @pytest.fixture(scope="session")
 def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the folder in which tests arm failpoints for the drivers and actors that share the services."""

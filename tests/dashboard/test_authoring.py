@@ -375,7 +375,7 @@ def test_values_of_changes_are_neither_answered_nor_recorded(client: TestClient,
 
 
 ENDS = {
-    "too late": ("time.sleep(600)", ConfigurationError, "longer than 4 s"),
+    "too late": ("time.sleep(600)", ConfigurationError, "longer than"),
     "without a word": ("os._exit(3)", InfrastructureError, "exit code 3"),
 }
 
@@ -391,10 +391,12 @@ def test_the_process_of_a_check_ends_with_all_that_it_has_started(served: Contex
     )
     text = with_values({"callbacks": [{"file": f"{traps.code}:Observer"}]})
     before = served.ledger.run_list.page().total
-    with pytest.raises(kind, match=said):
-        made_apart(
-            served.home, Asked(text, None, None, (), refusal=None, by="ann"), seconds=4.0 if end == "too late" else 60
-        )
+    # A time that is over before the process has come to the callback shows nothing, so that a busy machine gets more.
+    for seconds in [4.0, 16.0, 64.0] if end == "too late" else [60.0]:
+        with pytest.raises(kind, match=said):
+            made_apart(served.home, Asked(text, None, None, (), refusal=None, by="ann"), seconds=seconds)
+        if pid.exists():
+            break
     wait_until(lambda: not psutil.pid_exists(int(pid.read_text())) or is_zombie(int(pid.read_text())))
     assert served.ledger.run_list.page().total == before
 
