@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from db.ledger import Ledger
 from flows.run.home import Home
 from ops.people.sign_in_settings import FILE
+from ops.queries.run_list import NOBODY, find_line
 from tests.browser.conftest import Errors
 from tests.browser.dashboard import served
 from tests.browser.runs import STOPPED
 from tests.openid_provider import CLIENT_SECRET, Provider, running_provider
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(300)]
 PEOPLE = {"olga": {"sub": "1", "email": "olga@example.org", "groups": ["team"]}}
@@ -38,6 +41,9 @@ def provider() -> Iterator[Provider]:
 @pytest.fixture
 def strict(home: Home, provider: Provider, tmp_path: Path) -> Iterator[str]:
     """Yields the address of a dashboard that shows nothing without sign-in."""
+    # A copy that is made while an earlier test's promotion is delivered has a lease that nobody gives back.
+    with Ledger.open(home.ledger) as ledger:
+        wait_until(lambda: find_line(ledger, STOPPED).driver == NOBODY, seconds=120)
     folder = Path(shutil.copytree(home.folder, tmp_path / "runs"))
     secret = tmp_path / "secret"
     secret.write_text(CLIENT_SECRET)
