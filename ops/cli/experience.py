@@ -8,7 +8,6 @@ programs that read a folder take every file in it for data.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from ops.cli.exporting import EXPORTS
 from ops.cli.lookup import find_run, iteration_range, opened_ledger
 from ops.queries.experience import Iteration, find_iteration, opened, sample_table
 from yatt_core import durable
-from yatt_core.checkpoints.export import require_free
+from yatt_core.checkpoints.export import new_folder, require_free
 from yatt_core.errors import ConfigurationError
 from yatt_core.storage.lacking import fetch_lacking
 
@@ -89,22 +88,16 @@ def export_experience(
         name = find_run(ledger, run)
         target = to or home.run_folder(name) / EXPORTS / "experience"
         require_free(target)
-        partial = target.with_name(f".{target.name}.partial")
         places, lacking = _places(ledger, home, name, iterations)
         schema = pa.unify_schemas([_schema_of(place) for place in places])
-        shutil.rmtree(partial, ignore_errors=True)
+        durable.make_folder(target.parent)
         samples = 0
-        try:
-            with durable.refusals(f"{partial}: cannot be written"):
-                partial.mkdir(parents=True)
+        with new_folder(target) as partial:
             for done, place in enumerate(places):
                 advance(done, len(places))
                 samples += _write(ledger, place, partial, schema)
             advance(len(places), len(places))
             size = sum(path.stat().st_size for path in partial.iterdir())
-            durable.move_folder(partial, target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     return ExportedExperience(name, target, tuple(place.number for place in places), tuple(lacking), samples, size)
 
 

@@ -6,7 +6,6 @@ Consumes a checkpoint's adapters and the folder of the model that its run starte
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from safetensors.numpy import save_file
 
 from yatt_core import durable
 from yatt_core.checkpoints.contents import ADAPTER, ADAPTERS, open_tensors
-from yatt_core.checkpoints.export import ORIGIN, Exported, require_free
+from yatt_core.checkpoints.export import ORIGIN, Exported, new_folder, require_free
 from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
 from yatt_core.spec.sections.trainer import LoraSpec
 from yatt_core.wire.whole_files import sizes_of
@@ -42,19 +41,13 @@ def export_adapter(
     sizes = sizes_of(stored)
     durable.make_folder(target.parent)
     require_room(target, sum(sizes.values()))
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with new_folder(target) as partial:
         with durable.refusals(f"{partial}: cannot be written"):
-            partial.mkdir()
             tensors = {_named(name): np.concatenate(list(stored.blocks(name))) for name in stored.shapes}
             save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
         durable.write_json(partial / CONFIG, _config(model, lora))
         durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": "float32"})
         durable.sync_file(partial / WEIGHTS)
-        durable.move_folder(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Exported(len(sizes), sum(sizes.values()), "float32", (WEIGHTS,))
 
 

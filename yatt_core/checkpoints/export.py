@@ -12,6 +12,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,7 +104,6 @@ def export_model(
     reward_model: whether the run trained a reward model, which is exported as a classifier.
     """
     require_free(target)
-    partial = target.with_name(f".{target.name}.partial")
     stored = open_tensors(checkpoint, SAVED_WEIGHTS)
     stored.require_whole()
     named_as: TensorSource = AsClassifier(stored) if reward_model else stored
@@ -111,10 +111,8 @@ def export_model(
     sizes = sizes_of(tensors)
     durable.make_folder(target.parent)
     require_room(target, sum(sizes.values()))
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with new_folder(target) as partial:
         with durable.refusals(f"{partial}: cannot be written"):
-            partial.mkdir()
             for path in small_files(model):
                 if path.name not in (CONFIG, WEIGHTS_INDEX):
                     copied = partial / path.relative_to(model)
@@ -129,10 +127,24 @@ def export_model(
         durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": named})
         for path in partial.rglob("*"):
             durable.sync_folder(path) if path.is_dir() else durable.sync_file(path)
+    return Exported(len(sizes), written.bytes, named, written.weights)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yields an empty folder beside `target`, which appears under that name once the block ends, complete or not at all.
+
+    What is written into it must be durable by then. Raises `StorageFullError` or `InfrastructureError` if it cannot be made.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with durable.refusals(f"{partial}: cannot be written"):
+            partial.mkdir()
+        yield partial
         durable.move_folder(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return Exported(len(sizes), written.bytes, named, written.weights)
 
 
 def require_free(target: Path) -> None:
