@@ -67,6 +67,7 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
     state: ControlState | None = None
     silence: LedgerUnavailable | None = None
     pause: Paused | None = None
+    failures = 0
     while True:
         if silence is not None:
             session.ledger_outage.wait(silence)
@@ -75,6 +76,8 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
         try:
             if pause is not None:
                 return session.pause(str(pause))
+            session.back_off(failures)
+            failures = 0
             if (ending := session.outages.wait()) is not None:
                 return session.conclude(ending)
             if state is not None and roll_back(session, state):
@@ -84,8 +87,9 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
             report.before(state)
             state = advance(session, state)
             report.after(state)
-        except PhaseRetry:
+        except PhaseRetry as retry:
             state = None
+            failures = retry.failures
         except AwayError as error:  # not in a phase, which has a policy of its own, but at the last checkpoint
             session.outages.found(error, CLOSE)
             state = None

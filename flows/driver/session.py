@@ -8,6 +8,7 @@ left in a recorded state.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
 from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
-from flows.driver.outages import START, Outages
+from flows.driver.outages import LOOK_SECONDS, START, Outages
 from flows.driver.requested_checkpoints import RequestedCheckpoints
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.standby import Standby
@@ -45,6 +46,7 @@ from yatt_core.cluster.metering import BytesMeter
 from yatt_core.dispatch.pool import constants_known
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
+from yatt_core.outage import pause_before
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.tracing.calls import call_term
@@ -227,6 +229,21 @@ class DriverSession:
         except LedgerError as error:
             log.warning("could not record the end of term %d in the ledger: %s", fence.term, error)
         ledger.close()
+
+    def back_off(self, failures: int) -> None:
+        """Waits before another attempt at a phase: not after its first failure, and longer after each further one.
+
+        A request to stop ends the wait.
+        """
+        if failures < 2:
+            return
+        clock = self.context.clock
+        pause = pause_before(failures - 2, random.random())
+        self.threads.allow(pause, "the pause before another attempt")
+        until = clock.monotonic() + pause
+        while not self.stops.asked and (left := until - clock.monotonic()) > 0:
+            self.threads.check()
+            clock.sleep(min(LOOK_SECONDS, left))
 
     # -- conditions of the loop ---------------------------------------------------------------------------------------
 

@@ -26,7 +26,15 @@ READS_SHARDS = frozenset({"prepare", "learn"})
 
 
 class PhaseRetry(Exception):
-    """A phase failed; the session recovers the last commit and continues."""
+    """A phase failed; the session recovers the last commit and continues.
+
+    failures: how often the phase has failed in a row for reasons of this kind, which the next attempt waits for; 0 if there is
+        nothing to wait for.
+    """
+
+    def __init__(self, reason: str, failures: int = 0) -> None:
+        super().__init__(reason)
+        self.failures = failures
 
 
 class Paused(Exception):
@@ -43,22 +51,26 @@ def handle_failure(session: DriverSession, iteration: int, name: str, error: Yat
         raise PhaseRetry(reason) from error
     if isinstance(error, ReplayError):
         return
-    if within_budget(session, iteration, name, error):
+    failures = charged_failures(session.context, iteration, name, error)
+    if failures < allowed_failures(session.context, iteration, name, error):
         session.context.observer.warned(f"{name} of iteration {iteration} failed, retrying: {reason}")
-        raise PhaseRetry(reason) from error
+        raise PhaseRetry(reason, failures) from error
     if isinstance(error, NumericError) and name == "learn":
         _handle_non_finite(session, iteration, reason)
 
 
-def within_budget(session: DriverSession, iteration: int, name: str, error: YattError) -> bool:
-    """Returns True if the phase may be retried after one more failure of the error's class."""
-    context = session.context
-    budgets = context.spec.recovery.budgets
-    allowed = budgets.attempts(error.failure_class)
-    if isinstance(error, DataError) and name in READS_SHARDS and has_damage(context, context.branch, iteration):
-        allowed = budgets.infrastructure  # a failure of the disk, not of the data: the shard is rebuilt
+def charged_failures(context: RunContext, iteration: int, name: str, error: YattError) -> int:
+    """Returns how many failures of the error's class are charged to a phase, this one included."""
     charged = context.ledger.phases.charged(context.run, context.branch, iteration, name)
-    return charged.get(error.failure_class.value, 0) < allowed
+    return charged.get(error.failure_class.value, 0)
+
+
+def allowed_failures(context: RunContext, iteration: int, name: str, error: YattError) -> int:
+    """Returns the number of failures of the error's class after which a phase is not attempted again."""
+    budgets = context.spec.recovery.budgets
+    if isinstance(error, DataError) and name in READS_SHARDS and has_damage(context, context.branch, iteration):
+        return budgets.infrastructure  # a failure of the disk, not of the data: the shard is rebuilt
+    return budgets.attempts(error.failure_class)
 
 
 # -- updates that are not finite --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from flows.driver.stopping import StopRequests
 from flows.run.results import run_results
 from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
-from yatt_core.errors import AwayError
+from yatt_core.errors import AwayError, InfrastructureError
 from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 from yatt_core.run_actors.actor_registry import ActorFailure
 
@@ -205,6 +205,28 @@ def test_a_run_asked_to_stop_once_its_devices_are_given_back_takes_none(
     assert ended is not None and (ended.state, ended.exit_code) == ("stopped", 0)
     assert ended.reason.startswith("its window is over while waiting: judge")
     assert len(started) == 1
+
+
+def test_a_phase_that_fails_again_is_attempted_after_longer_and_longer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=2", "recovery.budgets.infrastructure=5")
+    clock, times = simulation.cluster.clock, list[float]()
+    learn = BranchRunActors.learn
+
+    def fail_four_times(actors: BranchRunActors, *given: Any) -> Any:
+        if len(times) == 4:
+            return learn(actors, *given)
+        times.append(clock.monotonic())
+        raise InfrastructureError("the disk of a node is read-only")
+
+    monkeypatch.setattr(BranchRunActors, "learn", fail_four_times)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.iteration) == ("completed", 2)
+    attempt, *pauses = (later - earlier for earlier, later in itertools.pairwise(times))
+    assert attempt < pauses[0] - 1.4 < pauses[1] - 2.4, (
+        "the second attempt is at once, the third after 2 s, the fourth after 4"
+    )
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0, exclude_max=True))
