@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulation.cluster import START_MS
+from benchmarks.simulation.drive import LEASE_SECONDS
 from db.core.engine import Fence
 from db.core.errors import LedgerUnavailable
+from db.core.holder import this_process
+from db.write.outbox import PEOPLE, ClaimedRow
 from db.write.waits import WaitRow, Waits
 from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests
@@ -21,6 +25,7 @@ from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
 from yatt_core.errors import AwayError, InfrastructureError
 from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
+from yatt_core.protocols.receipts import ShardReceipt, ShardTask
 from yatt_core.run_actors.actor_registry import ActorFailure
 
 MINUTE = 60.0
@@ -154,6 +159,75 @@ def test_devices_are_given_back_with_a_checkpoint_and_taken_again(
         assert simulation.run not in ledger.waits.of([simulation.run])
     said = [reason for reason in reasons(simulation) if reason.startswith("waiting for ")]
     assert ["its devices are given back" in reason for reason in said] == [False, True, False]
+
+
+def test_what_was_finished_before_devices_are_given_back_is_sealed_and_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = Simulation.of(tmp_path / "quiet", "iterations=3")
+    assert quiet.drive() is not None
+    simulation = Simulation.of(tmp_path / "waiting", "iterations=3")
+    clock, asked, sealed = simulation.cluster.clock, list[list[int]](), list[list[int]]()
+    away = list[float]()
+    collect, leave = BranchRunActors.collect, BranchRunActors.leave_devices
+
+    def collecting(actors: BranchRunActors, tasks: Sequence[ShardTask], *given: Any) -> Iterator[ShardReceipt]:
+        asked.append([task.key.shard for task in tasks])
+        for receipt in collect(actors, tasks, *given):
+            if receipt.key.iteration == 2 and receipt.key.shard == 2 and not away:
+                away.append(clock.monotonic())
+                raise AwayError(f"{WAYS['collect']} is away: it does not answer")
+            yield receipt
+
+    def leaving(actors: BranchRunActors) -> None:
+        with simulation.ledger() as ledger:
+            sealed.append([row.shard for row in ledger.records.shards(simulation.run, 0, 2)])
+        leave(actors)
+
+    def answering(actors: BranchRunActors, dependency: str) -> bool:
+        return clock.monotonic() >= away[0] + 30 * MINUTE
+
+    monkeypatch.setattr(BranchRunActors, "collect", collecting)
+    monkeypatch.setattr(BranchRunActors, "leave_devices", leaving)
+    monkeypatch.setattr(BranchRunActors, "answers", answering)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.iteration) == ("completed", 3)
+    assert sealed == [[0, 1]], "the devices are given back once, after what was finished is recorded"
+    assert asked == [[0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [0, 1, 2, 3]]
+    with simulation.ledger() as ledger, quiet.ledger() as other:
+        assert same_result(run_results(ledger, simulation.run), run_results(other, quiet.run))
+
+
+def test_people_are_told_of_an_outage_that_lasts_longer_than_a_minute_and_of_its_end(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage]
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3", "guards.notify={}")
+    made = outage(simulation, "collect", 3 * MINUTE)
+    ended = simulation.drive()
+    assert ended is not None and ended.state == "completed"
+    waiting, back = told_to_people(simulation)
+    waited, over = ((row.logged_at_ms - START_MS) / 1000 - made.failed[0] for row in (waiting, back))
+    assert MINUTE <= waited <= MINUTE + (1 + JITTER) * LONGEST_SECONDS < 3 * MINUTE < over
+    assert str(waiting.payload["text"]).startswith(f"the run is waiting for {WAYS['collect']} since ")
+    assert str(back.payload["text"]).startswith(f"the run goes on: {WAYS['collect']} is back after ")
+
+
+def test_people_are_not_told_of_an_outage_of_less_than_a_minute(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage]
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3", "guards.notify={}")
+    made = outage(simulation, "collect", 30.0)
+    ended = simulation.drive()
+    assert ended is not None and ended.state == "completed"
+    assert len(made.failed) > 2 and told_to_people(simulation) == []
+
+
+def told_to_people(simulation: Simulation) -> list[ClaimedRow]:
+    """Claims the notifications of a run, for a driver of its own."""
+    with simulation.ledger() as ledger:
+        fence = ledger.leases.acquire(simulation.run, this_process(), LEASE_SECONDS, lambda holder: True)
+        rows: list[ClaimedRow] = ledger.outbox.claim(fence, lane=PEOPLE)
+    return rows
 
 
 def test_somebody_who_asks_for_it_has_a_run_try_at_once(

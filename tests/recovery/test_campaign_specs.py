@@ -1,0 +1,37 @@
+"""The campaigns run with the defaults of recovery: none of their faults is survived because a budget was raised."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.outside.__main__ import SPEC as OUTSIDE
+from tests.hosts.campaign.__main__ import SPEC as HOSTS
+from tests.recovery.chaos import SPEC as CHAOS
+from tests.services import ROOT
+from yatt_core.spec import load_spec
+from yatt_core.spec.reading.documents import parse_yaml
+from yatt_core.spec.sections.recovery import RecoverySpec
+
+SHORTER = frozenset({"lease_seconds", "phase_deadline_seconds"})
+"""What `tests/specs/torch.yaml` sets for all who extend it: shorter times, after which failures show earlier."""
+PARTS = ("tests/recovery", "tests/hosts/campaign", "benchmarks/outside")
+LENIENCE = re.compile(r"\bbudgets\b|\bquarantine_\w+|\"recovery\"|\brecovery\.(?!lease_seconds)\w+=")
+"""What a program would say that changes the key of a spec, other than the time of the lease."""
+
+
+@pytest.mark.parametrize("path", [CHAOS, HOSTS, OUTSIDE], ids=lambda path: path.stem)
+def test_a_campaign_sets_no_key_of_recovery(path: Path) -> None:
+    assert "recovery" not in parse_yaml(path.read_text(), path.name)
+    found, usual = load_spec(path, ()).recovery, RecoverySpec()
+    changed = {name for name in RecoverySpec.model_fields if getattr(found, name) != getattr(usual, name)}
+    assert changed <= SHORTER
+    assert all(getattr(found, name) <= getattr(usual, name) for name in SHORTER)
+
+
+def test_of_the_campaigns_and_the_sweep_the_sweep_alone_sets_budgets() -> None:
+    sources = [file for part in PARTS for file in (ROOT / part).rglob("*.py") if file != Path(__file__)]
+    setting = {str(file.relative_to(ROOT)) for file in sources if LENIENCE.search(file.read_text())}
+    assert setting == {"tests/recovery/test_sweep.py"}
