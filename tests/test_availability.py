@@ -32,6 +32,19 @@ def test_it_is_away_if_enough_has_failed_and_nothing_was_answered_for_long(
     assert not known.answers_what_was_sent_after(max(newest, 0.0))
 
 
+def test_two_failures_and_15_seconds_without_an_answer_are_an_outage() -> None:
+    known = Availability()
+    known.answered(100.0, 99.0)
+    known.failed()
+    assert not known.is_away(1e6), "one request may fail for what is in it"
+    known.failed()
+    assert not known.is_away(114.9), "a moment ago it was there"
+    assert known.is_away(115.0)
+    known.answered(115.0, 114.0)
+    known.failed()
+    assert not known.is_away(1e6), "what failed before the answer counts no more"
+
+
 def test_what_is_not_asked_is_not_away() -> None:
     assert not Availability().is_away(1e6)
     known = Availability()

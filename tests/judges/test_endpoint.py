@@ -14,6 +14,7 @@ import pytest
 
 from tests.judges.parts import endpoint, item, verdicts
 from tests.judges.server import KEY, Reply, completion, serving
+from tests.waiting import wait_until
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.registry import build_judge
@@ -178,6 +179,29 @@ def test_what_an_outage_hits_just_after_an_answer_is_asked_again_and_judged():
         part = endpoint(server.url, retries=1, backoff_seconds=0.05, max_concurrent_requests=2)
         said = verdicts(EndpointJudge(part), *map(item, range(8)))
     assert len(said) == 8 and not any(verdict.error for verdict in said.values())
+
+
+def test_a_request_that_is_open_counts_neither_as_an_answer_nor_as_a_failure():
+    release = threading.Event()
+
+    def answer(body, number):
+        if "open" in body["messages"][0]["content"]:
+            return Reply(body=completion("yes"), hold=release)
+        return Reply(body=completion("yes")) if release.is_set() else Reply(503)
+
+    with serving(answer) as server, ThreadPoolExecutor(2) as pool:
+        judge = EndpointJudge(endpoint(server.url, retries=9, backoff_seconds=0.01))
+        try:
+            opened = pool.submit(verdicts, judge, item(1, "open"), item(2, "open"))
+            wait_until(lambda: server.under_way == 2)
+            assert not judge._availability.is_away(time.monotonic() + 1e6), "what is open has not failed"
+            failing = pool.submit(verdicts, judge, item(3))
+            wait_until(lambda: judge._availability.is_away(time.monotonic()), seconds=10.0)
+            assert not opened.done(), "what is open has not been answered"
+        finally:
+            release.set()
+        said = opened.result() | failing.result()
+    assert [said[number].error for number in (1, 2, 3)] == ["", "", ""]
 
 
 def test_an_endpoint_that_refuses_the_smallest_question_is_there():

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
+from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+import flows.train
 from db.core.errors import LedgerUnavailable
 from flows.driver.run_status import Outcome
+from flows.driver.session import DriverSession
 from flows.phases import flow_run_report as module
 from flows.phases.flow_run_report import flow_run_report
+from tests.flows.simulated import BranchRunActors, Simulation
+from yatt_core.errors import AwayError
 from yatt_core.supervisor.runner import free_port
 
 
@@ -126,3 +132,45 @@ def test_an_error_of_the_run_passes_through(error: BaseException) -> None:
         report.before(committed(1))
         report._done = 2
         raise error
+
+
+def test_a_run_that_waits_has_a_waiting_flow_run_until_what_it_waits_for_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=2")
+    flow_run = SimpleNamespace(id=uuid4(), tags=[f"run:{simulation.run}"])
+    clock, shown, away = simulation.cluster.clock, list[tuple[float, State[Any]]](), list[float]()
+
+    def show(shown_for: UUID, state: State[Any], force: bool) -> None:
+        assert shown_for == flow_run.id and force, "Prefect would keep the state of a flow run that is running"
+        shown.append((clock.monotonic(), state))
+
+    prefect = SimpleNamespace(set_flow_run_state=show, create_artifact=lambda _: None, create_logs=lambda _: None)
+    client: Any = SimpleNamespace(answers=True, ask=lambda request: request(prefect))
+    children = SimpleNamespace(current=None, open=lambda *_: None, close=lambda *_: None)
+    drive, collect = flows.train.drive, BranchRunActors.collect
+
+    def drive_with_report(session: DriverSession, _: object) -> Outcome:
+        report = module.FlowRunReport(client, session)
+        try:
+            return drive(session, report)
+        finally:
+            report.end()
+
+    def collecting(actors: BranchRunActors, *given: Any) -> Any:
+        away.append(clock.monotonic())
+        if away[-1] < away[0] + 60.0:
+            raise AwayError("judge 'helpful' at https://judge.example/v1 is away: it does not answer")
+        return collect(actors, *given)
+
+    monkeypatch.setattr(module, "ChildFlowRuns", lambda *_: children)
+    monkeypatch.setattr(module.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=flow_run))
+    monkeypatch.setattr(flows.train, "drive", drive_with_report)
+    monkeypatch.setattr(BranchRunActors, "collect", collecting)
+    ended = simulation.drive()
+    assert ended is not None and (ended.state, ended.iteration) == ("completed", 2)
+    (began, waiting), (over, running) = shown
+    assert (waiting.type, waiting.name) == (StateType.RUNNING, "Waiting")
+    assert str(waiting.message).startswith("waiting for judge 'helpful' at https://judge.example/v1 since ")
+    assert (running.type, running.name, running.message) == (StateType.RUNNING, "Running", None)
+    assert began == away[0] and over > away[0] + 60.0
