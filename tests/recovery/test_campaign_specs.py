@@ -18,7 +18,7 @@ from yatt_core.spec.sections.recovery import RecoverySpec
 SHORTER = frozenset({"lease_seconds", "phase_deadline_seconds"})
 """What `tests/specs/torch.yaml` sets for all who extend it: shorter times, after which failures show earlier."""
 PARTS = ("tests/recovery", "tests/hosts/campaign", "benchmarks/outside")
-LENIENCE = re.compile(r"\bbudgets\b|\bquarantine_\w+|\"recovery\"|\brecovery\.(?!lease_seconds)\w+=")
+LENIENCE = re.compile(r"\bbudgets\b|\bquarantine_\w+|\"recovery\":|\brecovery\.(?!lease_seconds)\w+=")
 """What a program would say that changes the key of a spec, other than the time of the lease."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from db.write.runs import Runs
 from flows.driver import start_retries
 from flows.driver.session import DRIVER, DriverSession
 from flows.driver.session_claims import claimed_session, ended_unless_claimed, offered
-from flows.driver.start_retries import START_FAILED, with_retries
+from flows.driver.start_retries import PAUSE_SECONDS, START_FAILED, with_retries
 from flows.launch import open_session
+from flows.run.clock import SystemClock
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
@@ -93,6 +95,18 @@ def test_actors_that_die_during_the_start_have_a_budget_of_their_own(session: Dr
     with pytest.raises(LostActorError, match="its actor died"), ended_unless_claimed(session):
         with_retries(session, start)
     assert start.calls == session.context.spec.recovery.budgets.lost_actors == 10
+
+
+def test_a_start_that_fails_again_is_repeated_after_longer_and_longer_pauses(
+    session: DriverSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr(start_retries, "PAUSE_SECONDS", PAUSE_SECONDS)
+    monkeypatch.setattr(SystemClock, "sleep", lambda clock, seconds: pauses.append(seconds))
+    assert with_retries(session, Start(5, LostActorError("trainer-0: its actor died"))) == "done"
+    session.end("ended")
+    assert len(pauses) == 5 and pauses[0] >= 1.0
+    assert all(later >= earlier + 1.0 for earlier, later in itertools.pairwise(pauses))
 
 
 def test_what_is_away_is_waited_for_whatever_the_budget(session: DriverSession) -> None:
