@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
+from db.write.waits import WaitRow
 from flows.reports import measures
 from flows.run.home import Home
 from flows.run.pages import Pages
@@ -135,6 +136,25 @@ def test_log_records_of_other_disks_name_their_node(home: Home) -> None:
     assert "trainer-1@" not in others
     for shown in (page, others):
         assert "node worker-8 is gone" in shown and "node worker-7" not in shown
+
+
+@pytest.mark.parametrize("returned_at", [None, 1_700_000_300_000])
+def test_a_runs_page_says_what_it_waits_for_and_when_it_tries_again(home: Home, returned_at: int | None) -> None:
+    began = 1_700_000_000_000
+    row = WaitRow("toy-2", "judge <b>'kind'</b>", "status <i>503</i>", began, began + 360_000, 4, returned_at)
+    with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
+        assert "waiting for" not in words(check_page(browser.get("/runs/toy-2").text))
+        with Ledger.open(home.ledger) as ledger:
+            ledger.waits.record(Fence("toy-2", 1), row)
+            ledger.runs.set_state(Fence("toy-2", 1), "waiting", "it waits")
+        page = words(check_page(browser.get("/runs/toy-2").text))
+        part = words(parsed_part(browser.get("/runs/toy-2/now").text))
+    given = "" if returned_at is None else "; its devices are given back"
+    wanted = (
+        "waiting for judge <b>'kind'</b> since 2023-11-14 22:13:20, next try at 2023-11-14 22:19:20"
+        f"{given}: status <i>503</i>"
+    )
+    assert wanted in page and wanted in part
 
 
 def test_a_run_without_sft_shows_none(home: Home) -> None:

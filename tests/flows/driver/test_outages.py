@@ -198,6 +198,21 @@ def test_what_was_finished_before_devices_are_given_back_is_sealed_and_not_made_
         assert same_result(run_results(ledger, simulation.run), run_results(other, quiet.run))
 
 
+def test_the_seconds_of_an_outage_are_a_metric_of_the_next_commit(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage]
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=4")
+    made = outage(simulation, "collect", 3 * MINUTE)
+    ended = simulation.drive()
+    assert ended is not None and ended.state == "completed"
+    with simulation.ledger() as ledger:
+        ((iteration, seconds),) = ledger.metrics.newest(simulation.run, "seconds/waiting", 9)
+    assert iteration == 2, "the others waited for nothing"
+    last_pause = (1 + JITTER) * LONGEST_SECONDS
+    assert made.failed[-1] - made.failed[0] <= seconds + 1e-6
+    assert 3 * MINUTE <= seconds <= 3 * MINUTE + last_pause
+
+
 def test_people_are_told_of_an_outage_that_lasts_longer_than_a_minute_and_of_its_end(
     tmp_path: Path, outage: Callable[[Simulation, str, float], Outage]
 ) -> None:
