@@ -16,6 +16,7 @@ from yatt_core.errors import AwayError, ConfigurationError, ExitCode, Infrastruc
 from yatt_core.spec import availability
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.storage.objects import ATTEMPTS, ObjectStore
+from yatt_core.storage.run_store import ObjectRunStore
 
 
 @pytest.fixture
@@ -53,6 +54,21 @@ def test_an_unreachable_store_is_away(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(InfrastructureError, match=r"the object store s3://.* is away: checking access: .*connect"):
         objects.check()
+
+
+def test_a_store_that_was_away_answers_a_small_request_once_it_is_back(
+    server: S3Server, objects: ObjectStore, impatient: None, tmp_path: Path
+) -> None:
+    store = ObjectRunStore(objects, tmp_path / "toy-1")
+    server.refuse(503, "SlowDown", 4 * ATTEMPTS)
+    with pytest.raises(AwayError) as away:
+        store.claim("mine")
+    assert store.answers(away.value.dependency) is False
+    assert store.answers("judge 'kind' at https://judge.example/v1") is None, "what it cannot know it does not say"
+    server.refusals.clear()
+    server.requests.clear()
+    assert store.answers(away.value.dependency) is True, "although it holds nothing of the run yet"
+    assert [request.split()[0] for request in server.requests] in (["GET"], ["HEAD"]), "nothing is written to see it"
 
 
 @pytest.mark.parametrize(

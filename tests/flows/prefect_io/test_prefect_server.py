@@ -22,7 +22,7 @@ from flows.prefect_io.prefect_server import (
     sqlite_address,
     use_server,
 )
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import AwayError
 from yatt_core.supervisor.runner import free_port
 
 PRINTED = (
@@ -129,6 +129,6 @@ def test_an_address_is_shown_without_its_password(address: str) -> None:
 def test_a_driver_names_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"http://127.0.0.1:{free_port()}/api"
     monkeypatch.setenv(PREFECT_VARIABLE, address)
-    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(InfrastructureError, match=address) as told:
+    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(AwayError, match=address) as told:
         require_prefect()
     assert PREFECT_VARIABLE in str(told.value)
