@@ -19,10 +19,10 @@ from yatt_core.cluster import reservation
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.devices import Device
 from yatt_core.cluster.gcs import node_of_actor, remember
-from yatt_core.cluster.nodes import node_names
-from yatt_core.cluster.reservation import Group, lacking, release, reserve
+from yatt_core.cluster.nodes import A_NODE, node_names
+from yatt_core.cluster.reservation import Group, check_room, lacking, release, reserve
 from yatt_core.cluster.seating import RankLayout
-from yatt_core.errors import AwayError, InfrastructureError
+from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.spec import load_spec
 
@@ -78,6 +78,35 @@ def test_a_run_that_does_not_get_all_devices_keeps_none_of_the_new_ones(monkeypa
     with pytest.raises(AwayError):
         reserve(8, (), of(8))
     assert removed == ["bb"] and stored == {"a": Group("aa", 2)}
+
+
+@pytest.mark.parametrize(
+    ("held", "avoided", "had_room", "away"),
+    [
+        ({}, set(), False, False),
+        ({}, set(), True, True),
+        ({"a": 2}, set(), False, True),
+        ({}, {"b"}, False, True),
+    ],
+    ids=["never held", "held by an earlier session", "held", "one is avoided"],
+)
+def test_ranks_that_find_no_place_wait_for_a_node_if_the_run_could_have_had_one(
+    monkeypatch: pytest.MonkeyPatch, held: dict[str, int], avoided: set[str], had_room: bool, away: bool
+) -> None:
+    ranks, missing = RankLayout(6), {"a": 2, "b": 3}
+    monkeypatch.setattr(reservation, "_groups", lambda: {node: Group("00", count) for node, count in held.items()})
+    for work in (reserve_all, check_room):
+        monkeypatch.setattr(reservation, "inventory", lambda: tuple(cores(**missing)))
+        with pytest.raises(AwayError if away else ConfigurationError) as caught:
+            work(avoided, ranks, of(1), had_room)
+        assert not isinstance(caught.value, AwayError) or caught.value.dependency == A_NODE
+    monkeypatch.setattr(reservation, "inventory", lambda: tuple(cores(**missing, c=4)))
+    check_room(avoided, ranks, of(1), had_room)
+
+
+def reserve_all(avoided: set[str], layout: RankLayout, pool: RankLayout, had_room: bool) -> None:
+    """Reserves devices for all ranks."""
+    reserve(layout.ranks, avoided, layout, pool, had_room)
 
 
 @pytest.fixture

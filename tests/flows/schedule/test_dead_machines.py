@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from httpx import HTTPError
@@ -21,15 +25,19 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Running
 from prefect.types._datetime import now
 
+from db.ledger import Ledger
 from flows.prefect_io.prefect_server import (
     DATABASE_VARIABLE,
     HEARTBEAT_SECONDS,
+    PREFECT_VARIABLE,
     group_server_service,
     sqlite_address,
     worker_service,
 )
-from flows.schedule import dead_machines
+from flows.run.home import Home
+from flows.schedule import dead_machines, reaper, suspension
 from flows.schedule.dead_machines import HEARTBEAT, NAME, WATCHED, apply_automation, automation
+from ops.group import keeper, maintenance, reaping
 from ops.group.reaping import Automated
 from tests.waiting import wait_until
 from yatt_core.supervisor.runner import free_port
@@ -82,6 +90,32 @@ def test_the_keeper_applies_it_once_and_survives_a_server_that_refuses(
     client.delete_automation(client.read_automations_by_name(NAME)[0].id)
     automated.keep()
     assert client.read_automations_by_name(NAME) == [], "once: somebody has deleted it"
+
+
+def test_the_groups_keeper_applies_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rounds over a server need one; what they do there is replaced, but for the call that applies the automation."""
+    home, applied, handlers = Home(tmp_path / "runs"), threading.Event(), dict[int, Any]()
+    home.folder.mkdir()
+    Ledger.open(home.ledger).close()
+
+    def apply() -> str:
+        applied.set()
+        return "created"
+
+    monkeypatch.setenv(PREFECT_VARIABLE, "http://127.0.0.1:9/api")
+    monkeypatch.setattr(reaping, "use_server", lambda *_: None)
+    monkeypatch.setattr(reaper, "reap", lambda *_: [])
+    monkeypatch.setattr(suspension, "resume_windows", lambda *_: [])
+    monkeypatch.setattr(maintenance, "Scheduled", lambda _: SimpleNamespace(keep=lambda: None))
+    monkeypatch.setattr(dead_machines, "apply_automation", apply)
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(Home, "locate", lambda: home)
+    monkeypatch.setattr(keeper.Keeper, "run", lambda _: applied.wait(15.0))
+    try:
+        assert keeper.main() == 0
+    finally:
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+    assert applied.is_set()
 
 
 def test_heartbeats_are_on(tmp_path: Path) -> None:
