@@ -26,10 +26,10 @@ def test_a_rank_that_hangs_leaves_its_stacks_before_it_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank is a real process; its node, which would take the stacks, is this one."""
-    found = dict[str, list[str]]()
+    ended = list[tuple[str, list[str]]]()
 
     def end_stuck(name: str, reason: str) -> None:
-        found[name] = kept_stacks(tmp_path)
+        ended.append((name, list(kept_stacks(tmp_path))))
 
     with process_that_hangs(tmp_path) as pid:
         registry: Any = SimpleNamespace(
@@ -49,7 +49,7 @@ def test_a_rank_that_hangs_leaves_its_stacks_before_it_is_ended(
         calls = ActorCalls(registry, tmp_path, BytesMeter(), UNINTERRUPTED, 5.0)
         with log_context(iteration=7, phase="learn"):
             error = calls.stuck("learn took more than 5 s", list(RANKS))
-    ((name, kept),) = found.items()
+    ((name, kept),) = ended
     assert name == "trainer-0", "the other rank waits for it, and the rollout is idle"
     (file,) = kept
     assert file.rpartition("/")[2].startswith("i7.learn.trainer-0.") and file in str(error)
