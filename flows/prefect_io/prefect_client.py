@@ -18,6 +18,8 @@ from yatt_core.logs import redact
 
 AWAY = (HTTPError, PrefectException)
 """Errors that Prefect's client raises if the server does not answer."""
+LATER = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""Answers that refuse a request for now."""
 RUN_TAG = "run:"
 """Beginning of the tag of flow runs that names their run."""
 
@@ -29,7 +31,10 @@ def is_unreachable(error: BaseException) -> bool:
 
 def is_overloaded(error: BaseException) -> bool:
     """Returns True if a server answered that it cannot serve the request for now."""
-    return isinstance(error, HTTPStatusError) and error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+    if not isinstance(error, HTTPStatusError):
+        return False
+    status = error.response.status_code
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in LATER
 
 
 def server_trouble(error: Exception) -> str:
@@ -50,8 +55,7 @@ def server_needed(error: Exception) -> str:
 
 def start_trouble(error: Exception) -> InfrastructureError:
     """Returns YATT's error for a server that is needed at the start: `AwayError` if it may come back by itself."""
-    is_answer = isinstance(error, HTTPStatusError) and error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR
-    if is_answer:
+    if isinstance(error, HTTPStatusError) and not is_overloaded(error):
         return InfrastructureError(server_needed(error))
     return AwayError(f"the Prefect server{IS_AWAY}{server_needed(error)}")
 

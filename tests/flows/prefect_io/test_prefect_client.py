@@ -67,10 +67,11 @@ def answer(status: int) -> HTTPStatusError:
         (PrefectException("no answer"), True),
         (answer(500), True),
         (answer(503), True),
+        (answer(429), True),
         (answer(401), False),
         (answer(404), False),
     ],
-    ids=["no connection", "no answer in time", "prefect's error", "500", "503", "401", "404"],
+    ids=["no connection", "no answer in time", "prefect's error", "500", "503", "429", "401", "404"],
 )
 def test_a_start_waits_for_a_server_that_gives_no_answer_and_not_for_one_that_refuses(
     error: Exception, away: bool
