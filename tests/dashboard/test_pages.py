@@ -138,9 +138,7 @@ def test_rollouts_without_a_score_are_marked_and_judges_are_quoted(tmp_path: Pat
     assert {place for place, shown in rows.items() if "no score" in shown} == lacking and len(rows) == 8
     assert all(("wrong" in shown or "correct" in shown) == (place not in lacking) for place, shown in rows.items())
     responses = {each.attrib["id"]: words(each) for each in page.iter(f"{HTML}details") if "id" in each.attrib}
-    quoted = {
-        place: responses[f"response-1-{place[0]}-{place[1]}"].partition("What judges said ")[2] for place in rows
-    }
+    quoted = {place: responses[f"response-1-{place[0]}-{place[1]}"].partition("What judges said ")[2] for place in rows}
     assert quoted[0, 0] == f"judge: 8{SAID}", "as text, not as markup"
     assert quoted[CUT] == "judge: no score (cut)on the one hand"
     assert quoted[FAILED] == f"judge: no score ({DOWN})"

@@ -128,7 +128,7 @@ def test_a_regression_is_worse_than_the_best_or_the_last() -> None:
 
 def without_score(whole: Point, tasks: range) -> Point:
     """Returns an evaluation in which no answer to some tasks has a score."""
-    return replace(whole, scores=whole.scores | {("s", str(n)): None for n in tasks})
+    return replace(whole, scores={**whole.scores} | {("s", str(n)): None for n in tasks})
 
 
 def test_what_has_no_score_is_no_regression_and_hides_none() -> None:

@@ -227,11 +227,11 @@ def test_the_reward_runs_in_the_process_of_rewards(monkeypatch):
 
 def test_a_program_that_cannot_be_started_says_nothing_about_the_code(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(InfrastructureError, match="cannot run the program of a response: .*gone"):
+    with pytest.raises(InfrastructureError, match=r"cannot run the program of a response: .*gone"):
         score("print(8)", PAIRS)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sandboxed_program, "INTERPRETER", (str(tmp_path / "no python"), MAIN))
-    with pytest.raises(InfrastructureError, match="cannot start the program of a response: .*No such file"):
+    with pytest.raises(InfrastructureError, match=r"cannot start the program of a response: .*No such file"):
         score("print(8)", PAIRS)
     assert list(tmp_path.iterdir()) == []
 

@@ -199,7 +199,9 @@ def test_rollouts_without_a_score_are_marked_and_the_judges_words_are_there(yatt
     found = {(row["prompt_ordinal"], row["sample"]): row for row in samples}
     assert {place for place, row in found.items() if row["validity"] == "no score"} == lacking
     assert {row["validity"] for place, row in found.items() if place not in lacking} == {"used"}
-    said = {place: [(one["words"], one["score"], one["why"]) for one in row["judgements"]] for place, row in found.items()}
+    said = {
+        place: [(one["words"], one["score"], one["why"]) for one in row["judgements"]] for place, row in found.items()
+    }
     assert said[0, 0] == [(SAID, 8.0, "")]
     assert [said[place] for place in (CUT, FAILED, UNREADABLE)] == [
         [("on the one hand", None, "cut")], [("", None, DOWN)], [("who knows", None, "unparsed")],
