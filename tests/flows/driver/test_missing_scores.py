@@ -1,4 +1,4 @@
-"""Failures of a reward function in the loop, on simulated time: recorded before they take effect, and obeyed by replay."""
+"""Failures of a reward function in the loop, in simulated time: recorded before they take effect, obeyed by replay."""
 
 from __future__ import annotations
 
