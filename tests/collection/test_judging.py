@@ -201,7 +201,7 @@ def test_a_failing_judge_stops_the_run_scores_zero_or_masks_as_configured(tmp_pa
 
 
 class Rambling(LocalStream):
-    """A stream whose judge is cut in its first judgement of each item, and says nothing about a request's first item."""
+    """A stream whose judge is cut in its first judgement of each item, and says nothing about a batch's first item."""
 
     def _verdicts(self) -> Any:
         for judged in super()._verdicts():
