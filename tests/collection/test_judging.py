@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,82 @@ def test_a_failing_judge_stops_the_run_scores_zero_or_masks_as_configured(tmp_pa
     assert metrics["reward/mean"] == pytest.approx(sum(known) / len(known))
     assert metrics["unscored/helpful/data"] == len(masked)
     assert metrics["unscored_fraction"] == pytest.approx(len(masked) / len(rows))
+
+
+class Rambling(LocalStream):
+    """A stream whose judge is cut in its first judgement of each item, and says nothing about a batch's first item."""
+
+    def _verdicts(self) -> Any:
+        for judged in super()._verdicts():
+            first, *others = judged.verdicts
+            mute = [replace(judgement, score=None) for judgement in first.judgements]
+            cut = [
+                replace(other, judgements=(replace(other.judgements[0], score=None, cut=True), *other.judgements[1:]))
+                for other in others
+            ]
+            yield Judged(judged.tag, judged.part, (replace(first, judgements=tuple(mute)), *cut))
+
+
+def test_judgements_without_a_score_are_measured_whether_or_not_the_sample_has_one(tmp_path: Path) -> None:
+    made = judged_spec()
+    plain = table_of(tmp_path / "plain", collect(tmp_path / "plain", made)[0]).to_pylist()
+    assert not any(row["unread_judgements"] for row in plain)
+    receipts, _ = collect(tmp_path / "rambling", made, stream=Rambling(made))
+    rows = table_of(tmp_path / "rambling", receipts).to_pylist()
+    mute = [row for row in rows if row["unscored"]]
+    cut = [row for row in rows if not row["unscored"]]
+    assert mute and cut
+    assert {(row["unscored"], row["unread_judgements"]) for row in mute} == {
+        ("helpful/unparsed", "helpful/unparsed helpful/unparsed")
+    }
+    assert {row["unread_judgements"] for row in cut} == {"helpful/cut"}, "the other judgement decides alone"
+    metrics = {
+        metric.key: metric.value for metric in experience_metrics(add_sums([receipt.sums for receipt in receipts]))
+    }
+    assert metrics["unread_judgements/helpful/unparsed"] == 2 * len(mute)
+    assert metrics["unread_judgements/helpful/cut"] == len(cut)
+    assert metrics["judge/unread"] == pytest.approx((2 * len(mute) + len(cut)) / len(rows))
+    assert metrics["judge/unparsed"] == pytest.approx(2 * len(mute) / len(rows))
+    assert metrics["judge/cut"] == pytest.approx(len(cut) / len(rows))
+
+
+def test_verdicts_that_failed_are_durable_and_read_back_as_they_were(tmp_path: Path) -> None:
+    items = [JudgeItem(number, "question", f"answer {number}", None, (1,)) for number in range(2)]
+    failed = Verdict(0, (), "infrastructure: status 503, 4 times")
+    scored = Verdict(1, (Judgement("yes", 1.0, 3, 5),))
+    log = JudgeLog([tmp_path], 0, "plan", lambda: tmp_path)
+    log.append("helpful", items, [failed, scored])
+    reopened = JudgeLog([tmp_path], 0, "plan", lambda: tmp_path)
+    assert [reopened.find("helpful", item) for item in items] == [failed, scored]
+
+
+class FailingOnce(LocalStream):
+    """A stream whose judge fails on one item, the first that it is asked about, and may be killed just after that."""
+
+    def __init__(self, made: Any, killed: bool) -> None:
+        super().__init__(made)
+        self._killed, self._failed = killed, False
+
+    def _verdicts(self) -> Any:
+        for judged in super()._verdicts():
+            if self._failed:
+                yield judged
+                continue
+            self._failed = True
+            first, *others = judged.verdicts
+            yield Judged(judged.tag, judged.part, (Verdict(first.number, (), "infrastructure: 503"), *others))
+            if self._killed:
+                raise Killed
+
+
+def test_a_collector_that_takes_over_obeys_a_failure_that_was_recorded(tmp_path: Path) -> None:
+    made = judged_spec()
+    expected, _ = collect(tmp_path / "undisturbed", made, stream=FailingOnce(made, killed=False))
+    healthy, _ = collect(tmp_path / "healthy", made)
+    folder = tmp_path / "killed"
+    with pytest.raises(Killed):
+        collect(folder, made, term=1, stream=FailingOnce(made, killed=True))
+    receipts, second = collect(folder, made, term=2)
+    assert 0 < len(second.judged) < 8, "what is recorded is not asked again, although it would be answered now"
+    assert digests(receipts) == digests(expected) != digests(healthy)
+    assert [row["unscored"] for row in table_of(folder, receipts).to_pylist()].count("helpful/infrastructure") == 1

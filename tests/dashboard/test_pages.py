@@ -27,6 +27,7 @@ from ops.dashboard.security import POLICY
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
+from tests.ops.judged_run import CUT, DOWN, FAILED, SAID, UNREADABLE, seed_judged_run
 from tests.ops.seeding import seed_run, toy_spec, write_copied_logs
 from tests.placement.recorded_run import judged_spec, record_run
 from yatt_core.experience.telemetry import write_telemetry
@@ -121,6 +122,28 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     assert "branch 1 after iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
     assert "Differences between the specs" in text_of("/compare?run=toy-1&run=judged-1")
     assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
+
+
+def test_rollouts_without_a_score_are_marked_and_judges_are_quoted(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    run = seed_judged_run(home)
+    with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
+        page = check_page(browser.get(f"/runs/{run}/rollouts?iteration=1&view=prompts&order=prompt").text)
+    rows = {}
+    for row in page.iter(f"{HTML}tr"):
+        for link in row.iter(f"{HTML}a"):
+            if (address := link.attrib["href"]).startswith("#response-"):
+                _, _, ordinal, sample = address.split("-")
+                rows[int(ordinal), int(sample)] = words(row)
+    lacking = {CUT, FAILED, UNREADABLE}
+    assert {place for place, shown in rows.items() if "no score" in shown} == lacking and len(rows) == 8
+    assert all(("wrong" in shown or "correct" in shown) == (place not in lacking) for place, shown in rows.items())
+    responses = {each.attrib["id"]: words(each) for each in page.iter(f"{HTML}details") if "id" in each.attrib}
+    quoted = {place: responses[f"response-1-{place[0]}-{place[1]}"].partition("What judges said ")[2] for place in rows}
+    assert quoted[0, 0] == f"judge: 8{SAID}", "as text, not as markup"
+    assert quoted[CUT] == "judge: no score (cut)on the one hand"
+    assert quoted[FAILED] == f"judge: no score ({DOWN})"
+    assert quoted[UNREADABLE] == "judge: no score (unparsed)who knows"
 
 
 def test_log_records_of_other_disks_name_their_node(home: Home) -> None:

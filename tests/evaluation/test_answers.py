@@ -31,6 +31,14 @@ def spec_with(sampling: dict[str, Any] | None, **rollout: Any) -> RunSpec:
     return parse_spec(tree, "toy")
 
 
+def masked_spec(sampling: dict[str, Any] | None) -> RunSpec:
+    """Returns a spec whose only reward part fails at answers of odd length, which leaves them without a score."""
+    tree = spec_with(sampling).model_dump(mode="json")
+    function = "tests.rewards.broken_rewards:raising_at_odd_lengths"
+    tree["rewards"]["parts"] = [{"name": "picky", "function": function, "on_failure": "mask"}]
+    return parse_spec(tree, "masked")
+
+
 def answered(spec: RunSpec, slices: list[tuple[int, int]]) -> list[TaskResult]:
     """Returns the results of some slices of the tasks, each answered as by a controller of its own."""
     engine, codec = build_rollout_engine(spec, "", Path()), open_codec(spec, "")
@@ -75,3 +83,20 @@ def test_without_sampling_answers_are_greedy() -> None:
     (batch,) = answers.batches(0, PROMPTS)
     assert answers.request(batch, 0).greedy
     assert {(task.samples, task.majority) for task in answered(spec, [(0, 7)])} == {(1, None)}
+
+
+def test_an_answer_without_a_score_counts_only_among_those_without_one() -> None:
+    spec = masked_spec({"samples": 4, "vote": {}})
+    engine, codec = build_rollout_engine(spec, "", Path()), open_codec(spec, "")
+    engine.update_weights({"state": np.arange(4, dtype=np.int64)}, 3)
+    answers = TaskAnswers(spec, codec, RewardScorer(spec.rewards), Toolbox(None))
+    (batch,) = answers.batches(0, PROMPTS)
+    answers.hear(batch, engine.generate(answers.request(batch, 3)))
+    texts = [response.completion.final for response in batch.dialogue.responses]
+    by_task = [[text for text in texts[4 * n : 4 * n + 4] if len(text) % 2 == 0] for n in range(len(PROMPTS))]
+    assert len({len(scored) for scored in by_task}) > 2, "tasks lack different numbers of scores"
+    for scored, task in zip(by_task, answers.results(batch), strict=True):
+        right = sum(len(text) % 4 == 0 for text in scored)
+        assert (task.samples, task.unscored, task.correct) == (len(scored), 4 - len(scored), right)
+        assert task.reward == (right / len(scored) if scored else 0.0)
+        assert (task.majority is None) == (not scored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,27 @@ def test_a_regression_is_worse_than_the_best_or_the_last() -> None:
         [], [], [], [("best", 2), ("last", 4)], [("best", 2), ("last", 6)],
     ]  # fmt: skip
     assert found[3][0].found.p_value == 1 / 2**7
+
+
+def without_score(whole: Point, tasks: range) -> Point:
+    """Returns an evaluation in which no answer to some tasks has a score."""
+    return replace(whole, scores={**whole.scores} | {("s", str(n)): None for n in tasks})
+
+
+def test_what_has_no_score_is_no_regression_and_hides_none() -> None:
+    first = point(0, 18)
+    assert regressions([first, without_score(first, range(12))], "mcnemar", 0.05, 1000, 0) == [[], []]
+    assert regressions([first, without_score(first, range(20))], "mcnemar", 0.05, 1000, 0) == [[], []]
+    assert regressions([without_score(first, range(20)), point(2, 0)], "mcnemar", 0.05, 1000, 0) == [[], []]
+    _, (worse,) = regressions([first, without_score(point(2, 0), range(10, 20))], "mcnemar", 0.05, 1000, 0)
+    assert (worse.found.tasks, worse.found.wins, worse.found.p_value) == (10, 10, 1 / 2**10)
+
+
+def test_the_best_evaluation_is_so_by_the_tasks_that_have_a_score() -> None:
+    best = without_score(point(2, 20), range(10))
+    _, _, found = regressions([point(0, 12), best, point(4, 12)], "mcnemar", 0.05, 1000, 0)
+    assert [(each.against, each.iteration) for each in found] == [("best", 2)]
+    assert (best.accuracy, without_score(best, range(20)).accuracy) == (1.0, 0.0)
 
 
 def test_evaluations_of_another_digest_are_not_compared() -> None:

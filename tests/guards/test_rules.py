@@ -47,6 +47,9 @@ def found(rule: Rule, since: int = -1, **values: Sequence[float]) -> Finding | N
             "at_least",
             5.0,
         ),
+        ("unscored", "unscored_fraction", [0.05] * 6, [0.0] * 3 + [0.0501] * 5, "at_most", 0.05),
+        ("mostly_unscored", "unscored_fraction", [0.3] * 4, [0.0] * 2 + [0.301] * 2, "at_most", 0.3),
+        ("unread_judgements", "judge/unread", [0.1] * 6, [0.0] * 3 + [0.101] * 5, "at_most", 0.1),
         ("throughput", "tokens_per_second", [100.0] * 20 + [50.0] * 10, [100.0] * 20 + [20.0] * 10, "fall", 30.0),
     ],
 )

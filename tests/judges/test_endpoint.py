@@ -371,6 +371,24 @@ def test_verdicts_come_as_they_are_complete():
         assert [verdict.number for piece in pieces for verdict in piece] == [1]
 
 
+@pytest.mark.parametrize(
+    ("reason", "cut", "score"),
+    [("stop", False, 10.0), ("length", True, None), ("eos", False, 10.0), (None, False, 10.0)],
+)
+def test_an_answer_that_ends_at_its_limit_is_cut(reason, cut, score):
+    """Its score is its last number, which more of the answer could have changed."""
+    reply = completion("8, and after all 10")
+    reply["choices"][0]["finish_reason"] = reason
+    with serving(lambda body, number: Reply(body=reply)) as server:
+        parse = {"kind": "number", "minimum": 0, "maximum": 10, "take": "last"}
+        part = endpoint(server.url, parse=parse)
+        said = verdicts(EndpointJudge(part), item(1))[1]
+    (judgement,) = said.judgements
+    assert (judgement.cut, judgement.score) == (cut, score)
+    value = aggregate(part, said)
+    assert (value.cause, value.absent) == (("cut", True) if cut else ("", False))
+
+
 def test_an_item_that_cannot_be_judged_fails_alone():
     def answer(body, number):
         withheld = "withheld" in body["messages"][0]["content"]

@@ -10,6 +10,7 @@ from yatt_core.judges.codec import open_judge_codec
 from yatt_core.judges.registry import build_judge
 from yatt_core.judges.virtual import VirtualJudgeEngine
 from yatt_core.protocols.judges import JudgeRequest
+from yatt_core.spec.rewards.parsing import YesNo
 
 ITEMS = [
     item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "nus", "x" * 9])
@@ -50,6 +51,21 @@ def test_a_question_that_does_not_fit_fails_alone(part, path):
     said = verdicts(build_judge(part, path), item(1, judgements=2), item(2, "x" * 150, judgements=2))
     assert said[1].error == "" and said[2].judgements == ()
     assert said[2].error.startswith("data: the judge's question has ")
+
+
+def test_an_answer_that_would_go_on_is_cut_and_has_no_last_word(part, path):
+    items = [item(number, judgements=2) for number in range(40)]
+    last = part.model_copy(update={"parse": YesNo(yes=part.parse.yes, no=part.parse.no, take="last")})
+    said = verdicts(build_judge(last, path), *items)
+    longer = verdicts(build_judge(last.model_copy(update={"max_new_tokens": 3}), path), *items)
+    pairs = [
+        (judgement, other)
+        for number, verdict in said.items()
+        for judgement, other in zip(verdict.judgements, longer[number].judgements, strict=True)
+    ]
+    assert [judgement.cut for judgement, _ in pairs] == [other.tokens == 3 for _, other in pairs]
+    assert {judgement.cut for judgement, _ in pairs} == {False, True}
+    assert all(judgement.score is None for judgement, _ in pairs if judgement.cut)
 
 
 def test_what_the_policy_wrote_is_never_a_special_token(part, path):

@@ -10,10 +10,14 @@ import torch
 
 from tests.judges.parts import ADAPTER, item, verdicts
 from tests.spec.trees import spec
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.judge_models import check_before_start
 from yatt_core.judges.registry import build_judge
 from yatt_core.models.tokenizer import PAD_ID, save_tokenizer, train_tokenizer
+from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.protocols.judges import aggregate
+from yatt_core.rewards.scoring import RewardScorer, Scored
+from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.model import TokenizerSpec
 
 ITEMS = [
@@ -85,6 +89,29 @@ def test_a_template_a_logistic_score_and_a_bound(tmp_path):
         logit = plain[one.number].judgements[0].score
         assert said[one.number].judgements[0].score == pytest.approx(1 / (1 + math.exp(-logit)))
     assert said[9].error.startswith("data: prompt and response have ") and "room for 12" in said[9].error
+
+
+def test_a_response_that_a_reward_model_fails_on_has_no_score_by_default(tmp_path):
+    folder = make_folder(tmp_path / "m")
+    said = verdicts(build_judge(part(folder, max_tokens=12), str(folder)), item(1), item(2, "x" * 20))
+    prompt, completion = Prompt(0, 0, "p", "sun", "nus", {}), Completion.of_turns("nus", ["nus"], 3)
+    response = Scored(prompt, completion)
+
+    def scored(number, **changes):
+        judge = part(folder, max_tokens=12, **changes)
+        function = {"name": "right", "function": "exact_match"}
+        scorer = RewardScorer(RewardSpec.model_validate({"parts": [function, judge.model_dump()]}))
+        (outcomes,) = scorer.outcomes("response", [response])
+        return scorer.total(response, outcomes, {"judge": aggregate(judge, said[number])})
+
+    fine = scored(1)
+    assert (fine.missing, fine.correct) == ((), True) and fine.total == pytest.approx(1 + fine.parts["judge"])
+    masked = scored(2)
+    assert (masked.missing, masked.total, masked.correct) == (("judge/data",), 0.0, False)
+    assert masked.error.startswith("judge: data: prompt and response have ")
+    assert (scored(2, on_failure="zero").missing, scored(2, on_failure="zero").total) == ((), 1.0)
+    with pytest.raises(DataError, match="reward part 'judge'"):
+        scored(2, on_failure="stop")
 
 
 def test_a_classifier_of_several_classes_is_no_reward_model(tmp_path):

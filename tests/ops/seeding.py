@@ -93,17 +93,20 @@ def seal_iteration(
     fence: Fence,
     iteration: int,
     change: Callable[[pa.Table], pa.Table] = lambda table: table,
+    judgements: Callable[[pa.Table], pa.Table | None] = lambda table: None,
 ) -> None:
     """Seals shards, and records a `collect` that sent 100 bytes per sample to the driver.
 
     change: a function applied to each shard's table before it is sealed.
+    judgements: returns the judges' verdicts on a shard's samples; None without judges.
     """
     attempt = ledger.phases.plan(fence, 0, iteration, "collect")
     ledger.phases.dispatch(fence, attempt)
     for shard in range(SHARDS):
         key = WorkKey(fence.run, 0, iteration, "collect", shard=shard)
         log = ShardLog(home.run_folder(fence.run), key, fence.term)
-        receipt = log.seal(change(samples_table(iteration, shard)), {"generate": 0.1})
+        table = change(samples_table(iteration, shard))
+        receipt = log.seal(table, {"generate": 0.1}, judgements(table))
         ledger.records.shard(
             fence,
             ShardRow(

@@ -18,6 +18,12 @@ def raising(prompt, response):
     raise ValueError(f"cannot judge {response!r}")
 
 
+def raising_at_odd_lengths(prompt, response):
+    if len(response) % 2:
+        raise ValueError("an odd length")
+    return float(len(response) % 4 == 0)
+
+
 def addressed(prompt, response):
     raise TypeError(f"cannot judge {object()!r}")
 

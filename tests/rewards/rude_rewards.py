@@ -6,9 +6,12 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
+from yatt_core.rewards.code_tests import CodeTests, code_tests
 from yatt_core.rewards.options import Options, built_in
 
 calls = 0
@@ -130,3 +133,10 @@ class NoOptions(Options):
 @built_in(NoOptions, blames_response=True)
 def stubborn_reader(prompt, response, options):
     return stubborn(prompt, response)
+
+
+@built_in(CodeTests, blames_response=True)
+def code_tests_without_a_folder(prompt, response, options):
+    """Scores code; for code that says `gone`, there is no folder in which a program could run."""
+    with mock.patch.object(tempfile, "tempdir", "/nowhere" if "gone" in response else None):
+        return code_tests(prompt, response, options)

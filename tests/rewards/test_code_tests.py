@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.rewards import scored
-from tests.rewards.scored import errors, part, totals
-from yatt_core.errors import ConfigurationError, DataError
+from tests.rewards.scored import errors, part, scores, totals
+from yatt_core.errors import AwayError, ConfigurationError, DataError, InfrastructureError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards import code_tests as module
+from yatt_core.rewards import process, sandboxed_program
 from yatt_core.rewards.code_tests import CodeTests, code_tests, fenced
 from yatt_core.rewards.functions import load_part
 from yatt_core.rewards.isolation import LIBC, NEW_USER
@@ -222,6 +223,42 @@ def test_the_reward_runs_in_the_process_of_rewards(monkeypatch):
     assert totals("code_tests", *texts, timeout_seconds=60.0, **rest) == [1.0, 0.0, 0.5]
     late = errors("code_tests", "```python\nimport time\ntime.sleep(60)\n```", timeout_seconds=0.4, **rest)
     assert late == ["own: cannot read the response: took longer than 0.4 s"]
+
+
+def test_a_program_that_cannot_be_started_says_nothing_about_the_code(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(InfrastructureError, match=r"cannot run the program of a response: .*gone"):
+        score("print(8)", PAIRS)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sandboxed_program, "INTERPRETER", (str(tmp_path / "no python"), MAIN))
+    with pytest.raises(InfrastructureError, match=r"cannot start the program of a response: .*No such file"):
+        score("print(8)", PAIRS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sandbox_that_is_gone_is_away_and_scores_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr("yatt_core.redoing.FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(scored, "PROMPT", row(PAIRS))
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    process.reward_process().close()  # the next one has its folder there
+    text, options = f"```python\n{SUM}\n```", {"isolation": ISOLATION}
+    assert totals("code_tests", text, options=options, timeout_seconds=60.0) == [1.0]
+    folder.rmdir()
+    with pytest.raises(AwayError, match="what reward part 'own' asks is away: cannot run the program of a response"):
+        scores("code_tests", text, text, options=options, timeout_seconds=60.0)
+    process.reward_process().close()
+
+
+def test_a_response_whose_program_alone_cannot_be_started_has_no_score(monkeypatch):
+    monkeypatch.setattr("yatt_core.redoing.FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(scored, "PROMPT", row(PAIRS))
+    texts = [f"```python\n{code}\n```" for code in (SUM, f"{SUM}  # gone", "print(8)")]
+    given = {"options": {"isolation": ISOLATION}, "timeout_seconds": 60.0, "on_failure": "mask"}
+    found = scores("tests.rewards.rude_rewards:code_tests_without_a_folder", *texts, **given)
+    assert [(one.total, one.missing) for one in found] == [(1.0, ()), (0.0, ("own/service",)), (0.0, ())]
+    assert [one.error for one in found] == ["", found[1].error, ""] and "cannot run the program" in found[1].error
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,24 @@ def test_an_ending_is_requested_until_it_has_happened(opener: Opener, action: st
     assert resumed.guards.ending(0, 3) is not None
 
 
+def test_many_samples_without_a_score_raise_an_alarm_and_most_pause_the_run(opener: Opener) -> None:
+    session = opener.new()
+    run, alarms = session.context.run, session.context.ledger.alarms
+    for iteration in range(6):
+        commit(session, iteration, unscored_fraction=0.05)
+    assert alarms.of(run) == []
+    for iteration in range(6, 9):
+        commit(session, iteration, unscored_fraction=0.2)
+    assert {(row.rule, row.action) for row in alarms.of(run)} == {("unscored", "alert")}
+    assert session.guards.ending(0, 8) is None
+    for iteration in (9, 10):
+        commit(session, iteration, unscored_fraction=0.31)
+    assert ("mostly_unscored", 10, "pause") in [(row.rule, row.iteration, row.action) for row in alarms.of(run)]
+    asked = session.guards.ending(0, 10)
+    assert asked is not None and (asked.state, asked.exit_code) == ("paused", ExitCode.PAUSED)
+    assert "guard mostly_unscored: unscored_fraction was 0.31 " in asked.reason
+
+
 def test_a_successor_judges_the_same_windows_as_an_undisturbed_driver(opener: Opener) -> None:
     values = [1.0, 2.0, 0.5, 3.0, 0.0, 4.0, 4.0, 4.0]
     guard = HIGH.replace("ACTION", "alert")

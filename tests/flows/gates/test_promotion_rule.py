@@ -23,6 +23,8 @@ from yatt_core.protocols.receipts import EvaluateReceipt, TaskResult
 TASKS = 10
 RIGHT = {0: 2, 1: 2, 2: 8, 3: 9, 4: 3}
 """Number of tasks that each iteration answers; the later ones include those of the earlier ones."""
+UNSCORED: dict[int, frozenset[int]] = {}
+"""Tasks by iteration to which no answer has a score; none unless a test says so."""
 RULE = ("evaluation.promotion={level: 0.05}", "evaluation.every=1", "checkpoints.every=1", "iterations=4")
 GATE = "gates.promotion={names: [ann]}"
 
@@ -30,7 +32,13 @@ GATE = "gates.promotion={names: [ann]}"
 @pytest.fixture(autouse=True)
 def _evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     def evaluate(self: Any, run: str, iteration: int, held_out: int, only: None = None) -> EvaluateReceipt:
-        tasks = tuple(TaskResult(f"t{n}", 0, 1, int(n < RIGHT[iteration]), 0.0) for n in range(TASKS))
+        failed = UNSCORED.get(iteration, ())
+        tasks = tuple(
+            TaskResult(f"t{n}", 0, 0, 0, 0.0, unscored=1)
+            if n in failed
+            else TaskResult(f"t{n}", 0, 1, int(n < RIGHT[iteration]), 0.0)
+            for n in range(TASKS)
+        )
         return EvaluateReceipt(WorkKey(run, 0, iteration, "evaluate"), tasks, tuple(range(TASKS)), TASKS)
 
     monkeypatch.setattr(BranchRunActors, "evaluate", evaluate)
@@ -61,6 +69,22 @@ def test_what_beats_the_first_policy_becomes_candidate(tmp_path: Path) -> None:
     with simulation.ledger() as ledger:
         link = ledger.events.of_kind(simulation.run, JUDGED)[1]
         assert (link.body["wins"], link.body["losses"], link.body["p_value"]) == (6, 0, 1 / 64)
+
+
+def test_a_candidate_is_judged_by_tasks_to_which_both_have_a_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = {0: {0}, 1: set(range(TASKS)), 2: {6, 7}, 3: {0, 1}}
+    for iteration, tasks in failed.items():
+        monkeypatch.setitem(UNSCORED, iteration, frozenset(tasks))
+    simulation = Simulation.of(tmp_path, *RULE)
+    simulation.drive()
+    moves, tests, _ = facts(simulation)
+    assert moves == [("candidate", 3)]
+    assert tests == [(2, 0, False), (3, 0, True), (4, 0, False)], "what has no score at all is not judged"
+    with simulation.ledger() as ledger:
+        bodies = [link.body for link in ledger.events.of_kind(simulation.run, JUDGED)]
+    assert [(body["tasks"], body["wins"], body["losses"]) for body in bodies] == [(7, 4, 0), (8, 7, 0), (9, 1, 0)]
 
 
 def test_a_champion_is_asked_for_and_becomes_the_one_to_beat(tmp_path: Path) -> None:

@@ -145,6 +145,43 @@ def test_an_evaluation_says_how_many_tasks_its_figures_are_about() -> None:
     assert "evaluation/tasks" not in values(evaluation_metrics(receipt, toy_spec()))
 
 
+def partly_scored(source: int = 0) -> tuple[TaskResult, ...]:
+    """Returns the results of three tasks with four answers each, of which four, one and none have a score."""
+    return (
+        TaskResult("p", source, 4, 1, 0.25, 0.0),
+        TaskResult("p", source, 1, 1, 1.0, 1.0, unscored=3),
+        TaskResult("p", source, 0, 0, 0.0, None, unscored=4),
+    )
+
+
+def test_an_evaluation_is_over_answers_with_a_score_and_says_how_many_have_none() -> None:
+    masking = override_spec(toy_spec(), ["rewards.parts.0.on_failure=mask", "evaluation.sampling={samples: 4}"], "test")
+    receipt = EvaluateReceipt(KEY, partly_scored(), (0, 1, 2), 3)
+    found = values(evaluation_metrics(receipt, masking))
+    assert found["evaluation/unscored"] == 7.0 and is_known("evaluation/unscored")
+    assert found["evaluation/accuracy"] == found["evaluation/reward"] == pytest.approx((0.25 + 1.0) / 2)
+    nothing = EvaluateReceipt(KEY, partly_scored()[2:], (0,), 1)
+    assert values(evaluation_metrics(nothing, masking)) == {"evaluation/unscored": 4.0}, "nothing is no accuracy of 0"
+    assert "evaluation/unscored" not in values(evaluation_metrics(receipt, toy_spec())), "no part may leave out a score"
+
+
+def test_estimates_of_a_task_that_lacks_scores_are_over_those_it_has() -> None:
+    sampled = override_spec(toy_spec(), ["evaluation.sampling={samples: 4, pass_at: [2], vote: {}}"], "test")
+    found = values(evaluation_metrics(EvaluateReceipt(KEY, partly_scored(), (0, 1, 2), 3), sampled))
+    assert found["evaluation/pass_at_2"] == pytest.approx((0.5 + 1.0) / 2)
+    assert found["evaluation/majority"] == 0.5
+
+
+def test_a_source_without_any_score_has_no_figures() -> None:
+    tree = toy_spec().model_dump(mode="json")
+    tree["data"]["sources"] = [{**tree["data"]["sources"][0], "name": name} for name in ("easy", "hard")]
+    tree["evaluation"]["sampling"] = {"samples": 4}
+    tasks = (*partly_scored(), *partly_scored(source=1)[2:])
+    found = values(evaluation_metrics(EvaluateReceipt(KEY, tasks, (0, 1, 2, 3), 4), parse_spec(tree, "two sources")))
+    assert found["evaluation/easy/accuracy"] == found["evaluation/accuracy"] == pytest.approx((0.25 + 1.0) / 2)
+    assert not [key for key in found if key.startswith("evaluation/hard/")]
+
+
 def test_timings_are_of_class_timing() -> None:
     metrics = timing_metrics({"learn": 1.0}, 2.0, 10.0, 5.0, 100, {"object_store/spilled_bytes": 7.0})
     assert {metric.metric_class for metric in metrics} == {"timing"}
@@ -178,3 +215,15 @@ def test_the_mean_support_is_over_the_tokens_that_count() -> None:
     assert "support_size_mean" not in values(experience_metrics(SUMS))
     metrics = values(experience_metrics(SUMS | {"support_tokens": 21.0, "loss_tokens": 7.0}))
     assert metrics["support_size_mean"] == 3.0 and is_known("support_size_mean")
+
+
+def test_judgements_without_a_score_are_counted_per_response_by_cause() -> None:
+    assert not {"judge/unread", "judge/cut", "judge/unparsed"} & set(values(experience_metrics(SUMS)))
+    unread = {"kind/cut": 2.0, "kind/unparsed": 1.0, "strict/cut": 3.0}
+    causes = {f"unread_judgements/{name}": count for name, count in unread.items()}
+    metrics = values(experience_metrics(SUMS | causes | {"unread_judgements": 6.0}))
+    assert (metrics["judge/unread"], metrics["judge/cut"], metrics["judge/unparsed"]) == (1.5, 1.25, 0.25)
+    assert {name: metrics[name] for name in causes} == causes
+    assert "unscored_fraction" not in metrics, "a sample may lack a judgement and have a score"
+    none = values(experience_metrics(SUMS | {"unread_judgements": 0.0}))
+    assert (none["judge/unread"], none["judge/cut"], none["judge/unparsed"]) == (0.0, 0.0, 0.0)

@@ -18,6 +18,7 @@ from flows.sweeps.record import PROMOTION, TRIAL, VALUE, WINNER, SweepRecord
 from tests.flows.soups.support import Killed, drive_run
 from tests.flows.sweeps.support import RATE, TEMPERATURE, Lab, measured
 from yatt_core.errors import ConfigurationError, DrivenElsewhereError, InfrastructureError
+from yatt_core.spec import RunSpec
 
 FEW = (2, 7)
 """Calls in which it is killed in every test run."""
@@ -136,6 +137,31 @@ def test_a_trial_that_a_guard_ends_has_failed_and_the_others_go_on(tmp_path: Pat
     failed = [body for kind, body in lab.chain() if kind == VALUE and body["failure"]]
     assert [(body["trial"], body["value"], body["failure"]) for body in failed] == [(1, None, "the loss explodes")]
     assert [body["trial"] for kind, body in lab.chain() if kind == WINNER] != [1]
+
+
+def test_a_trial_is_not_judged_where_its_evaluation_has_no_score(tmp_path: Path, undisturbed: Lab) -> None:
+    """Where every answer lacks a score, there is no accuracy; the worst one would be a value that nobody measured."""
+    lab = Lab.of(tmp_path / "runs", undisturbed.inputs, trials=3, asha=None, workers=1)
+    failed = list[str]()
+
+    def drive(goals: Goals) -> None:
+        while left := goals():
+            run, until = next(iter(left.items()))
+            lab.make_inputs(run)
+            if run != lab.sweep and not failed:
+                failed.append(run)
+            drive_run(lab, run, until, unscored if run in failed else measured)
+
+    with pytest.raises(ConfigurationError, match=r"has no metric evaluation/accuracy at iteration 32; it has "):
+        lab.run(drive)
+    assert failed and not [body for kind, body in lab.chain() if kind in (VALUE, WINNER)]
+
+
+def unscored(spec: RunSpec, iteration: int) -> list[Metric]:
+    """Returns the metrics of an iteration: in the last evaluation, no answer has a score."""
+    if iteration == spec.iterations:
+        return [Metric("evaluation/unscored", 5.0)]
+    return list(measured(spec, iteration))
 
 
 def _pause(lab: Lab, run: str) -> None:

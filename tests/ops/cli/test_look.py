@@ -16,6 +16,7 @@ from ops.cli.commands.inspection.logs import LogTail
 from ops.presentation import output
 from ops.presentation.time_accounts import advice_line, bar
 from tests.ops.conftest import Yatt
+from tests.ops.judged_run import CUT, DOWN, FAILED, SAID, UNREADABLE, seed_judged_run
 from tests.ops.seeding import seed_run, write_copied_logs
 from yatt_core.fault_stacks import KEPT
 
@@ -189,6 +190,42 @@ def test_rollouts_are_grouped_by_prompt(yatt: Yatt, run: str) -> None:
     assert "2 of 4 prompts" in text.err and "Spell word 3 backward" in text.out
     full = yatt("rollouts", run, "--iteration", "1", "--group", "--full", "--where", "prompt = 1").out
     assert full.count("Spell word 1 backward") == 1 and ">>> answer 1.0" in full and ">>> answer 1.1" in full
+
+
+def test_rollouts_without_a_score_are_marked_and_the_judges_words_are_there(yatt: Yatt, home: Home) -> None:
+    command = ("rollouts", seed_judged_run(home), "--iteration", "1")
+    lacking = {CUT, FAILED, UNREADABLE}
+    samples = yatt(*command, "-o", "json").document["samples"]
+    found = {(row["prompt_ordinal"], row["sample"]): row for row in samples}
+    assert {place for place, row in found.items() if row["validity"] == "no score"} == lacking
+    assert {row["validity"] for place, row in found.items() if place not in lacking} == {"used"}
+    said = {
+        place: [(one["words"], one["score"], one["why"]) for one in row["judgements"]] for place, row in found.items()
+    }
+    assert said[0, 0] == [(SAID, 8.0, "")]
+    assert [said[place] for place in (CUT, FAILED, UNREADABLE)] == [
+        [("on the one hand", None, "cut")], [("", None, DOWN)], [("who knows", None, "unparsed")],
+    ]  # fmt: skip
+    assert yatt(*command).out.count("no score") == 3
+    blocks = yatt(*command, "--full").out.split("--- prompt ")[1:]
+    facts = {(int(block[0]), int(block.partition("sample ")[2][0])): block.splitlines()[1:3] for block in blocks}
+    assert facts[0, 0][0].startswith("reward 0 (") and facts[0, 0][1] == f"judge judge: 8: {SAID}"
+    assert all(facts[place][0].startswith("no score (") for place in lacking)
+    assert facts[CUT][1] == "judge judge: no score (cut): on the one hand"
+    assert facts[FAILED][1] == f"judge judge: no score ({DOWN})"
+    assert facts[UNREADABLE][1] == "judge judge: no score (unparsed): who knows"
+
+
+def test_a_group_of_rollouts_is_described_by_those_with_a_score(yatt: Yatt, home: Home) -> None:
+    command = ("rollouts", seed_judged_run(home), "--iteration", "1", "--group")
+    groups = yatt(*command, "-o", "json").document["groups"]
+    for group in groups:
+        scored = [row["reward"] for row in group["samples"] if row["validity"] == "used"]
+        found = (group["reward"], group["spread"], group["lowest"], group["highest"])
+        expected = (sum(scored) / len(scored), (max(scored) - min(scored)) / 2, min(scored), max(scored))
+        assert found == pytest.approx(expected)
+        assert ("no score" in group["validity"]) == (len(scored) == 1)
+    assert [len(group["validity"]) for group in groups] == [2, 2, 1, 2]
 
 
 def test_rollouts_of_two_iterations_are_compared(yatt: Yatt, run: str) -> None:

@@ -21,7 +21,7 @@ from tests.flows.pipelines.conftest import inputs
 from tests.flows.pipelines.support import JOBS, Plant
 from tests.flows.soups.support import Killed
 from tests.ops.conftest import Yatt
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.evaluation.summary import summarise
 from yatt_core.protocols.receipts import TaskResult
 from yatt_core.spec.sections.evaluation import EvaluationSampling, EvaluationSpec, VoteSpec
@@ -170,3 +170,13 @@ def test_the_figures_that_a_gate_can_require_are_those_of_an_evaluation() -> Non
     sampling = EvaluationSampling(samples=4, temperature=1.0, pass_at=(1, 4), vote=VoteSpec())
     found = figures_of(summarise(tasks, EvaluationSpec(sampling=sampling)))
     assert set(figure_names(sampling)) == set(found)
+
+
+def test_figures_say_how_many_answers_have_no_score_and_without_any_there_are_none() -> None:
+    evaluation = EvaluationSpec(sampling=EvaluationSampling(samples=4, temperature=1.0))
+    partly = TaskResult(prompt_id="a", correct=1, reward=0.5, samples=2, source=0, majority=None, unscored=2)
+    never = TaskResult(prompt_id="b", correct=0, reward=0.0, samples=0, source=0, majority=None, unscored=4)
+    found = figures_of(summarise([partly, never], evaluation))
+    assert (found["tasks"], found["unscored"], found["accuracy"], found["reward"]) == (1, 6, 0.5, 0.5)
+    with pytest.raises(DataError, match="no answer to any task has a score"):
+        figures_of(summarise([never], evaluation))

@@ -71,6 +71,26 @@ def test_a_fall_is_told(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> 
     assert "the best one, iteration 0" in yatt("evaluations", pinned).out
 
 
+def test_tasks_without_a_score_are_no_fall(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path)
+    for iteration in ("0", "2"):
+        yatt("evaluate", pinned, "--suite", str(suite), "--iteration", iteration)
+
+    def set_results(iteration: int, **changes: int) -> None:
+        with Ledger.open(home.ledger) as ledger:
+            (row,) = [each for each in ledger.suites.of(pinned) if each.iteration == iteration]
+            results = [dict(task) | changes for task in row.results]
+            change = update(SuiteEvaluation).where(SuiteEvaluation.iteration == iteration).values(results=results)
+            with ledger._database.write() as connection:
+                connection.execute(change)
+
+    set_results(0, correct=1)
+    set_results(2, correct=0)
+    assert "the best one, iteration 0" in yatt("evaluations", pinned).out
+    set_results(2, samples=0, unscored=1)
+    assert "the best one, iteration 0" not in yatt("evaluations", pinned).out
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [(("--samples", "4"), "--samples"), (("--greedy",), "--greedy"), (("--model", "x"), "--model")],
