@@ -52,6 +52,17 @@ def test_questions_that_never_are_answered_fail_beside_others(poison: set[int]) 
     assert len(found) == 8
 
 
+def test_what_is_answered_without_asking_says_nothing_of_the_service() -> None:
+    asked = Asked(lambda number, attempt, now: number % 2 == 0)
+    found = []
+    with pytest.raises(AwayError, match="it is away: busy"):
+        for one in asked.service().ask(range(8), asked, repeatable=True, is_told=lambda answer: False):
+            found.append(one)
+    assert [number for number, _ in found] == [0, 2, 4, 6] and asked.times[0] == 1
+    one_told = asked.service().ask(range(8), asked, repeatable=True, is_told=lambda answer: answer == "answer 4")
+    assert {number for number, answer in one_told if isinstance(answer, Unanswered)} == {1, 3, 5, 7}
+
+
 def test_what_may_not_be_asked_twice_is_not_asked_to_see_whether_anything_is_answered() -> None:
     asked = Asked(lambda number, attempt, now: number != 3)
     found = []

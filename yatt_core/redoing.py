@@ -49,12 +49,14 @@ class Service(Generic[Answer]):
         asked: Callable[[Collection[int]], Mapping[int, Answer | Unanswered]],
         repeatable: bool = False,
         witness: int | None = None,
+        is_told: Callable[[Answer], bool] = lambda answer: True,
     ) -> Iterator[tuple[int, Answer | Unanswered]]:
         """Yields the answers to questions by number; `Unanswered` for those that failed although others were answered.
 
         asked: asks some of the questions once; it may leave out what need not be asked any more.
         repeatable: whether a question that has been answered may be asked again, to see whether the service answers at all.
         witness: the number of a question that may be asked for that, though its answer is not wanted.
+        is_told: whether an answer is the service's own, rather than found without asking it, which says nothing of the service.
 
         Raises `AwayError` if nothing is answered for a while.
         """
@@ -69,8 +71,9 @@ class Service(Generic[Answer]):
                     failed[number] = answer
                     self.note_failure()
                 else:
-                    self.note_answer(sent)
-                    witness = number if repeatable else witness
+                    if is_told(answer):
+                        self.note_answer(sent)
+                        witness = number if repeatable else witness
                     yield number, answer
             pending = sorted(failed)
             if not pending:

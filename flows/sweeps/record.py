@@ -38,6 +38,9 @@ from yatt_core.sweeps.spec import SweepSpec, parse_sweep
 
 SWEEP = Family("sweep", "sweep_member")
 TRIAL, PROMOTION, VALUE, WINNER = "sweep_trial", "sweep_promotion", "sweep_value", "sweep_winner"
+EVALUATION = "evaluation/"
+UNSCORED = "evaluation/unscored"
+"""The metric of how many answers of an evaluation have no score."""
 OF_THE_MACHINE = (BUDGET, STALLED_PHASE)
 """Guards that say nothing about a setting."""
 
@@ -167,13 +170,21 @@ class SweepRecord:
         numeric = [row.state_reason] if row.state != "stopped" and FailureClass.NUMERIC.value in charged else []
         return next(iter([*alarms, *numeric]), None)
 
-    def measured(self, run: str, iteration: int) -> float:
-        """Returns the sweep's metric of a run at an iteration. Raises `ConfigurationError` if the run does not have it."""
-        (series,) = self.ledger.series.reduced(run, [self.spec.metric], 1, iteration, iteration)
+    def measured(self, run: str, iteration: int) -> float | None:
+        """Returns the sweep's metric of a run at an iteration; None if no answer of the evaluation there has a score.
+
+        Raises `ConfigurationError` if the run does not have the metric for any other reason.
+        """
+        metric = self.spec.metric
+        (series,) = self.ledger.series.reduced(run, [metric], 1, iteration, iteration)
+        if not series.buckets and metric.startswith(EVALUATION):
+            (unscored,) = self.ledger.series.reduced(run, [UNSCORED], 1, iteration, iteration)
+            if unscored.buckets and unscored.buckets[0].mean > 0:
+                return None
         if not series.buckets:
             known = [each.key for each in self.ledger.series.keys(run) if each.metric_class == "result"]
             raise ConfigurationError(
-                f"sweep {self.name}: run {run} has no metric {self.spec.metric} at iteration {iteration}; "
+                f"sweep {self.name}: run {run} has no metric {metric} at iteration {iteration}; "
                 f"it has {', '.join(known) or 'none'}"
             )
         return series.buckets[0].mean

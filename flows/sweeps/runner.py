@@ -21,15 +21,13 @@ from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
 from flows.run.lease import DRIVER
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step
-from flows.sweeps.record import SWEEP, SweepRecord, trial_name
+from flows.sweeps.record import EVALUATION, SWEEP, SweepRecord, trial_name
 from flows.sweeps.schedule import Job
 from flows.sweeps.starts import Start
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import override_spec
 from yatt_core.sweeps.proposals import propose
 from yatt_core.sweeps.spec import overrides_of
-
-EVALUATION = "evaluation/"
 
 
 def best_in_words(best: int, tied: Sequence[int]) -> str:
@@ -103,7 +101,13 @@ class SweepRunner:
     def _settle(self, fence: Fence, job: Job, failed: bool) -> None:
         record, runs = self._record, self._record.runs_of(job.trial, self._record.members())
         if not failed:
-            values = {seed: record.measured(row.id, self._rung(job)) for seed, row in runs.items()}
+            measured = {seed: record.measured(row.id, self._rung(job)) for seed, row in runs.items()}
+            values = {seed: value for seed, value in measured.items() if value is not None}
+            if len(values) < len(measured):
+                self._settle_failed(
+                    fence, job, f"no answer of its evaluation at iteration {self._rung(job)} has a score"
+                )
+                return
             record.add_value(fence, job, values)
             said = ", ".join(f"{value:.5g}" for value in values.values())
             self._tell(f"trial {job.trial} at iteration {self._rung(job)}: {record.spec.metric} {said}")
@@ -112,7 +116,10 @@ class SweepRunner:
         reason = next((each for each in reasons if each is not None), None)
         if reason is None:
             return  # a person has resumed the run meanwhile
-        record.add_value(fence, job, {}, reason)
+        self._settle_failed(fence, job, reason)
+
+    def _settle_failed(self, fence: Fence, job: Job, reason: str) -> None:
+        self._record.add_value(fence, job, {}, reason)
         self._tell(f"trial {job.trial} has failed: {reason}")
 
     def _rung(self, job: Job) -> int:

@@ -231,8 +231,7 @@ def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
         if ordinal in admitted and keep is not None:
             kept = known[best_and_worst(group[known], keep)]
             found[start + np.setdiff1d(known, kept)] = str(Validity.MIDDLE)
-        if ordinal not in padding:
-            found[start:stop][~scored[start:stop]] = str(Validity.UNSCORED)
+        found[start:stop][~scored[start:stop]] = str(Validity.UNSCORED)
     return pa.array(found, pa.string())
 
 

@@ -33,8 +33,10 @@ class GroupView:
 
     answer: the reference answer; None if there is none, or if it cannot be read.
     matching: number of its samples that match the search.
-    reward, rewards, tokens: means over the samples; `rewards` has the parts of the reward by name.
-    spread: standard deviation of the reward.
+    reward, spread, lowest, highest, correct_fraction: mean and standard deviation of the reward, its bounds, and the fraction of
+        correct samples, over the samples with a score; None if none has one.
+    rewards: means of the parts of the reward by name, over these samples; empty if there are none.
+    tokens: mean over all samples.
     advantage: the largest advantage; None if it is unknown.
     validity: every `Validity` among the samples.
     """
@@ -45,13 +47,13 @@ class GroupView:
     prompt_cut: bool
     answer: str | None
     matching: int
-    reward: float
-    spread: float
-    lowest: float
-    highest: float
+    reward: float | None
+    spread: float | None
+    lowest: float | None
+    highest: float | None
     rewards: Mapping[str, float]
     advantage: float | None
-    correct_fraction: float
+    correct_fraction: float | None
     tokens: float
     validity: tuple[str, ...]
     samples: tuple[SampleView, ...]
@@ -168,7 +170,7 @@ def group_views(
     samples = list(sample_views(found.place, chosen, answers, characters))
     views, start = [], 0
     for at in shown.tolist():
-        views.append(_view(samples[start : start + counts[at]], int(matching[at])))
+        views.append(group_of(samples[start : start + counts[at]], int(matching[at])))
         start += int(counts[at])
     return tuple(views), no_answers
 
@@ -181,9 +183,10 @@ def _order(found: GroupedRows, wanted: Selection) -> Int64:
     return np.argsort(values if wanted.ascending else -values, kind="stable")
 
 
-def _view(samples: Sequence[SampleView], matching: int) -> GroupView:
+def group_of(samples: Sequence[SampleView], matching: int) -> GroupView:
+    """Returns the group of one prompt's samples. matching: number of those that match the search."""
     first = samples[0]
-    scored = [each for each in samples if each.validity != Validity.UNSCORED] or samples
+    scored = [each for each in samples if each.validity != Validity.UNSCORED]
     rewards = np.array([each.reward for each in scored])
     known = [each.advantage for each in samples if each.advantage is not None]
     present = {each.validity for each in samples}
@@ -194,13 +197,13 @@ def _view(samples: Sequence[SampleView], matching: int) -> GroupView:
         prompt_cut=first.prompt_cut,
         answer=first.answer,
         matching=matching,
-        reward=float(rewards.mean()),
-        spread=float(rewards.std()),
-        lowest=float(rewards.min()),
-        highest=float(rewards.max()),
-        rewards={name: float(np.mean([each.rewards[name] for each in scored])) for name in first.rewards},
+        reward=float(rewards.mean()) if scored else None,
+        spread=float(rewards.std()) if scored else None,
+        lowest=float(rewards.min()) if scored else None,
+        highest=float(rewards.max()) if scored else None,
+        rewards={name: float(np.mean([each.rewards[name] for each in scored])) for name in first.rewards if scored},
         advantage=max(known, default=None),
-        correct_fraction=float(np.mean([each.correct for each in scored])),
+        correct_fraction=float(np.mean([each.correct for each in scored])) if scored else None,
         tokens=float(np.mean([each.tokens for each in samples])),
         validity=tuple(each.value for each in Validity if each.value in present),
         samples=tuple(samples),

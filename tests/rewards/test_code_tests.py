@@ -247,7 +247,7 @@ def test_a_sandbox_that_is_gone_is_away_and_scores_nothing(monkeypatch, tmp_path
     assert totals("code_tests", text, options=options, timeout_seconds=60.0) == [1.0]
     folder.rmdir()
     with pytest.raises(AwayError, match="what reward part 'own' asks is away: cannot run the program of a response"):
-        scores("code_tests", text, text, options=options, timeout_seconds=60.0)
+        scores("code_tests", text, "no code", text, options=options, timeout_seconds=60.0)
     process.reward_process().close()
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from yatt_core.errors import InfrastructureError, UnreadableResponseError
 from yatt_core.installed import error_place, failure_text
-from yatt_core.rewards.conventions import Candidate, RewardFunction
+from yatt_core.rewards.conventions import Candidate, RewardFunction, Unasked
 from yatt_core.rewards.idle_time import IdleTime
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 
@@ -43,6 +43,7 @@ class Outcome:
     absent: whether the part has no value without having failed, as a judge that gave no score.
     place: `file:line` of the exception; empty if there was none.
     wrong_steps: the numbers of the wrong steps, from 1, of a function that takes steps.
+    asked: whether the function may have asked a service for the value (`conventions.Unasked`).
     """
 
     value: float
@@ -52,6 +53,7 @@ class Outcome:
     cause: str = ""
     absent: bool = False
     wrong_steps: tuple[int, ...] = ()
+    asked: bool = True
 
     @property
     def failed_for_good(self) -> bool:
@@ -243,4 +245,4 @@ def as_outcome(value: Any, weight: float) -> Outcome:
     if max(abs(number), abs(number * weight)) > LARGEST:
         reason = f"returned {number:g} with weight {weight:g}; a reward may be at most ±{LARGEST:g}, before and after weighting"
         return _failed(reason, VALUE)
-    return Outcome(number)
+    return Outcome(number, asked=not isinstance(value, Unasked))

@@ -21,6 +21,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards import code_harness
 from yatt_core.rewards.code_cases import CallCase, Case, CaseKeys, ProgramCase, RowTests, row_tests
+from yatt_core.rewards.conventions import Unasked
 from yatt_core.rewards.extraction import final_of
 from yatt_core.rewards.options import built_in
 from yatt_core.rewards.sandboxed_program import MAIN, ProgramLimits, run_program
@@ -90,7 +91,7 @@ def code_tests(prompt: Prompt, response: str, options: CodeTests, final: str | N
     is_code = options.extract == "whole" or (tests.prefix and FENCE not in response)
     code = response if is_code else fenced(response)
     if code is None or not code.strip():
-        return 0.0
+        return Unasked(0.0)
     passed = 0
     for case in tests.cases:
         if passes(code, case, tests, options.limits):

@@ -46,6 +46,14 @@ _CONVENTIONS = {
 }
 
 
+class Unasked(float):
+    """A reward that a function gives without asking the service that it asks for others.
+
+    Such a reward says nothing of whether the service answers: while the service is away, the responses that need it are waited
+    for instead of having failed beside these.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A response that a part is to score.

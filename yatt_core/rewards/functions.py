@@ -65,7 +65,7 @@ class PartFunction:
             found = self.evaluate_once([calls[number] for number in numbers])
             return {number: _answered(one) for number, one in zip(numbers, found, strict=True) if one}
 
-        for number, answer in self.service.ask(range(len(calls)), asked, repeatable=True):
+        for number, answer in self.service.ask(range(len(calls)), asked, repeatable=True, is_told=_is_told):
             if not isinstance(answer, Unanswered):
                 outcomes[number] = answer
             elif self.part.on_failure == "stop":
@@ -86,6 +86,10 @@ class PartFunction:
 def _answered(outcomes: list[Outcome]) -> list[Outcome] | Unanswered:
     unanswered = next((outcome for outcome in outcomes if outcome.cause == SERVICE), None)
     return outcomes if unanswered is None else Unanswered(unanswered.reason)
+
+
+def _is_told(outcomes: list[Outcome]) -> bool:
+    return any(outcome.asked for outcome in outcomes)
 
 
 def part_file(part: FunctionPart) -> CodeFile | None:

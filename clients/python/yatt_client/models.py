@@ -619,8 +619,10 @@ class GroupView(TypedDict):
 
     answer: the reference answer; None if there is none, or if it cannot be read.
     matching: number of its samples that match the search.
-    reward, rewards, tokens: means over the samples; `rewards` has the parts of the reward by name.
-    spread: standard deviation of the reward.
+    reward, spread, lowest, highest, correct_fraction: mean and standard deviation of the reward, its bounds, and the fraction of
+        correct samples, over the samples with a score; None if none has one.
+    rewards: means of the parts of the reward by name, over these samples; empty if there are none.
+    tokens: mean over all samples.
     advantage: the largest advantage; None if it is unknown.
     validity: every `Validity` among the samples.
     """
@@ -631,13 +633,13 @@ class GroupView(TypedDict):
     prompt_cut: bool
     answer: str | None
     matching: int
-    reward: float
-    spread: float
-    lowest: float
-    highest: float
+    reward: float | None
+    spread: float | None
+    lowest: float | None
+    highest: float | None
     rewards: dict[str, float]
     advantage: float | None
-    correct_fraction: float
+    correct_fraction: float | None
     tokens: float
     validity: list[str]
     samples: list[SampleView]

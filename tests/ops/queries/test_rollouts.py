@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from ops.cli.commands.inspection.rollout_tables import write_page, write_summary
 from ops.queries import experience
-from ops.queries.groups import Groups, groups
+from ops.queries.experience import Validity
+from ops.queries.groups import Groups, group_of, groups
 from ops.queries.nearest import nearest
 from ops.queries.rollout_comparison import comparison, group_pairs, read_both
 from ops.queries.rollouts import rollouts
@@ -196,3 +198,11 @@ def test_missing_inputs_and_advantages_are_explained(seeded: Home, tmp_path: Pat
         found = groups(ledger, home, RUN, 1, Selection())
     assert str(prepared) in found.no_advantages and str(folder / INPUTS) in found.no_answers
     assert [(group.answer, group.advantage) for group in found.groups] == [(None, None)] * 4
+
+
+def test_a_group_without_any_score_has_no_reward(ledger: Ledger, seeded: Home) -> None:
+    found = groups(ledger, seeded, RUN, 1, Selection()).groups[0]
+    lacking = [replace(sample, validity=Validity.UNSCORED) for sample in found.samples]
+    group = group_of(lacking, matching=len(lacking))
+    assert (group.reward, group.spread, group.lowest, group.highest, group.correct_fraction) == (None,) * 5
+    assert group.rewards == {} and group.tokens == found.tokens and group.validity == ("no score",)

@@ -6,7 +6,7 @@ Consumes the read models of `ops.queries`; produces lines on standard output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ops.presentation.output import message, write, write_table
 from yatt_core.counting import many
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ops.queries.rollout_page import Page
     from ops.queries.rollouts import Rollouts, SampleView
 
+T = TypeVar("T")
 SHOWN_CHARACTERS = 60
 
 
@@ -49,9 +50,9 @@ def write_samples(samples: Sequence[SampleView]) -> None:
             (
                 row.prompt_ordinal,
                 row.sample,
-                row.reward,
+                _scored(row, row.reward),
                 row.advantage,
-                "yes" if row.correct else "no",
+                _scored(row, "yes" if row.correct else "no"),
                 f"{row.tokens}{' cut' if row.truncated else ''}",
                 row.validity,
                 _shortened(row.prompt),
@@ -80,7 +81,7 @@ def write_groups(groups: Sequence[GroupView]) -> None:
                 len(row.samples),
                 row.reward,
                 row.spread,
-                f"{row.correct_fraction:.0%}",
+                None if row.correct_fraction is None else f"{row.correct_fraction:.0%}",
                 round(row.tokens),
                 ", ".join(row.validity),
                 _shortened(row.prompt),
@@ -93,10 +94,7 @@ def write_groups(groups: Sequence[GroupView]) -> None:
 
 def write_group(group: GroupView) -> None:
     """Writes a prompt, its reference answer and all of its responses in full."""
-    write(
-        f"=== prompt {group.prompt_ordinal} ({group.prompt_id}): reward {group.reward:.4g}, spread {group.spread:.4g}, "
-        f"{group.correct_fraction:.0%} of {len(group.samples)} correct"
-    )
+    write(f"=== prompt {group.prompt_ordinal} ({group.prompt_id}): {_in_words(group)}")
     write(group.prompt)
     if group.answer is not None:
         write(f"reference answer: {group.answer}")
@@ -156,7 +154,8 @@ def _pair_row(pair: GroupPair) -> tuple[object, ...]:
     question = _shortened(after.prompt)
     if before is None:
         return (after.prompt_ordinal, None, None, None, after.reward, None, question, None)
-    similarity, change = round(pair.similarity or 0.0, 2), after.reward - before.reward
+    similarity = round(pair.similarity or 0.0, 2)
+    change = None if after.reward is None or before.reward is None else after.reward - before.reward
     other = None if pair.same else _shortened(before.prompt)
     return (
         *(after.prompt_ordinal, before.prompt_ordinal, similarity),
@@ -168,6 +167,21 @@ def _relation(pair: GroupPair) -> str:
     if pair.before is None:
         return "no similar prompt"
     return "same prompt" if pair.same else f"most similar prompt, similarity {pair.similarity:.2f}"
+
+
+def _scored(row: SampleView, value: T) -> T | None:
+    """Returns a value that only a sample with a score has; None for another sample."""
+    from ops.queries.experience import Validity
+
+    return None if row.validity == Validity.UNSCORED else value
+
+
+def _in_words(group: GroupView) -> str:
+    """Describes the scores of a group."""
+    if group.reward is None or group.spread is None or group.correct_fraction is None:
+        return f"no score for any of {many(len(group.samples), 'sample')}"
+    correct = f"{group.correct_fraction:.0%} of {len(group.samples)} correct"
+    return f"reward {group.reward:.4g}, spread {group.spread:.4g}, {correct}"
 
 
 def _write_facts(row: SampleView) -> None:
