@@ -1,11 +1,11 @@
 """Creates the project's virtual environment; runs on a bare python3, before anything is installed.
 
 Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by
-itself). Produces .venv with YATT installed in editable form, with what training and its services need, and byte code of the
-largest packages, and a stamp that makes a second call return at once. `--dev` adds what the checks, the tests and the
-documentation need. `--engines` also installs Megatron-Core, and makes .venv/engines/vllm, the environment of vLLM's processes,
-from constraints-vllm.txt; tests use them if they are present. `--peers` also makes build/peers, the
-environment of the libraries that YATT is compared with.
+itself). Produces .venv with YATT installed in editable form, with what training and its services need, byte code of the
+largest packages, the empty database with which Prefect's servers begin, and a stamp that makes a second call return at once.
+`--dev` adds what the checks, the tests and the documentation need. `--engines` also installs Megatron-Core, and makes
+.venv/engines/vllm, the environment of vLLM's processes, from constraints-vllm.txt; tests use them if they are present. `--peers`
+also makes build/peers, the environment of the libraries that YATT is compared with.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def install(extras: str) -> None:
     subprocess.run(pip, check=True)
     run_uv(PYTHON, "constraints.txt", "-e", f"{ROOT}[{extras}]")
     compile_packages(VENV)
+    subprocess.run([PYTHON, "-m", "flows.prefect_io.prefect_template"], check=True)
 
 
 def run_uv(python: Path, constraints: str, *wanted: str) -> None:

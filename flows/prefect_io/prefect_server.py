@@ -17,7 +17,9 @@ from db.core.holder import this_process
 from flows.run.pages import page_address
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError
+from yatt_core.keys import STARTS
 from yatt_core.supervisor.services import ServiceSpec
+from yatt_core.variables import default_variables, set_variables
 
 NAME = "prefect"
 DATABASE_FILE = "prefect.db"
@@ -25,6 +27,9 @@ WORKER = "worker"
 WORK_POOL = "yatt"
 PREFECT_VARIABLE = "PREFECT_API_URL"
 DATABASE_VARIABLE = "PREFECT_API_DATABASE_CONNECTION_URL"
+TEMPLATES_VARIABLE = "YATT_PREFECT_TEMPLATES"
+"""The folder with empty databases of which a run's server begins with one."""
+SQLITE = "sqlite+aiosqlite:///"
 SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """The credentials that a server requires and that its clients send, as `user:password`."""
 RETENTION = {
@@ -58,7 +63,8 @@ DRIVER_SECONDS = 60.0
 """How long the worker's drivers may take to reach a safe point when the group shuts down."""
 
 
-def _common(folder: Path) -> dict[str, str]:
+def own_paths(folder: Path) -> dict[str, str]:
+    """Returns settings that keep all files of Prefect in a folder, and telemetry off."""
     # Some paths are set explicitly: their defaults are in ~/.prefect, regardless of the home.
     return {
         "PREFECT_HOME": str(folder),
@@ -88,8 +94,9 @@ def server_service(run_folder: Path) -> ServiceSpec:
         "SCHEDULER",
         "TRIGGERS",
     )
-    environment = _common(folder) | {
+    environment = own_paths(folder) | {
         DATABASE_VARIABLE: sqlite_address(folder),
+        TEMPLATES_VARIABLE: str(run_folder.parent / STARTS),
         **BULK_RECORDING,
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
@@ -122,7 +129,12 @@ def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceS
 
 def sqlite_address(folder: Path) -> str:
     """Returns the address of Prefect's database, an SQLite file in the folder."""
-    return f"sqlite+aiosqlite:///{folder / DATABASE_FILE}"
+    return f"{SQLITE}{folder / DATABASE_FILE}"
+
+
+def sqlite_file(address: str) -> Path:
+    """Returns the file of the database at an address that `sqlite_address` has returned."""
+    return Path(address.removeprefix(SQLITE))
 
 
 def own_database(run_folder: Path) -> Path:
@@ -139,7 +151,7 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
     surroundings: an environment that may override `RETENTION`.
     """
     address = f"http://127.0.0.1:{port}"
-    environment = _common(folder / "prefect") | {
+    environment = own_paths(folder / "prefect") | {
         **BULK_RECORDING,
         **{name: surroundings.get(name, default) for name, default in RETENTION.items()},
         PREFECT_VARIABLE: f"{address}/api",
@@ -180,7 +192,7 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
         worker_name(),
         "--with-healthcheck",
     ]
-    settings = _common(folder / "prefect") | {
+    settings = own_paths(folder / "prefect") | {
         PREFECT_VARIABLE: f"http://127.0.0.1:{prefect_port}/api",
         **HEARTBEATS,
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
@@ -271,10 +283,10 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
         if there are none, the server credentials there, which a server started from the same environment requires.
     """
     if password is not None:
-        os.environ[PASSWORD_VARIABLE] = password
+        set_variables({PASSWORD_VARIABLE: password})
     elif SERVER_PASSWORD_VARIABLE in os.environ:
-        os.environ.setdefault(PASSWORD_VARIABLE, os.environ[SERVER_PASSWORD_VARIABLE])
-    os.environ |= _common(run_folder / "prefect") | {
+        default_variables({PASSWORD_VARIABLE: os.environ[SERVER_PASSWORD_VARIABLE]})
+    settings = own_paths(run_folder / "prefect") | {
         PREFECT_VARIABLE: f"{address.rstrip('/')}/api",
         **LOGGED_IN_FILES,
         **HEARTBEATS,
@@ -284,6 +296,7 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
         "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": QUEUED_EVENTS,
         "PREFECT_CLI_COLORS": "false",
     }
+    set_variables(settings)
     if "prefect.context" in sys.modules:
         # An earlier attempt to start may have used another address or password.
         from prefect.context import refresh_global_settings_context

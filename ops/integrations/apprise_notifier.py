@@ -12,9 +12,8 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
-
-import apprise
 
 from flows.delivery.notifications import Message, message_of
 from flows.prefect_io.secret_blocks import read_block
@@ -23,6 +22,9 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.logs import keep_secret
 from yatt_core.secret_references import resolve
 from yatt_core.spec.sections.guards import NotifySpec
+
+if TYPE_CHECKING:
+    import apprise
 
 APPRISE = "apprise"
 EXAMPLES = "jsons://host/path, mailtos://user:password@host, slack://..."
@@ -37,6 +39,8 @@ class AppriseNotifier:
     """
 
     def __init__(self, addresses: Sequence[str], origin: str) -> None:
+        import apprise  # most runs notify nobody, and it has a module for each of its services
+
         _silence()
         self._addresses, self._origin = tuple(addresses), origin
         asset = apprise.AppriseAsset(
@@ -86,10 +90,10 @@ class AppriseNotifier:
 
     def _send(self, place: int, message: Message) -> str | None:
         """Returns why an address did not accept the message; None if it did."""
+        from apprise import NotifyType
+
         with _captured() as lines:
-            taken = self._services[place].notify(
-                body=message.body, title=message.title, notify_type=apprise.NotifyType.WARNING
-            )
+            taken = self._services[place].notify(body=message.body, title=message.title, notify_type=NotifyType.WARNING)
         return None if taken else _without(self._addresses[place], " ".join(lines)) or "not accepted"
 
     def _place(self, place: int) -> str:

@@ -10,7 +10,6 @@ import takes seconds.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from ops.integrations import mlflow_details
 from ops.integrations.mlflow_registry import POINTS_PER_BATCH, MlflowRegistry
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
+from yatt_core.variables import default_variables
 
 OUTBOX_TAG = "yatt.outbox_id"
 OWNER_TAG = "yatt.owner"
@@ -56,6 +56,8 @@ class MlflowTracker:
     def __init__(self, tracking_uri: str, artifacts: Path) -> None:
         self._tracking_uri = tracking_uri
         self._artifacts = artifacts
+        # MLflow reads them in the thread that delivers, which should not change the environment.
+        default_variables(ENVIRONMENT)
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         """Sends rows of one run in order; returns `EXPERIMENT/RUN`, by MLflow's ids, by the key of the row that creates it.
@@ -98,8 +100,6 @@ class MlflowTracker:
 
     @cached_property
     def _client(self) -> Any:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
         for chatty in ("mlflow", "alembic"):

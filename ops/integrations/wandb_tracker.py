@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import threading
 import time
@@ -31,6 +30,7 @@ from flows.run.protocols import OutboxItem
 from ops.integrations.wandb_log import TransactionLog, last_step_on_disk
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
+from yatt_core.variables import default_variables
 
 log = logging.getLogger("yatt_core.outbox")
 ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "DO_NOT_TRACK": "true"}
@@ -113,6 +113,8 @@ class WandbTracker:
         self._home, self._mode, self._entity, self._key = home, mode, entity, key or None
         self._runs: dict[str, OpenRun] = {}
         self._is_cut = threading.Event()
+        # W&B reads them in the thread that delivers, which should not change the environment.
+        default_variables(ENVIRONMENT)
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         """Sends rows of one run in order and waits until they are durable; returns `PROJECT/ID` for a row that creates one.
@@ -200,8 +202,6 @@ class WandbTracker:
         folder = self._home.run_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         offline = self._mode == "offline"
-        for key, value in ENVIRONMENT.items():
-            os.environ.setdefault(key, value)
         import wandb
 
         on_disk = last_step_on_disk(folder / "wandb", run_id) if offline else 0

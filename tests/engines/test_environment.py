@@ -28,7 +28,9 @@ def test_a_real_run_depends_on_libraries_processor_and_layout():
     assert facts["torch"] == torch.__version__
     assert facts["threads"] == str(torch.get_num_threads())
     assert facts["code"] == code_revision()
-    assert all(isinstance(value, str) and value for value in facts.values())
+    assert all(type(value) is str and value for value in facts.values()), (
+        "who reads a class of torch's must import torch"
+    )
 
 
 def test_a_virtual_run_needs_no_torch():

@@ -16,6 +16,7 @@ from pathlib import Path
 from yatt_core.cluster.background_calls import no_calls
 from yatt_core.cluster.ray_head import ray_environment
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, InfrastructureError
+from yatt_core.variables import set_variables
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
@@ -51,7 +52,7 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     if ray.is_initialized():
         disconnect_ray()
     if run_folder is not None:
-        os.environ.update(ray_environment(run_folder))
+        set_variables(ray_environment(run_folder))
         # Ray read this variable when it was imported; without it, Ray would replace 127.0.0.1 with the host's own
         # address.
         ray_constants.ENABLE_RAY_CLUSTER = False

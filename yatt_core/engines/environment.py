@@ -49,7 +49,7 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         import torch
 
         facts |= {
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a class of torch's own, which whoever reads it would have to import
             "tokenizers": version("tokenizers"),
             "transformers": version("transformers"),
             "instructions": torch.backends.cpu.get_cpu_capability(),

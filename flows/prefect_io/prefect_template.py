@@ -1,0 +1,106 @@
+"""An empty database of Prefect's server: a new one begins as a copy of it, since Prefect's migrations take seconds of a core.
+
+`begin_database` consumes the path of a new database, which must be the one of Prefect's settings, and a folder for templates;
+it produces the database, migrated. `python -m flows.prefect_io.prefect_template` makes the template that comes with an
+environment. Templates are named after Prefect's version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+
+from flows.prefect_io.prefect_server import DATABASE_VARIABLE, own_paths, sqlite_address, sqlite_file
+from yatt_core.durable import make_folder, sync_file, sync_folder
+
+INSTALLED = Path(sys.prefix, "share", "yatt")
+"""The folder of the template that comes with this environment."""
+
+log = logging.getLogger(__name__)
+
+
+def template_name() -> str:
+    """Returns the name of a template of the installed Prefect."""
+    return f"prefect-{version('prefect')}.db"
+
+
+def begin_database(database: Path, templates: Path) -> None:
+    """Creates a database unless it exists, as a copy if the environment or the folder has a template.
+
+    Otherwise it is migrated, and leaves a template in the folder.
+    """
+    if database.exists():
+        return
+    name = template_name()
+    make_folder(database.parent)
+    for folder in (INSTALLED, templates):
+        if _copied(folder / name, database):
+            return
+    _migrate()
+    try:
+        make_folder(templates)
+        _keep(database, templates / name)
+    except (OSError, sqlite3.Error) as error:
+        log.warning("%s: no template for the databases of further servers: %s", templates / name, error)
+
+
+def _migrate() -> None:
+    """Has Prefect make the database of its settings."""
+    # Prefect takes a second to import.
+    from prefect.server.database import provide_database_interface
+
+    asyncio.run(provide_database_interface().run_migrations_upgrade())
+
+
+def _copied(template: Path, database: Path) -> bool:
+    """Copies a template; returns False if there is none, or it cannot be read."""
+    unfinished = database.with_suffix(".new")
+    try:
+        shutil.copyfile(template, unfinished)
+    except OSError as error:
+        if template.exists():
+            log.warning("%s: %s", template, error)
+        return False
+    unfinished.chmod(0o600)
+    publish(unfinished, database)
+    return True
+
+
+def _keep(database: Path, template: Path) -> None:
+    """Copies a database that nobody uses yet; servers that start at the same time keep equal ones."""
+    unfinished = template.with_suffix(f".{os.getpid()}")
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("VACUUM INTO ?", (os.fspath(unfinished),))
+        publish(unfinished, template)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def publish(unfinished: Path, file: Path) -> None:
+    """Gives a complete file its name, durably."""
+    sync_file(unfinished)
+    unfinished.rename(file)
+    sync_folder(file.parent)
+
+
+def main() -> None:
+    """Makes the template of this environment anew."""
+    with tempfile.TemporaryDirectory() as place:
+        address = sqlite_address(Path(place))
+        os.environ |= own_paths(Path(place)) | {DATABASE_VARIABLE: address}
+        _migrate()
+        make_folder(INSTALLED)
+        _keep(sqlite_file(address), INSTALLED / template_name())
+
+
+if __name__ == "__main__":
+    main()
