@@ -24,6 +24,7 @@ from flows.run.owner import owner_of
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.object_store import store_bytes
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
+from yatt_core.engines.ahead import data_modules, torch_modules
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.supervisor.state import ServiceReport
@@ -114,15 +115,20 @@ class SessionServices:
         """
         if attached():
             return
-        folder = self.context.folder
+        folder, spec = self.context.folder, self.context.spec
         if self._own_server:
             check_database(self.context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
         services = [
-            ray_head_service(folder, object_store_bytes=store_bytes(self.context.spec)),
+            ray_head_service(
+                folder,
+                object_store_bytes=store_bytes(spec),
+                modules=data_modules(spec),
+                torch_modules=torch_modules(spec),
+            ),
             *([prefect_server.server_service(folder)] if self._own_server else []),
         ]
-        ensure_supervisor(folder, services, self.context.spec.recovery.grace_seconds)
+        ensure_supervisor(folder, services, spec.recovery.grace_seconds)
 
     def connect(self, check: Callable[[], None]) -> None:
         """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
