@@ -120,6 +120,7 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
             session.store_is_ready = True
         services.choose_server()
         services.keep()
+        services.set_environment()
         # Prefect here and Ray in the thread import it too; its modules import each other in a circle, of which one thread
         # would see what the other has only begun.
         importlib.import_module("pydantic.v1")

@@ -23,15 +23,25 @@ from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named
 from flows.run.owner import owner_of
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.object_store import store_bytes
-from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
 from yatt_core.engines.ahead import data_modules, torch_modules
 from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.supervisor.client import (
+    current_state,
+    ensure_alive,
+    ensure_supervisor,
+    stop_supervisor,
+    wait_address,
+    wait_ready,
+)
 from yatt_core.supervisor.state import ServiceReport
+from yatt_core.variables import set_variables
 
 log = logging.getLogger("yatt_core.flow")
 START_SECONDS = 330.0
 """Somewhat longer than a service may take until it is ready (`ServiceSpec.start_seconds`)."""
+ADDRESS_SECONDS = 10.0
+"""How long a supervisor may take to choose the ports of its services."""
 STOP_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 OWNER_DIGITS = 12
@@ -109,15 +119,15 @@ class SessionServices:
         return not self.in_flow_run and self.shared is None
 
     def keep(self) -> None:
-        """Starts the run's own services under a supervisor that outlives this process; replaces one that was killed.
+        """Starts the services under a supervisor that outlives this process; replaces one that was killed.
 
         Does nothing if all services are external. Does not wait for the services.
         """
         if attached():
             return
-        folder, spec = self.context.folder, self.context.spec
+        context, folder, spec = self.context, self.context.folder, self.context.spec
         if self._own_server:
-            check_database(self.context.run, prefect_server.own_database(folder))
+            check_database(context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
         services = [
             ray_head_service(
@@ -129,6 +139,21 @@ class SessionServices:
             *([prefect_server.server_service(folder)] if self._own_server else []),
         ]
         ensure_supervisor(folder, services, spec.recovery.grace_seconds)
+
+    def set_environment(self) -> None:
+        """Sets what Ray's and Prefect's clients read from the environment, as far as it is known, before Ray has threads.
+
+        Call it after `keep`, and before another thread connects.
+        """
+        folder = self.context.folder
+        if not attached():
+            set_variables(ray_environment(folder))
+        if self.in_flow_run:
+            return
+        if self.shared is not None:
+            prefect_server.use_server(folder, self.shared.address, self.shared.password)
+        elif address := wait_address(folder, prefect_server.NAME, ADDRESS_SECONDS):
+            prefect_server.use_server(folder, f"http://{address}")
 
     def connect(self, check: Callable[[], None]) -> None:
         """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.

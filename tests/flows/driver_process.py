@@ -16,6 +16,7 @@ from uuid import UUID
 
 from db.core.errors import LeaseHeld
 from db.ledger import Ledger
+from db.write.phases import Phases
 from flows.launch import run_session
 from flows.run.creation import load_run
 from flows.run.home import Home
@@ -23,6 +24,14 @@ from flows.run.protocols import IterationSummary, SilentObserver
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.trackers import trackers_of
 from yatt_core.errors import ExitCode, YattError
+
+KILL_SECONDS = 120.0
+
+
+def wait_for_the_kill(*_: object) -> None:
+    """Stands in for the record of a phase's end."""
+    time.sleep(KILL_SECONDS)
+    raise AssertionError("nobody has killed this process")
 
 
 class KillingObserver(SilentObserver):
@@ -38,8 +47,10 @@ class KillingObserver(SilentObserver):
 
     def phase_started(self, iteration: int, phase: str) -> None:
         if (iteration, phase) == self._moment:
-            # Opened before the phase begins, because a short phase may end before the ledger is open.
+            # Opened before the phase begins, because a short phase may end before the ledger is open. Its end is never
+            # recorded: on a busy machine it could be over before this process is killed.
             ledger = Ledger.open(self._home.ledger)
+            Phases.finish = wait_for_the_kill  # type: ignore[method-assign]
             threading.Thread(target=self._kill_in_the_middle, args=(ledger,), daemon=True).start()
 
     def committed(self, summary: IterationSummary) -> None:

@@ -289,7 +289,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=75.0)
-    parser.add_argument("--faults", type=int, default=205)
+    parser.add_argument("--faults", type=int, default=210)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("-o", "--output", type=Path)

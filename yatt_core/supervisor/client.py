@@ -110,6 +110,17 @@ def current_state(folder: Path) -> SupervisorState | None:
     return state if state is not None and is_alive(state.identity) else None
 
 
+def wait_address(folder: Path, name: str, timeout: float) -> str:
+    """Returns the address that a service has or will have; empty if it has none within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        state = current_state(folder)
+        address = "" if state is None else state.service(name).address
+        if address or time.monotonic() >= deadline:
+            return address
+        time.sleep(POLL_SECONDS)
+
+
 def wait_ready(folder: Path, names: Collection[str], timeout: float) -> SupervisorState:
     """Waits until all these services are ready.
 

@@ -114,7 +114,10 @@ def test_a_later_attempt_keeps_the_runs_own_server(
     for _ in range(2):
         services.choose_server()
         services.keep()
+        services.set_environment()
+        told = dict(os.environ)
         services.use_prefect()
+        assert dict(os.environ) == told, "it is not changed beside the thread that connects to Ray"
         assert os.environ[PREFECT_VARIABLE].startswith("http://127.0.0.1:")
         state = current_state(tmp_path)
         assert state is not None and set(state.services) == {"ray", NAME}
