@@ -24,7 +24,6 @@ from flows.run.owner import owner_of
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.object_store import store_bytes
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
-from yatt_core.engines.ahead import data_modules, torch_modules
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import (
     current_state,
@@ -130,12 +129,7 @@ class SessionServices:
             check_database(context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
         services = [
-            ray_head_service(
-                folder,
-                object_store_bytes=store_bytes(spec),
-                modules=data_modules(spec),
-                torch_modules=torch_modules(spec),
-            ),
+            ray_head_service(folder, object_store_bytes=store_bytes(spec)),
             *([prefect_server.server_service(folder)] if self._own_server else []),
         ]
         ensure_supervisor(folder, services, spec.recovery.grace_seconds)

@@ -41,8 +41,6 @@ EFFECT_SECONDS = 120.0
 PROGRESS_SECONDS = 180.0
 POLL_SECONDS = 0.002
 TRIES = 4
-RESTARTED = ("prefect", "supervisor", "fork_server")
-"""Kinds of strikes at a process that another one starts again."""
 ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-"}
 
 
@@ -125,7 +123,6 @@ class Chaos:
             "raylet": struck.raylet,
             "prefect": lambda: struck.prefect(self._prefect_seconds),
             "supervisor": struck.supervisor,
-            "fork_server": struck.fork_server,
             "database": lambda: self._server.restart(crash) is None,
         }
         return blows[strike.kind]
@@ -133,13 +130,13 @@ class Chaos:
     def _has_effect(self, kind: str, term: int, pids: Mapping[str, int | None], moment: int) -> bool:
         if kind in ("driver", "cold", "pause"):
             return self._watch.term() > term
-        if kind in RESTARTED:
+        if kind in ("prefect", "supervisor"):
             now = self._struck.service_pid(kind)
             return now is not None and now != pids[kind]
         return kind == "database" or self._watch.failures_since(moment) > 0 or self._watch.term() > term
 
     def _pids(self) -> dict[str, int | None]:
-        return {name: self._struck.service_pid(name) for name in RESTARTED}
+        return {name: self._struck.service_pid(name) for name in ("prefect", "supervisor")}
 
     def _await_phase(self, name: str) -> OpenPhase | None:
         """Waits until a phase is dispatched, tending the driver meanwhile; returns it, or None after a timeout."""
@@ -289,7 +286,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=75.0)
-    parser.add_argument("--faults", type=int, default=210)
+    parser.add_argument("--faults", type=int, default=205)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("-o", "--output", type=Path)

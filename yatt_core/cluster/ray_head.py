@@ -3,8 +3,8 @@
 Consumes a run folder; produces a `ServiceSpec` and the token file. The settings:
 `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener use loopback. Ports that Ray fixes by default are
 chosen freely, so that several heads can run on one machine. `RAY_task_events_report_interval_ms=0` turns off
-the record of calls, which would take 4 KB for each of the last 100,000. The autoscaler monitor, the log monitor and the
-client server are left out. Nothing would use these four.
+the record of calls, which would take 4 KB for each of the last 100,000. The autoscaler monitor and the log
+monitor are left out. Nothing would read the output of these three.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from yatt_core.cluster import head
 from yatt_core.durable import make_folder
 from yatt_core.supervisor.services import ServiceSpec
 from yatt_core.supervisor.state import SupervisorFiles
@@ -28,8 +27,6 @@ SHORT_CUT = "/proc/{supervisor}/cwd/ray"
 """The run folder as seen from the supervisor's working folder, for as long as the supervisor is running."""
 DEFAULT_OBJECT_STORE_BYTES = 256 << 20
 READY_TEXT = "Ray runtime started."
-OF_ACTORS = ("yatt_core.collection.collector", "yatt_core.engines.registry", "yatt_core.checkpoints.writer")
-"""Modules that the actors of every run import, and that do not import Ray."""
 
 
 def ray_folder(run_folder: Path) -> Path:
@@ -55,19 +52,13 @@ def ray_environment(run_folder: Path) -> Mapping[str, str]:
 
 
 def ray_head_service(
-    run_folder: Path,
-    cpus: int | None = None,
-    object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES,
-    modules: Sequence[str] = (),
-    torch_modules: Sequence[str] = (),
+    run_folder: Path, cpus: int | None = None, object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES
 ) -> ServiceSpec:
     """Returns the service `ray`, whose address is passed to `connect_ray`. Creates the folder and the token.
 
     The service's output goes to `logs/ray.log`.
 
     cpus: schedulable cores; by default those that this process may use.
-    modules: modules that workers have from the start, beside those of all actors.
-    torch_modules: further ones, which import torch; workers have them where there is no GPU.
     """
     folder = ray_folder(run_folder)
     make_folder(folder)
@@ -75,16 +66,13 @@ def ray_head_service(
     return ServiceSpec(
         name=SERVICE_NAME,
         argv=(
-            sys.executable,
-            "-m",
-            head.__name__,
-            *(f"--import={module}" for module in (*OF_ACTORS, *modules)),
-            *(f"--import-torch={module}" for module in torch_modules),
-            "--",
+            str(Path(sys.executable).with_name("ray")),
+            "start",
             "--head",
             "--block",
             "--node-ip-address=127.0.0.1",
             "--port={port}",
+            "--ray-client-server-port={port_client}",
             "--dashboard-agent-listen-port=0",
             "--dashboard-agent-grpc-port=0",
             "--include-dashboard=false",
