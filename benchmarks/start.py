@@ -63,7 +63,7 @@ class CpuMeter:
                 if key in self.strangers:
                     continue
                 if key not in self.seconds and process.environ().get(MARK) != self.home:
-                    # A process that is about to become another program still has the name of its parent's.
+                    # A process that is about to become another program still has the environment of its parent.
                     if time.time() - key[1] > 1.0:
                         self.strangers.add(key)
                     continue
@@ -117,7 +117,8 @@ def start_once(build: Build, home: Path, run: str) -> Start:
     run: the name that the run will have.
     """
     home.mkdir(exist_ok=True)
-    meter, began = CpuMeter(str(home)), time.time()
+    meter = CpuMeter(str(home))
+    began = time.time()
     running = yatt(build, home, "train", str(QUICKSTART), "--until", str(ITERATION))
     sft = None
     while sft is None and running.poll() is None:

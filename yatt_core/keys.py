@@ -10,8 +10,6 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-STARTS = "starts"
-"""The folder of a home for what starts of runs have in common."""
 TERM = r"\.t(\d+)"
 """Pattern for the part of a folder's name that states the term under which it was written."""
 SHARD_NAME = r"w\d+-s\d+" + TERM

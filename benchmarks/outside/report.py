@@ -25,7 +25,7 @@ from benchmarks.outside.schedule import LONG, SHORT, TEN, WAITED_FOR, Kind
 from benchmarks.outside.watch import Place, Wait
 from db.ledger import Ledger
 from flows.billing.held_time import held_spans, records_of
-from flows.driver.outages import LOOK_SECONDS
+from flows.driver.stopping import LOOK_SECONDS
 from flows.run.home import Home
 from yatt_core.collection.shard_rows import split_batches
 from yatt_core.experience.batch import SAMPLES_FILE

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from db.core.errors import LedgerUnavailable
 from db.core.holder import this_process
 from flows.driver.context import RunContext
-from flows.driver.outages import HOUR, LOOK_SECONDS, MINUTE
+from flows.driver.outages import HOUR, MINUTE
 from flows.driver.standby import Standby
-from flows.driver.stopping import StopRequests
+from flows.driver.stopping import LOOK_SECONDS, StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
 from flows.run.lease import DRIVER
 from flows.run.waiting_file import WaitingFile, forget_waiting, write_waiting
@@ -122,9 +122,7 @@ class LedgerOutage:
         context.observer.warned(f"the ledger does not answer, next try in {pause:.0f} s: {reason}")
         self._note(reason, clock.time_ms() + round(1000 * pause))
         self._threads.allow(pause, "waiting for the ledger")
-        until = clock.monotonic() + pause
-        while not self._stops.asked and (left := until - clock.monotonic()) > 0:
-            clock.sleep(min(LOOK_SECONDS, left))
+        wait_unless_stopped(self._stops, clock, pause)
 
     def _note(self, reason: str, next_try_at: int) -> None:
         context = self._context

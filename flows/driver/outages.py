@@ -22,7 +22,7 @@ from flows.driver.context import RunContext
 from flows.driver.guards import Ending
 from flows.driver.run_status import set_state, tell_people
 from flows.driver.standby import Standby
-from flows.driver.stopping import StopRequests
+from flows.driver.stopping import LOOK_SECONDS, StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
 from yatt_core.cluster.nodes import A_NODE
 from yatt_core.errors import AwayError, ExitCode
@@ -36,8 +36,6 @@ NOT_INTERRUPTED = frozenset({START, RECOVER, CLOSE})
 """In these a session that is asked to stop is not waiting for what it still could finish."""
 AT_THE_END = frozenset({"commit", "commit_start", "checkpoint", CLOSE})
 """These are not repeated as such after a recovery, which needs the same things."""
-LOOK_SECONDS = 0.5
-"""Between two looks at whether the session has to stop."""
 ASK_SECONDS = 2.0
 """Between two looks at whether somebody wants a try at once."""
 TOLD_SECONDS = 60.0
@@ -261,15 +259,17 @@ class Outages:
             f"waiting for {outage.dependency} since {outage.at}, next try in {pause:.0f} s: {outage.reason}"
         )
         self._threads.allow(pause, f"waiting for {outage.dependency}")
-        until = clock.monotonic() + pause
-        look_again = clock.monotonic() + ASK_SECONDS
-        while not self._stops.asked and (left := until - clock.monotonic()) > 0:
+        ask_again = clock.monotonic() + ASK_SECONDS
+
+        def is_to_try_now() -> bool:
+            nonlocal ask_again
             self._threads.check()
-            if clock.monotonic() >= look_again:
-                if context.ledger.waits.take(context.fence):
-                    return
-                look_again = clock.monotonic() + ASK_SECONDS
-            clock.sleep(min(LOOK_SECONDS, left))
+            if clock.monotonic() < ask_again:
+                return False
+            ask_again = clock.monotonic() + ASK_SECONDS
+            return context.ledger.waits.take(context.fence)
+
+        wait_unless_stopped(self._stops, clock, pause, is_to_try_now)
 
 
 def _in_the_queue(dependency: str) -> Ending:

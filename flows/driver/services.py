@@ -118,7 +118,7 @@ class SessionServices:
         return not self.in_flow_run and self.shared is None
 
     def keep(self) -> None:
-        """Starts the services under a supervisor that outlives this process; replaces one that was killed.
+        """Starts the run's own services under a supervisor that outlives this process; replaces one that was killed.
 
         Does nothing if all services are external. Does not wait for the services.
         """

@@ -27,11 +27,11 @@ from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
 from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
-from flows.driver.outages import LOOK_SECONDS, START, Outages
+from flows.driver.outages import START, Outages
 from flows.driver.requested_checkpoints import RequestedCheckpoints
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.standby import Standby
-from flows.driver.stopping import StopRequests
+from flows.driver.stopping import StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
 from flows.driver.tracing import SessionTracing
 from flows.driver.windows import Window
@@ -237,13 +237,14 @@ class DriverSession:
         """
         if failures < 2:
             return
-        clock = self.context.clock
+
+        def is_over() -> bool:
+            self.threads.check()
+            return False
+
         pause = pause_before(failures - 2, random.random())
         self.threads.allow(pause, "the pause before another attempt")
-        until = clock.monotonic() + pause
-        while not self.stops.asked and (left := until - clock.monotonic()) > 0:
-            self.threads.check()
-            clock.sleep(min(LOOK_SECONDS, left))
+        wait_unless_stopped(self.stops, self.context.clock, pause, is_over)
 
     # -- conditions of the loop ---------------------------------------------------------------------------------------
 

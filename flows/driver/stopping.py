@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from flows.run.clock import Clock
+
 INTERRUPTIBLE = frozenset({"place", "collect", "prepare"})
 """Phases that can be interrupted: their finished work is on disk, and the trainer holds the weights of a commit."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -29,6 +31,10 @@ class StopNow(Exception):
 
 class StartInterrupted(KeyboardInterrupt):
     """A signal has asked a window to stop before its training loop heeds requests: nothing is left to finish."""
+
+
+LOOK_SECONDS = 0.5
+"""Between two looks at whether a wait is over."""
 
 
 class StopRequests:
@@ -148,3 +154,14 @@ def graceful_signals(requests: StopRequests, grace: float | None, say: Callable[
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def wait_unless_stopped(
+    stops: StopRequests, clock: Clock, seconds: float, is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Waits; a request to stop ends the wait, and so does `is_over`, which is asked before each look at the time."""
+    until = clock.monotonic() + seconds
+    while not stops.asked and (left := until - clock.monotonic()) > 0:
+        if is_over():
+            return
+        clock.sleep(min(LOOK_SECONDS, left))

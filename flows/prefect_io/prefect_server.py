@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from db.core.holder import this_process
+from flows.run.home import STARTS
 from flows.run.pages import page_address
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError
-from yatt_core.keys import STARTS
 from yatt_core.supervisor.services import ServiceSpec
 from yatt_core.variables import default_variables, set_variables
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -19,7 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.prefect_io.prefect_server import DATABASE_VARIABLE, own_paths, sqlite_address, sqlite_file
-from yatt_core.durable import make_folder, sync_file, sync_folder
+from yatt_core.durable import make_folder, write_file
+from yatt_core.errors import InfrastructureError
 
 INSTALLED = Path(sys.prefix, "share", "yatt")
 """The folder of the template that comes with this environment."""
@@ -48,7 +48,7 @@ def begin_database(database: Path, templates: Path) -> None:
     try:
         make_folder(templates)
         _keep(database, templates / name)
-    except (OSError, sqlite3.Error) as error:
+    except (InfrastructureError, OSError, sqlite3.Error) as error:
         log.warning("%s: no template for the databases of further servers: %s", templates / name, error)
 
 
@@ -62,34 +62,24 @@ def _migrate() -> None:
 
 def _copied(template: Path, database: Path) -> bool:
     """Copies a template; returns False if there is none, or it cannot be read."""
-    unfinished = database.with_suffix(".new")
     try:
-        shutil.copyfile(template, unfinished)
+        data = template.read_bytes()
     except OSError as error:
         if template.exists():
             log.warning("%s: %s", template, error)
         return False
-    unfinished.chmod(0o600)
-    publish(unfinished, database)
+    write_file(database, data)
+    database.chmod(0o600)
     return True
 
 
 def _keep(database: Path, template: Path) -> None:
     """Copies a database that nobody uses yet; servers that start at the same time keep equal ones."""
-    unfinished = template.with_suffix(f".{os.getpid()}")
-    try:
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place, "copy.db")
         with closing(sqlite3.connect(database)) as connection:
-            connection.execute("VACUUM INTO ?", (os.fspath(unfinished),))
-        publish(unfinished, template)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def publish(unfinished: Path, file: Path) -> None:
-    """Gives a complete file its name, durably."""
-    sync_file(unfinished)
-    unfinished.rename(file)
-    sync_folder(file.parent)
+            connection.execute("VACUUM INTO ?", (os.fspath(copy),))
+        write_file(template, copy.read_bytes())
 
 
 def main() -> None:

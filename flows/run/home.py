@@ -25,6 +25,8 @@ from yatt_core.errors import ConfigurationError
 LEDGER_VARIABLE = "YATT_LEDGER"
 RESTORING = "restoring.json"
 """The file that marks a home which `yatt restore` has not completed."""
+STARTS = "starts"
+"""The folder of what starts of runs have in common."""
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+\w+)?://")
 
 

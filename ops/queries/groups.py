@@ -5,8 +5,9 @@ Consumes the same files as `ops.queries.rollouts`; produces `Groups`, a page of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -197,14 +198,19 @@ def group_of(samples: Sequence[SampleView], matching: int) -> GroupView:
         prompt_cut=first.prompt_cut,
         answer=first.answer,
         matching=matching,
-        reward=float(rewards.mean()) if scored else None,
-        spread=float(rewards.std()) if scored else None,
-        lowest=float(rewards.min()) if scored else None,
-        highest=float(rewards.max()) if scored else None,
+        reward=_over(rewards, np.mean),
+        spread=_over(rewards, np.std),
+        lowest=_over(rewards, np.min),
+        highest=_over(rewards, np.max),
         rewards={name: float(np.mean([each.rewards[name] for each in scored])) for name in first.rewards if scored},
         advantage=max(known, default=None),
-        correct_fraction=float(np.mean([each.correct for each in scored])) if scored else None,
+        correct_fraction=_over(np.array([each.correct for each in scored]), np.mean),
         tokens=float(np.mean([each.tokens for each in samples])),
         validity=tuple(each.value for each in Validity if each.value in present),
         samples=tuple(samples),
     )
+
+
+def _over(values: npt.NDArray[Any], statistic: Callable[[npt.NDArray[Any]], Any]) -> float | None:
+    """Returns a statistic of values; None if there are none."""
+    return float(statistic(values)) if len(values) else None
