@@ -41,6 +41,9 @@ EFFECT_SECONDS = 120.0
 PROGRESS_SECONDS = 180.0
 POLL_SECONDS = 0.002
 TRIES = 4
+MOST_DRIVERS = 8
+"""Drivers that may be lost without a commit. One that strikes every lap of an iteration would go on for ever; a run at the
+defaults ends after ten, which is what that budget is for."""
 ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-"}
 
 
@@ -63,6 +66,7 @@ class Chaos:
         self._struck, self._server, self._watch = struck, server, struck.watch
         self._choose = random.Random(f"yatt.chaos.targets:{seed}")
         self._highest = -1
+        self._term_at_commit = 0
         self._prefect_seconds = prefect_seconds
         self.record = Record()
 
@@ -72,6 +76,7 @@ class Chaos:
         pending = [(strike, 1) for strike in strikes]
         while pending and time.monotonic() < deadline:
             strike, tries = pending.pop(0)
+            self._let_commit()
             said = self._one(strike)
             say(
                 f"{len(self.record.faults)} faults, iteration {self._highest}, {len(pending)} to come: {strike}: {said}"
@@ -81,6 +86,13 @@ class Chaos:
         # However few strikes there were, there must be an iteration to compare.
         self._await(lambda: self._highest >= 2, PROGRESS_SECONDS)
         return self.record
+
+    def _let_commit(self) -> None:
+        """Waits for a commit if many drivers were lost since the last one."""
+        self._tend()
+        committed = self._highest
+        if self._watch.term() - self._term_at_commit >= MOST_DRIVERS:
+            self._await(lambda: self._highest > committed, PROGRESS_SECONDS)
 
     def _one(self, strike: Strike) -> str:
         """Strikes once; returns the outcome in words."""
@@ -164,6 +176,8 @@ class Chaos:
         self._struck.tend()
         iteration = self._watch.iteration()
         self.record.lost += max(0, self._highest - iteration)
+        if iteration > self._highest:
+            self._term_at_commit = self._watch.term()
         self._highest = max(self._highest, iteration)
 
     def _book_recovery(self, strike: Strike, term: int) -> None:
