@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,43 @@ def test_nodes_that_do_not_answer_do_not_hold_a_disconnect_off(monkeypatch: pyte
     with no_calls():
         asking.join(node_logs.ANSWER_SECONDS / 2)
         assert errors == ["there is no connection to the cluster"]
+
+
+class Cyclic:
+    """Garbage once nobody else refers to it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_no_garbage_is_collected_during_a_disconnect_and_none_is_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    garbage = weakref.ref(Cyclic())
+    seen = list[tuple[bool, bool]]()
+    monkeypatch.setattr(ray, "shutdown", lambda: seen.append((garbage() is None, gc.isenabled())))
+    connect.disconnect_ray()
+    assert seen == [(True, False)] and gc.isenabled()
+
+
+def test_a_collection_of_another_thread_is_over_before_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    order = list[str]()
+
+    def finalise() -> None:
+        began.set()
+        may_end.wait(10)
+        order.append("collected")
+
+    cyclic = Cyclic()
+    weakref.finalize(cyclic, finalise)
+    del cyclic
+    collecting = threading.Thread(target=gc.collect)
+    monkeypatch.setattr(ray, "shutdown", lambda: order.append("disconnected"))
+    disconnecting = threading.Thread(target=connect.disconnect_ray)
+    collecting.start()
+    assert began.wait(10)
+    disconnecting.start()
+    disconnecting.join(0.1)
+    may_end.set()
+    collecting.join()
+    disconnecting.join()
+    assert order == ["collected", "disconnected"]

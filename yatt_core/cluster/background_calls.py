@@ -3,15 +3,25 @@
 `ray.shutdown` destroys native objects of the connection. A call that another thread has in progress would use them
 afterwards and end the process with SIGSEGV, or without a word with exit code 1, so a disconnect waits for calls of
 background threads, and none begins meanwhile.
+
+A reference to a result calls Ray too, when it is deleted. Those in cyclic garbage, such as the frames of an exception that was
+handled, are deleted by whichever thread happens to collect it; so garbage is collected before a disconnect, and by nobody
+during it. Threads that hold references delete them while they hold off a disconnect.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from yatt_core.errors import InfrastructureError
+
+COLLECTING_SECONDS = 0.001
+"""How long to leave a collection of another thread alone before looking again whether it is over."""
 
 _changed = threading.Condition()
 _calls = 0
@@ -41,14 +51,39 @@ def calling_ray() -> Iterator[None]:
 
 @contextmanager
 def no_calls() -> Iterator[None]:
-    """Waits until the calls of background threads have returned, and lets none begin until the block ends."""
+    """Waits until the calls of background threads have returned, and lets none begin until the block ends.
+
+    No thread collects garbage meanwhile.
+    """
     global _disconnects
     with _changed:
         _disconnects += 1
         while _calls:
             _changed.wait()
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
+        collect_garbage()
         yield
     finally:
+        if was_enabled:
+            gc.enable()
         with _changed:
             _disconnects -= 1
+
+
+class _Garbage:
+    """An object that only a collection deletes."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def collect_garbage() -> None:
+    """Collects all garbage; a collection that another thread has begun is waited for first."""
+    while True:
+        collected = weakref.ref(_Garbage())
+        gc.collect()  # does nothing while another thread collects
+        if collected() is None:
+            return
+        time.sleep(COLLECTING_SECONDS)

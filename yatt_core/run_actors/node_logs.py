@@ -153,27 +153,31 @@ class NodeLogs:
 
 
 class RayNodes:
-    """Asks nodes of the connected cluster."""
+    """Asks nodes of the connected cluster.
+
+    References are kept until a moment at which they can be deleted: not while the driver disconnects.
+    """
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = str(run_folder)
         self._task: Any = ray.remote(num_cpus=0, max_retries=0)(new_bytes)
+        self._asked: dict[Any, LogSource] = {}
 
     def __call__(self, sizes: Mapping[LogSource, Sizes]) -> dict[LogSource, Answer]:
         """Returns the answers that come in time."""
         found: dict[LogSource, Answer] = {}
         try:
             with calling_ray():
-                asked = {
+                self._asked = {
                     self._task.options(scheduling_strategy=on_node(source.node)).remote(self._folder, dict(own)): source
                     for source, own in sizes.items()
                 }
-            for reference in self._answered(list(asked)):
+            for reference in self._answered(list(self._asked)):
                 try:
                     with calling_ray():
-                        found[asked[reference]] = ray.get(reference)
+                        found[self._asked[reference]] = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    log.info("node %s does not send its logs: %s", asked[reference].name, error)
+                    log.info("node %s does not send its logs: %s", self._asked[reference].name, error)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             raise InfrastructureError(f"the cluster does not answer: {error}") from error
         return found

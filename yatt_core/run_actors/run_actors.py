@@ -225,19 +225,24 @@ class RunActors:
         Asks the controllers and the judges' endpoints, one of which has found it to be away. One that does not reply in time
         has no answer.
         """
-        asked = [*self._controllers, *self._registry.of(ENDPOINT)]
         with calling_ray():  # a look runs beside the driver, which may disconnect
-            references = [actor.answers.remote(self._term, dependency) for actor in asked]
-            done, late = (
-                ray.wait(references, num_returns=len(references), timeout=ANSWER_SECONDS) if references else ([], [])
-            )
-            found: list[bool | None] = [False] * bool(late)
-            for reference in done:
-                with suppress(ray.exceptions.RayError):  # an actor that was lost has nothing to tell
-                    found.append(ray.get(reference))
+            found = self._answers(dependency)
         if any(found):
             return True
         return False if False in found else None
+
+    def _answers(self, dependency: str) -> list[bool | None]:
+        """Returns what actors that reply in time answer, and False if one does not; keeps no references."""
+        asked = [*self._controllers, *self._registry.of(ENDPOINT)]
+        if not asked:
+            return []
+        references = [actor.answers.remote(self._term, dependency) for actor in asked]
+        done, late = ray.wait(references, num_returns=len(references), timeout=ANSWER_SECONDS)
+        found: list[bool | None] = [False] * bool(late)
+        for reference in done:
+            with suppress(ray.exceptions.RayError):  # an actor that was lost has nothing to tell
+                found.append(ray.get(reference))
+        return found
 
     def had_room(self) -> None:
         """Notes that the cluster could hold the actors before: if it cannot now, nodes are missing, which may come back."""
