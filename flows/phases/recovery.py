@@ -108,6 +108,7 @@ def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState
     context = session.context
     started = context.clock.monotonic()
     standing = session.start.ready()
+    session.threads.deliver()
     fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
     warm = not any(name.startswith("trainer") for name in standing.created)
     return standing, RecoverReceipt(None, 0, warm, context.clock.monotonic() - started, 0.0, 0.0)
