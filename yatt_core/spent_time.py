@@ -141,7 +141,7 @@ class TimeAccount:
     def _charge(self) -> None:
         """Counts the time since the last change for the work that matters most. The lock is held."""
         now = self._clock()
-        if self._works:
+        if self._works and now > self._at:
             self._sum(min(self._works, key=lambda work: _RANKS[work.kind])).seconds += now - self._at
         self._at = now
 

@@ -67,8 +67,8 @@ def read_profile(run_folder: Path, branch: int, iteration: int) -> ProfileRecord
     if values is None:
         return None
     try:
-        processes = values["processes"]
-        return ProfileRecord(_number(values["wall"]), {name: tuple(_decoded(processes[name])) for name in processes})
+        processes = {name: tuple(_decoded(lines)) for name, lines in values["processes"].items()}
+        return ProfileRecord(_number(values["wall"]), processes)
     except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
         _log.warning("the profile of iteration %d is damaged: %r", iteration, error)
         return None
