@@ -53,8 +53,7 @@ def train(run: str) -> Outcome:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
         with flow_run_report(session) as report:
             publish_links(session.context, flow_run.get_id() or "", report.note)
-            with session.profile.open():
-                outcome = drive(session, report)
+            outcome = drive(session, report)
             report.conclude(outcome)
         publish_reports(session.context)
     return outcome
@@ -66,6 +65,11 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
     A failed phase leads back to the last commit; a guard may roll back further. What is away is waited for between two rounds,
     so that whatever fails meanwhile is dealt with as in any other round.
     """
+    with session.profile.open():
+        return _rounds(session, report)
+
+
+def _rounds(session: DriverSession, report: FlowRunReport) -> Outcome:
     state: ControlState | None = None
     silence: LedgerUnavailable | None = None
     pause: Paused | None = None
