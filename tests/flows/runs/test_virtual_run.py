@@ -111,27 +111,30 @@ def check_profiles(driver: Driver, run: str) -> None:
     assert start is not None and {"sft", "sync", "evaluate", "commit"} <= {
         part.phase for part in start.processes["driver"]
     }
+    names: set[str] = set()
+    found: set[tuple[str, str, str]] = set()
     for iteration in range(1, ITERATIONS + 1):
         record = read_profile(folder, 0, iteration)
         assert record is not None
-        names = ["controller-0", "controller-1", "driver", "rollout-0", "rollout-1", "trainer-0", "trainer-1"]
-        assert sorted(record.processes) == names
         phases = {part.phase for part in record.processes["driver"]}
         assert {"place", "collect", "prepare", "learn", "sync", "commit"} <= phases
         assert ("evaluate" in phases) == (iteration % 4 == 0)
-        found = {
+        kinds = {(part.phase, part.kind) for part in record.processes["driver"] if part.seconds > 0.0}
+        assert {(phase, kind) for phase in phases for kind in (PREFECT, LEDGER)} <= kinds
+        assert {("learn", RAY), ("collect", RAY)} <= kinds
+        assert profile_of({iteration: record}).accounted <= sum(part.seconds for part in record.processes["driver"])
+        names |= record.processes.keys()  # an actor that is slow to answer is left out of an iteration
+        found |= {
             (name.partition("-")[0], part.phase, part.kind)
             for name, parts in record.processes.items()
             for part in parts
             if part.seconds > 0.0
         }
-        assert {("driver", phase, kind) for phase in phases for kind in (PREFECT, LEDGER)} <= found
-        assert {("driver", "learn", RAY), ("driver", "collect", RAY)} <= found
-        assert {("trainer", "learn", ENGINE), ("trainer", "learn", DATA), ("rollout", "collect", ENGINE)} <= found
-        assert {("controller", "collect", kind) for kind in (DATA, REWARDS, RAY, WAITING)} <= found
-        assert ("rollout", "evaluate", ENGINE) in found or iteration % 4
-        profile = profile_of({iteration: record})
-        assert profile.accounted <= sum(part.seconds for part in record.processes["driver"])
+    actors = {f"{role}-{number}" for role in ("controller", "rollout", "trainer") for number in (0, 1)}
+    assert names == {"driver", *actors}
+    assert {("trainer", "learn", ENGINE), ("trainer", "learn", DATA), ("rollout", "collect", ENGINE)} <= found
+    assert {("controller", "collect", kind) for kind in (DATA, REWARDS, RAY, WAITING)} <= found
+    assert ("rollout", "evaluate", ENGINE) in found
 
 
 def check_mlflow(driver: Driver, run: str) -> None:
