@@ -152,8 +152,8 @@ class DenseRunner:
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
             split = heads.view(count, padded, shape.all_heads, shape.head_size).transpose(1, 2)
             queries, keys, values = torch.split(split, shape.parts, dim=1)
-            states[layer, 0, targets, :, :kept] = keys[:, :, :kept]
-            states[layer, 1, targets, :, :kept] = values[:, :, :kept]
+            states[layer, 0, targets, :, :kept] = self._products.operand(keys[:, :, :kept])
+            states[layer, 1, targets, :, :kept] = self._products.operand(values[:, :, :kept])
             grouped = shape.heads != shape.key_value_heads
             attended = self._products.attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
             return attended.transpose(1, 2).reshape(count * padded, -1)
@@ -183,7 +183,8 @@ class DenseRunner:
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
             queries, others = heads[:, : shape.heads], heads[:, shape.heads :]
             own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
-            own[:, numbers, :, written] = others.view(count, 2, shape.key_value_heads, shape.head_size)
+            new = others.view(count, 2, shape.key_value_heads, shape.head_size)
+            own[:, numbers, :, written] = self._products.operand(new)
             own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
             if self._jointly:
