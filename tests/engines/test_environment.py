@@ -13,9 +13,9 @@ import torch
 import yatt_core
 from tests.spec.trees import ROOT, VIRTUAL, spec
 from yatt_core import code_revision as revision
+from yatt_core.bfloat16.way import way_of_processor
 from yatt_core.code_revision import code_revision
 from yatt_core.engines import environment
-from yatt_core.bfloat16.way import way_of_processor
 from yatt_core.engines.environment import bfloat16_roles, environment_facts
 from yatt_core.spec import load_spec
 
@@ -47,7 +47,10 @@ REWARD_MODEL = {"kind": "reward_model", "name": "judge", "model": FOLDER, "dtype
         ({"trainer__engine": {"kind": "fsdp2", "ranks": 1}, "exact": False}, ["trainer.engine"]),
         ({"rollout__engine": {"kind": "torch", "dtype": "bfloat16"}, "exact": False}, ["rollout.engine"]),
         ({"rollout__engine": {"kind": "vllm", "dtype": "bfloat16"}, "exact": False}, []),
-        ({"rewards__parts": [{"name": "right", "function": "exact_match"}, REWARD_MODEL], "exact": False}, ["rewards.parts 'judge'"]),
+        (
+            {"rewards__parts": [{"name": "right", "function": "exact_match"}, REWARD_MODEL], "exact": False},
+            ["rewards.parts 'judge'"],
+        ),
         (VIRTUAL, []),
     ],
 )
