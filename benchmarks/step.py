@@ -189,7 +189,7 @@ def trl_step(folder: Path, dtype: str, rounds: int) -> float | None:
     environment = {"HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
     # What TRL prints is no part of the report.
     with (folder / "output").open("w", encoding="utf-8") as output:
-        subprocess.run([PEERS, program, asked, answer], env=environment, stdout=output, stderr=output, check=True)
+        subprocess.run([PEERS, "-P", program, asked, answer], env=environment, stdout=output, stderr=output, check=True)
     seconds: list[float] = json.loads(answer.read_text(encoding="utf-8"))
     return min(seconds)
 

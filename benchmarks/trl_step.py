@@ -1,4 +1,4 @@
-"""Takes GRPO steps with TRL: `build/peers/bin/python benchmarks/trl_step.py REQUEST ANSWER`; `benchmarks.step` runs it.
+"""Takes GRPO steps with TRL: `build/peers/bin/python -P benchmarks/trl_step.py REQUEST ANSWER`; `benchmarks.step` runs it.
 
 Consumes a JSON file: `model` (a folder), `bfloat16`, `prompts` (tokens), `samples`, `response` (tokens of each), `micro_batch`
 (samples), `steps`, and `seed`. Produces a JSON file: the CPU seconds of each step. Runs in the environment of the peers, which

@@ -253,7 +253,8 @@ def test_cores_may_hold_the_matrices_and_the_cache_of_bfloat16_in_float32(dtype,
     values = roles.policy.cached_token_values() * 4
     slots = rounded_slots(roles.lengths.longest_prompt + roles.lengths.longest_response)
     rows = asked_of_policy(roles).batch + (dtype == "float32")
-    assert rollout.kv_cache == rows * slots * values
+    engines = rollout.weights / (roles.policy.parameters * element_bytes(dtype))
+    assert rollout.kv_cache == pytest.approx(engines * rows * slots * values)
 
 
 def test_the_torch_trainer_keeps_more_for_an_entropy_gradient():
