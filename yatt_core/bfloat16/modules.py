@@ -31,14 +31,14 @@ _SUMS_STAY = _ATEN._scaled_dot_product_flash_attention_for_cpu
 """Its second result, the logarithms of sums of exponentials, is float32 for every type of its operands."""
 
 
-class WidenedModules(TorchDispatchMode):
+class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that widens the products of its thread.
 
     matrices: of bfloat16; they are widened once, now, and must keep their values as long as the context is used.
     """
 
     def __init__(self, matrices: Iterable[torch.Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         whole = {matrix.data_ptr(): matrix.detach() for matrix in matrices if matrix.is_contiguous()}
         self._copies = {place: matrix.float() for place, matrix in whole.items()}
 

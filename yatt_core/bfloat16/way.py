@@ -7,6 +7,7 @@ ways differ in the last bits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ def way_of_processor() -> Way:
     return chosen_way(torch.cpu.get_capabilities(), _library_multiplies())
 
 
-def chosen_way(capabilities: dict[str, Any], library: bool) -> Way:
+def chosen_way(capabilities: Mapping[str, Any], library: bool) -> Way:
     """Returns the way for a processor.
 
     capabilities: as returned by `torch.cpu.get_capabilities`.
