@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from db.core.holder import this_process
-from flows.run.home import STARTS
 from flows.run.pages import page_address
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError
@@ -77,11 +76,11 @@ def own_paths(folder: Path) -> dict[str, str]:
     }
 
 
-def server_service(folder: Path, starts: Path | None = None) -> ServiceSpec:
+def server_service(folder: Path, starts: Path) -> ServiceSpec:
     """Returns a run's own server: SQLite in the folder, no telemetry, none of the services for deployments.
 
     folder: the run's, or that of a cluster that runs share.
-    starts: the folder of what starts of runs have in common; None for the one beside the folder.
+    starts: the folder of what starts of runs have in common.
 
     Events of task runs are not kept: storing them would take more CPU time than a small trainer.
     """
@@ -99,7 +98,7 @@ def server_service(folder: Path, starts: Path | None = None) -> ServiceSpec:
     )
     environment = own_paths(own) | {
         DATABASE_VARIABLE: sqlite_address(own),
-        TEMPLATES_VARIABLE: str(starts or folder.parent / STARTS),
+        TEMPLATES_VARIABLE: str(starts),
         **BULK_RECORDING,
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",

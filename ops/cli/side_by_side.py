@@ -63,12 +63,13 @@ def places_of(spec: RunSpec, at_once: int | None) -> list[str | None]:
 class Clusters:
     """The clusters of a command, one for each place at which it drives runs; a context manager that ends them.
 
-    There are none if the environment names a Ray cluster that exists already.
+    A head sees the GPUs of the driver that started it, so a place with other GPUs has another cluster. There are none if the
+    environment names a Ray cluster that exists already.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._by_place: dict[int, SharedCluster] = {}
+        self._by_place: dict[tuple[int, str | None], SharedCluster] = {}
         self._held = ExitStack()
 
     def __enter__(self) -> Clusters:
@@ -77,15 +78,18 @@ class Clusters:
     def __exit__(self, *error: object) -> None:
         self._held.close()
 
-    def at(self, place: int) -> SharedCluster | None:
-        """Returns the cluster of a place, which is taken when it is first asked for; None if there are none."""
+    def at(self, place: int, gpus: str | None) -> SharedCluster | None:
+        """Returns the cluster of a place, which is taken when it is first asked for; None if there are none.
+
+        gpus: those of the place; None for all.
+        """
         from flows.run.shared_cluster import taken_cluster
 
         if os.environ.get(RAY_VARIABLE):
             return None
-        if place not in self._by_place:
-            self._by_place[place] = self._held.enter_context(taken_cluster(self._home))
-        return self._by_place[place]
+        if (place, gpus) not in self._by_place:
+            self._by_place[place, gpus] = self._held.enter_context(taken_cluster(self._home))
+        return self._by_place[place, gpus]
 
 
 class SideBySide:
@@ -169,6 +173,8 @@ class _Work:
     def _start(self, place: int, run: str, until: int) -> _Driven:
         if self._is_held(run):
             return _Driven(run, until, None)
+        gpus = self._places[place]
+        cluster = self._clusters.at(place, gpus)
         with open_log(self._home, run, LOG) as log:
             process = start_driver_process(
                 home=self._home,
@@ -176,15 +182,21 @@ class _Work:
                 log=log,
                 accept_drift=False,
                 until=until,
-                devices=self._places[place],
+                devices=gpus,
                 identity=identity(),
-                cluster=self._clusters.at(place),
+                cluster=cluster,
             )
-        return _Driven(run, until, process)
+        return _Driven(run, until, process, cluster)
 
     def _has_ended(self, driven: _Driven, show: Show) -> bool:
         show(driven.run, driven.until, self._ledger.runs.find(driven.run).iteration)
-        return not self._is_held(driven.run) if driven.process is None else driven.process.poll() is not None
+        if driven.process is None:
+            return not self._is_held(driven.run)
+        if driven.process.poll() is None:
+            return False
+        if driven.process.returncode and driven.cluster is not None:
+            driven.cluster.ended_badly()
+        return True
 
     def _is_held(self, run: str) -> bool:
         from ops.queries.run_list import DRIVEN, driver_of
@@ -197,11 +209,13 @@ class _Driven:
     """A run that is driven to an iteration.
 
     process: its driver; None if another command drives the run, which is then waited for.
+    cluster: what the driver uses; None for services of its own.
     """
 
     run: str
     until: int
     process: subprocess.Popen[bytes] | None
+    cluster: SharedCluster | None = None
 
     def is_short(self, ledger: Ledger) -> bool:
         """Returns True if a driver of our own has ended before the iteration was reached."""
@@ -215,7 +229,8 @@ class _Driven:
         code = self.process.returncode if self.process else None
         log = home.run_folder(self.run) / LOG
         said = ended_early(ledger, self.run, self.until)
-        return f"{said}; its driver ended with exit code {code}, and its output is in {log}"
+        others = f", the logs of its services in {self.cluster.folder / 'logs'}" if self.cluster else ""
+        return f"{said}; its driver ended with exit code {code}, and its output is in {log}{others}"
 
 
 @contextmanager

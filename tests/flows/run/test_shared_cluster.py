@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from flows.run.shared_cluster import (
     taken_cluster,
     use_folder,
 )
+from ops.driver_process import open_log, start_driver_process
 from tests.supervisor.support import script_service, supervised
 from yatt_core.supervisor.client import current_state, ensure_supervisor, stop_supervisor
 
@@ -109,10 +111,68 @@ def test_a_note_survives_a_home_that_has_moved(home: Home, tmp_path: Path) -> No
     assert services_folder(moved.run_folder("quick-1")) == moved.clusters / name
 
 
-def test_a_driver_finds_its_cluster_in_the_environment(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_process_with_the_lock_uses_the_cluster(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
     assert given_cluster() is None
+    asked = "from flows.run.shared_cluster import given_cluster; print(given_cluster() is None)"
     with taken_cluster(home) as cluster:
         for name, value in cluster.variables.items():
-            monkeypatch.setitem(os.environ, name, value)
+            monkeypatch.setenv(name, value)
         assert given_cluster() == cluster.folder
+        child = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+        assert child.stdout == "True\n", "what a driver starts has its environment, but not the lock"
+    assert given_cluster() is None
+
+
+def test_a_driver_process_has_the_lock_and_knows_the_cluster(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dict[str, Any]()
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: given.update(options))
+    with taken_cluster(home) as cluster, open_log(home, "quick-1", "driver.log") as log:
+        start_driver_process(home, "quick-1", log, accept_drift=False, cluster=cluster)
+        assert given["pass_fds"] == (cluster.lock.fileno(),)
+        assert given["env"][CLUSTER_VARIABLE] == cluster.variables[CLUSTER_VARIABLE]
+        start_driver_process(home, "quick-1", log, accept_drift=False)
+    assert given["pass_fds"] == () and CLUSTER_VARIABLE not in given["env"]
+
+
+def test_a_driver_that_ended_badly_ends_the_services_and_keeps_their_logs(home: Home) -> None:
+    with taken_cluster(home) as cluster:
+        serve(cluster.folder)
+        cluster.ended_badly()
+        assert not supervised(cluster.folder)
+        serve(cluster.folder)
+        (cluster.folder / "logs" / "ray.log").touch()
+    assert not supervised(cluster.folder) and (cluster.folder / "logs" / "ray.log").exists()
+    with taken_cluster(home) as again:
+        assert again.folder == cluster.folder and not list((again.folder / "logs").iterdir())
+
+
+def test_a_folder_that_cannot_be_cleared_is_passed_over(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken_cluster(home) as cluster:
+        first = cluster.folder
+    (first / "supervisor").mkdir(parents=True)
+    (first / "supervisor" / "state.json").write_text("no state")
+    with taken_cluster(home) as cluster:
+        assert cluster.folder != first
+    (first / "supervisor" / "state.json").unlink()
+
+
+def test_what_killed_commands_left_is_cleared_by_any_other(home: Home) -> None:
+    with taken_cluster(home), taken_cluster(home) as second:
+        remains = second.folder
+    strangers = [home.clusters / "elsewhere-0", home.clusters / "elsewhere-1"]
+    for folder in (remains, *strangers):
+        (folder / "supervisor").mkdir(parents=True)
+        (folder / "supervisor" / "driver.json").touch()
+    os.utime(strangers[1] / "supervisor" / "driver.json", (0, 0))
+    with taken_cluster(home):
+        assert not remains.exists()
+        assert [folder.exists() for folder in strangers] == [True, False], "a day of silence"
+
+
+def test_a_driver_that_was_replaced_notes_nothing(home: Home) -> None:
+    run = home.run_folder("quick-1")
+    with taken_cluster(home) as cluster:
+        use_folder(run, cluster.folder, TERM + 1)
+        use_folder(run, None, TERM)
+        assert services_folder(run) == cluster.folder

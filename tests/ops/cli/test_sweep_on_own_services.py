@@ -1,17 +1,20 @@
-"""A sweep whose trials take turns at one Ray head: as many heads as places, and a head that is killed changes nothing."""
+"""A sweep whose trials take turns at one Ray head: whatever is killed, the head, the command or a driver, it decides the same."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.lease import DRIVER
 from tests.carrier import SECONDS, Carrier
 from tests.ops.cli.test_real_sweep import OPTIONS, chain
 from yatt_core.supervisor.client import current_state
@@ -20,38 +23,80 @@ SHARED = ("YATT_RAY_ADDRESS", "PREFECT_API_URL", "RAY_AUTH_TOKEN_PATH", "RAY_AUT
 """What would name services that exist already."""
 
 
-def kill_head(home: Home) -> None:
-    """Kills the head of the only cluster."""
-    (cluster,) = (folder for folder in home.clusters.iterdir() if folder.is_dir())
-    state = current_state(cluster)
-    assert state is not None
-    head = state.service("ray").identity
-    assert head is not None
-    os.kill(head.pid, signal.SIGKILL)
+def head_of(home: Home) -> int | None:
+    """Returns the process id of the only cluster's head, if there is one now."""
+    if not home.clusters.exists():
+        return None
+    for folder in home.clusters.iterdir():
+        if folder.is_dir() and (state := current_state(folder)) is not None:
+            head = state.service("ray").identity
+            return None if head is None else head.pid
+    return None
+
+
+def driven_now(home: Home) -> set[str]:
+    """Returns the runs that have a driver."""
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        return {run for run, holder in ledger.leases.holders().items() if holder.text.startswith(DRIVER)}
+
+
+class Watch:
+    """Watches a sweep on services of its own.
+
+    runs: the runs that were driven while a head with that process id was up.
+    """
+
+    def __init__(self, carrier: Carrier, process: subprocess.Popen[str]) -> None:
+        self._carrier = carrier
+        self._process = process
+        self.runs: dict[int, set[str]] = {}
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Looks until something is reached or the command has ended."""
+        deadline = time.monotonic() + SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:
+            head = head_of(self._carrier.home)
+            if head is not None:
+                self.runs.setdefault(head, set()).update(driven_now(self._carrier.home))
+                if reached():
+                    return
+            time.sleep(0.05)
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(3 * SECONDS)
-def test_trials_take_turns_at_one_head_and_survive_its_loss(
+def test_trials_take_turns_at_one_head_and_survive_what_is_killed(
     tmp_path: Path, service_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Carrier("sweep", tmp_path / "plain", service_environment)
     shown = plain.finish(*OPTIONS)
     for name in SHARED:
         monkeypatch.delenv(name, raising=False)
-    own = {name: value for name, value in service_environment.items() if name not in (*SHARED, "RAY_AUTH_MODE")}
+    own = {name: value for name, value in service_environment.items() if name not in SHARED}
     struck = Carrier("sweep", tmp_path / "struck", own)
+    home = struck.home
+    sweep = shown["sweep"]
+
+    def begun() -> set[str]:
+        with Ledger.open(home.ledger, migrate=False) as ledger:
+            return {run.id for run in ledger.runs.list() if run.id != sweep and run.iteration > 0}
+
     process = struck.start(*OPTIONS, "--at-once", "1")
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if struck.home.clusters.exists():
-            with Ledger.open(struck.home.ledger, migrate=False) as ledger:
-                if any(run.id != shown["sweep"] and run.iteration > 0 for run in ledger.runs.list()):
-                    break
-        time.sleep(0.05)
-    kill_head(struck.home)
-    _, said = process.communicate(timeout=SECONDS)
+    watch = Watch(struck, process)
+    watch.until(lambda: bool(begun()))
+    head = head_of(home)
+    assert head is not None
+    os.kill(head, signal.SIGKILL)
+    watch.until(lambda: len(begun()) > 1)
+    assert any(len(runs) > 1 for runs in watch.runs.values()), "trials took turns at one head"
+    process.kill()
+    process.communicate()
+    struck.kill_a_driver()
+    process = struck.start("resume", sweep)
+    Watch(struck, process).until(lambda: False)
+    out, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, said
-    assert chain(struck.home, shown["sweep"]) == chain(plain.home, shown["sweep"])
-    assert not list(struck.home.folder.glob("*/supervisor/ray")), "no run had a head of its own"
-    assert not [folder for folder in struck.home.clusters.iterdir() if folder.is_dir()]
+    assert json.loads(out) == shown
+    assert chain(home, sweep) == chain(plain.home, sweep)
+    assert not list(home.folder.glob("*/supervisor/ray")), "no run had a head of its own"
+    assert not [folder for folder in home.clusters.iterdir() if folder.is_dir()]
