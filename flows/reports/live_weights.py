@@ -137,10 +137,8 @@ def _live(run: str, spec: RunSpec) -> SyncParties:
     names = {role: [f"{role}-{number}" for number in range(count)] for role, count in counts.items()}
     if missing := [name for each in names.values() for name in each if name not in handles]:
         raise ConfigurationError(
-            raise ConfigurationError(
-                f"run {run}: {', '.join(missing)} is not alive; `yatt resume {run}` starts it if nothing drives the run, else try "
-                "again once it is under way"
-            )
+            f"run {run}: {', '.join(missing)} is not alive; `yatt resume {run}` starts it if nothing drives the run, else try "
+            "again once it is under way"
         )
     ranks, engines = ([handles[name] for name in names[role]] for role in (TRAINER, ROLLOUT))
     return SyncParties(ranks, engines, names[TRAINER], names[ROLLOUT])
