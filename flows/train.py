@@ -115,7 +115,7 @@ def _round(session: DriverSession, report: FlowRunReport, state: ControlState | 
     if state is not None and after.iteration > state.iteration:
         session.profile.close(session.context.folder, session.context.branch, after.iteration)
     else:
-        session.actors.process_use()  # what actors spent on starting or recovering belongs to no iteration
+        session.actors.forget_use()  # what actors spent on starting or recovering belongs to no iteration
         session.profile.discard()
     return after
 

@@ -194,3 +194,35 @@ def test_the_parts_of_any_number_of_threads_never_add_up_to_more_than_the_time()
         thread.join()
     assert 0.0 < sum(one.seconds for one in account.take()) <= read[-1] - read[0]
     assert all(after > before for before, after in pairwise(read))
+
+
+def test_garbage_that_is_collected_while_the_account_is_charged_may_charge_it_too() -> None:
+    held = list[Iterator[None]]()
+    moments = 0
+
+    def clock() -> float:
+        nonlocal moments
+        moments += 1
+        if moments == 4 and held:
+            held.pop().close()  # as a collection closes an abandoned generator
+        return float(moments)
+
+    account = TimeAccount(clock)
+
+    def stream() -> Iterator[None]:
+        with account.work("generate", kind=ENGINE):
+            yield
+
+    abandoned = stream()
+    next(abandoned)
+    held.append(abandoned)
+    ended = threading.Event()
+
+    def work() -> None:
+        with account.work("learn", kind=ENGINE):
+            pass
+        ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert ended.wait(10), "the thread waits for itself"
+    assert {one.path for one in account.take()} == {("generate",), ("learn",)}

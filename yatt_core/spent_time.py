@@ -82,7 +82,8 @@ class TimeAccount:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        # A collection of garbage may close an abandoned generator in this thread while the lock is held: it charges the account too.
+        self._lock = threading.RLock()
         self._works: list[_Work] = []
         self._sums: dict[tuple[tuple[str, ...], str], _Sum] = {}
         self._at = clock()

@@ -20,9 +20,10 @@ def run_profile(ledger: Ledger, home: Home, run: str, iteration: int | None, las
     Raises `ConfigurationError` if the iteration is not committed, and `RunNotFound`.
     """
     newest = ledger.runs.find(run).iteration
+    if newest < 0:
+        raise ConfigurationError(f"run {run} has committed no iteration yet, so there is no profile")
     if iteration is not None and iteration > newest:
-        known = "none yet" if newest < 0 else f"0 to {newest}"
-        raise ConfigurationError(f"--iteration {iteration}: it is not committed; committed: {known}")
+        raise ConfigurationError(f"--iteration {iteration}: it is not committed; committed: 0 to {newest}")
     # Iteration 0 is of another kind; it is shown if it is asked for, or alone.
     wanted = range(max(min(1, newest), newest - last + 1), newest + 1) if iteration is None else (iteration,)
     found = {}

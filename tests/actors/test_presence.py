@@ -18,7 +18,7 @@ from yatt_core.actors.presence import GONE_EXIT_CODE, Presence, StackReport
 from yatt_core.cluster.driver_signs import DriverBeat, announce, newest_term, read_signs, require_newest
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_actors
-from yatt_core.spent_time import DATA, ENGINE, OTHER, spent
+from yatt_core.spent_time import DATA, ENGINE, OTHER, WAITING, spent
 
 PATIENCE = 30.0
 FOR_EVER = 1e9
@@ -57,6 +57,7 @@ def test_the_time_of_a_call_is_accounted_by_its_kind(tmp_path: Path) -> None:
 def test_a_controller_has_no_engine_and_every_call_of_an_iteration_has_a_phase() -> None:
     assert kind_of_call("controller-0", "evaluate") == OTHER
     assert kind_of_call("trainer-0", "evaluate") == ENGINE
+    assert kind_of_call("endpoint-0", "judge") == WAITING
     assert phase_of_call(("generate", version_part(7)), 7) == "evaluate"
     assert phase_of_call(("generate", version_part(6)), 7) == "collect"
     assert phase_of_call(("restore",), 7) is None

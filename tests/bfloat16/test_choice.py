@@ -38,6 +38,12 @@ def test_torch_knows_the_features_by_these_names():
         assert all(name in capabilities for name in INSTRUCTIONS)
 
 
+def test_older_versions_of_torch_are_asked_for_each_feature(monkeypatch):
+    assert way_of_processor() == way_of_processor.__wrapped__()
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert way_of_processor.__wrapped__() == way_of_processor()
+
+
 @pytest.mark.parametrize("way", ["native", "widened"])
 def test_only_bfloat16_on_a_cpu_is_widened(way, monkeypatch):
     monkeypatch.setattr(choice, "way_of_processor", lambda: way)

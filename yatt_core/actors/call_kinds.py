@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from yatt_core.spent_time import DATA, ENGINE, OTHER, WEIGHTS
+from yatt_core.spent_time import DATA, ENGINE, OTHER, WAITING, WEIGHTS
 
-CONTROLLER = "controller"
+CONTROLLER, ENDPOINT = "controller", "endpoint"
 GENERATE = "generate"
 """Serves two phases, `collect` and `evaluate`; which of them, the version of the weights tells."""
 PHASES: Mapping[str, str] = MappingProxyType(
@@ -57,9 +57,14 @@ KINDS: Mapping[str, str] = MappingProxyType(
 def kind_of_call(actor: str, method: str) -> str:
     """Returns the kind of a call's time outside named parts.
 
-    actor: such as `controller-0`, which has no engine.
+    actor: such as `controller-0`, which has no engine, or `endpoint-0`, which waits for one elsewhere.
     """
-    return OTHER if actor.partition("-")[0] == CONTROLLER else KINDS.get(method, OTHER)
+    role = actor.partition("-")[0]
+    if role == CONTROLLER:
+        return OTHER
+    if role == ENDPOINT:
+        return WAITING
+    return KINDS.get(method, OTHER)
 
 
 def version_part(version: int) -> str:

@@ -18,12 +18,13 @@ _ATEN: Any = torch.ops.aten
 
 PRODUCTS = frozenset(
     {
-        _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm, _ATEN.mv, _ATEN.addmv, _ATEN.dot, _ATEN._grouped_mm,
-        _ATEN.convolution, _ATEN.convolution_backward,
+        _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm, _ATEN.addbmm, _ATEN.mv, _ATEN.addmv, _ATEN.dot,
+        _ATEN._grouped_mm, _ATEN._trilinear, _ATEN.convolution, _ATEN.convolution_backward,
         _ATEN._scaled_dot_product_flash_attention_for_cpu, _ATEN._scaled_dot_product_flash_attention_for_cpu_backward,
         # Inference mode does not take these apart.
         _ATEN.linear, _ATEN.matmul, _ATEN.einsum, _ATEN.conv1d, _ATEN.conv2d, _ATEN.conv3d,
-        _ATEN.scaled_dot_product_attention,
+        _ATEN.inner, _ATEN.tensordot, _ATEN.linalg_matmul, _ATEN.linalg_multi_dot, _ATEN.bilinear,
+        _ATEN.conv_transpose1d, _ATEN.conv_transpose2d, _ATEN.conv_transpose3d, _ATEN.scaled_dot_product_attention,
     }
 )  # fmt: skip
 """Operations that multiply matrices."""

@@ -7,6 +7,7 @@ ways differ in the last bits.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
@@ -22,7 +23,7 @@ INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 @lru_cache(maxsize=1)
 def way_of_processor() -> Way:
     """Returns how this process multiplies matrices of bfloat16 on its CPU."""
-    return chosen_way(torch.cpu.get_capabilities(), _library_multiplies())
+    return chosen_way(_capabilities(), _library_multiplies())
 
 
 def chosen_way(capabilities: Mapping[str, Any], library: bool) -> Way:
@@ -35,6 +36,17 @@ def chosen_way(capabilities: Mapping[str, Any], library: bool) -> Way:
     x86 = capabilities.get("architecture") == "x86_64"
     instructions = not x86 or any(capabilities.get(name) for name in INSTRUCTIONS)
     return "native" if library and instructions else "widened"
+
+
+def _capabilities() -> Mapping[str, Any]:
+    """Returns what `chosen_way` asks for; older versions of torch have a function for each feature."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return torch.cpu.get_capabilities()
+    return {
+        "architecture": platform.machine(),
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+        "amx_bf16": torch.cpu._is_amx_tile_supported(),
+    }
 
 
 def _library_multiplies() -> bool:

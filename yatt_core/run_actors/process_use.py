@@ -33,8 +33,18 @@ def process_names(spec: RunSpec) -> tuple[str, ...]:
     return (DRIVER, *(f"{role}-{number}" for role, count in counts.items() for number in range(count)))
 
 
+def forget_use(actors: Mapping[str, Any], term: int) -> None:
+    """Has actors begin new readings, without waiting for those that are busy."""
+    with spent(RAY, "what processes use"):
+        for actor in actors.values():
+            actor.process_use.remote(term)
+
+
 def process_use(actors: Mapping[str, Any], term: int) -> dict[str, ProcessUse]:
-    """Returns what each actor uses, by its name; actors that are busy or lost are left out."""
+    """Returns what each actor uses, by its name; actors that are busy or lost are left out.
+
+    What one of them has spent until it answers, too late, is in no reading.
+    """
     found = {}
     with spent(RAY, "what processes use"):
         asked = {actor.process_use.remote(term): name for name, actor in actors.items()}

@@ -137,3 +137,9 @@ def test_collapsed_stacks_have_microseconds_that_add_up(yatt: Yatt, run: str, tm
 def test_what_cannot_be_shown_is_refused(yatt: Yatt, run: str, words: list[str], message: str) -> None:
     answer = yatt("show", run, *words)
     assert answer.code == 2 and message in answer.err and not answer.out
+
+
+def test_a_run_without_a_commit_has_no_profile(yatt: Yatt, home: Home) -> None:
+    name = seed_run(home, committed=-1)
+    answer = yatt("show", name, "--profile")
+    assert answer.code == 2 and f"run {name} has committed no iteration yet" in answer.err

@@ -90,7 +90,10 @@ def backward_tokens(
         gradient = head.products.matmul(states[chunk], head.weight.t())
         _restrict(gradient, support, chunk)
         scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk), taught and partial(taught, chunk))
-        of_states[chunk] = head.products.matmul(gradient, head.weight).mul_(scale)
+        if head.products.widens:
+            of_states[chunk] = head.products.matmul(gradient, head.weight).mul_(scale)
+        else:
+            torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
         scaled = (states[chunk] * scale).to(states.dtype)
         if states.dtype == of_weight.dtype:
             of_weight.addmm_(gradient.t(), scaled)
