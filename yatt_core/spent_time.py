@@ -82,7 +82,7 @@ class TimeAccount:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # A collection of garbage may close an abandoned generator in this thread while the lock is held: it charges the account too.
+        # While the lock is held, a collection of garbage may close an abandoned generator in this thread, which charges too.
         self._lock = threading.RLock()
         self._works: list[_Work] = []
         self._sums: dict[tuple[tuple[str, ...], str], _Sum] = {}

@@ -72,8 +72,8 @@ def said_of_products(products: Products) -> str:
     if products.widens:
         return (
             "products of bfloat16 are widened: this processor has no instructions for them (AVX512-BF16, AMX), so operands "
-            "become float32, are multiplied there, and the result is rounded once; that takes about as long as float32, and longer "
-            "in modules of transformers with few rows at a time"
+            "become float32, are multiplied there, and the result is rounded once; that takes about as long as float32, and "
+            "longer in modules of transformers with few rows at a time"
         )
     return "products of bfloat16 are native: this processor has instructions for them"
 
