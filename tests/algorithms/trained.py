@@ -221,7 +221,7 @@ class _Teacher:
     def __init__(self, column: Array) -> None:
         self.passes = Table(column)
 
-    def require_known(self, batch: ExperienceBatch) -> None:
+    def require_known(self, highest: int) -> None:
         """Knows every token."""
 
 

@@ -169,7 +169,7 @@ class TrainerActor:
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes old and reference log-probabilities and advantages."""
         with self._serving("prepare", task.term), log_context(iteration=task.key.iteration, phase="prepare"):
-            fetch_lacking(self._store, self._folder, task.shards)
+            fetch_lacking(self._store, self._folder, self._ready().shards_read(task))
             return self._ready().prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
@@ -191,7 +191,7 @@ class TrainerActor:
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Takes the iteration's optimizer steps."""
         with self._serving("learn", task.term), log_context(iteration=task.key.iteration, phase="learn"):
-            fetch_lacking(self._store, self._folder, task.shards)
+            fetch_lacking(self._store, self._folder, self._ready().shards_read(task))
             return self._ready().learn(task, prepared)
 
     def evaluate(self, task: RowsTask) -> RowsReceipt:

@@ -24,6 +24,7 @@ from yatt_core.protocols.receipts import (
     RowsReceipt,
     RowsTask,
     SftReceipt,
+    ShardRef,
     UpdateReceipt,
 )
 from yatt_core.wire.buckets import BucketBuffer, WeightBucket
@@ -198,6 +199,10 @@ class TrainEngine(Protocol):
 
         A second call while the version is still 0 returns the receipt of the first.
         """
+        ...
+
+    def shards_read(self, task: BatchTask) -> tuple[ShardRef, ...]:
+        """Returns the sealed shards that this rank reads itself: they must be on its node's disk."""
         ...
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:

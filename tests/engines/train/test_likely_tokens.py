@@ -160,8 +160,8 @@ def columns_of(engine: Any, folder: Path, task: BatchTask) -> PreparedColumns:
 
 def gradient_of(engine: Any, folder: Path, task: BatchTask) -> np.ndarray[Any, Any]:
     """Returns the gradient of an update's only step, without taking it."""
-    spec, batch = engine._spec, engine._load(task)
-    columns = read_columns(spec, folder, batch, prepare(engine, task))
+    spec, batch = engine._spec, engine._batches.batch(task, engine._collective, engine._shape())
+    columns, _ = read_columns(spec, folder, batch, prepare(engine, task))
     (step,) = plan_steps(batch.lengths, batch.group_offsets, engine._shape(), 1)
     PolicyLearner(spec, engine._forward, engine._optimizer, engine._collective).gradients(batch, columns, step)
     found: np.ndarray[Any, Any] = engine._optimizer.gradients.clone().numpy()

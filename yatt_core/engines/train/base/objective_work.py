@@ -21,12 +21,12 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.groups import groups_of
 from yatt_core.engines.train.steps.objective_learner import (
     ObjectiveLearner,
-    everywhere,
     objective_metrics,
     preference_metrics,
     scored_tokens,
 )
 from yatt_core.engines.train.steps.plan import PlanShape, StepPlan, plan_digest, plan_step, plan_steps
+from yatt_core.engines.train.steps.shared_columns import samples_of, shared
 from yatt_core.errors import ConfigurationError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
@@ -73,7 +73,7 @@ class ObjectiveWork:
         share, mine = self._share(batch), np.arange(len(batch))
         tokens = None if reference is None else self._scored(batch, share, reference)
         if tokens is not None:
-            mine = np.sort(np.concatenate([mine[:0], *share.parts[self._collective.rank]]))
+            mine = samples_of(share, self._collective.rank)
         return Preparation(columns_of(batch, mine, np.zeros(len(batch)), {"log_probs_ref": tokens}), {})
 
     def update(
@@ -97,8 +97,9 @@ class ObjectiveWork:
         """Scores rows with the reference's weights, for `evaluate`. reference: as for `prepare`."""
         if reference is None:
             return ScoredRows(batch, None)
-        found = self._scored(batch, self._share(batch), reference)
-        return ScoredRows(batch, everywhere(self._collective, found.astype(np.float64)).astype(np.float32))
+        share = self._share(batch)
+        found = self._scored(batch, share, reference)
+        return ScoredRows(batch, shared(self._collective, share, batch.response_offsets, found))
 
     def evaluate(self, rows: ScoredRows) -> dict[str, float]:
         """Returns the loss on rows with the current weights and, for preferences and labels, accuracy and margin."""

@@ -26,7 +26,7 @@ from yatt_core.engines.train.model.head_values import EntropyUse, Numbers, joine
 from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
 from yatt_core.engines.train.model.sequences import Sequences
 from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
-from yatt_core.errors import DataError
+from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.progress import advanced
 from yatt_core.wire.ragged import offsets_of, ragged_positions
 from yatt_core.wire.support import Support
@@ -100,10 +100,12 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
     """Assembles the samples at these indices into one micro-batch, in padded rows or in one row.
 
     Without samples, it returns an idle micro-batch of one token that does not count. Raises `DataError` for a
-    sample without a prompt.
+    sample without a prompt, `InfrastructureError` for one whose tokens another rank holds.
     """
     if not len(indices):
         return _idle(packed)
+    if batch.held is not None and not batch.held[indices].all():
+        raise InfrastructureError(f"sample {int(indices[np.argmin(batch.held[indices])])} is held by another rank")
     prompt_lengths = np.diff(batch.prompt_offsets)[indices]
     response_lengths = np.diff(batch.response_offsets)[indices]
     if not prompt_lengths.all():

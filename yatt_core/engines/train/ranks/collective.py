@@ -1,4 +1,6 @@
-"""Sums and maxima over the ranks of a trainer, on groups of its own: gloo, and NCCL for tensors on GPUs.
+"""What the ranks of a trainer say to each other, on groups of its own: gloo, and NCCL for tensors on GPUs.
+
+Sums and maxima of tensors of equal shape, and bytes that go once, from the rank that has them to those that need them.
 
 The groups are objects, not the process-wide default, so that a trainer that lost a rank can join a new one. A
 group of one rank needs no network. Every rank must make the same calls in the same order.
@@ -7,7 +9,10 @@ group of one rank needs no network. Every rank must make the same calls in the s
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,6 +26,8 @@ from yatt_core.errors import InfrastructureError
 
 LONGEST_TEXT = 256
 HOST = torch.device("cpu")
+SEAT = struct.Struct("<q?")
+"""A `Seat` as bytes."""
 NO_GPU = "none"
 """What a rank tells the others if it has no GPU that NCCL could use."""
 
@@ -29,6 +36,19 @@ GLOO: Any = distributed.ProcessGroupGloo
 TCP_STORE: Any = vars(distributed)["TCPStore"]
 PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 REDUCE_OP: Any = distributed.ReduceOp
+ALL_TO_ALL: Any = vars(distributed)["AllToAllOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a rank does in the group.
+
+    part: the part of the samples on which it computes.
+    speaks: as in `Collective`.
+    """
+
+    part: int
+    speaks: bool
 
 
 class Collective:
@@ -97,17 +117,50 @@ class Collective:
             data[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
         return bytes(self.sum(data).tolist()).rstrip(b"\0").decode()
 
+    @property
+    def world(self) -> Collective:
+        """All ranks, even if several of them have the same part of the samples."""
+        return self
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Returns the seats of all ranks of the world; every rank must ask."""
+        return tuple(Seat(rank, speaks=True) for rank in range(self.ranks))
+
+    def exchanged(self, outgoing: Sequence[bytes]) -> list[bytes]:
+        """Sends each rank its own bytes, once; returns the bytes that each rank has sent to this one.
+
+        outgoing: one entry for each rank of the world, in order, as in the result.
+        """
+        if not self._groups:
+            return list(outgoing)
+        sizes = torch.tensor([len(data) for data in outgoing], dtype=torch.int64)
+        expected = torch.zeros(self.ranks, dtype=torch.int64)
+        self._all_to_all(expected, sizes, [1] * self.ranks, [1] * self.ranks)
+        lengths = expected.tolist()
+        received = torch.empty(sum(lengths), dtype=torch.uint8)
+        sent = torch.frombuffer(bytearray(b"".join(outgoing)) or bytearray(1), dtype=torch.uint8)[: int(sizes.sum())]
+        self._all_to_all(received, sent, lengths, sizes.tolist())
+        whole = received.numpy().tobytes()
+        return [whole[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
+
     def gathered(self, data: bytes) -> list[bytes]:
-        """Returns the bytes of every rank, in the order of the ranks, on every rank."""
-        sizes = torch.zeros(self.ranks, dtype=torch.int64)
-        sizes[self.rank] = len(data)
-        found = []
-        for rank, size in enumerate(self.sum(sizes).tolist()):
-            block = torch.zeros(size, dtype=torch.uint8)
-            if rank == self.rank and data:
-                block.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            found.append(self.sum(block).numpy().tobytes() if size else b"")
-        return found
+        """Returns the bytes of every rank of the world, in the order of the ranks, on every rank."""
+        world = self.world
+        return world.exchanged([data] * world.ranks)
+
+    def collected(self, data: bytes) -> list[bytes]:
+        """Returns the bytes of each part of the samples, in order, on rank 0 of the world; nothing elsewhere.
+
+        What ranks that do not speak have is ignored, and not sent.
+        """
+        seats = self.seats()
+        world = self.world
+        nothing = [b""] * (world.ranks - 1)
+        received = world.exchanged([data if self.speaks else b"", *nothing])
+        if world.rank:
+            return []
+        found = {seat.part: said for seat, said in zip(seats, received, strict=True) if seat.speaks}
+        return [found[part] for part in range(self.ranks)]
 
     def barrier(self) -> None:
         """Waits until every rank has called this method."""
@@ -127,6 +180,17 @@ class Collective:
         except RuntimeError as error:
             raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
         return tensor
+
+    def _all_to_all(
+        self, received: torch.Tensor, sent: torch.Tensor, expected: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        options = ALL_TO_ALL()
+        options.timeout = limit = time_limit(received.nbytes + sent.nbytes, self.held)
+        try:
+            with waiting_for("an exchange between all ranks", self.others):
+                self._groups[HOST.type].alltoall_base(received, sent, expected, sizes, options).wait(limit)
+        except RuntimeError as error:
+            raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
 
     def _store(self, host: str, port: int) -> Any:
         """Opens the meeting's store; rank 0 serves it on the given address only, by default it would be on all."""
@@ -166,10 +230,23 @@ class ReplicaCollective(Collective):
         super().__init__()
         self.rank, self.ranks, self.speaks = replica, replicas, speaks
         self._world = world
+        self._seats: tuple[Seat, ...] = ()
 
-    def gathered(self, data: bytes) -> list[bytes]:
-        """Returns the bytes of every replica: those of its rank that speaks."""
-        return super().gathered(data if self.speaks else b"")
+    @property
+    def world(self) -> Collective:
+        """All ranks of all replicas."""
+        return self._world
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Returns the seats of all ranks of the world; every rank must ask."""
+        if not self._seats:
+            own = SEAT.pack(self.rank, self.speaks)
+            self._seats = tuple(Seat(*SEAT.unpack(said)) for said in self._world.gathered(own))
+        return self._seats
+
+    def exchanged(self, outgoing: Sequence[bytes]) -> list[bytes]:
+        """See `Collective`."""
+        return self._world.exchanged(outgoing)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
         if not self.speaks:
