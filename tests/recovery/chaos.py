@@ -42,8 +42,8 @@ PROGRESS_SECONDS = 180.0
 POLL_SECONDS = 0.002
 TRIES = 4
 MOST_DRIVERS = 8
-"""Drivers that may be lost without a commit. One that strikes every lap of an iteration would go on for ever; a run at the
-defaults ends after ten, which is what that budget is for."""
+"""Drivers that may be lost without a commit. Strikes may hit every attempt at an iteration, and a run at the defaults is paused
+once more than ten drivers were lost without anything new."""
 ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-"}
 
 
