@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import InfrastructureError, StorageFullError
+from yatt_core.spent_time import DATA, spent
 
 TRASH = ".trash"
 """Ending of the name of a folder that is being deleted."""
@@ -49,7 +50,8 @@ def sync_folder(folder: Path) -> None:
     with refusals(f"{folder}: cannot be synced"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            with spent(DATA, "fsync"):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -83,7 +85,7 @@ def claim_folder(folder: Path) -> bool:
 
 def sync_file(path: Path) -> None:
     """Makes the bytes of an already written file durable."""
-    with refusals(f"{path}: cannot be synced"), path.open("rb+") as stream:
+    with refusals(f"{path}: cannot be synced"), path.open("rb+") as stream, spent(DATA, "fsync"):
         os.fsync(stream.fileno())
 
 
@@ -106,7 +108,8 @@ def write_file(path: Path, data: bytes) -> None:
             with temporary.open("wb") as stream:
                 stream.write(data)
                 stream.flush()
-                os.fsync(stream.fileno())
+                with spent(DATA, "fsync"):
+                    os.fsync(stream.fileno())
             temporary.rename(path)
         sync_folder(path.parent)
     except InfrastructureError:
