@@ -10,8 +10,6 @@ the custom kernels' gradients with transformers' autograd.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import peer_environment
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
 from yatt_core.bfloat16.choice import products_of
@@ -44,7 +43,6 @@ group.
 GEMM_SIZE = 2048
 ROUNDS, GENERAL_ROUNDS, TRL_ROUNDS = 10, 3, 3
 GROUPS_OF_MICRO_BATCH = 2
-PEERS = Path(__file__).resolve().parents[1] / "build" / "peers" / "bin" / "python"
 PARTS = ("generate", "learn", "sync")
 
 
@@ -165,7 +163,7 @@ def trl_step(folder: Path, dtype: str, rounds: int) -> float | None:
 
     folder: for what TRL needs and says.
     """
-    if not PEERS.exists():
+    if not peer_environment.is_there():
         return None
     folder.mkdir()
     model = folder / "model"
@@ -183,14 +181,8 @@ def trl_step(folder: Path, dtype: str, rounds: int) -> float | None:
         "steps": rounds,
         "seed": SEED,
     }
-    asked, answer = folder / "request.json", folder / "answer.json"
-    asked.write_text(json.dumps(request), encoding="utf-8")
     program = Path(__file__).with_name("trl_step.py")
-    environment = {"HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
-    # What TRL prints is no part of the report.
-    with (folder / "output").open("w", encoding="utf-8") as output:
-        subprocess.run([PEERS, "-P", program, asked, answer], env=environment, stdout=output, stderr=output, check=True)
-    seconds: list[float] = json.loads(answer.read_text(encoding="utf-8"))
+    seconds: list[float] = peer_environment.answer_of(program, request, folder)
     return min(seconds)
 
 

@@ -19,6 +19,7 @@ from flows.phases.recovery import restore
 from flows.phases.transport import collect_gauges, spill_warning
 from flows.run.control_state import ControlState
 from yatt_core.errors import DataError
+from yatt_core.experience.telemetry import write_telemetry
 from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftReceipt, SyncReceipt, UpdateReceipt
 
 
@@ -95,6 +96,8 @@ def prepare(session: DriverSession, iteration: int, state: ControlState, batch: 
 def learn(session: DriverSession, iteration: int, batch: Batch, prepared: PrepareReceipt) -> UpdateReceipt:
     """Has the trainer apply the iteration's optimizer steps, unless a recorded choice skips the update.
 
+    Writes what the first rank took and read to a telemetry file.
+
     Consumes: what the iteration learns from, and its prepared columns.
     Waits for: every trainer rank.
     Unblocked by: receipts of all ranks that agree on the result.
@@ -103,7 +106,9 @@ def learn(session: DriverSession, iteration: int, batch: Batch, prepared: Prepar
     task = batch_task(context, context.branch, iteration, "learn", batch)
     if is_skipped(context, context.run, context.branch, iteration):
         return session.actors.skip(task)
-    return session.actors.learn(task, prepared)
+    receipt = session.actors.learn(task, prepared)
+    write_telemetry(context.folder, context.branch, iteration, f"learn.t{context.fence.term:04d}", receipt.timing)
+    return receipt
 
 
 @phase

@@ -165,7 +165,7 @@ def trained(spec: RunSpec, case: Case, ranks: int, shape: PlanShape, task: Batch
         critic = None if spec.critic is None else Table(case.values)
         preparer = Preparer(spec, policy, Gradients(policy), collective, _taught(spec, case), critic)
         reference = case.reference if spec.algorithm.kl is not None else None
-        return preparer.prepare(batch, shape.budget, shape.packed, reference, task, shape.even).columns
+        return preparer.prepare(batch, shape, reference, task).columns
 
     columns = merged(on_threads(ranks, prepared), batch)
 
@@ -221,7 +221,7 @@ class _Teacher:
     def __init__(self, column: Array) -> None:
         self.passes = Table(column)
 
-    def require_known(self, batch: ExperienceBatch) -> None:
+    def require_known(self, highest: int) -> None:
         """Knows every token."""
 
 

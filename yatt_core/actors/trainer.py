@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -120,7 +121,13 @@ class TrainerActor:
         """Builds the engine for the run's inputs unless it exists."""
         with self._serving("load", term):
             if self._engine is None:
-                context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
+                context = RankContext(
+                    run_folder=self._folder,
+                    inputs_folder=self._folder / inputs.folder,
+                    model_path=inputs.model_path,
+                    branch=branch,
+                    fetch=partial(fetch_lacking, self._store, self._folder),
+                )
                 self._engine, self._model_path = build_train_engine(self._spec, context), inputs.model_path
         kind, capabilities = self._spec.trainer.engine.kind, {"direct_sync": self._engine.direct_sync}
         own = self._identity
@@ -169,7 +176,6 @@ class TrainerActor:
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes old and reference log-probabilities and advantages."""
         with self._serving("prepare", task.term), log_context(iteration=task.key.iteration, phase="prepare"):
-            fetch_lacking(self._store, self._folder, task.shards)
             return self._ready().prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
@@ -191,7 +197,6 @@ class TrainerActor:
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Takes the iteration's optimizer steps."""
         with self._serving("learn", task.term), log_context(iteration=task.key.iteration, phase="learn"):
-            fetch_lacking(self._store, self._folder, task.shards)
             return self._ready().learn(task, prepared)
 
     def evaluate(self, task: RowsTask) -> RowsReceipt:

@@ -27,12 +27,14 @@ class Products:
     """One way of multiplying.
 
     matmul: does what `torch.matmul` does; an operand may be a copy in float32.
+    bmm: does what `torch.bmm` does, of which torch's own is faster than `matmul` for small matrices; as above.
     linear: does what `torch.nn.functional.linear` does, for a matrix and a bias as `operand` returns them.
     attention: does what `torch.nn.functional.scaled_dot_product_attention` does.
     """
 
     way: Way
     matmul: Callable[[Tensor, Tensor], Tensor]
+    bmm: Callable[[Tensor, Tensor], Tensor]
     linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     attention: Callable[..., Tensor]
 
@@ -62,6 +64,11 @@ def widened_matmul(left: Tensor, right: Tensor) -> Tensor:
     return torch.matmul(left.float(), right.float()).bfloat16()
 
 
+def widened_bmm(left: Tensor, right: Tensor) -> Tensor:
+    """Computes `torch.bmm` in float32; returns bfloat16."""
+    return torch.bmm(left.float(), right.float()).bfloat16()
+
+
 def widened_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes `torch.nn.functional.linear` in float32.
 
@@ -70,9 +77,25 @@ def widened_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
     Returns [rows, outputs] in bfloat16.
     """
+    return held_linear(states, weight, bias, weight.detach(), None if bias is None else bias.detach())
+
+
+def held_linear(
+    states: Tensor, weight: Tensor, bias: Tensor | None, wide_weight: Tensor, wide_bias: Tensor | None
+) -> Tensor:
+    """Computes `torch.nn.functional.linear` in float32, by copies of matrix and bias that were widened before.
+
+    states: [rows, inputs] in bfloat16.
+    weight, bias: [outputs, inputs] and [outputs]; only their gradients matter, bfloat16 values in their own type.
+    wide_weight, wide_bias: the copies, bfloat16 values in float32.
+
+    Returns [rows, outputs] in bfloat16.
+    """
     if not torch.is_grad_enabled():
-        return linear(states.float(), weight, bias).bfloat16()
-    product: Tensor = _WidenedLinear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
+        return linear(states.float(), wide_weight, wide_bias).bfloat16()
+    product: Tensor = _WidenedLinear.apply(  # type: ignore[no-untyped-call]
+        states, weight, bias, wide_weight, wide_bias
+    )
     return product
 
 
@@ -93,23 +116,39 @@ class _WidenedLinear(torch.autograd.Function):
     """Keeps its input in bfloat16, as the product itself would."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        ctx.save_for_backward(states, weight)
-        return linear(states.float(), weight, bias).bfloat16()
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wide_weight: Tensor, wide_bias: Tensor | None
+    ) -> Any:
+        ctx.save_for_backward(states, wide_weight)
+        ctx.types = weight.dtype, None if bias is None else bias.dtype
+        return linear(states.float(), wide_weight, wide_bias).bfloat16()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         states, weight = ctx.saved_tensors
         wide = gradients[0].float()
-        needs_states, needs_weight, needs_bias = ctx.needs_input_grad
+        of_matrix, of_addend = ctx.types
+        needs_states, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         of_states = torch.mm(wide, weight).bfloat16() if needs_states else None
-        of_weight = torch.mm(wide.t(), states.float()).bfloat16().float() if needs_weight else None
-        of_bias = wide.sum(0).bfloat16().float() if needs_bias else None
-        return of_states, of_weight, of_bias
+        of_weight = torch.mm(wide.t(), states.float()).bfloat16().to(of_matrix) if needs_weight else None
+        of_bias = wide.sum(0).bfloat16().to(of_addend) if needs_bias else None
+        return of_states, of_weight, of_bias, None, None
 
 
-NATIVE = Products("native", torch.matmul, linear, scaled_dot_product_attention)
+NATIVE = Products(
+    way="native",
+    matmul=torch.matmul,
+    bmm=torch.bmm,
+    linear=linear,
+    attention=scaled_dot_product_attention,
+)
 """Torch's own products, for every type."""
-WIDENED = Products("widened", widened_matmul, widened_linear, widened_attention)
+WIDENED = Products(
+    way="widened",
+    matmul=widened_matmul,
+    bmm=widened_bmm,
+    linear=widened_linear,
+    attention=widened_attention,
+)
 """Products of bfloat16 through float32."""

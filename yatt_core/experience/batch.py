@@ -36,6 +36,7 @@ from yatt_core.spent_time import DATA, spent
 from yatt_core.wire.columns import fixed_column, ragged_column
 from yatt_core.wire.ragged import offsets_of, ragged_positions
 from yatt_core.wire.support import Support
+from yatt_core.wire.tables import parsing
 
 SHARD_KIND = "shard"
 SAMPLES_FILE = "samples.parquet"
@@ -46,6 +47,7 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
+UNLIKE_SHARDS = "the shards of an iteration have different columns"
 _TEXTS = frozenset(
     {"prompt_id", "source", "prompt", "response", "finish", "reward_error", "turns", "tool_error", UNREAD}
 )
@@ -68,6 +70,8 @@ class ExperienceBatch:
     media: content addresses of each prompt's images, N tuples; empty if there are none.
     padding: ordinals of the groups that only fill up the batch; none of their tokens counts, and no statistic
         includes them.
+    held: the samples whose tokens are here, [N]; None if all are. Of the others, only an outline is known
+        (`outline.py`): their tokens are -1, their log-probabilities NaN, their supports empty.
     """
 
     ordinals: Int64
@@ -90,6 +94,7 @@ class ExperienceBatch:
     support: Support | None = None
     media: tuple[tuple[str, ...], ...] = ()
     padding: tuple[int, ...] = ()
+    held: Bool | None = None
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -161,17 +166,23 @@ class ExperienceBatch:
             support=None if self.support is None else self.support.at(responses),
             media=tuple(self.media[i] for i in indices) if self.media else (),
             padding=self.padding,
+            held=None if self.held is None else self.held[indices],
         )
 
 
 def load_batch(run_folder: Path, shards: Sequence[ShardRef]) -> ExperienceBatch:
     """Returns the samples of the shards, without texts. Raises `DataError` naming a file that fails its check."""
-    return batch_of_table(_load(run_folder, shards, without=_TEXTS))
+    return batch_of_table(load_learning_table(run_folder, shards)[0])
 
 
 def load_table(run_folder: Path, shards: Sequence[ShardRef]) -> pa.Table:
     """Returns all columns of the shards' samples in canonical order, including texts. Raises like `load_batch`."""
-    return _load(run_folder, shards, without=frozenset())
+    return _load(run_folder, shards, without=frozenset())[0]
+
+
+def load_learning_table(run_folder: Path, shards: Sequence[ShardRef]) -> tuple[pa.Table, int]:
+    """Returns the columns of `load_batch` as a table in canonical order, and the bytes read. Raises like `load_batch`."""
+    return _load(run_folder, shards, without=_TEXTS)
 
 
 def batch_of_table(table: pa.Table) -> ExperienceBatch:
@@ -181,49 +192,58 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
     shown = ragged_column(table, TEACHER_PROMPT) if TEACHER_PROMPT in table.column_names else None
     support = support_column(table)
     return ExperienceBatch(
-        ordinals=fixed_column(table, "prompt_ordinal").copy(),
-        samples=fixed_column(table, "sample").copy(),
         prompt_tokens=prompt_tokens.copy(),
         prompt_offsets=prompt_offsets,
         response_tokens=response_tokens.copy(),
         response_offsets=response_offsets,
         log_probs_sampler=ragged_column(table, "log_probs_sampler")[0].copy(),
-        loss_mask=ragged_column(table, "loss_mask")[0].copy(),
-        rewards=fixed_column(table, "reward").copy(),
-        reward_parts={part: fixed_column(table, PART_PREFIX + part).copy() for part in parts_of(table)},
-        correct=fixed_column(table, "correct").copy(),
-        truncated=fixed_column(table, "truncated").copy(),
-        weight_versions=fixed_column(table, "weight_version").copy(),
-        scored=is_scored(table) if UNSCORED in table.column_names else None,
-        token_rewards=ragged_column(table, TOKEN_REWARDS)[0].copy() if TOKEN_REWARDS in table.column_names else None,
         teacher_prompt_tokens=None if shown is None else shown[0].copy(),
         teacher_prompt_offsets=None if shown is None else shown[1],
         support=None if support is None else Support(support.tokens.copy(), support.sizes.copy()),
-        media=tuple(tuple(text.split()) for text in table["media"].to_pylist())
-        if "media" in table.column_names
-        else (),
+        **sample_arrays(table),
     )
 
 
+def sample_arrays(table: pa.Table) -> dict[str, Any]:
+    """Returns the fields of a batch that do not take the columns of `outline.TOKEN_LISTS`, as writable copies."""
+    return {
+        "ordinals": fixed_column(table, "prompt_ordinal").copy(),
+        "samples": fixed_column(table, "sample").copy(),
+        "loss_mask": ragged_column(table, "loss_mask")[0].copy(),
+        "rewards": fixed_column(table, "reward").copy(),
+        "reward_parts": {part: fixed_column(table, PART_PREFIX + part).copy() for part in parts_of(table)},
+        "correct": fixed_column(table, "correct").copy(),
+        "truncated": fixed_column(table, "truncated").copy(),
+        "weight_versions": fixed_column(table, "weight_version").copy(),
+        "scored": is_scored(table) if UNSCORED in table.column_names else None,
+        "token_rewards": ragged_column(table, TOKEN_REWARDS)[0].copy() if TOKEN_REWARDS in table.column_names else None,
+        "media": tuple(tuple(text.split()) for text in table["media"].to_pylist())
+        if "media" in table.column_names
+        else (),
+    }
+
+
 @spent(DATA, "read experience")
-def _load(run_folder: Path, shards: Sequence[ShardRef], without: frozenset[str]) -> pa.Table:
-    tables = [_load_shard(run_folder, shard, without) for shard in shards]
-    if not tables:
+def _load(run_folder: Path, shards: Sequence[ShardRef], without: frozenset[str]) -> tuple[pa.Table, int]:
+    found = [_load_shard(run_folder, shard, without) for shard in shards]
+    if not found:
         raise DataError(f"{run_folder}: a batch needs at least one shard")
+    tables = [table for table, _ in found]
     if any(table.schema != tables[0].schema for table in tables):
-        raise DataError(f"{run_folder}: the shards of an iteration have different columns")
-    return sort_samples(pa.concat_tables(tables).combine_chunks())
+        raise DataError(f"{run_folder}: {UNLIKE_SHARDS}")
+    return sort_samples(pa.concat_tables(tables).combine_chunks()), sum(size for _, size in found)
 
 
-def _load_shard(run_folder: Path, shard: ShardRef, without: frozenset[str]) -> pa.Table:
+def _load_shard(run_folder: Path, shard: ShardRef, without: frozenset[str]) -> tuple[pa.Table, int]:
     folder = run_folder / shard.folder
     manifest = load_manifest(folder, SHARD_KIND, shard.manifest_sha256)
     if SAMPLES_FILE not in manifest.files:
         raise DataError(f"{folder}: {SAMPLES_FILE} is missing from its manifest")
     data = read_file(folder, SAMPLES_FILE, manifest.files[SAMPLES_FILE])
-    file = pq.ParquetFile(pa.BufferReader(data))
-    names = [name for name in file.schema_arrow.names if name not in without]
-    parts = [name.removeprefix(PART_PREFIX) for name in names if name.startswith(PART_PREFIX)]
-    schema = experience_schema(parts, names)
-    table = file.read(columns=names, use_threads=False)
-    return table.cast(pa.schema([schema.field(name) for name in names]))
+    with parsing(folder / SAMPLES_FILE):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        names = [name for name in file.schema_arrow.names if name not in without]
+        parts = [name.removeprefix(PART_PREFIX) for name in names if name.startswith(PART_PREFIX)]
+        schema = experience_schema(parts, names)
+        table = file.read(columns=names, use_threads=False)
+        return table.cast(pa.schema([schema.field(name) for name in names])), len(data)

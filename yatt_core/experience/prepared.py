@@ -2,9 +2,9 @@
 
 The log-probabilities are under the weights of old policy, reference and teacher. Each trainer rank encodes its
 samples; one rank gets the others' over the network, writes all of them as `rank-NN.parquet`, and publishes the folder,
-manifest last. Nodes that do not share its disk get a copy. Readers get all samples in
-canonical order (prompt ordinal, sample). These columns depend on the trainer's layout, so they are not part of
-the experience digest; the sha256 digests of their files are in the receipt.
+manifest last. Nodes that do not share its disk get a copy. Readers get all samples in canonical order (prompt ordinal,
+sample), or the rows of some of the files. These columns depend on the trainer's layout, so they are not part of the
+experience digest; the sha256 digests of their files are in the receipt.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from yatt_core.manifests import MANIFEST, entry_of_bytes, load_manifest, publish
 from yatt_core.spent_time import DATA, spent
 from yatt_core.wire.columns import fixed_column, list_array, ragged_column
 from yatt_core.wire.ragged import Array, offsets_of
+from yatt_core.wire.tables import parsing
 
 PREPARED_KIND = "prepared"
+UNLIKE_FILES = "the ranks' files have different columns"
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +41,8 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_TOKEN_COLUMNS = ("token_advantages", "values", "returns", "log_probs_old", "log_probs_ref", "log_probs_teacher")
-_WIDE_COLUMNS = ("teacher_tokens", "teacher_log_probs")
+TOKEN_COLUMNS = ("token_advantages", "values", "returns", "log_probs_old", "log_probs_ref", "log_probs_teacher")
+WIDE_COLUMNS = ("teacher_tokens", "teacher_log_probs")
 """Columns with several numbers for each response token."""
 
 
@@ -147,11 +149,25 @@ def read_prepared(run_folder: Path, folder: str, files: Mapping[str, str]) -> Pr
 
     Raises `DataError` naming a file that is missing, changed or not in the receipt.
     """
-    contents = _read_files(run_folder, folder, files)
-    tables = [pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False) for data in contents]
+    table, _ = read_prepared_table(run_folder, folder, files)
+    return columns_of_table(sort_samples(table))
+
+
+def read_prepared_table(
+    run_folder: Path, folder: str, files: Mapping[str, str], names: Collection[str] | None = None
+) -> tuple[pa.Table, int]:
+    """Returns the rows of some of the receipt's files, one file after another, and the bytes read.
+
+    names: the files, at least one; None for all.
+
+    Raises as `read_prepared` does.
+    """
+    contents = _read_files(run_folder, folder, files, names)
+    with parsing(run_folder / folder):
+        tables = [pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False) for data in contents]
     if any(table.column_names != tables[0].column_names for table in tables):
-        raise DataError(f"{run_folder / folder}: the ranks' files have different columns")
-    return _columns_of(sort_samples(pa.concat_tables(tables).combine_chunks()))
+        raise DataError(f"{run_folder / folder}: {UNLIKE_FILES}")
+    return pa.concat_tables(tables).combine_chunks(), sum(map(len, contents))
 
 
 def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
@@ -167,15 +183,19 @@ def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: 
     return removed
 
 
-def _read_files(run_folder: Path, folder: str, files: Mapping[str, str]) -> list[bytes]:
-    """Returns the verified bytes of the receipt's files, by name."""
+def _read_files(
+    run_folder: Path, folder: str, files: Mapping[str, str], names: Collection[str] | None = None
+) -> list[bytes]:
+    """Returns the verified bytes of the receipt's files, by name. names: those that are read; None for all."""
     manifest = load_manifest(run_folder / folder, PREPARED_KIND)
     named = {name: entry.sha256 for name, entry in manifest.files.items()}
     if not files or named != dict(files):
         raise DataError(
             f"{run_folder / folder / MANIFEST}: names the files {named}, but the receipt names {dict(files)}"
         )
-    return [read_file(run_folder / folder, name, manifest.files[name]) for name in sorted(files)]
+    return [
+        read_file(run_folder / folder, name, manifest.files[name]) for name in sorted(files if names is None else names)
+    ]
 
 
 def _table_of(columns: PreparedColumns) -> pa.Table:
@@ -186,22 +206,23 @@ def _table_of(columns: PreparedColumns) -> pa.Table:
         "advantage": columns.advantages,
         "response_length": np.diff(offsets),
     }
-    for name in _TOKEN_COLUMNS:
+    for name in TOKEN_COLUMNS:
         values: Float32 | None = getattr(columns, name)
         if values is not None:
             if len(values) != offsets[-1]:
                 raise DataError(f"{name} has {len(values)} tokens, but response_offsets end at {offsets[-1]}")
             arrays[name] = list_array(values.astype(np.float32, copy=False), offsets)
-    for name in _WIDE_COLUMNS:
+    for name in WIDE_COLUMNS:
         wide: Array | None = getattr(columns, name)
         if wide is not None:
             arrays[name] = list_array(wide.ravel(), offsets * wide.shape[1])
     return pa.table(arrays)
 
 
-def _columns_of(table: pa.Table) -> PreparedColumns:
-    tokens = {name: ragged_column(table, name)[0].copy() for name in _TOKEN_COLUMNS if name in table.column_names}
-    wide = {name: _wide_column(table, name) for name in _WIDE_COLUMNS if name in table.column_names}
+def columns_of_table(table: pa.Table) -> PreparedColumns:
+    """Returns the columns of a table of prepared rows, in its order."""
+    tokens = {name: ragged_column(table, name)[0].copy() for name in TOKEN_COLUMNS if name in table.column_names}
+    wide = {name: _wide_column(table, name) for name in WIDE_COLUMNS if name in table.column_names}
     return PreparedColumns(
         ordinals=fixed_column(table, "prompt_ordinal").copy(),
         samples=fixed_column(table, "sample").copy(),

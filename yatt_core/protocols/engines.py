@@ -7,7 +7,7 @@ engine is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from yatt_core.protocols.receipts import (
     RowsReceipt,
     RowsTask,
     SftReceipt,
+    ShardRef,
     UpdateReceipt,
 )
 from yatt_core.wire.buckets import BucketBuffer, WeightBucket
@@ -289,15 +290,22 @@ class TrainEngine(Protocol):
         ...
 
 
+def all_there(shards: Sequence[ShardRef]) -> None:
+    """Fetches nothing, for a disk that has all shards."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankContext:
     """Where a train engine finds its files.
 
     run_folder: absolute path.
     model_path: Hugging Face folder of the initial model.
+    fetch: brings sealed shards to this node's disk, unless they are there. The engine calls it for those that it is about
+        to read, so that a failure is one of reading.
     """
 
     run_folder: Path
     inputs_folder: Path
     model_path: str
     branch: int
+    fetch: Callable[[Sequence[ShardRef]], None] = all_there

@@ -283,11 +283,17 @@ class PrepareReceipt:
     coefficients: Mapping[str, float] = field(default_factory=dict)
 
 
+READ_BYTES, RECEIVED_BYTES = "read_bytes", "received_bytes"
+"""Keys in an update's timing: bytes of sealed shards and prepared columns that its rank read for `prepare` and `learn`, and
+bytes of outlines and rows that ranks sent to it, itself included."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateReceipt:
     """An applied update.
 
     fingerprint: what a replay must reproduce (loss, gradient norm, and the weights' digest if it is cheap).
+    timing: seconds, and `READ_BYTES` and `RECEIVED_BYTES` (class timing).
     """
 
     key: WorkKey

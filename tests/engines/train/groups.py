@@ -21,6 +21,7 @@ import torch
 from tests.engines.train.support import level_task, random_task, weights_of
 from yatt_core.engines import offload
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.base.batch_reader import BatchReader
 from yatt_core.engines.train.base.engine import PolicyTrainEngine
 from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
@@ -52,6 +53,7 @@ class Job:
     vocabulary: the vocabulary size of the experience.
     make_task: writes an iteration's experience.
     host: rank 0's address, where the ranks meet.
+    reader: reads what ranks with a model learn from.
     """
 
     spec: RunSpec
@@ -67,6 +69,7 @@ class Job:
     vocabulary: int = 24
     make_task: Callable[..., BatchTask] = random_task
     host: str = LOOPBACK
+    reader: type[BatchReader] = BatchReader
 
 
 @dataclass
@@ -168,7 +171,10 @@ def _jobs(rank: int, ranks: int, work: Sequence[Work]) -> list[Found]:
 
 def _learn(rank: int, ranks: int, work: Work) -> Found:
     job, found = work.job, Found()
-    engine = build_train_engine(job.spec, RankContext(work.place, work.place / "inputs", str(job.model), 0))
+    context = RankContext(work.place, work.place / "inputs", str(job.model), 0)
+    engine = build_train_engine(job.spec, context)
+    if isinstance(engine, PolicyTrainEngine):
+        engine._batches = job.reader(job.spec, context)
     _meet(engine, rank, ranks, work, "first")
     if job.restore is None:
         engine.initialise()

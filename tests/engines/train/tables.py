@@ -97,9 +97,26 @@ class Gradients:
 class ThreadCollective(Collective):
     """One of several threads that meet at a barrier."""
 
-    def __init__(self, rank: int, ranks: int, barrier: Barrier, given: list[torch.Tensor | None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        barrier: Barrier,
+        given: list[torch.Tensor | None],
+        said: list[Sequence[bytes]],
+    ) -> None:
         super().__init__()
-        self.rank, self.ranks, self._barrier, self._given = rank, ranks, barrier, given
+        self.rank, self.ranks, self._barrier, self._given, self._said = rank, ranks, barrier, given, said
+
+    def exchanged(self, outgoing: Sequence[bytes]) -> list[bytes]:
+        self._said[self.rank] = outgoing
+        self._barrier.wait()
+        received = [said[self.rank] for said in self._said]
+        self._barrier.wait()
+        return received
+
+    def gathered(self, data: bytes) -> Sequence[bytes | bytearray]:
+        return self.exchanged([data] * self.ranks)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
         self._given[self.rank] = tensor.clone()
@@ -113,10 +130,11 @@ class ThreadCollective(Collective):
 def on_threads(ranks: int, work: Callable[[ThreadCollective], T]) -> list[T]:
     """Returns what each rank of a group of threads returned."""
     barrier, given = Barrier(ranks), list[torch.Tensor | None]([None] * ranks)
+    said = list[Sequence[bytes]]([()] * ranks)
 
     def one(rank: int) -> T:
         try:
-            return work(ThreadCollective(rank, ranks, barrier, given))
+            return work(ThreadCollective(rank, ranks, barrier, given, said))
         except BaseException:
             barrier.abort()
             raise

@@ -62,17 +62,57 @@ def on_two_ranks(work: Callable[[Collective], Any], **options: Any) -> list[Any]
         return list(threads.map(run, range(2)))
 
 
-def test_the_bytes_of_a_replica_are_those_of_the_rank_that_speaks() -> None:
+def test_rank_0_collects_the_bytes_of_the_rank_that_speaks_for_each_part() -> None:
     # Two stages of one replica: what the other stage has may be of another length, or nothing.
-    def gathered(group: Collective) -> list[list[bytes]]:
+    def collected(group: Collective) -> list[list[bytes]]:
         replica = ReplicaCollective(group, 0, 1, speaks=group.rank == 1)
-        return [replica.gathered(data[group.rank]) for data in ((b"longer", b"said"), (b"", b"said"), (b"none", b""))]
+        return [replica.collected(data[group.rank]) for data in ((b"longer", b"said"), (b"", b"said"), (b"none", b""))]
 
-    assert on_two_ranks(gathered) == [[[b"said"], [b"said"], [b""]]] * 2
+    assert on_two_ranks(collected) == [[[b"said"], [b"said"], [b""]], [[], [], []]]
+
+
+def test_replicas_are_collected_in_their_order_and_not_in_that_of_the_ranks() -> None:
+    def collected(group: Collective) -> list[bytes]:
+        replica = ReplicaCollective(group, 1 - group.rank, 2, speaks=True)
+        return replica.collected(b"rank %d" % group.rank)
+
+    assert on_two_ranks(collected) == [[b"rank 1", b"rank 0"], []]
+    assert on_two_ranks(lambda group: group.collected(b"rank %d" % group.rank)) == [[b"rank 0", b"rank 1"], []]
 
 
 def test_every_rank_has_the_bytes_of_all() -> None:
     assert on_two_ranks(lambda group: group.gathered(b"long" * group.rank)) == [[b"", b"long"]] * 2
+    replicas = on_two_ranks(lambda group: ReplicaCollective(group, 0, 1, speaks=False).gathered(b"%d" % group.rank))
+    assert replicas == [[b"0", b"1"]] * 2
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (7, 0), (8, 8), (9, 30)])
+def test_many_bytes_are_gathered_in_pieces_of_bounded_memory(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, real, pieces = 16, Collective._all_gathered, list[int]()
+    monkeypatch.setattr(collective, "GATHERED_AT_ONCE", limit)
+
+    def recorded(group: Collective, own: torch.Tensor) -> torch.Tensor:
+        received = real(group, own)
+        pieces.append(received.nbytes)
+        return received
+
+    monkeypatch.setattr(Collective, "_all_gathered", recorded)
+    contents = [bytes(range(size)) for size in sizes]
+    assert on_two_ranks(lambda group: group.gathered(contents[group.rank])) == [contents] * 2
+    assert max(pieces) <= limit
+
+
+def test_each_rank_gets_what_is_meant_for_it_and_nothing_else() -> None:
+    def exchanged(group: Collective) -> list[list[bytes]]:
+        outgoing = [b"%d to %d" % (group.rank, other) for other in range(2)]
+        return [group.exchanged(outgoing), group.exchanged([b"", b""]), group.exchanged([b"", b"x" * group.rank])]
+
+    assert on_two_ranks(exchanged) == [
+        [[b"0 to 0", b"1 to 0"], [b"", b""], [b"", b""]],
+        [[b"0 to 1", b"1 to 1"], [b"", b""], [b"", b"x"]],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class Pairs:
     loss_mask: Any
     media: Any = ()
     support: Any = None
+    held: Any = None
 
 
 def pairs(prompt_lengths: list[int], response_lengths: list[int], seed: int = 0) -> Pairs:

@@ -40,7 +40,6 @@ from yatt_core.algorithms.distillation import (
 )
 from yatt_core.engines.train.base.preparation import read_columns
 from yatt_core.engines.train.steps.learner import PolicyLearner
-from yatt_core.engines.train.steps.plan import plan_steps
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns, read_prepared
@@ -160,9 +159,9 @@ def columns_of(engine: Any, folder: Path, task: BatchTask) -> PreparedColumns:
 
 def gradient_of(engine: Any, folder: Path, task: BatchTask) -> np.ndarray[Any, Any]:
     """Returns the gradient of an update's only step, without taking it."""
-    spec, batch = engine._spec, engine._load(task)
-    columns = read_columns(spec, folder, batch, prepare(engine, task))
-    (step,) = plan_steps(batch.lengths, batch.group_offsets, engine._shape(), 1)
+    spec, batch = engine._spec, engine._batches.batch(task, engine._collective, engine._plans())
+    columns, _ = read_columns(spec, folder, batch, prepare(engine, task))
+    (step,) = engine._plans().steps(batch, task.key)
     PolicyLearner(spec, engine._forward, engine._optimizer, engine._collective).gradients(batch, columns, step)
     found: np.ndarray[Any, Any] = engine._optimizer.gradients.clone().numpy()
     return found

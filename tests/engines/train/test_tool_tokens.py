@@ -16,7 +16,7 @@ from yatt_core.engines.train.model.forward import PolicyForward, assemble
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.learner import PolicyLearner, update_metrics
-from yatt_core.engines.train.steps.plan import plan_step
+from yatt_core.engines.train.steps.plan import PlanShape, plan_step
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
@@ -162,7 +162,7 @@ def test_prepared_columns_are_zero_at_result_tokens(model_folder: Path) -> None:
     batch = replace(batch_of(WITH_TOOL, OTHER), ordinals=np.zeros(2, np.int64), samples=np.arange(2, dtype=np.int32))
     reference = optimizer.values.detach().clone() * 1.05
     task = BatchTask(WorkKey("run", 0, 1, "prepare"), 1, ())
-    made = Preparer(spec, forward, optimizer, Collective()).prepare(batch, 10_000, False, reference, task)
+    made = Preparer(spec, forward, optimizer, Collective()).prepare(batch, PlanShape(1, 10_000, 1, 1), reference, task)
     for column in (made.columns.log_probs_old, made.columns.log_probs_ref):
         assert column is not None
         assert not column[~batch.loss_mask].any()

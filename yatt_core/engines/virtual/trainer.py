@@ -108,14 +108,16 @@ class VirtualTrainEngine:
         self._require(task.key.iteration - 1, f"prepare {task.key}")
         if self._rank != 0:
             return None
+        self._context.fetch(task.shards)
         batch = shaped_batch(self._spec, load_admitted_batch(self._context.run_folder, task))
+        loaded = time.perf_counter()
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
         found = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
         columns = PreparedColumns(batch.ordinals, batch.samples, found.samples, batch.response_offsets, found.tokens)
         folder, files = write_prepared(self._context.run_folder, task.key, task.term, [columns])
         moments = moments_after(task.reward_moments, batch)
-        timing = {"prepare": time.perf_counter() - started}
+        timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         return PrepareReceipt(task.key, folder, files, metrics, timing, moments, task.coefficients)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
@@ -125,10 +127,12 @@ class VirtualTrainEngine:
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
             return kept
         self._require(iteration - 1, f"learn {task.key}")
+        self._context.fetch(task.shards)
         sealed = load_table(self._context.run_folder, task.shards)
         table = admitted_table(sealed, task.admission)
         counts = shaped_batch(self._spec, admitted_batch(batch_of_table(sealed), task.admission)).loss_mask
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
+        loaded = time.perf_counter()
         self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
         self._version = iteration
         self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * len(counts))
@@ -138,7 +142,7 @@ class VirtualTrainEngine:
             "grad_norm": metrics["grad_norm"],
             "weights_digest": self.weights_digest(),
         }
-        timing = {"learn": time.perf_counter() - started}
+        timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         self._receipt = UpdateReceipt(task.key, iteration, metrics, fingerprint, timing)
         return self._receipt
 

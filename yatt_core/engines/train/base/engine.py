@@ -1,6 +1,6 @@
 """What all trainers with a real model share: versions, idempotence, the steps of an iteration, checkpoint contents.
 
-Consumes sealed experience, which every rank reads for itself; produces the weights of the next version.
+Consumes sealed experience, of which a rank gets the samples on which it computes; produces the weights of the next version.
 Engines derived from `PolicyTrainEngine` decide whether tensors are whole or sharded over ranks. An update is
 a function of the weights, the log and the spec: there is no counter and no random state to lose.
 """
@@ -24,32 +24,41 @@ from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.train.base.batch_reader import BatchReader
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.base.layout import Layout
-from yatt_core.engines.train.base.learned_batch import load_held_out, load_learned_batch, same_batch
+from yatt_core.engines.train.base.learned_batch import load_held_out
 from yatt_core.engines.train.base.needed import Rectangles, needed_of
 from yatt_core.engines.train.base.objective_work import ObjectiveWork, ScoredRows
 from yatt_core.engines.train.base.own_methods import verify_methods
-from yatt_core.engines.train.base.preparation import Preparation, Preparer, has_token_columns, read_columns
+from yatt_core.engines.train.base.preparation import Preparation, Preparer, collected_columns
 from yatt_core.engines.train.base.saving import saved_parts
 from yatt_core.engines.train.base.updating import Update, learning_rate
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.state_files import STATE, StateFacts, read_facts
+from yatt_core.engines.train.ranks.by_all import by_all
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.time_limits import state_bytes
 from yatt_core.engines.train.roles.critic import Critic
 from yatt_core.engines.train.roles.sft import fine_tune
 from yatt_core.engines.train.roles.teacher import Teachers
 from yatt_core.engines.train.steps.batch_advantages import moments_after
-from yatt_core.engines.train.steps.plan import PlanShape
+from yatt_core.engines.train.steps.plans import Plans
 from yatt_core.engines.train.steps.supervised import SupervisedStep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.experience.prepared import PreparedColumns, encode_rank, publish_prepared
+from yatt_core.experience.prepared import PreparedColumns, publish_prepared
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.engines import FrozenState, Needed, RankContext
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, RowsReceipt, RowsTask, SftReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import (
+    BatchTask,
+    PrepareReceipt,
+    RowsReceipt,
+    RowsTask,
+    SftReceipt,
+    UpdateReceipt,
+)
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.parts import TensorPart, contributed
 
@@ -80,7 +89,7 @@ class PolicyTrainEngine(ABC):
         self._version = -1
         self._receipt: UpdateReceipt | None = None
         self._sft_receipt: SftReceipt | None = None
-        self._batch: tuple[BatchTask, ExperienceBatch] | None = None
+        self._batches = BatchReader(spec, context)
         self._held_out: ScoredRows | None = None
         self._reference: Any = None
         self._teachers: Teachers | None = None
@@ -199,8 +208,7 @@ class PolicyTrainEngine(ABC):
         if self._spec.sft is None:
             return SftReceipt(0, 0.0, 0.0, 0.0, self.weights_digest())
         self._version = -1
-        layout = self._layout
-        step = SupervisedStep(self._forward, self._optimizer, self._collective, layout.budget, layout.even)
+        step = SupervisedStep(self._forward, self._optimizer, self._collective, self._layout.budget, self._layout.even)
         result = fine_tune(self._spec, self._context, step, self._probe_model, self._reader)
         self._begin()
         seconds = time.perf_counter() - started
@@ -210,12 +218,10 @@ class PolicyTrainEngine(ABC):
         """Computes this rank's columns. Rank 0 gets those of all ranks, publishes them and returns the receipt."""
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
-        batch = self._load(task)
+        batch = self._batches.batch(task, self._collective, self._plans())
         loaded = time.perf_counter()
         preparation = self._prepared(batch, task)
-        files = self._collective.ranks if has_token_columns(self._spec) else 1
-        own = encode_rank(preparation.columns) if self._collective.rank < files else b""
-        contents = self._collective.gathered(own)[:files]
+        contents = collected_columns(self._spec, self._collective, preparation.columns)
         if self._world.rank > 0:
             return None
         folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, contents)
@@ -233,13 +239,13 @@ class PolicyTrainEngine(ABC):
             return kept
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
-        batch = self._load(task)
-        columns = read_columns(self._spec, self._context.run_folder, batch, prepared)
+        batch = self._batches.batch(task, self._collective, self._plans())
+        columns = self._batches.columns(prepared, self._collective)
         loaded = time.perf_counter()
         receipt = self._update(replace(task, coefficients=prepared.coefficients), batch, columns)
-        timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
+        timing = {"load": loaded - started, "seconds": time.perf_counter() - started, **self._batches.finish()}
         self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
-        self._version, self._batch = task.key.iteration, None
+        self._version = task.key.iteration
         return self._receipt
 
     def evaluate(self, task: RowsTask) -> RowsReceipt:
@@ -247,7 +253,8 @@ class PolicyTrainEngine(ABC):
         self._require(task.key.iteration)
         work = self._objective_work()
         if self._held_out is None:
-            self._held_out = work.score_reference(load_held_out(self._spec, self._context), self._reference)
+            rows = by_all(self._world, lambda: load_held_out(self._spec, self._context))
+            self._held_out = work.score_reference(rows, self._reference)
         return RowsReceipt(task.key, len(self._held_out.batch.group_offsets) - 1, work.evaluate(self._held_out))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
@@ -257,7 +264,8 @@ class PolicyTrainEngine(ABC):
         self._require(task.key.iteration - 1)
         self._follow(task.key.iteration)
         self._receipt = UpdateReceipt(task.key, task.key.iteration, {}, {SKIPPED: 1.0} | self._cheap_digest(), {})
-        self._version, self._batch = task.key.iteration, None
+        self._batches.finish()
+        self._version = task.key.iteration
         return self._receipt
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -279,7 +287,8 @@ class PolicyTrainEngine(ABC):
     def offload(self) -> None:
         """Frees device memory, and host memory that only the next update needs; a checkpoint in flight keeps its copies."""
         if self._model is not None and self._away is None:
-            self._batch, self._buffers = None, FreezeBuffers()
+            self._batches.drop()
+            self._buffers = FreezeBuffers()
             self._away = Offloaded(self._memory())
 
     def reload(self) -> None:
@@ -313,47 +322,46 @@ class PolicyTrainEngine(ABC):
         if facts.version != version:
             raise DataError(f"{folder}: holds version {facts.version}, expected {version}")
         self._version = -1
+        self._batches.finish()
         self.reload()
         if self._model is None:
             self._build()
         self._load_state(folder, facts)
         if self._critic is not None:
             self._critic.load(folder, facts.critic_steps)
-        self._version, self._receipt, self._batch, self._sft_receipt = version, None, None, None
-        self._held_out = None
+        self._version, self._receipt, self._sft_receipt, self._held_out = version, None, None, None
 
     # -- what an update needs ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Sets version 0: current weights, fresh optimizer, a KL term's reference, and the critic if there is one."""
         self._optimizer.reset()
+        self._batches.finish()
         self._held_out = None
         if self._spec.keeps_reference:
             self._reference = self._optimizer.copy()
         if self._critic is not None:
             self._critic.begin(self._weights())
-        self._version, self._receipt, self._batch = 0, None, None
+        self._version, self._receipt = 0, None
 
     def _prepared(self, batch: ExperienceBatch, task: BatchTask) -> Preparation:
         if self._spec.objective is not None:
             return self._objective_work().prepare(batch, self._reference)
         critic = None if self._critic is None else self._critic.passes
         preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teachers, critic)
-        layout = self._layout
-        return preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
+        return preparer.prepare(batch, self._plans().shape, self._reference, task)
 
-    def _shape(self) -> PlanShape:
-        spec, layout = self._spec, self._layout
-        return PlanShape(layout.copies, layout.budget, spec.epochs, spec.mini_batches, layout.packed, layout.even)
+    def _plans(self) -> Plans:
+        return Plans(self._spec, self._layout.shape(self._spec))
 
     def _objective_work(self) -> ObjectiveWork:
-        return ObjectiveWork(self._spec, self._shape(), self._forward, self._optimizer, self._collective)
+        return ObjectiveWork(self._plans(), self._forward, self._optimizer, self._collective)
 
     def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
         if self._spec.objective is not None:
             done = self._objective_work().update(task.key, batch, columns, self._changed)
         else:
-            update = Update(self._spec, self._shape(), self._forward, self._optimizer, self._collective, self._critic)
+            update = Update(self._spec, self._plans(), self._forward, self._optimizer, self._collective, self._critic)
             done = update.take(task.key, batch, columns, task.coefficients, self._changed)
         self._follow(task.key.iteration)
         return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
@@ -374,12 +382,6 @@ class PolicyTrainEngine(ABC):
         if self._critic is not None and self._critic.optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
             found["critic_digest"] = self._digest_of(self._critic.tensors())
         return found
-
-    def _load(self, task: BatchTask) -> ExperienceBatch:
-        """Loads the task's batch. Sealed shards never change, so `learn` reuses the batch that `prepare` read."""
-        if self._batch is None or not same_batch(self._batch[0], task):
-            self._batch = (task, load_learned_batch(self._spec, self._context, task))
-        return self._batch[1]
 
     def _loaded(self) -> nn.Module:
         """Returns the model with everything back on its device; all computation goes through here."""

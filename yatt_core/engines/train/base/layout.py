@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yatt_core.engines.train.steps.plan import PlanShape
+from yatt_core.spec.run import RunSpec
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -20,3 +23,7 @@ class Layout:
     budget: int
     packed: bool = False
     even: bool = False
+
+    def shape(self, spec: RunSpec) -> PlanShape:
+        """Returns what shapes the plan of an iteration's steps."""
+        return PlanShape(self.copies, self.budget, spec.epochs, spec.mini_batches, self.packed, self.even)

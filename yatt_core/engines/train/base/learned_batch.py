@@ -1,6 +1,6 @@
 """The batch that an iteration learns from: sealed experience, or rows of the run's data.
 
-Consumes a task. Produces an `ExperienceBatch`, the same on every rank.
+Consumes a task. Produces an `ExperienceBatch` with all samples; `own_rows.py` makes it of the samples of a rank.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from yatt_core.engines.train.steps.batch_advantages import shaped_batch
 from yatt_core.errors import DataError
-from yatt_core.experience.admission import best_and_worst, load_admitted_batch
-from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.admission import admitted_batch, best_and_worst
+from yatt_core.experience.batch import ExperienceBatch, batch_of_table, load_learning_table
 from yatt_core.inputs.reader import Inputs
 from yatt_core.inputs.row_batch import held_out_batch, row_batch
 from yatt_core.prompts.codec import open_codec
@@ -22,16 +22,25 @@ from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
 
 
-def load_learned_batch(spec: RunSpec, context: RankContext, task: BatchTask) -> ExperienceBatch:
-    """Returns a task's batch. With an objective, a sampled group has its best and its worst sample only.
+def load_learned_batch(spec: RunSpec, context: RankContext, task: BatchTask) -> tuple[ExperienceBatch, int]:
+    """Returns a task's batch, and the bytes read of sealed shards; fetches those that the disk of this node lacks.
 
-    Raises `DataError` as `load_admitted_batch` and `row_batch` do, and for an experience without supports if the update
-    replays them.
+    Raises `DataError` as `load_batch`, `learned_batch` and `row_batch` do, and the errors of `RankContext.fetch`.
     """
     if not spec.samples_responses:
         codec = open_codec(spec, context.model_path)
-        return row_batch(spec, Inputs.open(context.inputs_folder, spec), codec, task.rows)
-    batch = _supported(spec, load_admitted_batch(context.run_folder, task))
+        return row_batch(spec, Inputs.open(context.inputs_folder, spec), codec, task.rows), 0
+    context.fetch(task.shards)
+    table, size = load_learning_table(context.run_folder, task.shards)
+    return learned_batch(spec, batch_of_table(table), task), size
+
+
+def learned_batch(spec: RunSpec, batch: ExperienceBatch, task: BatchTask) -> ExperienceBatch:
+    """Returns what a task learns of its sealed samples. With an objective, a group has its best and its worst sample only.
+
+    Raises `DataError` as `admitted_batch` does, and for an experience without supports if the update replays them.
+    """
+    batch = _supported(spec, admitted_batch(batch, task.admission))
     return shaped_batch(spec, batch) if spec.objective is None else _extremes(batch)
 
 

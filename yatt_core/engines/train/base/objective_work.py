@@ -21,17 +21,17 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.groups import groups_of
 from yatt_core.engines.train.steps.objective_learner import (
     ObjectiveLearner,
-    everywhere,
     objective_metrics,
     preference_metrics,
     scored_tokens,
 )
-from yatt_core.engines.train.steps.plan import PlanShape, StepPlan, plan_digest, plan_step, plan_steps
+from yatt_core.engines.train.steps.plan import StepPlan, plan_digest
+from yatt_core.engines.train.steps.plans import Plans
+from yatt_core.engines.train.steps.shared_columns import samples_of, shared
 from yatt_core.errors import ConfigurationError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
-from yatt_core.spec.run import RunSpec
 
 Float32 = npt.NDArray[np.float32]
 
@@ -45,35 +45,32 @@ class ScoredRows:
 
 
 class ObjectiveWork:
-    """The work of one rank; every rank must make the same calls.
-
-    shape: what shapes the plan of the steps.
-    """
+    """The work of one rank; every rank must make the same calls."""
 
     def __init__(
         self,
-        spec: RunSpec,
-        shape: PlanShape,
+        plans: Plans,
         forward: TokenPasses,
         optimizer: PolicyOptimizer,
         collective: Collective,
     ) -> None:
+        spec = plans.spec
         if spec.objective is None:
             raise ConfigurationError("objective: missing from the spec")
-        self._spec, self._shape = spec, shape
+        self._spec, self._plans = spec, plans
         self._forward, self._optimizer, self._collective = forward, optimizer, collective
         self._objective = objective_of(spec.objective)
-        self._learner = ObjectiveLearner(self._objective, forward, optimizer, collective, shape)
+        self._learner = ObjectiveLearner(self._objective, forward, optimizer, collective, plans.shape)
 
     def prepare(self, batch: ExperienceBatch, reference: Any | None) -> Preparation:
         """Computes this rank's columns.
 
         reference: the reference's weights, as copied by the optimizer; None for an objective without a reference.
         """
-        share, mine = self._share(batch), np.arange(len(batch))
+        share, mine = self._plans.whole(batch), np.arange(len(batch))
         tokens = None if reference is None else self._scored(batch, share, reference)
         if tokens is not None:
-            mine = np.sort(np.concatenate([mine[:0], *share.parts[self._collective.rank]]))
+            mine = samples_of(share, self._collective.rank)
         return Preparation(columns_of(batch, mine, np.zeros(len(batch)), {"log_probs_ref": tokens}), {})
 
     def update(
@@ -83,7 +80,7 @@ class ObjectiveWork:
 
         changed: called after each step.
         """
-        steps = plan_steps(batch.lengths, batch.group_offsets, self._shape, self._spec.seed, key.branch, key.iteration)
+        steps = self._plans.steps(batch, key)
         rate, sums, norms = learning_rate(self._spec, key.iteration), [], []
         for step in steps:
             sums.append(self._learner.gradients(batch, columns.log_probs_ref, step))
@@ -97,22 +94,19 @@ class ObjectiveWork:
         """Scores rows with the reference's weights, for `evaluate`. reference: as for `prepare`."""
         if reference is None:
             return ScoredRows(batch, None)
-        found = self._scored(batch, self._share(batch), reference)
-        return ScoredRows(batch, everywhere(self._collective, found.astype(np.float64)).astype(np.float32))
+        share = self._plans.whole(batch)
+        found = self._scored(batch, share, reference)
+        return ScoredRows(batch, shared(self._collective, share, batch.response_offsets, found))
 
     def evaluate(self, rows: ScoredRows) -> dict[str, float]:
         """Returns the loss on rows with the current weights and, for preferences and labels, accuracy and margin."""
         groups = groups_of(rows.batch, self._objective.labelled)
-        scored = self._learner.scores(rows.batch, self._share(rows.batch))
+        scored = self._learner.scores(rows.batch, self._plans.whole(rows.batch))
         sums = self._learner.sums(rows.batch, groups, scored, rows.reference)
         found = {"evaluation/loss": sums.loss}
         return found | {
             name.replace("preference/", "evaluation/"): value for name, value in preference_metrics([sums]).items()
         }
-
-    def _share(self, batch: ExperienceBatch) -> StepPlan:
-        shape, everything = self._shape, np.arange(len(batch))
-        return plan_step(batch.lengths, everything, shape.ranks, shape.budget, shape.packed, shape.even)
 
     def _scored(self, batch: ExperienceBatch, share: StepPlan, reference: Any) -> Float32:
         """Returns the reference's log-probabilities of this rank's tokens, [T]; 0 elsewhere."""

@@ -1,16 +1,15 @@
 """`prepare`: computes what learning needs in addition to the experience, with the weights before the first step.
 
-Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank
-computes for itself, and log-probabilities under the old, the reference and the teachers' weights, which each
-rank computes for its part of the samples.
+Consumes an iteration's batch, of which this rank holds the tokens of its part; produces `PreparedColumns`: advantages over
+the whole batch, which every rank computes for itself, and log-probabilities under the old, the reference and the teachers'
+weights, which each rank computes for its part of the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,23 @@ from yatt_core.engines.train.steps.batch_advantages import (
 )
 from yatt_core.engines.train.steps.coefficients import coefficient_metrics, kl_coefficient
 from yatt_core.engines.train.steps.objective_learner import scored_tokens
-from yatt_core.engines.train.steps.plan import StepPlan, plan_step
+from yatt_core.engines.train.steps.plan import PlanShape, StepPlan
+from yatt_core.engines.train.steps.plans import Plans
+from yatt_core.engines.train.steps.shared_columns import moved, samples_of, shared
 from yatt_core.errors import DataError, NumericError
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.experience.prepared import PreparedColumns, read_prepared
+from yatt_core.experience.prepared import PreparedColumns, columns_of_table, encode_rank, read_prepared_table
+from yatt_core.experience.table import sort_samples
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.ragged import offsets_of, ragged_positions
+from yatt_core.wire.ragged import Array, offsets_of, ragged_positions
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
+
+
+UNLIKE_SAMPLES = "its samples do not match the experience"
 
 
 def has_token_columns(spec: RunSpec) -> bool:
@@ -55,14 +60,20 @@ def has_token_columns(spec: RunSpec) -> bool:
     return spec.needs_old or spec.advantages_of_tokens or any(other is not None for other in others)
 
 
-def read_columns(spec: RunSpec, run_folder: Path, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:
-    """Reads the prepared columns; checks that they match the batch's samples and contain what the spec needs."""
-    columns = read_prepared(run_folder, prepared.folder, prepared.files)
+def read_columns(
+    spec: RunSpec, run_folder: Path, batch: ExperienceBatch, prepared: PrepareReceipt
+) -> tuple[PreparedColumns, int]:
+    """Reads all prepared columns; checks that they match the batch's samples and contain what the spec needs.
+
+    Returns the columns and the bytes read.
+    """
+    table, size = read_prepared_table(run_folder, prepared.folder, prepared.files)
+    columns = columns_of_table(sort_samples(table))
     same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
     if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
-        raise DataError(f"{prepared.folder}: its samples do not match the experience")
+        raise DataError(f"{prepared.folder}: {UNLIKE_SAMPLES}")
     require_columns(spec, columns, prepared.folder)
-    return columns
+    return columns, size
 
 
 def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
@@ -80,6 +91,15 @@ def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> Non
     for name, (is_needed, what_for) in needed.items():
         if is_needed and getattr(columns, name) is None:
             raise DataError(f"{folder}: has no {name}, which {what_for}")
+
+
+def collected_columns(spec: RunSpec, collective: Collective, columns: PreparedColumns) -> list[bytes]:
+    """Returns the contents of all files of prepared columns on rank 0; nothing elsewhere.
+
+    columns: of this rank's samples if there are token columns, otherwise of all.
+    """
+    files = collective.ranks if has_token_columns(spec) else 1
+    return collective.collected(encode_rank(columns) if collective.rank < files else b"")[:files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +135,21 @@ class Preparer:
     def prepare(
         self,
         batch: ExperienceBatch,
-        budget: int,
-        packed: bool,
+        shape: PlanShape,
         reference: Any | None,
         task: BatchTask,
-        even: bool = False,
     ) -> Preparation:
         """Computes this rank's columns.
 
+        shape: what shapes the plans of the passes.
         reference: weights of before an iteration, as copied by the optimizer, if there is a KL term, or if they teach.
-        even: as in `PlanShape`.
 
         Raises `NumericError` for values that are not finite.
         """
         kl, needs_old = self._spec.algorithm.kl, self._spec.needs_old
         in_reward = kl is not None and kl.where == "reward"
-        everything = np.arange(len(batch), dtype=np.int64)
-        plan = partial(
-            plan_step, samples=everything, ranks=self._collective.ranks, budget=budget, packed=packed, even=even
-        )
-        share = plan(batch.lengths)
+        plans = Plans(self._spec, shape)
+        share = plans.whole(batch)
         old = self._scored(self._forward, batch, share) if needs_old or in_reward else None
         ref = None
         if reference is not None and self._spec.scores_reference:
@@ -143,7 +158,7 @@ class Preparer:
         tokens: dict[str, Any] = {"log_probs_old": old if needs_old else None, "log_probs_ref": ref}
         if self._spec.algorithm.distillation is not None:
             with self._optimizer.exchanged(reference) if self._spec.algorithm.keeps_teacher else nullcontext():
-                tokens |= self._taught(batch, share, plan, task.key.iteration, self._spec.algorithm.distillation.top_k)
+                tokens |= self._taught(batch, plans, task.key.iteration, self._spec.algorithm.distillation.top_k)
         penalties = None
         if kl is not None and in_reward and old is not None and ref is not None:
             both = torch.from_numpy(old).double(), torch.from_numpy(ref).double()
@@ -157,64 +172,54 @@ class Preparer:
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
-        mine = everything
+        mine = np.arange(len(batch), dtype=np.int64)
         if has_token_columns(self._spec):
-            parts = share.parts[self._collective.rank]
-            mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+            mine = samples_of(share, self._collective.rank)
         return Preparation(columns_of(batch, mine, values, tokens), metrics)
 
-    def _taught(
-        self,
-        batch: ExperienceBatch,
-        share: StepPlan,
-        plan: Callable[[Int64], StepPlan],
-        iteration: int,
-        likely: int | None,
-    ) -> dict[str, Any]:
+    def _taught(self, batch: ExperienceBatch, plans: Plans, iteration: int, likely: int | None) -> dict[str, Any]:
         """Returns the columns of this rank's tokens that the teachers of an iteration make.
 
-        plan: makes the plan of samples with other lengths, as those that the policy sees as its own teacher.
         likely: number of likeliest tokens at each position; None for the log-probabilities of the sampled tokens.
         """
         if likely is None:
-            return {"log_probs_teacher": self._log_probs_taught(batch, share, plan, iteration)}
-        found = self._likely(batch, share, plan, iteration, likely)
+            return {"log_probs_teacher": self._log_probs_taught(batch, plans, iteration)}
+        found = self._likely(batch, plans, iteration, likely)
         return {"teacher_tokens": found.tokens, "teacher_log_probs": found.log_probs}
 
-    def _log_probs_taught(
-        self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int
-    ) -> Float32:
+    def _log_probs_taught(self, batch: ExperienceBatch, plans: Plans, iteration: int) -> Float32:
         """Returns the log-probabilities of this rank's tokens under the teachers of an iteration, [T]."""
+        share = plans.whole(batch)
         if self._teachers is None:
             shown = batch.shown_to_teacher()
-            own = self._scored(self._forward, shown, plan(shown.lengths)).astype(np.float64)
-            return self._everywhere(own).astype(np.float32)
+            by_teacher = plans.whole(shown)
+            own = self._scored(self._forward, shown, by_teacher)
+            return self._moved(batch, by_teacher, share, own)
         found, weights = [], []
+        highest = self._highest(batch)
         for teacher, weight in self._teachers.of(iteration):
-            teacher.require_known(batch)
+            teacher.require_known(highest)
             found.append(self._scored(teacher.passes, batch, share))
             weights.append(weight)
         return mixed_log_probs(found, weights)
 
-    def _likely(
-        self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int, count: int
-    ) -> LikelyTokens:
+    def _likely(self, batch: ExperienceBatch, plans: Plans, iteration: int, count: int) -> LikelyTokens:
         """Returns the likeliest tokens of an iteration's teachers at this rank's tokens. Arguments as for `_taught`.
 
         count: number of likeliest tokens at each position.
         """
         below = self._forward.vocabulary
+        share = plans.whole(batch)
         if self._teachers is None:
             shown = batch.shown_to_teacher()
-            reading = Reading(shown, plan(shown.lengths), self._collective, count, below)
-            own = likely_tokens([(self._forward, 1.0)], reading)
-            spread = [self._everywhere(column.astype(np.float64)) for column in (*own.tokens.T, *own.log_probs.T)]
-            return LikelyTokens(
-                np.stack(spread[:count], axis=1).astype(np.int32), np.stack(spread[count:], axis=1).astype(np.float32)
-            )
+            by_teacher = plans.whole(shown)
+            own = likely_tokens([(self._forward, 1.0)], Reading(shown, by_teacher, self._collective, count, below))
+            tokens = self._moved(batch, by_teacher, share, own.tokens)
+            return LikelyTokens(tokens, self._moved(batch, by_teacher, share, own.log_probs))
         teachers = self._teachers.of(iteration)
+        highest = self._highest(batch)
         for teacher, _ in teachers:
-            teacher.require_known(batch)
+            teacher.require_known(highest)
         reading = Reading(batch, share, self._collective, count, below)
         return likely_tokens([(teacher.passes, weight) for teacher, weight in teachers], reading)
 
@@ -233,7 +238,7 @@ class Preparer:
         penalties, values, coefficient = None, None, kl_coefficient(algorithm, task.coefficients)
         if algorithm.kl is not None and divergences is not None:
             if self._spec.advantages_of_tokens:
-                divergences = self._everywhere(divergences)
+                divergences = shared(self._collective, share, batch.response_offsets, divergences)
                 penalties = coefficient * divergences
             else:
                 divergences = self._of_samples(batch, share, divergences)
@@ -241,20 +246,22 @@ class Preparer:
             if tokens := np.count_nonzero(batch.loss_mask):
                 metrics["kl"] = float(divergences.sum() / tokens)
         if self._critic is not None:
-            values = self._everywhere(self._scored(self._critic, batch, share).astype(np.float64)).astype(np.float32)
+            own = self._scored(self._critic, batch, share)
+            values = shared(self._collective, share, batch.response_offsets, own)
         branch, iteration = task.key.branch, task.key.iteration
         found = batch_advantages(self._spec, batch, rewards, branch, iteration, TokenValues(penalties, values))
         if found.explained_variance is not None:
             metrics["explained_variance"] = found.explained_variance
         return found, values, metrics
 
-    def _everywhere(self, tokens: Float64) -> Float64:
-        """Returns the values of all ranks' tokens, [T], on every rank.
+    def _moved(self, batch: ExperienceBatch, plan: StepPlan, to: StepPlan, tokens: Array) -> Array:
+        """Returns a column of tokens that was computed on the parts of one plan for this rank's part of another."""
+        return moved(self._collective, plan=plan, to=to, offsets=batch.response_offsets, values=tokens)
 
-        Each entry is non-zero on one rank only, so that the sum is exact.
-        """
-        total: Float64 = self._collective.sum(torch.from_numpy(tokens)).numpy()
-        return total
+    def _highest(self, batch: ExperienceBatch) -> int:
+        """Returns the highest token of the batch, of which this rank may hold a part."""
+        own = max(int(tokens.max(initial=-1)) for tokens in (batch.prompt_tokens, batch.response_tokens))
+        return int(self._collective.world.maximum(torch.tensor(own)))
 
     def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
         return scored_tokens(passes, batch, share, self._collective)
@@ -266,7 +273,7 @@ class Preparer:
             for sample in indices.tolist():
                 start, stop = batch.response_offsets[sample : sample + 2]
                 sums[sample] = tokens[start:stop].sum()
-        return self._everywhere(sums)
+        return shared(self._collective, share, np.arange(len(batch) + 1), sums)
 
 
 def columns_of(batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Any]) -> PreparedColumns:

@@ -13,7 +13,8 @@ from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic, value_metrics
 from yatt_core.engines.train.steps.learner import PolicyLearner, update_metrics
-from yatt_core.engines.train.steps.plan import PlanShape, plan_digest, plan_steps
+from yatt_core.engines.train.steps.plan import plan_digest
+from yatt_core.engines.train.steps.plans import Plans
 from yatt_core.engines.train.steps.schedule import learning_rate_factor
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
@@ -39,12 +40,11 @@ class Updated:
 class Update:
     """The optimizer steps of an iteration, independent of how the models run.
 
-    shape: what shapes the plan of the steps.
     critic: None if the spec has none.
     """
 
     spec: RunSpec
-    shape: PlanShape
+    plans: Plans
     forward: TokenPasses
     optimizer: PolicyOptimizer
     collective: Collective
@@ -67,7 +67,7 @@ class Update:
         `NumericError` with the weights unchanged. The same holds for the policy's gradient norm; the critic's
         norm is only computed after the policy's step.
         """
-        steps = plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
+        steps = self.plans.steps(batch, key)
         rate = learning_rate(self.spec, key.iteration)
         learner = PolicyLearner(self.spec, self.forward, self.optimizer, self.collective, state)
         critic, alone = self.critic, self.critic is not None and self.critic.learns_alone(key.iteration)

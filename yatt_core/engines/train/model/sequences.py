@@ -39,6 +39,11 @@ class Sequences(Protocol):
         """The support of each response token; None for the whole vocabulary."""
         ...
 
+    @property
+    def held(self) -> npt.NDArray[np.bool_] | None:
+        """The rows whose tokens are here, N; None if all are."""
+        ...
+
 
 def counted_lengths(batch: Sequences) -> Int64:
     """Returns the number of response tokens that count in the loss, [N]."""

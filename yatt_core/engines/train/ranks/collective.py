@@ -1,4 +1,6 @@
-"""Sums and maxima over the ranks of a trainer, on groups of its own: gloo, and NCCL for tensors on GPUs.
+"""What the ranks of a trainer say to each other, on groups of its own: gloo, and NCCL for tensors on GPUs.
+
+Sums and maxima of tensors of equal shape, and bytes that go once, from the rank that has them to those that need them.
 
 The groups are objects, not the process-wide default, so that a trainer that lost a rank can join a new one. A
 group of one rank needs no network. Every rank must make the same calls in the same order.
@@ -7,9 +9,13 @@ group of one rank needs no network. Every rank must make the same calls in the s
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -21,6 +27,10 @@ from yatt_core.errors import InfrastructureError
 
 LONGEST_TEXT = 256
 HOST = torch.device("cpu")
+SEAT = struct.Struct("<q?")
+"""A `Seat` as bytes."""
+GATHERED_AT_ONCE = 2**24
+"""Bytes of all ranks together that `gathered` receives in one operation."""
 NO_GPU = "none"
 """What a rank tells the others if it has no GPU that NCCL could use."""
 
@@ -29,6 +39,20 @@ GLOO: Any = distributed.ProcessGroupGloo
 TCP_STORE: Any = vars(distributed)["TCPStore"]
 PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 REDUCE_OP: Any = distributed.ReduceOp
+ALL_TO_ALL: Any = vars(distributed)["AllToAllOptions"]
+ALL_GATHER: Any = vars(distributed.distributed_c10d)["AllgatherOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a rank does in the group.
+
+    part: the part of the samples on which it computes.
+    speaks: as in `Collective`.
+    """
+
+    part: int
+    speaks: bool
 
 
 class Collective:
@@ -97,17 +121,67 @@ class Collective:
             data[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
         return bytes(self.sum(data).tolist()).rstrip(b"\0").decode()
 
-    def gathered(self, data: bytes) -> list[bytes]:
-        """Returns the bytes of every rank, in the order of the ranks, on every rank."""
-        sizes = torch.zeros(self.ranks, dtype=torch.int64)
-        sizes[self.rank] = len(data)
-        found = []
-        for rank, size in enumerate(self.sum(sizes).tolist()):
-            block = torch.zeros(size, dtype=torch.uint8)
-            if rank == self.rank and data:
-                block.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            found.append(self.sum(block).numpy().tobytes() if size else b"")
+    @property
+    def world(self) -> Collective:
+        """All ranks, even if several of them have the same part of the samples."""
+        return self
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Returns the seats of all ranks of the world; every rank must ask."""
+        return tuple(Seat(rank, speaks=True) for rank in range(self.ranks))
+
+    def exchanged(self, outgoing: Sequence[bytes]) -> list[bytes]:
+        """Sends each rank its own bytes, once; returns the bytes that each rank has sent to this one.
+
+        outgoing: one entry for each rank of the world, in order, as in the result.
+        """
+        if not self._groups:
+            return list(outgoing)
+        sizes = [len(data) for data in outgoing]
+        expected = torch.zeros(self.ranks, dtype=torch.int64)
+        self._all_to_all(expected, torch.tensor(sizes), [1] * self.ranks, [1] * self.ranks)
+        lengths = expected.tolist()
+        received = torch.empty(sum(lengths), dtype=torch.uint8)
+        sent = torch.empty(sum(sizes), dtype=torch.uint8)
+        for data, size, end in zip(outgoing, sizes, accumulate(sizes), strict=True):
+            _write(sent[end - size : end], data)
+        self._all_to_all(received, sent, lengths, sizes)
+        pieces = zip(lengths, accumulate(lengths), strict=True)
+        return [received.numpy()[end - length : end].tobytes() for length, end in pieces]
+
+    def gathered(self, data: bytes) -> Sequence[bytes | bytearray]:
+        """Returns the bytes of every rank of the world, in the order of the ranks, on every rank.
+
+        What all ranks send must be of one length. It is padded piece by piece, so that little more memory is taken than
+        that of the result.
+        """
+        if not self._groups:
+            return [data]
+        sizes: list[int] = self._all_gathered(torch.tensor([len(data)])).flatten().tolist()
+        found = [bytearray(size) for size in sizes]
+        step = max(GATHERED_AT_ONCE // self.ranks, 1)
+        longest = max(sizes)
+        for start in range(0, longest, step):
+            piece = torch.zeros(min(step, longest - start), dtype=torch.uint8)
+            _write(piece, data[start : start + step])
+            for whole, received in zip(found, self._all_gathered(piece), strict=True):
+                part = memoryview(whole)[start : start + step]
+                part[:] = received.numpy()[: len(part)].data
         return found
+
+    def collected(self, data: bytes) -> list[bytes]:
+        """Returns the bytes of each part of the samples, in order, on rank 0 of the world; nothing elsewhere.
+
+        What ranks that do not speak have is ignored, and not sent.
+        """
+        seats = self.seats()
+        world = self.world
+        nothing = [b""] * (world.ranks - 1)
+        received = world.exchanged([data if self.speaks else b"", *nothing])
+        if world.rank:
+            return []
+        found = {seat.part: said for seat, said in zip(seats, received, strict=True) if seat.speaks}
+        return [found[part] for part in range(self.ranks)]
 
     def barrier(self) -> None:
         """Waits until every rank has called this method."""
@@ -127,6 +201,29 @@ class Collective:
         except RuntimeError as error:
             raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
         return tensor
+
+    def _all_to_all(
+        self, received: torch.Tensor, sent: torch.Tensor, expected: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        options = ALL_TO_ALL()
+        options.timeout = limit = time_limit(received.nbytes + sent.nbytes, self.held)
+        try:
+            with waiting_for("an exchange between all ranks", self.others):
+                self._groups[HOST.type].alltoall_base(received, sent, expected, sizes, options).wait(limit)
+        except RuntimeError as error:
+            raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
+
+    def _all_gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """Returns the tensors of all ranks, which are of equal length, [ranks, length]."""
+        received = own.new_empty((self.ranks, len(own)))
+        options = ALL_GATHER()
+        options.timeout = limit = time_limit(received.nbytes + own.nbytes, self.held)
+        try:
+            with waiting_for("the bytes of all ranks", self.others):
+                self._groups[HOST.type].allgather([list(received)], [own], options).wait(limit)
+        except RuntimeError as error:
+            raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
+        return received
 
     def _store(self, host: str, port: int) -> Any:
         """Opens the meeting's store; rank 0 serves it on the given address only, by default it would be on all."""
@@ -166,15 +263,37 @@ class ReplicaCollective(Collective):
         super().__init__()
         self.rank, self.ranks, self.speaks = replica, replicas, speaks
         self._world = world
+        self._seats: tuple[Seat, ...] = ()
 
-    def gathered(self, data: bytes) -> list[bytes]:
-        """Returns the bytes of every replica: those of its rank that speaks."""
-        return super().gathered(data if self.speaks else b"")
+    @property
+    def world(self) -> Collective:
+        """All ranks of all replicas."""
+        return self._world
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Returns the seats of all ranks of the world; every rank must ask."""
+        if not self._seats:
+            own = SEAT.pack(self.rank, self.speaks)
+            self._seats = tuple(Seat(*SEAT.unpack(said)) for said in self._world.gathered(own))
+        return self._seats
+
+    def exchanged(self, outgoing: Sequence[bytes]) -> list[bytes]:
+        """See `Collective`."""
+        return self._world.exchanged(outgoing)
+
+    def gathered(self, data: bytes) -> Sequence[bytes | bytearray]:
+        """See `Collective`."""
+        return self._world.gathered(data)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
         if not self.speaks:
             tensor.fill_(-torch.inf if operation == REDUCE_OP.MAX else 0)
         return self._world._reduce(tensor, operation)
+
+
+def _write(tensor: torch.Tensor, data: bytes) -> None:
+    """Writes bytes to the beginning of a tensor of bytes."""
+    tensor.numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
 
 
 def backend_of(gpus: Sequence[str]) -> str:

@@ -14,7 +14,6 @@ from torch import nn
 
 from yatt_core.engines.train.model.passes import TokenPasses
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.spec.sections.distillation import DistillationSpec
 
 
@@ -30,17 +29,18 @@ class Teacher:
     passes: TokenPasses
     rows: int
 
-    def require_known(self, batch: ExperienceBatch) -> None:
+    def require_known(self, highest: int) -> None:
         """Raises `DataError` for a token beyond the teacher's embedding.
 
         The embeddings of models with the same tokenizer may be padded differently.
+
+        highest: the highest token of the experience.
         """
-        for tokens in (batch.prompt_tokens, batch.response_tokens):
-            if len(tokens) and (highest := int(tokens.max())) >= self.rows:
-                raise DataError(
-                    f"algorithm.distillation.teachers: the experience has token {highest}, but a teacher has {self.rows}"
-                    " tokens; the policy sampled a token outside the tokenizer"
-                )
+        if highest >= self.rows:
+            raise DataError(
+                f"algorithm.distillation.teachers: the experience has token {highest}, but a teacher has {self.rows}"
+                " tokens; the policy sampled a token outside the tokenizer"
+            )
 
 
 class Teachers:

@@ -23,7 +23,8 @@ from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.objectives.scores import Objective, Scores
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.groups import Groups, groups_of
-from yatt_core.engines.train.steps.plan import PlanShape, StepPlan, plan_step
+from yatt_core.engines.train.steps.plan import PlanShape, StepPlan
+from yatt_core.engines.train.steps.plans import backward_plan
 from yatt_core.experience.batch import ExperienceBatch
 
 Float32 = npt.NDArray[np.float32]
@@ -83,8 +84,8 @@ class ObjectiveLearner:
             return (log_probs * torch.from_numpy(slopes[micro_batch.rows]).to(log_probs)).sum()
 
         self._optimizer.zero()
-        parts = self._learned(batch, groups, step).parts[self._collective.rank]
-        micro_batches = [assemble(batch, indices, step.packed) for indices in parts]
+        learned = backward_plan(self._shape, batch, step, self._objective.labelled)
+        micro_batches = [assemble(batch, indices, step.packed) for indices in learned.parts[self._collective.rank]]
         self._forward.backward(micro_batches, loss)
         self._optimizer.reduce(self._collective)
         if linear:
@@ -142,13 +143,6 @@ class ObjectiveLearner:
         (gradient,) = torch.autograd.grad(self._objective.loss(scores), policy)
         slopes: Float64 = gradient.numpy()
         return slopes
-
-    def _learned(self, batch: ExperienceBatch, groups: Groups, step: StepPlan) -> StepPlan:
-        """Returns the plan of the backward pass: without the samples that are only scored."""
-        if not self._objective.labelled:
-            return step
-        shape = self._shape
-        return plan_step(batch.lengths, groups.first, shape.ranks, shape.budget, shape.packed, shape.even)
 
 
 def scored_tokens(passes: TokenPasses, batch: ExperienceBatch, plan: StepPlan, collective: Collective) -> Float32:

@@ -50,6 +50,17 @@ class PlanShape:
     packed: bool = False
     even: bool = False
 
+    def step(self, lengths: Int64, samples: Int64) -> StepPlan:
+        """Plans one step, or one pass, over some samples. Raises as `plan_step` does."""
+        return plan_step(
+            lengths=lengths,
+            samples=samples,
+            ranks=self.ranks,
+            budget=self.budget,
+            packed=self.packed,
+            even=self.even,
+        )
+
 
 def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: int) -> tuple[StepPlan, ...]:
     """Plans epochs x mini-batches steps; a mini-batch is a part of the prompts with all their samples.
@@ -67,15 +78,17 @@ def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: i
             order = seeded_permutation(len(prompts), "mini_batches", *seeds, epoch)
         for members in np.array_split(order, shape.mini_batches):
             ranges = [np.arange(group_offsets[prompt], group_offsets[prompt + 1]) for prompt in np.sort(members)]
-            samples = np.concatenate(ranges)
-            steps.append(plan_step(lengths, samples, shape.ranks, shape.budget, shape.packed, shape.even))
+            steps.append(shape.step(lengths, np.concatenate(ranges)))
     return tuple(steps)
 
 
 def plan_step(
     lengths: Int64, samples: Int64, ranks: int, budget: int, packed: bool = False, even: bool = False
 ) -> StepPlan:
-    """Distributes samples over ranks, with equal counts and nearly equal tokens, and forms micro-batches."""
+    """Distributes samples over ranks, with equal counts and nearly equal tokens, and forms micro-batches.
+
+    Raises `ConfigurationError` for a sample that is longer than the budget.
+    """
     shares = balance_equal(lengths[samples], ranks)
     cut = packed_batches if packed else padded_batches
     parts = tuple(cut(lengths, samples[share], budget) for share in shares)

@@ -36,6 +36,7 @@ class Demonstrations:
     loss_mask: Mask
     media: tuple[tuple[str, ...], ...]
     support: None = None
+    held: None = None
 
 
 def demonstrations_of(
