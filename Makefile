@@ -1,7 +1,7 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (15 to 40 minutes)
 # make quick  only the tests without processes, servers, ledger, Ray or training (about a minute)
 # make proof  compare a run killed twice with an undisturbed one: equal digests (at most 5 minutes)
-# make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (3 hours)
+# make check  ruff, plain lines, codespell, mypy, imports  make verify  the full matrices (3 hours)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # make soak   5,000 iterations in 20 sessions: growth     make hosts   42 faults of hosts against one run (75 minutes)
 # make outside  what is outside of YATT is taken away from runs (75 minutes)
@@ -58,6 +58,7 @@ check: dev lint types imports
 lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m tests.plain_lines
 	.venv/bin/codespell
 
 types:

@@ -20,8 +20,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 
-ROWS, PROGRAMS, SEED = 100_000, 20_000, 0
-LEAST_CHARACTERS, MOST_CHARACTERS = 600, 950
+ROWS = 100_000
+PROGRAMS = 20_000
+SEED = 0
+LEAST_CHARACTERS = 600
+MOST_CHARACTERS = 950
 POSITIONS = 1024
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -23,7 +23,9 @@ from flows.run.protocols import IterationSummary, SilentObserver
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
-EVERY, ITERATIONS, UNCOUNTED = 5, 43, 2
+EVERY = 5
+ITERATIONS = 43
+UNCOUNTED = 2
 PARAMETERS = (
     "model.hidden_size=512",
     "model.layers=6",

@@ -154,11 +154,10 @@ def measure(iterations: int = ITERATIONS, dsn: str | None = None) -> dict[str, f
             if (iteration + 1) % 1000 == 0:
                 progress(f"{iteration + 1} iterations, commit {_median_ms(commits[-window:]):.3f} ms")
         size = _size_mb(address)
-    first, last = commits[:window], commits[-window:]
-    bare_first, bare_last = (
-        [value for at, value in bares.items() if at < window],
-        [value for at, value in bares.items() if at >= window],
-    )
+    first = commits[:window]
+    last = commits[-window:]
+    bare_first = [value for at, value in bares.items() if at < window]
+    bare_last = [value for at, value in bares.items() if at >= window]
     return {
         "commit_ratio": statistics.median(first) / statistics.median(bare_first),
         "commit_ratio_late": statistics.median(last) / statistics.median(bare_last),

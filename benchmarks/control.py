@@ -28,7 +28,9 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds to train with (default: 0)")
     arguments = parser.parse_args()
-    load, runs, controls = [load_average()], [], []
+    load = [load_average()]
+    runs = []
+    controls = []
     # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         for seed in arguments.seeds:

@@ -29,7 +29,8 @@ SIZES = (16, 64, 256, 1024, 2048)
 ROUNDS = 3
 SEED = 0
 START_SECONDS = 120.0
-STORE_SHARE, STORE_SPARE = 2.2, 512 << 20
+STORE_SHARE = 2.2
+STORE_SPARE = 512 << 20
 """Object store bytes per payload byte, and in addition: enough to hold the engines' inputs and outputs, which the central
 controllers keep, without spilling.
 """
@@ -73,7 +74,8 @@ def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str
         result.bytes_through_driver / addresses[size] for size, results in sharded.items() for result in results
     ]
     growth = max(result.growth.total for results in sharded.values() for result in results)
-    ours, theirs = found[largest][SHARDED], found[largest][CENTRAL]
+    ours = found[largest][SHARDED]
+    theirs = found[largest][CENTRAL]
     return {
         "flow_bytes_per_sample_max": max(per_sample),
         "flow_bytes_per_sample_min": min(per_sample),
@@ -87,7 +89,8 @@ def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str
 def baselines_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
     """Returns the figures of the central controllers, at the largest payload."""
     largest = max(found)
-    central, pipelined = found[largest][CENTRAL], found[largest][PIPELINED]
+    central = found[largest][CENTRAL]
+    pipelined = found[largest][PIPELINED]
     return {
         "throughput_ratio_vs_pipelined": _seconds(pipelined) / _seconds(found[largest][SHARDED]),
         "pipelined_peak_growth_mb": max(result.growth.total for result in pipelined),

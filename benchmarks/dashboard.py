@@ -59,7 +59,8 @@ PAGES: Mapping[str, str] = {
     "page: lineage": "/runs/{run}/lineage",
     "page: compare": "/compare?run={run}&run=short-7",
 }
-CONCURRENCY, REQUESTS = 4, 40
+CONCURRENCY = 4
+REQUESTS = 40
 START_SECONDS = 120.0
 
 
@@ -95,7 +96,8 @@ def _page(client: httpx.Client, name: str, path: str, run: str, iteration: int) 
     first = ask(0)
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         took = list(pool.map(ask, range(REQUESTS)))
-    median, late = statistics.median(took), statistics.quantiles(took, n=20)[-1]
+    median = statistics.median(took)
+    late = statistics.quantiles(took, n=20)[-1]
     progress(f"  {name:<20} first {first:7.1f} ms, median {median:7.1f}, p95 {late:7.1f}")
     return [median, late, first]
 

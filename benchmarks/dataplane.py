@@ -30,7 +30,8 @@ from yatt_core.supervisor.client import ensure_supervisor, stop_supervisor, wait
 from yatt_core.wire.packed import PackedArrays, pack_arrays
 
 BATCH_BYTES = 10_500_000
-SAMPLES, PROMPT = 512, 64
+SAMPLES = 512
+PROMPT = 64
 WORKERS = 2
 ROUNDS = 60
 WARM_UP = 15
@@ -59,7 +60,8 @@ def halves() -> list[Arrays]:
 
 def columns(rng: np.random.Generator, responses: Int64) -> Arrays:
     """Builds the columns of samples with these response lengths."""
-    samples, tokens = len(responses), int(responses.sum())
+    samples = len(responses)
+    tokens = int(responses.sum())
     return {
         "ordinals": np.arange(samples) // 8,
         "samples": np.arange(samples, dtype=np.int32) % 8,
@@ -89,7 +91,8 @@ def echo(calls: Iterable[Any], read: Callable[[Any], Arrays]) -> tuple[float, li
 
 def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
     """Measures YATT and its baselines in milliseconds, on a Ray head that is started as for a run."""
-    parts, workers = halves(), [Worker.remote() for _ in range(WORKERS)]  # type: ignore[attr-defined]
+    parts = halves()
+    workers = [Worker.remote() for _ in range(WORKERS)]  # type: ignore[attr-defined]
     packed = in_one(parts)
     expected = [{name: array.view(np.uint8) + np.uint8(1) for name, array in part.items()} for part in parts]
     ways: dict[str, Callable[[], tuple[float, list[Arrays]]]] = {
@@ -142,7 +145,8 @@ def lengths_of(seed: int, count: int) -> Int64:
 
 def measure_balance(count: int, ranks: int) -> dict[str, float]:
     """Returns the fullest rank divided by the mean, for the worst seed, and the milliseconds of the slowest seed."""
-    evenness, times = [], []
+    evenness = []
+    times = []
     for seed in SEEDS:
         lengths = lengths_of(seed, count)
         loads = [int(lengths[share].sum()) for share in balance_equal(lengths, ranks)]
@@ -154,7 +158,8 @@ def measure_balance(count: int, ranks: int) -> dict[str, float]:
 
 def measure_packing(count: int) -> dict[str, float]:
     """Returns the bins above the lower bound, for the worst seed and in total, and the milliseconds of the slowest seed."""
-    extra, times = [], []
+    extra = []
+    times = []
     for seed in SEEDS:
         lengths = lengths_of(seed, count)
         extra.append(len(pack(lengths, CAPACITY)) - int(-(-lengths.sum() // CAPACITY)))

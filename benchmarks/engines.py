@@ -20,7 +20,9 @@ PARTS = (measure_torch, measure_torch_sync, measure_vllm, measure_training)
 
 def measure() -> Report:
     """Measures all parts, one after the other."""
-    load, figures, baselines = [load_average()], dict[str, float | None](), dict[str, Any]()
+    load = [load_average()]
+    figures = dict[str, float | None]()
+    baselines = dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
         folder = Path(name)
         write_model(folder)

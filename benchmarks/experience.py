@@ -16,7 +16,8 @@ from yatt_core.protocols.receipts import BatchTask, ShardRef
 
 def seal_responses(folder: Path, iteration: int, request: GenerateRequest, result: GenerateResult) -> BatchTask:
     """Seals the responses as an iteration's only shard; half of each group is correct."""
-    samples, rows = request.seeds.shape[1], []
+    samples = request.seeds.shape[1]
+    rows = []
     bounds = np.concatenate([[0], np.cumsum(result.lengths)])
     for row in range(len(result.lengths)):
         prompt, sample = divmod(row, samples)

@@ -25,7 +25,8 @@ from benchmarks.check import write_model
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from db.ledger import Ledger
 
-ROWS, TEST_ROWS = 64, 16
+ROWS = 64
+TEST_ROWS = 16
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 LONGEST = 1.2
 """Time to the first commit over the quickstart's."""

@@ -27,10 +27,17 @@ from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0
-VOCABULARY, PROMPT = 4096, 32
-REQUESTS, SHORTEST, LONGEST, MEDIAN, SIGMA = 128, 8, 256, 48, 0.8
+VOCABULARY = 4096
+PROMPT = 32
+REQUESTS = 128
+SHORTEST = 8
+LONGEST = 256
+MEDIAN = 48
+SIGMA = 0.8
 STATIC_BATCHES = (8, 16, 32, 64, 128)
-EQUAL_PROMPTS, EQUAL_SAMPLES, EQUAL_TOKENS = 8, 8, 64
+EQUAL_PROMPTS = 8
+EQUAL_SAMPLES = 8
+EQUAL_TOKENS = 64
 ROUNDS = 3
 
 
@@ -81,7 +88,8 @@ def write_model(folder: Path) -> None:
 def measure_torch(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Returns the figures and their baselines. folder: a folder written by `write_model`."""
     torch.set_num_threads(1)
-    mixed, equal = mixed_work(), equal_work()
+    mixed = mixed_work()
+    equal = equal_work()
     exact, narrow = (_engine(folder, dtype) for dtype in ("float32", "bfloat16"))
     modules: Any = {dtype: load_causal_lm(str(folder), dtype) for dtype in ("float32", "bfloat16")}
     runs: dict[str, Callable[[], Any]] = {"torch_mixed": lambda: exact.generate(mixed.request)}

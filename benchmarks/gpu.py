@@ -48,7 +48,8 @@ from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0
-ROUNDS, GEMM_ROUNDS = 3, 10
+ROUNDS = 3
+GEMM_ROUNDS = 10
 GIB = 1 << 30
 NO_GPU = (
     "benchmarks.gpu: torch sees no GPU here (torch.cuda.is_available() is false), so there is nothing to measure; `yatt doctor` "
@@ -149,7 +150,8 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 def measure_rollout(engine: TorchRolloutEngine, work: Work) -> tuple[Figures, GenerateResult]:
     """Answers the decode batch round by round; returns the figures and the last answers."""
-    results, seconds = [engine.generate(request_of(work, 1))], list[float]()
+    results = [engine.generate(request_of(work, 1))]
+    seconds = list[float]()
     _forget_peak()
     for _ in range(ROUNDS):
         seconds.append(seconds_of(lambda: results.append(engine.generate(request_of(work, 1)))))
@@ -190,7 +192,8 @@ def measure_moves(trainer: TorchTrainEngine, engine: TorchRolloutEngine) -> Figu
 
 def measure_transfers(work: Work, ways: Mapping[str, Sequence[str]]) -> Figures:
     """Measures direct transfers between processes. ways: devices of trainer and engine by figure; None if not there."""
-    figures, spec = Figures(), spec_of(work)
+    figures = Figures()
+    spec = spec_of(work)
     assert isinstance(spec.model, ModelFromConfig)
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
         model = Path(name) / "model"
@@ -212,7 +215,8 @@ def matrix_rate(work: Work) -> float:
 
 def measure(work: Work, card_flops: float | None) -> Report:
     """Runs the engines. card_flops: the GPU's data sheet rate in bfloat16; None if `yatt plan` has no card for it."""
-    load, spec = [load_average()], spec_of(work)
+    load = [load_average()]
+    spec = spec_of(work)
     shape = shape_of(spec, work.vocabulary)
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
         folder = Path(name)
@@ -261,7 +265,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         progress(NO_GPU)
         sys.exit(ExitCode.CONFIGURATION)
-    cards, device = read_cards(), torch.cuda.get_device_properties(0)
+    cards = read_cards()
+    device = torch.cuda.get_device_properties(0)
     card = card_of(device.name, device.total_memory, cards)
     report = measure(Work(), None if card is None else cards[card].flops)
     second = ("0", "1") if torch.cuda.device_count() > 1 else ()

@@ -63,7 +63,8 @@ def _take_part(rank: Rank, devices: Sequence[str], folder: Path, model: Path, sp
     address, store = serve_meeting(LOOPBACK) if rank.rank == 0 else ("", None)
     address = rank.shared(address)
     group: SyncGroup | None = None
-    seconds, nbytes = list[float](), 0
+    seconds = list[float]()
+    nbytes = 0
     for version in range(1, rounds + 2):
         task = TransferTask(1, version, f"{version}", address, members[:1], members[1:])
         group = group or SyncGroup(task, names[rank.rank], store, own_device())

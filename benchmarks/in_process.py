@@ -85,7 +85,8 @@ class LocalStream:
             yield from self._verdicts()
 
     def _verdicts(self) -> Iterator[Judged[Any]]:
-        questions, self._questions = self._questions, []
+        questions = self._questions
+        self._questions = []
         together: dict[tuple[int, str], tuple[Any, list[JudgeItem]]] = {}
         for tag, part, request in questions:
             together.setdefault((id(tag), part), (tag, []))[1].extend(request.items)
@@ -103,16 +104,21 @@ class InProcessRun:
     """
 
     def __init__(self, spec: RunSpec, folder: Path, lag: int = 0) -> None:
-        self._spec, self._folder = spec, folder
+        self._spec = spec
+        self._folder = folder
         self._model = materialise(spec, folder).model_path
-        self._inputs, self._codec = Inputs.open(folder / INPUTS, spec), open_codec(spec, self._model)
+        self._inputs = Inputs.open(folder / INPUTS, spec)
+        self._codec = open_codec(spec, self._model)
         self._trainer = started_trainer(spec, folder, self._model)
-        self._scorer, self._toolbox = RewardScorer(spec.rewards, folder), Toolbox(None)
+        self._scorer = RewardScorer(spec.rewards, folder)
+        self._toolbox = Toolbox(None)
         self._stream = LocalStream(
             build_rollout_engine(spec, self._model, folder / INPUTS),
             load_judges(spec, folder / INPUTS, spec.rewards.judges),
         )
-        self._cursor, self._moments, self._coefficients = Cursor.start(spec.data), RewardMoments(), dict[str, float]()
+        self._cursor = Cursor.start(spec.data)
+        self._moments = RewardMoments()
+        self._coefficients = dict[str, float]()
         self._recent: deque[Weights] = deque([weights_of(self._trainer)], maxlen=lag + 1)
         self.iteration = 0
         self._sync(self._recent[0])
@@ -128,7 +134,9 @@ class InProcessRun:
 
     def iterate(self) -> float:
         """Collects and learns one iteration; returns the fraction of its samples that are right."""
-        spec, version, self.iteration = self._spec, self.iteration, self.iteration + 1
+        spec = self._spec
+        version = self.iteration
+        self.iteration = self.iteration + 1
         references, self._cursor = draw(spec.data, spec.seed, self._cursor, spec.data.prompts_per_iteration)
         tasks = [
             ShardTask(WorkKey("run", 0, self.iteration, "collect", 0, shard), 1, prompts, version)
@@ -144,7 +152,8 @@ class InProcessRun:
     def accuracy(self) -> float:
         """Returns the greedy accuracy of the trainer's weights on the held-out tasks."""
         self._sync(self._recent[-1])
-        engine, answers = self._stream.engine, TaskAnswers(self._spec, self._codec, self._scorer, self._toolbox)
+        engine = self._stream.engine
+        answers = TaskAnswers(self._spec, self._codec, self._scorer, self._toolbox)
         right = 0
         for batch in answers.batches(0, self._inputs.held_out):
             answers.hear(batch, engine.generate(answers.request(batch, self.iteration)))

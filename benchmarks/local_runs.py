@@ -57,7 +57,8 @@ class LocalStream:
     peak_bytes = 0
 
     def __init__(self, engine: RolloutEngine) -> None:
-        self._engine, self._waiting = engine, list[tuple[OpenBatch, GenerateRequest]]()
+        self._engine = engine
+        self._waiting = list[tuple[OpenBatch, GenerateRequest]]()
 
     def submit(self, tag: OpenBatch, request: GenerateRequest) -> None:
         """Requests a decode batch."""
@@ -91,7 +92,10 @@ class LocalRuns:
     """
 
     def __init__(self, home: Home, ledger: Ledger, measure: Measure | None = None) -> None:
-        self._home, self._ledger, self._measure, self.iterations = home, ledger, measure, 0
+        self._home = home
+        self._ledger = ledger
+        self._measure = measure
+        self.iterations = 0
 
     def __call__(self, goals: Goals) -> None:
         """Trains runs until no goals are left."""
@@ -102,7 +106,9 @@ class LocalRuns:
                 self._ledger.runs.set_state(fence, "stopped")
 
     def _train(self, fence: Fence, until: int) -> None:
-        ledger, run, folder = self._ledger, fence.run, self._home.run_folder(fence.run)
+        ledger = self._ledger
+        run = fence.run
+        folder = self._home.run_folder(fence.run)
         spec = current_spec(ledger, run)
         materialise(spec, folder)
         model = initial_model(spec, folder)
@@ -111,7 +117,8 @@ class LocalRuns:
         trainer.initialise()
         state = self._begin(fence, spec, trainer)
         if state.iteration < until:
-            engine, inputs = build_rollout_engine(spec, model, folder / INPUTS), Inputs.open(folder / INPUTS, spec)
+            engine = build_rollout_engine(spec, model, folder / INPUTS)
+            inputs = Inputs.open(folder / INPUTS, spec)
             with closing(Toolbox(spec.rollout.tools)) as toolbox:
                 scorer = RewardScorer(spec.rewards, folder)
                 collector = Collector(spec, folder, inputs, open_codec(spec, model), scorer, toolbox)
@@ -126,7 +133,8 @@ class LocalRuns:
 
     def _begin(self, fence: Fence, spec: RunSpec, trainer: TrainEngine) -> ControlState:
         """Returns the state of the last commit with its weights loaded; first makes iteration 0 if there is none."""
-        commit, folder = self._ledger.commits.latest(fence.run), self._home.run_folder(fence.run)
+        commit = self._ledger.commits.latest(fence.run)
+        folder = self._home.run_folder(fence.run)
         if commit is None:
             if spec.sft is not None:
                 trainer.sft()
@@ -147,7 +155,8 @@ class LocalRuns:
         trainer: TrainEngine,
         state: ControlState,
     ) -> ControlState:
-        iteration, shards = state.iteration + 1, spec.shards
+        iteration = state.iteration + 1
+        shards = spec.shards
         engine.update_weights(dict(trainer.stream_weights()), state.iteration)
         references, cursor = draw(spec.data, spec.seed, state.cursor, spec.data.prompts_per_iteration)
         size = -(-len(references) // shards)
@@ -172,13 +181,15 @@ class LocalRuns:
         return after
 
     def _done(self, spec: RunSpec, state: ControlState, trainer: TrainEngine) -> Done:
-        every, at = spec.evaluation.every, state.iteration
+        every = spec.evaluation.every
+        at = state.iteration
         due = at == spec.iterations or (every > 0 and at % every == 0)
         metrics = self._measure(dict(trainer.stream_weights())) if due and self._measure is not None else ()
         return Done(state, trainer.weights_digest(), metrics)
 
     def _commit(self, fence: Fence, done: Done) -> None:
-        iteration, state = done.state.iteration, done.state.to_json()
+        iteration = done.state.iteration
+        state = done.state.to_json()
         commit = IterationCommit(0, iteration, state, 0, weights_digest=done.weights_digest, metrics=done.metrics)
         self._ledger.commits.commit(fence, commit)
 

@@ -37,7 +37,9 @@ from yatt_core.spec.sections.model import ModelFromConfig
 from yatt_core.wire.buckets import buckets_of
 
 VOCABULARY = 16_384
-PROMPT, RESPONSE, SAMPLES = 48, 16, 8
+PROMPT = 48
+RESPONSE = 16
+SAMPLES = 8
 SPEC: dict[str, Any] = {
     "name": "memory",
     "iterations": 4,
@@ -93,7 +95,8 @@ def memory_roles(spec: RunSpec) -> Roles:
 
 def measure() -> Report:
     """Measures both engines and compares them with the plan."""
-    load, process = [load_average()], psutil.Process()
+    load = [load_average()]
+    process = psutil.Process()
     runtime = process.memory_info().rss
     spec = memory_spec()
     roles = memory_roles(spec)
@@ -131,7 +134,8 @@ def _compared(plan: dict[str, RoleMemory], measured: dict[str, Bytes]) -> Iterab
 
 def decode_batch(spec: RunSpec) -> GenerateRequest:
     """Returns random prompts of the maximum length."""
-    noise, prompts = np.random.default_rng(spec.seed), spec.data.prompts_per_iteration
+    noise = np.random.default_rng(spec.seed)
+    prompts = spec.data.prompts_per_iteration
     return GenerateRequest(
         prompts=[noise.integers(0, VOCABULARY, PROMPT).astype(np.int32) for _ in range(prompts)],
         seeds=noise.integers(0, 2**63, (prompts, SAMPLES)).astype(np.uint64),
@@ -167,7 +171,8 @@ def _training(
     activations = peak_of(lambda: engine.learn(second, kept[0]))
     engine.freeze_state()
     copies = engine._buffers.nbytes
-    optimizer, reference = engine._optimizer, engine._reference
+    optimizer = engine._optimizer
+    reference = engine._reference
     assert reference is not None
     state = optimizer._adamw.state[optimizer.values]
     flat = storages([optimizer.values])

@@ -33,7 +33,8 @@ from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 
 CONFIG = Path(__file__).parents[1] / "configs" / "multimodal.yaml"
-TRAIN_ROWS, HELD_OUT_ROWS = 3000, 300
+TRAIN_ROWS = 3000
+HELD_OUT_ROWS = 300
 SHUFFLES = 5
 """Orders of the held-out pictures over which the accuracy with shuffled images is averaged."""
 

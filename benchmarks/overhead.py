@@ -23,7 +23,8 @@ from flows.run.home import Home
 from yatt_core.experience.telemetry import read_telemetry
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-QUICKSTART, VIRTUAL = CONFIGS / "quickstart.yaml", CONFIGS / "virtual.yaml"
+QUICKSTART = CONFIGS / "quickstart.yaml"
+VIRTUAL = CONFIGS / "virtual.yaml"
 RANKS = 4
 CLOCK = 10.0
 """Virtual seconds per real second, as in configs/virtual.yaml."""
@@ -34,7 +35,8 @@ LONG = (
     "evaluation.every=1000",
 )
 """Makes an iteration of configs/virtual.yaml about 60 virtual seconds long."""
-LEARN, PREPARE = "learn.", "prepare"
+LEARN = "learn."
+PREPARE = "prepare"
 SKIPPED = 2
 """The first iterations, in which processes still load what they need."""
 

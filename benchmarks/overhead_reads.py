@@ -32,8 +32,12 @@ from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0
 VOCABULARY = 512
-PROMPTS, SAMPLES, SHARDS = 32, 8, 16
-PROMPT, LEAST, RESPONSE = 32, 64, 192
+PROMPTS = 32
+SAMPLES = 8
+SHARDS = 16
+PROMPT = 32
+LEAST = 64
+RESPONSE = 192
 """Tokens of a prompt, and the least and the largest number of tokens of a response."""
 MICRO_BATCH = 4 * (PROMPT + RESPONSE)
 DEADLINE = 600.0
@@ -79,7 +83,8 @@ def spec_of(ranks: int) -> RunSpec:
 
 def seal(folder: Path) -> BatchTask:
     """Seals an iteration's random responses; every second one is correct."""
-    noise, references = np.random.default_rng(SEED), []
+    noise = np.random.default_rng(SEED)
+    references = []
     for shard in range(SHARDS):
         rows: list[dict[str, Any]] = []
         for ordinal in range(shard, PROMPTS, SHARDS):
@@ -93,7 +98,9 @@ def seal(folder: Path) -> BatchTask:
 
 def measure_reads(folder: Path, ranks: int) -> Reads:
     """Has all ranks prepare and learn from one iteration; returns what they read."""
-    spec, task, model = spec_of(ranks), seal(folder), folder / "model"
+    spec = spec_of(ranks)
+    task = seal(folder)
+    model = folder / "model"
     model.mkdir()
     assert isinstance(spec.model, ModelFromConfig)
     make_model(spec.model, VOCABULARY, SEED, model)
@@ -159,7 +166,8 @@ def _run(
 
 
 def _row(noise: np.random.Generator, ordinal: int, sample: int, prompt: list[int]) -> dict[str, Any]:
-    length, right = int(noise.integers(LEAST, RESPONSE + 1)), sample % 2 == 1
+    length = int(noise.integers(LEAST, RESPONSE + 1))
+    right = sample % 2 == 1
     return {
         "prompt_ordinal": ordinal, "sample": sample, "prompt_id": f"p{ordinal}", "source": 0, "prompt": "",
         "prompt_tokens": prompt, "response": "", "response_tokens": noise.integers(0, VOCABULARY, length).tolist(),

@@ -29,7 +29,8 @@ GOLDEN = FOLDER / "golden.json"
 EXHAUSTIVE = 16
 GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.33, 0.5, 0.67)
 PARTS = ("policies", "live")
-JUDGE_SHARE, SIGMA = 0.25, 0.4
+JUDGE_SHARE = 0.25
+SIGMA = 0.4
 """The reduction against colocate counts for workloads with at least this judge share and this spread."""
 
 
@@ -91,7 +92,8 @@ def best_split(totals: Callable[[int], float], instances: int) -> int:
 def run_workload(path: Path) -> Outcome:
     """Runs one workload under all placements."""
     workload = read_workload(path)
-    setting, iterations = setting_of(workload), draw_iterations(workload)
+    setting = setting_of(workload)
+    iterations = draw_iterations(workload)
     splits: dict[int, list[float]] = {}
 
     def total(judges: int) -> float:

@@ -92,7 +92,8 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
     training = workload.switch.train_s + workload.training.fixed_s
     for path in sorted((run / "placement").rglob("i*.json")):
         record = json.loads(path.read_text())
-        telemetry, setting = telemetry_from_json(record["telemetry"]), setting_from_json(record["setting"])
+        telemetry = telemetry_from_json(record["telemetry"])
+        setting = setting_from_json(record["setting"])
         plan = policy.plan(setting, past[-REMEMBERED:], state)
         if plan.roles != telemetry.roles:
             raise ValueError(f"{path}: the plan says {plan.roles}, the run began with {telemetry.roles}")
@@ -101,7 +102,9 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
         tokens = sum(sample.prompt + sample.response for wave in telemetry.waves for sample in wave.samples)
         share = workload.training.device_seconds_per_token * tokens / workload.cluster.devices
         yield LiveIteration(telemetry.collect_s, simulated.collect_s, foreseen.collect_s, training + share)
-        past, state, before = [*past, telemetry], plan.state, plan.roles
+        past = [*past, telemetry]
+        state = plan.state
+        before = plan.roles
 
 
 def recorded_runtime_policy(record: Mapping[str, Any], setting: Setting) -> LoggedRuntimePolicy:
@@ -135,7 +138,8 @@ def spec_of(workload: Workload, prompts: Path) -> dict[str, Any]:
 
     prompts: the file to which the prompts are written.
     """
-    samples, switch = workload.samples, workload.switch
+    samples = workload.samples
+    switch = workload.switch
     _write_prompts(workload, prompts)
     clock = {"clock_factor": CLOCK_FACTOR}
     judge = {
@@ -188,7 +192,8 @@ def _constants(engine: EngineConstants) -> dict[str, Any]:
 
 def _write_prompts(workload: Workload, path: Path) -> None:
     """Writes texts of the workload's prompt lengths: a virtual run counts a byte as a token."""
-    spec, rng = workload.samples.prompt, np.random.default_rng(workload.seed)
+    spec = workload.samples.prompt
+    rng = np.random.default_rng(workload.seed)
     count = workload.samples.prompts * ITERATIONS + 8
     drawn = value_at(spec.median, 0) * np.exp(value_at(spec.sigma, 0) * rng.standard_normal(count))
     lengths = np.clip(np.rint(drawn), max(spec.min, 8), spec.max).astype(int)

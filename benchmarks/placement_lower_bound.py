@@ -47,7 +47,8 @@ class _Decoding:
 def wave_lower_bound(setting: Setting, wave: WaveWork) -> float:
     """Returns the minimum seconds of a wave."""
     speeds = np.sort(np.array(setting.speeds))
-    fastest, total = float(speeds[-1]), float(speeds.sum())
+    fastest = float(speeds[-1])
+    total = float(speeds.sum())
     parts = [_chain(setting, sample) for sample in wave.samples]
     rollout_chain, judge_chain, waits = (
         np.array([part[key] for part in parts]) for key in ("rollout", "judge", "waits")
@@ -75,7 +76,8 @@ def wave_lower_bound(setting: Setting, wave: WaveWork) -> float:
             and judging <= total * (seconds - first)
         )
 
-    low, high = float((chain / fastest + waits).max()), 1.0
+    low = float((chain / fastest + waits).max())
+    high = 1.0
     while not feasible(high):
         high *= 2.0
     for _ in range(BISECTIONS):
@@ -91,7 +93,8 @@ def _rollout_decode(setting: Setting, sample: SampleWork) -> tuple[float, int]:
 
     The judge reads the prompt, the turns and the tools' outputs.
     """
-    seconds, context = 0.0, sample.prompt
+    seconds = 0.0
+    context = sample.prompt
     for number, tokens in enumerate(sample.turns):
         context += setting.tool_tokens if number else 0
         seconds += alone(setting.rollout, tokens, context)
@@ -105,7 +108,8 @@ def _chain(setting: Setting, sample: SampleWork) -> dict[str, float]:
     They are those of rollout with its prefills, of the judge with its longest judgement, of the waits, and of the two
     prefills alone.
     """
-    rollout, judge = setting.rollout, setting.judge
+    rollout = setting.rollout
+    judge = setting.judge
     decode, read = _rollout_decode(setting, sample)
     first = 0 if rollout.prefix_cache and not sample.first else sample.prompt
     rollout_prefill = (first + (len(sample.turns) - 1) * setting.tool_tokens) * rollout.per_prompt_token_s

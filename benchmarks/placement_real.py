@@ -40,7 +40,8 @@ def main() -> None:
         "--iterations", type=int, default=ITERATIONS, help=f"iterations of each run (default {ITERATIONS})"
     )
     arguments = parser.parse_args()
-    seconds, figures = dict[str, list[float]](), dict[str, dict[str, Any]]()
+    seconds = dict[str, list[float]]()
+    figures = dict[str, dict[str, Any]]()
     # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         progress("training the judge")

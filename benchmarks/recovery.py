@@ -24,8 +24,11 @@ from benchmarks.simulation import checkpoint_only
 from benchmarks.simulation.drive import DEVICES, ENGINES, RANKS, SHARDS, Driven, drive
 from benchmarks.simulation.trace import Durations, Trace, draw_trace
 
-RUNS, FAULTS_A_RUN, ITERATIONS_A_FAULT = 4, 125, 10
-INTERVALS, INTERVALS_CHECKPOINT_ONLY = (2, 3, 4, 5), tuple(range(1, 11))
+RUNS = 4
+FAULTS_A_RUN = 125
+ITERATIONS_A_FAULT = 10
+INTERVALS = (2, 3, 4, 5)
+INTERVALS_CHECKPOINT_ONLY = tuple(range(1, 11))
 PARTS = ("simulation", "commit", "stall")
 CHAOS_FIGURES = ("recover_warm_p50_s", "recover_warm_p95_s", "recover_cold_max_s")
 
@@ -83,7 +86,8 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
     progress(f"{runs} simulated runs of {traces[0].iterations} iterations, {faults} faults each")
     simulated = simulate(traces, workers)
     best_alone, tried_alone = best_checkpoint_only(traces)
-    own, alone = ettr(traces, [run.wall_seconds for run in simulated.runs]), tried_alone[best_alone]
+    own = ettr(traces, [run.wall_seconds for run in simulated.runs])
+    alone = tried_alone[best_alone]
     figures = {
         "ettr": own,
         "ettr_checkpoint_only": alone,
@@ -136,7 +140,8 @@ def main() -> None:
     if "simulation" in arguments.parts:
         workers = len(os.sched_getaffinity(0))
         found = figures_of_simulation(arguments.seed, arguments.runs, arguments.faults, workers)
-        figures, details = {**figures, **found[0]}, {**details, **found[1]}
+        figures = {**figures, **found[0]}
+        details = {**details, **found[1]}
     if "commit" in arguments.parts:
         progress("commits of the ledger")
         measured = commit.measure()

@@ -18,7 +18,9 @@ from yatt_core.rewards.registry import FunctionName
 
 NAME = "benchmarks.rewards:characters"
 LIMITS = Limits(seconds=10.0, weight=1.0)
-BATCH, CHARACTERS, ROUNDS = 256, 2_000, 5
+BATCH = 256
+CHARACTERS = 2_000
+ROUNDS = 5
 
 
 def characters(prompt: Prompt, response: str) -> float:
@@ -47,7 +49,8 @@ def microseconds(work: Callable[[], object]) -> float:
 def main() -> None:
     """Measures all ways to call the function."""
     arguments = argument_parser(__doc__).parse_args()
-    load, batch = load_average(), candidates()
+    load = load_average()
+    batch = candidates()
     function: RewardFunction = reward_function(characters, {}, NAME)
     started = time.perf_counter()
     loaded = reward_process().load(FunctionName(NAME, NAME, {}))

@@ -54,12 +54,17 @@ from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
 from yatt_core.spec import RunSpec
 
-RUNS, ITERATIONS, SHORT = 1_000, 100_000, 50
+RUNS = 1_000
+ITERATIONS = 100_000
+SHORT = 50
 """Number of runs, and iterations of the long run and of each other run."""
 START = 1_700_000_000_000
 PHASES = ("place", "collect", "prepare", "learn", "sync", "commit")
-PHASE_MS, ITERATION_MS = 9_000, 60_000
-FAILING, SESSION, CHECKPOINT = 400, 1_000, 200
+PHASE_MS = 9_000
+ITERATION_MS = 60_000
+FAILING = 400
+SESSION = 1_000
+CHECKPOINT = 200
 """Intervals in iterations: a failed attempt, the start of a session, a checkpoint."""
 METRICS = (
     "reward/mean", "reward/std", "accuracy", "evaluation/accuracy", "kl", "entropy", "length/response_mean",
@@ -73,7 +78,9 @@ TIMINGS = (
     "tokens_per_second",
     "driver_bytes_per_sample",
 )
-SHARDS, PROMPTS, SAMPLES = 4, 16, 8
+SHARDS = 4
+PROMPTS = 16
+SAMPLES = 8
 Number = ColumnElement[int]
 
 

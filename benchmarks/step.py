@@ -35,13 +35,18 @@ from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0
 VOCABULARY = 8192
-PROMPTS, SAMPLES, PROMPT, RESPONSE = 8, 8, 32, 64
+PROMPTS = 8
+SAMPLES = 8
+PROMPT = 32
+RESPONSE = 64
 FLOOR_GFLOP = 154.0
 """The step's matrix products: a forward pass to decode, a forward and a backward pass to learn, prompts once per
 group.
 """
 GEMM_SIZE = 2048
-ROUNDS, GENERAL_ROUNDS, TRL_ROUNDS = 10, 3, 3
+ROUNDS = 10
+GENERAL_ROUNDS = 3
+TRL_ROUNDS = 3
 GROUPS_OF_MICRO_BATCH = 2
 PARTS = ("generate", "learn", "sync")
 
@@ -99,7 +104,8 @@ class Stepper:
     def take(self) -> None:
         """Takes one step on new prompts and seeds."""
         iteration = self.trainer.version + 1
-        request, parts = request_of(iteration), dict[str, float]()
+        request = request_of(iteration)
+        parts = dict[str, float]()
         result = _timed(parts, "generate", lambda: self.rollout.generate(request))
         task = seal_responses(self.folder, iteration, request, result)
 
@@ -207,7 +213,8 @@ def gradient_gap(fast: Stepper, general: Stepper) -> float:
         prepared = stepper.trainer.prepare(task)
         assert prepared is not None
         stepper.trainer.learn(task, prepared)
-    ours, theirs = fast.gradients().double(), general.gradients().double()
+    ours = fast.gradients().double()
+    theirs = general.gradients().double()
     return float((ours - theirs).norm() / theirs.norm())
 
 

@@ -45,7 +45,8 @@ SMALLER = (
     "rollout.engine.instances=1", "trainer.schedule.lr_warmup_iterations=2", "sft.stop_accuracy=0.2",
     "tracking.enabled=false",
 )  # fmt: skip
-RATE, TEMPERATURE = "trainer.optimizer.learning_rate", "rollout.temperature"
+RATE = "trainer.optimizer.learning_rate"
+TEMPERATURE = "rollout.temperature"
 RANGES = {
     RATE: {"low": 1e-4, "high": 1e-2, "log": True, "points": 4},
     TEMPERATURE: {"low": 0.4, "high": 1.3, "points": 4},
@@ -72,7 +73,8 @@ def main() -> None:
         _carry(Home(arguments.home.resolve()), arguments.carry)
         return
     with tempfile.TemporaryDirectory() as folder:
-        home, before = Home((arguments.home or Path(folder)).resolve()), load_average()
+        home = Home((arguments.home or Path(folder)).resolve())
+        before = load_average()
         figures, details = _measured(home, [*SMALLER, f"seed={arguments.seed}", *arguments.changes])
     print_report(
         Report("sweep", figures, [arguments.seed], [before, load_average()], {"iterations_fraction": 1.0}, details),
@@ -92,7 +94,8 @@ def _measured(home: Home, changes: Sequence[str]) -> tuple[dict[str, float | Non
     with Ledger.open(home.ledger) as ledger:
         views = {name: sweep_view(ledger, name) for name in (grid, asha, killed)}
         equal = _decisions(ledger, asha) == _decisions(ledger, killed)
-    best, of_grid = views[asha].winner_value, views[grid].winner_value
+    best = views[asha].winner_value
+    of_grid = views[grid].winner_value
     return {
         "iterations_fraction": views[asha].iterations / views[grid].iterations,
         "best_over_grid_best": best / of_grid if best is not None and of_grid else None,

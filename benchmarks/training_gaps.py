@@ -50,7 +50,8 @@ def _gaps(folder: Path, expected: Expected, ranks: int, engine: dict[str, Any]) 
     clips = (UNCLIPPED, CLIP)
     folder.mkdir()
     jobs = [Job(spec_of(engine, clip), expected.model, range(1, 6)) for clip in clips]
-    weights, norms = [], []
+    weights = []
+    norms = []
     for clip, found in zip(clips, run_ranks(ranks, jobs, folder)[0], strict=True):
         wanted = expected.weights[clip]
         assert sorted(found.weights) == sorted(wanted)

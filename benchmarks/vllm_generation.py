@@ -60,7 +60,8 @@ def measure_torch_sync(folder: Path) -> tuple[dict[str, float | None], dict[str,
 
 
 def _measured(folder: Path) -> dict[str, float]:
-    mixed, equal = mixed_work(), equal_work()
+    mixed = mixed_work()
+    equal = equal_work()
     figures = dict[str, float]()
     for dtype, work, key in (("float32", mixed, "mixed"), ("bfloat16", equal, "bf16")):
         spec = VllmRollout(instances=1, dtype=dtype, max_num_seqs=128)
@@ -87,7 +88,9 @@ def _exchange(folder: Path, work: Work) -> dict[str, float]:
     found = find_environment(VLLM, None)
     variables = process_variables(found, VLLM_LAUNCH.variables(found.processors, "")) | {"PYTHONPATH": str(ROOT)}
     command = [str(found.python), "-m", "benchmarks.vllm_direct"]
-    direct, served, outside = float("inf"), float("inf"), 1.0
+    direct = float("inf")
+    served = float("inf")
+    outside = 1.0
     with tempfile.NamedTemporaryFile(suffix=".frame") as file:
         file.write(frame_of([opening, work.request, ROUNDS]))
         file.flush()
@@ -123,9 +126,11 @@ def _least_seconds(run: Any) -> float:
 def _gap(folder: Path, work: Work, result: GenerateResult) -> float:
     """Returns the largest difference from transformers' log-probabilities of the same tokens."""
     model: Any = load_causal_lm(str(folder), "float32")
-    largest, end = 0.0, 0
+    largest = 0.0
+    end = 0
     for prompt, length in zip(work.prompts, result.lengths.tolist(), strict=True):
-        tokens, log_probs = result.tokens[end : end + length], result.log_probs[end : end + length]
+        tokens = result.tokens[end : end + length]
+        log_probs = result.log_probs[end : end + length]
         end += length
         with torch.no_grad():
             ids = torch.from_numpy(np.concatenate([prompt, tokens]).astype(np.int64))[None]

@@ -57,7 +57,8 @@ class Ledger:
     """
 
     def __init__(self, database: Database, migration: Migration) -> None:
-        self._database, self.migration = database, migration
+        self._database = database
+        self.migration = migration
         self.runs = Runs(database)
         self.leases = Leases(database)
         self.phases = Phases(database)

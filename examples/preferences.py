@@ -14,7 +14,8 @@ import json
 import random
 from pathlib import Path
 
-LETTERS, LENGTH = "abcdefgh", 4
+LETTERS = "abcdefgh"
+LENGTH = 4
 
 
 def preference_rows(count: int, seed: int = 0) -> list[dict[str, object]]:

@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw
 
 from yatt_core.keys import stable_seed
 
-SIZE, CELLS = 32, 4
+SIZE = 32
+CELLS = 4
 """Pixels of a picture's side, and cells along it."""
 COLOURS = ((220, 40, 40), (40, 180, 60), (50, 80, 220), (230, 210, 40))
 GROUND = (128, 128, 128)
@@ -67,7 +68,8 @@ def _draw_shape(canvas: ImageDraw.ImageDraw, noise: random.Random, cell: int) ->
     row, column = divmod(cell, CELLS)
     x, y = ((place + 0.5) * side + noise.uniform(-1.0, 1.0) * (0.48 * side - radius) for place in (column, row))
     box = (x - radius, y - radius, x + radius, y + radius)
-    kind, colour = noise.choice(KINDS), noise.choice(COLOURS)
+    kind = noise.choice(KINDS)
+    colour = noise.choice(COLOURS)
     if kind == "circle":
         canvas.ellipse(box, fill=colour)
     elif kind == "square":

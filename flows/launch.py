@@ -83,8 +83,22 @@ def run_session(
     tracing_settings(os.environ)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
     folder = _with_callbacks_files(home, run, spec)
-    with with_callbacks(observer, run, spec.callbacks, home.ledger, folder) as (observer, tell_end):
-        session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
+    with with_callbacks(observer=observer, run=run, specs=spec.callbacks, ledger=home.ledger, run_folder=folder) as (
+        observer,
+        tell_end,
+    ):
+        session = open_session(
+            home=home,
+            run=run,
+            spec=spec,
+            observer=observer,
+            trackers=trackers,
+            accept_drift=accept_drift,
+            notifier=notifier,
+            window=window,
+            pages=pages,
+            until=until,
+        )
         services = SessionServices(session.context, find_server, in_flow_run=window is not None)
         try:
             with ended_in_order():
@@ -199,7 +213,9 @@ def open_session(
         raise
     actor_logs(home.run_folder(run), "driver", fence.term)
     ledger.outbox.enqueue(fence, first_entries(run, spec))
-    context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift, pages=pages)
+    context = RunContext.of(
+        home=home, spec=spec, ledger=ledger, fence=fence, observer=observer, accept_drift=accept_drift, pages=pages
+    )
     session = DriverSession(context, trackers, notifier, window, until=until)
     session.store_is_ready = store_is_ready
     session.threads.start()

@@ -139,7 +139,7 @@ def begin(session: DriverSession, state: ControlState, meter: IterationMeter) ->
     fine_tuned = sft(session, 0)
     sync(session, 0)
     evaluation = evaluate(session, 0)
-    return commit_start(session, 0, state, fine_tuned, evaluation, meter)
+    return commit_start(session, 0, state=state, fine_tuned=fine_tuned, evaluation=evaluation, meter=meter)
 
 
 def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
@@ -158,15 +158,17 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
     evaluation = evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
-    results = IterationResults(placement, collected, prepared, update, synced, evaluation)
-    return commit(session, iteration, state, results, meter)
+    results = IterationResults(
+        placement=placement, collected=collected, prepared=prepared, update=update, synced=synced, evaluation=evaluation
+    )
+    return commit(session, iteration, state=state, results=results, meter=meter)
 
 
 def begin_with_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """Runs iteration 0 without sampling: publishes the initial model as checkpoint 0, evaluates and commits it."""
     initial = sft(session, 0)
     evaluation = rows.evaluate(session, 0)
-    return rows.commit_start(session, 0, state, initial, evaluation, meter)
+    return rows.commit_start(session, 0, state=state, initial=initial, evaluation=evaluation, meter=meter)
 
 
 def iterate_over_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
@@ -178,4 +180,6 @@ def iterate_over_rows(session: DriverSession, state: ControlState, meter: Iterat
     evaluation = rows.evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
-    return rows.commit(session, iteration, state, rows.RowsResults(drawn, prepared, update, evaluation), meter)
+    return rows.commit(
+        session, iteration, state=state, results=rows.RowsResults(drawn, prepared, update, evaluation), meter=meter
+    )

@@ -18,4 +18,10 @@ def steps(home: Home, settings: MaintenanceSettings) -> Mapping[str, Step]:
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     tokens = TOKEN_FILES if settings.backup is not None and settings.backup.tokens else ()
     files = (*SETTINGS_FILES, *tokens, NAME)
-    return steps_of(home, settings, tracker, lambda ledger, run: reader_of(home, ledger, run), files)
+    return steps_of(
+        home=home,
+        settings=settings,
+        tracker=tracker,
+        reader_of=lambda ledger, run: reader_of(home, ledger, run),
+        files=files,
+    )

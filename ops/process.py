@@ -28,7 +28,8 @@ def outlive_readers(log: Path) -> None:
 
 
 def _watch(log: Path) -> None:
-    poll, open_ones = select.poll(), set(STANDARD)
+    poll = select.poll()
+    open_ones = set(STANDARD)
     for descriptor in STANDARD:
         poll.register(descriptor, 0)  # errors, such as a pipe without a reader, are always reported
     while open_ones:

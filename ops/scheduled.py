@@ -64,7 +64,7 @@ def window(
         return check_before_start(place.folder, spec, copies=copies, accepted=accepted).warnings
 
     def body() -> Ending:
-        begun = begin_window(place, deployed_run, owner, parameters, check)
+        begun = begin_window(home=place, run=deployed_run, owner=owner, parameters=parameters, check=check)
         return _driven(place, begun) if isinstance(begun, BegunWindow) else begun
 
     return stopped_in_order(place, deployed_run, body)
@@ -75,7 +75,14 @@ def _driven(home: Home, begun: BegunWindow) -> Ending:
     start_evaluators(home, run, load_run(home, run)[1])
     with watching(run, lambda: load_run(home, run)[1].sft is not None) as observer:
         trackers = trackers_of(home, load_run(home, run)[1])
-        return drive_window(home, begun, observer, trackers, lambda: _notifier(home, run), pages=live_pages(home))
+        return drive_window(
+            home=home,
+            begun=begun,
+            observer=observer,
+            trackers=trackers,
+            notifier=lambda: _notifier(home, run),
+            pages=live_pages(home),
+        )
 
 
 def _notifier(home: Home, run: str) -> AppriseNotifier | None:

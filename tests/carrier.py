@@ -25,7 +25,9 @@ class Carrier:
     """Runs one command of the program in a home of its own."""
 
     def __init__(self, command: str, folder: Path, environment: Mapping[str, str]) -> None:
-        self._command, self.home, self._environment = command, Home(folder), {**os.environ, **environment}
+        self._command = command
+        self.home = Home(folder)
+        self._environment = {**os.environ, **environment}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         program = [sys.executable, "-m", "ops.cli.main", "--home", str(self.home.folder), self._command]

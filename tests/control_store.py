@@ -12,7 +12,8 @@ class FolderStore:
     """Keeps each value in a file; does not answer while `away` exists."""
 
     def __init__(self, folder: Path) -> None:
-        self._values, self.away = folder / "control-store", folder / "control-store-is-away"
+        self._values = folder / "control-store"
+        self.away = folder / "control-store-is-away"
         self._values.mkdir(exist_ok=True)
 
     def put(self, key: str, value: str) -> None:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from aiobotocore.client import AioBaseClient
 from sqlalchemy.engine.default import DefaultDialect
 
-KILLED, DONE = 9, 0
+KILLED = 9
+DONE = 0
 Scenario = Callable[[Path, Callable[[str], None]], None]
 
 _context = multiprocessing.get_context("forkserver")

@@ -19,7 +19,9 @@ LEAVE_KILOBYTES = (0, 4, 8, 12, 16, 24, 32)
 
 def attempt(disk: Path, scenario: Scenario, kilobytes: int) -> bool:
     """Runs a scenario with `kilobytes` of free space; returns whether the disk refused."""
-    folder, ballast, told = disk / "run", disk / "ballast", []
+    folder = disk / "run"
+    ballast = disk / "ballast"
+    told = []
     folder.mkdir()
     room = shutil.disk_usage(disk).free - 1024 * kilobytes
     ballast.write_bytes(bytes(max(0, room)))

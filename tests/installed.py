@@ -18,7 +18,8 @@ PROGRAMS = {"ray": ("ray.scripts.scripts", "main"), "prefect": ("prefect.cli", "
 
 def installed_wheel(folder: Path) -> Path:
     """Returns the folder of an environment's programs. YATT is there from its wheel, not from the checkout."""
-    source, environment = folder / "source", folder / "environment"
+    source = folder / "source"
+    environment = folder / "environment"
     _run("git", "clone", "-q", ROOT, source, cwd=folder)
     _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source, cwd=folder)
     (wheel,) = folder.glob("yatt-*.whl")

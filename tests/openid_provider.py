@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc.jwk import RSAKey
 from werkzeug.serving import make_server
 
-CLIENT_ID, CLIENT_SECRET = "yatt", "s3cret-of-the-client"
+CLIENT_ID = "yatt"
+CLIENT_SECRET = "s3cret-of-the-client"
 FORM = "<form method=post><input name=who aria-label=Name><button>Allow</button></form>"
 
 

@@ -37,7 +37,8 @@ class Server:
     """
 
     def __init__(self, folder: Path, address: str = "") -> None:
-        self._folder, self._address = folder, address
+        self._folder = folder
+        self._address = address
         self._sockets = Path(tempfile.mkdtemp(prefix="pg-"))
         if len(str(self.socket)) > SOCKET_PATH_LIMIT:
             raise RuntimeError(f"{self.socket} is too long for a socket: set TMPDIR to a shorter folder")

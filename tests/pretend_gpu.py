@@ -89,7 +89,8 @@ class _Operations(TorchDispatchMode):
         self._pretence = pretence
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        pretence, given = self._pretence, list(_tensors((args, kwargs)))
+        pretence = self._pretence
+        given = list(_tensors((args, kwargs)))
         there = [each for each in given if pretence.holds(each)]
         # Scalars may be on the host, except for the optimizer's kernel.
         strict = func is ATEN._fused_adamw_.default
@@ -111,7 +112,8 @@ class _Calls(TorchFunctionMode):
         self._pretence = pretence
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        pretence, kwargs = self._pretence, dict(kwargs or {})
+        pretence = self._pretence
+        kwargs = dict(kwargs or {})
         held = any(pretence.holds(each) for each in _tensors((args, kwargs)))
         if func == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
             return GPU if held else func(*args)
@@ -124,7 +126,8 @@ class _Calls(TorchFunctionMode):
                 args = (self._moved(args[0], target), *args[1:])
             return args[0].to(*args[1:], **kwargs)
         there = kwargs.get("device") is not None and torch.device(kwargs["device"]).type == GPU.type
-        before, pretence.made_there = pretence.made_there, held or there
+        before = pretence.made_there
+        pretence.made_there = held or there
         try:
             found = func(*args, **(kwargs | {"device": HOST} if there else kwargs))
         finally:

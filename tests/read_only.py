@@ -23,7 +23,8 @@ def read_only(*paths: Path) -> Iterator[None]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     # Effective, permitted, inheritable: of the first 32 capabilities, then of the others.
-    held, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
+    held = (ctypes.c_uint32 * 6)()
+    fewer = (ctypes.c_uint32 * 6)()
     _checked(_libc.capget(header, held))
     fewer[:] = held[:]
     fewer[0] &= ~PASSES_OVER_PERMISSIONS

@@ -128,7 +128,8 @@ class LyingDisk:
     """Watches a folder and keeps a `Crash` after each durable step. Only one may be in use at a time, in one thread."""
 
     def __init__(self, folder: Path, before: Crash | None = None, ignored: Callable[[], bool] = lambda: False) -> None:
-        self._folder, self._ignored = folder, ignored
+        self._folder = folder
+        self._ignored = ignored
         self._numbers: dict[tuple[int, int], int] = {}
         self._open: list[int] = []
         self._inodes: dict[int, Inode] = {}

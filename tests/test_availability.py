@@ -15,12 +15,16 @@ def test_it_is_away_if_enough_has_failed_and_nothing_was_answered_for_long(
     events: list[tuple[float, bool]], later: float
 ) -> None:
     known = Availability()
-    now, last, failures, newest = 0.0, None, 0, -1.0
+    now = 0.0
+    last = None
+    failures = 0
+    newest = -1.0
     for pause, is_answered in events:
         now += pause
         if is_answered:
             known.answered(now, now - pause / 2)
-            last, failures = now, 0
+            last = now
+            failures = 0
             newest = max(newest, now - pause / 2)
         else:
             known.failed()
@@ -58,7 +62,10 @@ def test_a_request_is_given_up_only_beside_others_that_are_answered(
     retries: int, answered: list[bool], pause: float
 ) -> None:
     """answered: whether another request is sent and answered in each pause."""
-    known, attempts, now, evidence = Availability(), Attempts(retries, since=0.0), 0.0, -1.0
+    known = Availability()
+    attempts = Attempts(retries, since=0.0)
+    now = 0.0
+    evidence = -1.0
     for other in answered:
         known.failed()
         before = attempts.since
@@ -79,7 +86,8 @@ def test_a_request_is_given_up_only_beside_others_that_are_answered(
 
 
 def test_something_else_is_asked_once_the_retries_are_used_up_and_not_before() -> None:
-    known, attempts = Availability(), Attempts(retries=1, since=0.0)
+    known = Availability()
+    attempts = Attempts(retries=1, since=0.0)
     known.failed()
     assert attempts.after_failure(known, 1.0, can_see=True) == "wait"
     known.failed()

@@ -23,7 +23,8 @@ def test_a_replaced_driver_is_refused_forever():
 
 @given(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=20))
 def test_which_terms_are_admitted(start, terms):
-    fence, highest = TermFence(start), start
+    fence = TermFence(start)
+    highest = start
     for term in terms:
         if term < highest:
             with pytest.raises(FencedError):

@@ -54,7 +54,8 @@ def refusing(step: int, error: int) -> Iterator[list[int]]:
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_disk_that_is_full_from_any_step_on(tmp_path: Path, scenario: Scenario, error: int) -> None:
-    step, refused = 0, True
+    step = 0
+    refused = True
     while refused:
         step += 1
         folder = tmp_path / str(step)

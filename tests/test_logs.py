@@ -121,8 +121,10 @@ def test_the_log_context_ends_with_an_error_and_does_not_reach_other_threads():
 @pytest.fixture
 def root_logger():
     """Yields the root logger and restores it afterwards."""
-    root, ours = logging.getLogger(), logging.getLogger("yatt_core")
-    handlers, level = list(root.handlers), ours.level
+    root = logging.getLogger()
+    ours = logging.getLogger("yatt_core")
+    handlers = list(root.handlers)
+    level = ours.level
     yield root
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
@@ -196,7 +198,8 @@ def test_a_full_disk_neither_raises_nor_covers_the_terminal(tmp_path, root_logge
 
 
 def test_a_process_that_drives_a_second_run_logs_only_there(tmp_path):
-    root, before = logging.getLogger(), list(logging.getLogger().handlers)
+    root = logging.getLogger()
+    before = list(logging.getLogger().handlers)
     try:
         actor_logs(tmp_path / "one", "driver", 1)
         actor_logs(tmp_path / "two", "driver", 1)

@@ -121,7 +121,8 @@ def write(folder: Path, kind: str, value: float, mark: str) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_executes_its_copy_after_the_file_is_gone(tmp_path: Path, kind: str) -> None:
     use = KINDS[kind][1]
-    spec, run = load_spec(write(tmp_path, kind, 3.0, "kept")), tmp_path / "run"
+    spec = load_spec(write(tmp_path, kind, 3.0, "kept"))
+    run = tmp_path / "run"
     (code,) = (each for each in code_files(spec) if "own.py" in str(each.path))
     assert code.sha256 is not None and code.path == tmp_path / "own.py"
     settle_code(spec, run, NoStore())
@@ -147,7 +148,8 @@ def test_a_changed_file_is_refused_and_named_again_it_is_taken(tmp_path: Path, k
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_copy_is_never_executed(tmp_path: Path, kind: str) -> None:
-    spec, run = load_spec(write(tmp_path, kind, 6.0, "copied")), tmp_path / "run"
+    spec = load_spec(write(tmp_path, kind, 6.0, "copied"))
+    run = tmp_path / "run"
     settle_code(spec, run, NoStore())
     (copy,) = (run / CODE).glob(f"*/{COPY}")
     copy.write_text("raise SystemExit('executed')\n")

@@ -18,7 +18,9 @@ class Asked:
     """A service in simulated time: a question takes 10 ms, and is answered if `answers(number, attempt, now)`."""
 
     def __init__(self, answers: Callable[[int, int, float], bool]) -> None:
-        self.answers, self.time, self.times = answers, 0.0, Counter[int]()
+        self.answers = answers
+        self.time = 0.0
+        self.times = Counter[int]()
 
     def service(self) -> Service[str]:
         return Service("it", sleep=self.sleep, now=lambda: self.time)
@@ -86,7 +88,8 @@ def test_a_service_that_is_away_is_asked_again_for_what_it_did_not_answer() -> N
 @given(st.floats(0.0, 3.0), st.floats(0.0, 60.0), st.integers(1, 12), st.booleans())
 def test_an_outage_of_everything_fails_no_question(begin: float, length: float, count: int, repeatable: bool) -> None:
     asked = Asked(lambda number, attempt, now: not begin <= now < begin + length)
-    service, found = asked.service(), dict[int, str | Unanswered]()
+    service = asked.service()
+    found = dict[int, str | Unanswered]()
     while len(found) < count:
         try:
             for number, answer in service.ask([n for n in range(count) if n not in found], asked, repeatable):

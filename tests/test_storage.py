@@ -25,7 +25,9 @@ class Bench:
     """Runs scenarios and crashes them, each in a temporary folder of its own."""
 
     def __init__(self, folder: Path, ignored: Ignored = lambda: False) -> None:
-        self._folder, self._ignored, self._count = folder, ignored, 0
+        self._folder = folder
+        self._ignored = ignored
+        self._count = 0
 
     def first(self, scenario: Scenario) -> list[Crash]:
         """Returns the crashes of the scenario on a fresh disk."""

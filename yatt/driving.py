@@ -99,7 +99,7 @@ def resume(
         finish_fork(place, ledger, name)
     if overrides or new_code:
         revise(place, name, override_texts(overrides), by, asked=Asked(new_code, discard))
-    return _driven(Run(name, place), until, detach, callbacks, accept_drift)
+    return _driven(run=Run(name, place), until=until, detach=detach, callbacks=callbacks, accept_drift=accept_drift)
 
 
 def fork(
@@ -139,7 +139,7 @@ def _started(home: Home, run: str, until: int | None, accept_drift: bool) -> sub
         line = find_line(ledger, run)
         if line.driver == DRIVEN:
             raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
-        started = start_detached(home, ledger, run, accept_drift, until)
+        started = start_detached(home=home, ledger=ledger, run=run, accept_drift=accept_drift, until=until)
     if started.exit_code not in (None, *HANDLED):
         raise error_of(started.said.rpartition("error: ")[2], started.exit_code)
     return started.process

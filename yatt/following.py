@@ -19,15 +19,19 @@ class Follower:
     """Tells callbacks of the commits from its creation on; after a rollback, of those of the new branch."""
 
     def __init__(self, ledger: Ledger, run: str, callbacks: Sequence[object]) -> None:
-        self._ledger, self._run, self._callbacks = ledger, run, callbacks
+        self._ledger = ledger
+        self._run = run
+        self._callbacks = callbacks
         row = ledger.runs.find(run)
-        self._branch, self._last = row.current_branch, row.iteration
+        self._branch = row.current_branch
+        self._last = row.iteration
 
     def look(self, state: ListedRun) -> None:
         """Tells of the commits since the last look."""
         if state.branch != self._branch:
             branches = {branch.number: branch for branch in self._ledger.overview.branches(self._run)}
-            self._branch, self._last = state.branch, branches[state.branch].parent_iteration or 0
+            self._branch = state.branch
+            self._last = branches[state.branch].parent_iteration or 0
         if not self._callbacks:
             return
         for iteration in range(self._last + 1, state.iteration + 1):
@@ -36,7 +40,12 @@ class Follower:
                 return
             metrics = self._ledger.metrics.at(found.run, found.branch, iteration)
             seconds = sum(value for key, value in metrics.items() if key.startswith(SECONDS))
-            self._tell("on_commit", Commit(self._run, iteration, state.target_iterations, metrics, seconds))
+            self._tell(
+                "on_commit",
+                Commit(
+                    run=self._run, iteration=iteration, target=state.target_iterations, metrics=metrics, seconds=seconds
+                ),
+            )
             self._last = iteration
 
     def end(self, end: End) -> None:

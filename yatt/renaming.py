@@ -35,6 +35,7 @@ def renamed(source: str) -> str:
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module and is_part(node.module):
             # An import may follow a semicolon or a colon; what precedes it is counted in bytes.
             line = lines[node.lineno - 1].encode()
-            before, after = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+            before = line[: node.col_offset].decode()
+            after = line[node.col_offset :].decode()
             lines[node.lineno - 1] = before + _FROM.sub(rf"\g<0>{ABOVE}.", after, count=1)
     return "\n".join(lines)

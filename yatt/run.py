@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["Export", "Run", "State", "find", "located", "runs"]
 
 LOOK_SECONDS = 0.2
-FAILED, RUNNING = "failed", "running"
+FAILED = "failed"
+RUNNING = "running"
 ASKED = "asked through the Python API"
 """The reason that the audit chain has if none is given."""
 
@@ -140,7 +141,13 @@ class Run:
         progress: receives the name of a check, how much of it is done, and the total.
         """
         with opened_ledger(self.home) as ledger:
-            return verify_run(ledger, self.id, self.folder, reader_of(self.home, ledger, self.id), progress)
+            return verify_run(
+                ledger=ledger,
+                run=self.id,
+                folder=self.folder,
+                reader=reader_of(self.home, ledger, self.id),
+                progress=progress,
+            )
 
     def export(
         self,
@@ -157,7 +164,14 @@ class Run:
 
         Raises `ConfigurationError`, `DataError` for damaged weights, `InfrastructureError`.
         """
-        return export_checkpoint(self.home, self.id, iteration, alias, None if to is None else Path(to), dtype)
+        return export_checkpoint(
+            home=self.home,
+            run=self.id,
+            iteration=iteration,
+            alias=alias,
+            to=None if to is None else Path(to),
+            dtype=dtype,
+        )
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +234,9 @@ class Run:
         """
         changes = (*override_texts(overrides), *(() if name is None else (f"name={name}",)))
         by = operator(self.home)
-        return Run(branches.fork(self.home, self.id, at, changes, branch, by).run, self.home)
+        return Run(
+            branches.fork(home=self.home, run=self.id, at=at, overrides=changes, branch=branch, by=by).run, self.home
+        )
 
     def rollback(self, to: int, reason: str = ASKED) -> RolledBack:
         """Opens a branch after an iteration, on which `yatt.resume` continues; nothing is deleted.
@@ -230,7 +246,7 @@ class Run:
         require_number("to", to)
         if not reason.strip():
             raise ConfigurationError("reason: expected a few words, for the audit chain")
-        return branches.rollback(self.home, self.id, to, reason, operator(self.home))
+        return branches.rollback(home=self.home, run=self.id, to=to, reason=reason, by=operator(self.home))
 
 
 def operator(home: Home) -> str:

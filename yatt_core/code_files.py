@@ -37,7 +37,8 @@ def settle_code(spec: RunSpec, run_folder: Path, store: RunStore, parent: Path |
     fetch_code(spec, run_folder, store)
     for code in code_files(spec):
         if not (run_folder / code.folder / MANIFEST).exists():
-            data, folder = read_code(code, parent)[1], run_folder / code.folder
+            data = read_code(code, parent)[1]
+            folder = run_folder / code.folder
             durable.make_folder(folder)
             durable.write_file(folder / COPY, data)
             publish_manifest(folder, CODE, {}, {COPY: entry_of_bytes(data)})
@@ -54,7 +55,8 @@ def fetch_code(spec: RunSpec, run_folder: Path, store: RunStore) -> None:
 def _named(spec: RunSpec) -> Iterator[CodeFile | None]:
     for part in spec.rewards.functions:
         yield part_file(part)
-    loss, advantage = spec.algorithm.loss, spec.algorithm.advantage
+    loss = spec.algorithm.loss
+    advantage = spec.algorithm.advantage
     if isinstance(loss, CustomLoss):
         yield own_file(loss, LOSSES)
     if isinstance(advantage, CustomAdvantage):

@@ -67,7 +67,8 @@ class WeightsDigest:
     """A `weights_digest` in the making, from tensors that arrive sorted by name, each whole or in blocks of rows."""
 
     def __init__(self) -> None:
-        self._sha256, self._last = hashlib.sha256(), ""
+        self._sha256 = hashlib.sha256()
+        self._last = ""
 
     def begin(self, name: str, dtype: str, shape: Sequence[int]) -> None:
         """Begins a tensor. Raises `ValueError` if its name does not come after the last one.

@@ -81,11 +81,14 @@ def _python(path: Path, pid: int) -> str:
         os.kill(pid, SIGNAL)
     except OSError as error:
         return f"none: the process could not be signalled: {error}"
-    deadline, size, since = time.monotonic() + WRITING_SECONDS, 0, time.monotonic()
+    deadline = time.monotonic() + WRITING_SECONDS
+    size = 0
+    since = time.monotonic()
     while time.monotonic() < deadline and (size == 0 or time.monotonic() - since < QUIET_SECONDS):
         time.sleep(QUIET_SECONDS / 6)
         if path.stat().st_size != size:
-            size, since = path.stat().st_size, time.monotonic()
+            size = path.stat().st_size
+            since = time.monotonic()
     return path.read_text(encoding="utf-8", errors="replace") or "none: the process did not react to the signal"
 
 

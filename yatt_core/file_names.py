@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-LONGEST_PART, LONGEST = 255, 4_095
+LONGEST_PART = 255
+LONGEST = 4_095
 """Bytes of a part of a path between two slashes, and of all of it, on the file systems of Linux."""
 
 

@@ -20,7 +20,9 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError
 
-MEGATRON, PEFT, S3FS = "megatron-core", "peft", "s3fs"
+MEGATRON = "megatron-core"
+PEFT = "peft"
+S3FS = "s3fs"
 TRACKERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 """Packages of the trackers that are extras, by tracker and extra."""
 

@@ -21,7 +21,8 @@ from types import MappingProxyType
 
 from yatt_core.fault_stacks import stand_by
 
-PART_BYTES, PARTS = 16 << 20, 4
+PART_BYTES = 16 << 20
+PARTS = 4
 """The approximate size of one part of a process's log, and the number of most recent parts kept."""
 _PART = re.compile(r"\.part(\d+)\.jsonl$")
 _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
@@ -101,7 +102,8 @@ class ProcessLabel:
 
 COPIED = "node."
 """How the names of folders with copies of other nodes' logs begin; then come the node's name and a number."""
-NOTE, LOST = "node.json", "lost_since"
+NOTE = "node.json"
+LOST = "lost_since"
 """The file in such a folder that names the node, and its key for when the node was last reached; null while it is."""
 LOG_NAME = re.compile(r"t(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
 """Matches the names that `log_file` produces."""
@@ -117,7 +119,8 @@ class PartsHandler(logging.FileHandler):
     """Writes a log in parts and keeps the most recent ones; a part is never truncated or renamed, only deleted."""
 
     def __init__(self, run_folder: Path, actor: str, term: int, part_bytes: int = PART_BYTES) -> None:
-        self._place, self._part_bytes = (run_folder, actor, term), part_bytes
+        self._place = (run_folder, actor, term)
+        self._part_bytes = part_bytes
         first = log_file(*self._place)
         found = [
             int(match[1]) for path in first.parent.glob(f"{first.stem}.part*") if (match := _PART.search(path.name))

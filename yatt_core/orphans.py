@@ -13,7 +13,8 @@ from contextlib import suppress
 
 import psutil
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None)
 SIGNALS = {number.value: number.name for number in signal.Signals}
 """Signal names by number; real-time signals have only a number."""

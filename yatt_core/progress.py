@@ -19,7 +19,8 @@ def advanced(words: str = "") -> None:
     words: how far it has come, for people.
     """
     global _latest, _words
-    _latest, _words = time.monotonic(), words
+    _latest = time.monotonic()
+    _words = words
 
 
 def log_progress(log: logging.Logger, words: str) -> None:

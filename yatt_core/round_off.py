@@ -38,6 +38,7 @@ def differences(values: Float64, subtracted: Float64) -> Float64:
 
 def are_distinct(lowest: npt.ArrayLike, highest: npt.ArrayLike) -> Bool:
     """Returns where the highest of some values is above the lowest, [N]."""
-    lowest, highest = np.asarray(lowest), np.asarray(highest)
+    lowest = np.asarray(lowest)
+    highest = np.asarray(highest)
     distinct: Bool = highest - lowest > ROUND_OFF * np.maximum(np.abs(lowest), np.abs(highest))
     return distinct

@@ -79,7 +79,8 @@ def main() -> None:
 
 def _trained(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> Runs:
     runs = {name: list[dict[str, Any]]() for name in methods}
-    started, total = time.monotonic(), len(methods) * len(seeds)
+    started = time.monotonic()
+    total = len(methods) * len(seeds)
     for number, (seed, name) in enumerate(product(seeds, methods), 1):
         found = cells.figures(name, seed)
         runs[name].append(found)

@@ -48,7 +48,8 @@ class Cells:
 
         Raises `ValueError` if the run that is there has other iterations or changes.
         """
-        path, method = self.folder / f"{name}-{seed}.json", METHODS[name]
+        path = self.folder / f"{name}-{seed}.json"
+        method = METHODS[name]
         if not path.exists():
             own = method.teaching == "self"
             start = self._shown_start(seed) if own else self._start(seed)
@@ -61,7 +62,8 @@ class Cells:
         return found
 
     def _trained(self, spec: RunSpec, method: Method, to: Path | None = None) -> dict[str, Any]:
-        started, worked = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
+        worked = time.process_time()
         run = self._run(spec, method.lag or 0, to)
         return {
             "accuracy_warmup": run.accuracy_sft,
@@ -125,7 +127,8 @@ class Cells:
         """Returns the models of the base's run, and of one that is twice as long."""
         found = []
         for times in (1, 2):
-            folder, iterations = self.folder / f"teacher-{times}-{seed}", times * self.iterations
+            folder = self.folder / f"teacher-{times}-{seed}"
+            iterations = times * self.iterations
             if not folder.exists():
                 progress(f"teacher of seed {seed}: {iterations} iterations")
                 self._run(self._spec(seed, self._start(seed), METHODS[MATCHED].changes(iterations, None)), to=folder)

@@ -21,7 +21,9 @@ BASE_CHANGES = (
     "tracking.enabled=false",
     "rewards.parts.0.timeout_seconds=600",
 )
-MATCHED, CORRECTED, UNCORRECTED = "group_std", "corrected", "uncorrected"
+MATCHED = "group_std"
+CORRECTED = "corrected"
+UNCORRECTED = "uncorrected"
 """The run whose sampler is the trainer's equal, and those whose sampler is forced away from it."""
 MORE_ITERATIONS = 2
 """Factor of the iterations of runs with one optimizer step an iteration."""

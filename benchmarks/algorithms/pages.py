@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 
 from benchmarks.algorithms.methods import METHODS
 
-PAGE, PICTURE = "algorithms.md", "images/algorithms.png"
-BEGIN, END = "<!-- benchmarks.algorithms -->", "<!-- end of benchmarks.algorithms -->"
+PAGE = "algorithms.md"
+PICTURE = "images/algorithms.png"
+BEGIN = "<!-- benchmarks.algorithms -->"
+END = "<!-- end of benchmarks.algorithms -->"
 """The lines of the page between which the table is written."""
 WANTED = 1.5
 """What a method has to reach, as a multiple of the accuracy after the warm-up."""

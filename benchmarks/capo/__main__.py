@@ -27,7 +27,8 @@ from yatt_core.spec.rewards.judges import GenerativePart
 SPEC = Path(__file__).parents[2] / "configs" / "critique.yaml"
 GRPO, ORACLE, CRITIC = KINDS = ("grpo", "capo_oracle", "capo_critic")
 ONE_RANK = "trainer.engine.ranks=1"
-CRITIQUES, PROMPTS = 4, 5000
+CRITIQUES = 4
+PROMPTS = 5000
 """Critiques of a response, and number of prompts from which the judge's training draws."""
 
 
@@ -77,7 +78,8 @@ def run(work: Path, kind: str, seed: int, changes: Sequence[str]) -> dict[str, A
     """Trains a run unless it is done; returns its figures, with those of its judge."""
     path = work / f"{kind}-{seed}.json"
     if not path.exists():
-        start, judge = start_folder(work, seed, changes), judge_folder(work) if kind == CRITIC else work
+        start = start_folder(work, seed, changes)
+        judge = judge_folder(work) if kind == CRITIC else work
         model = json.dumps({"kind": "folder", "path": str(start)})
         spec = load_spec(
             SPEC, [ONE_RANK, *changes_of(kind, judge), *changes, f"seed={seed}", f"model={model}", "sft=null"]

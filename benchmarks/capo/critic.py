@@ -47,8 +47,11 @@ MICRO_BATCH_TOKENS = 8192
 
 def demonstration(random: Random, prompt: Prompt) -> tuple[str, str]:
     """Returns a response with wrong lines, and the critique that it deserves."""
-    numbers, modulus = prompt.entry["metadata"]["numbers"], prompt.entry["metadata"]["modulus"]
-    fraction, before, lines = WRONG_FRACTIONS[int(random.random() * len(WRONG_FRACTIONS))], 0, list[str]()
+    numbers = prompt.entry["metadata"]["numbers"]
+    modulus = prompt.entry["metadata"]["modulus"]
+    fraction = WRONG_FRACTIONS[int(random.random() * len(WRONG_FRACTIONS))]
+    before = 0
+    lines = list[str]()
     for number in numbers:
         follows = (before + number) % modulus
         before = int(random.random() * modulus) if random.random() < fraction else follows
@@ -63,11 +66,14 @@ def critique_of(prompt: Prompt, response: str) -> str:
 
     Each expected sum follows the line from which it is computed, so that the judge need not look for it.
     """
-    metadata, steps = prompt.entry["metadata"], split_steps(response, Lines())
+    metadata = prompt.entry["metadata"]
+    steps = split_steps(response, Lines())
     wrong = running_sums_steps(prompt, steps)
-    before, pairs = 0, list[str]()
+    before = 0
+    pairs = list[str]()
     for step, number in zip(steps, metadata["numbers"], strict=False):
-        due, text = (before + number) % metadata["modulus"], step.strip()
+        due = (before + number) % metadata["modulus"]
+        text = step.strip()
         pairs.append(f"{due}{text}")
         before = int(text) if text.isdecimal() else due
     return f"{''.join(pairs)} {[place for place, is_wrong in enumerate(wrong, start=1) if is_wrong]}"
@@ -93,13 +99,15 @@ def train_critic(
         save_tokenizer(tokenizer, made, NETWORK.max_positions)
         make_model(NETWORK, tokenizer.get_vocab_size(), stable_seed("critic", seed), made)
         model = load_causal_lm(str(made), "float32").train()
-        codec, words = open_judge_codec(str(made), part.template, part.max_new_tokens), load_tokenizer(made)
+        codec = open_judge_codec(str(made), part.template, part.max_new_tokens)
+        words = load_tokenizer(made)
         step = SupervisedStep(
             PolicyForward(model, 1.0, "float32"), FlatAdamW(model, AdamWSpec()), Collective(), MICRO_BATCH_TOKENS
         )
         rows = np.arange(TRAINING.batch_size, dtype=np.int64)
         for number in range(1, TRAINING.max_steps + 1):
-            items, answers = list[JudgeItem](), list[str]()
+            items = list[JudgeItem]()
+            answers = list[str]()
             for row in rows.tolist():
                 random = Random(stable_seed("critic_batch", seed, number, row))
                 prompt = prompts[int(random.random() * len(prompts))]

@@ -58,7 +58,8 @@ def verdicts_of(run_folder: Path, vote: Vote) -> Verdicts:
     for sample, told in _judged(run_folder):
         steps = split_steps(sample["response"], Lines())
         read = [wrong_steps_in(one["answer"], len(steps)) for one in told["judgements"]]
-        unreadable, critiques = unreadable + read.count(None), critiques + len(read)
+        unreadable = unreadable + read.count(None)
+        critiques = critiques + len(read)
         tokens += sum(one["tokens"] for one in told["judgements"])
         called = voted([one or () for one in read], len(steps), vote) > 0.5
         for is_called, is_wrong in zip(

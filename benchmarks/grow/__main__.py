@@ -38,7 +38,9 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=sorted(MEASURES), default=list(MEASURES), help="some measures")
     arguments = parser.parse_args()
-    load, figures, details = [load_average()], Figures(), dict[str, Any]()
+    load = [load_average()]
+    figures = Figures()
+    details = dict[str, Any]()
     FILES.mkdir(exist_ok=True)
     for name in arguments.only:
         progress(name)

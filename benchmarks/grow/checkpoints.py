@@ -120,7 +120,8 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
     trainer.initialise()
     _make_moments(trainer, str(engine["kind"]))
     trainer._version = 1
-    writer, identity = CheckpointWriter(folder), _identity()
+    writer = CheckpointWriter(folder)
+    identity = _identity()
     target = "checkpoints/b000-i000001.t0001"
     kept: list[Any] = []
 
@@ -136,9 +137,11 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
     started = time.perf_counter()
     peak = private_growth(take)
     published = time.perf_counter()
-    share, needed = kept[0].nbytes, _bytes_held(trainer)
+    share = kept[0].nbytes
+    needed = _bytes_held(trainer)
     _until(lambda: (folder / target).exists())
-    read, begun = _bytes_read(), time.perf_counter()
+    read = _bytes_read()
+    begun = time.perf_counter()
     trainer.restore(folder / target, 1)
     cost = Cost(
         share=share,

@@ -25,8 +25,11 @@ from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import BatchTask
 
-VOCABULARY, TOKENS = 150_000, 4096
-PROMPT, RESPONSE, SAMPLES = 8, 512, 4
+VOCABULARY = 150_000
+TOKENS = 4096
+PROMPT = 8
+RESPONSE = 512
+SAMPLES = 4
 ENGINES: Mapping[str, tuple[int, dict[str, Any]]] = {
     "torch": (1, TORCH),
     "torch_general": (1, TORCH | {"kernels": "general"}),
@@ -39,7 +42,8 @@ ENGINES: Mapping[str, tuple[int, dict[str, Any]]] = {
 def learning_figures(folder: Path, vocabulary: int = VOCABULARY) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Returns the figures and, by engine, the bytes of each rank."""
     write_model(folder / "model", vocabulary, TINY)
-    figures, details = dict[str, float](), dict[str, Any]()
+    figures = dict[str, float]()
+    details = dict[str, Any]()
     for name, (ranks, engine) in ENGINES.items():
         if name == "megatron" and not has_distribution(MEGATRON_PACKAGE):
             continue

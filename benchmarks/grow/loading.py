@@ -42,7 +42,8 @@ def loading_figures(folder: Path, sizes: dict[str, Any] = SIZES) -> tuple[dict[s
         maker.join()
         if maker.exitcode:
             raise RuntimeError(f"the {name} model could not be made; see the error above")
-    figures, details = dict[str, float](), dict[str, Any]()
+    figures = dict[str, float]()
+    details = dict[str, Any]()
     for name, engine in engines.items():
         progress(f"loading: {name}")
         found = on_ranks(RANKS, load, engine, folder, sizes)
@@ -53,7 +54,8 @@ def loading_figures(folder: Path, sizes: dict[str, Any] = SIZES) -> tuple[dict[s
 
 def load(rank: Rank, engine_spec: dict[str, Any], folder: Path, sizes: dict[str, Any]) -> tuple[int, int]:
     """Returns the peak growth of this rank's private memory, and the bytes of its own parameters."""
-    growth, share = 0, 0
+    growth = 0
+    share = 0
     for name, own in (("small", TINY), ("large", sizes)):
         spec = spec_of(engine_spec, own, prompts=2, prompt=8, response=8)
         engine = rank.engine(spec, RankContext(folder, folder / "inputs", str(folder / name), 0))

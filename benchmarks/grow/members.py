@@ -19,9 +19,11 @@ from benchmarks.grow.ranks import Rank, private_growth
 from benchmarks.grow.receivers import ENGINE_TYPE, KINDS, RETURNED_AT_ONCE, EngineKind, Receiver
 from yatt_core.spec import RunSpec
 
-RANKS, ROUNDS = 2, 6
+RANKS = 2
+ROUNDS = 6
 BUCKET = 32 << 20
-STEPS, RATE = 5, 1e-6
+STEPS = 5
+RATE = 1e-6
 
 
 def sent_spec(sizes: dict[str, Any]) -> RunSpec:
@@ -35,7 +37,8 @@ def take_part(rank: Rank, folder: Path, sizes: dict[str, Any], kind: str = "torc
     kind: of the engines.
     """
     member = _Member(rank, folder, sizes, kind)
-    seconds, received = list[float](), 0
+    seconds = list[float]()
+    received = 0
     for version in range(1, ROUNDS + 1):
         took, received = member.timed(version)
         seconds.append(took)
@@ -84,7 +87,8 @@ class _Member:
     def _task(self, version: int, base: str = "") -> Any:
         from yatt_core.protocols.transfers import TransferTask
 
-        senders, receivers = self._members[:RANKS], self._members[RANKS:]
+        senders = self._members[:RANKS]
+        receivers = self._members[RANKS:]
         return TransferTask(1, version, f"{version}", self._address, senders, receivers, base)
 
     def timed(self, version: int) -> tuple[float, int]:
@@ -109,7 +113,8 @@ class _Member:
 
     def copies(self, version: int) -> tuple[list[float], list[float]]:
         """Returns the seconds of copies for a checkpoint, and of transfers beside such a copy, round by round."""
-        copies, both = list[float](), list[float]()
+        copies = list[float]()
+        both = list[float]()
         for turn in range(ROUNDS + 1):
             self._rank.shared(None)
             begun = time.perf_counter()
@@ -186,7 +191,8 @@ class _Taker:
     def __init__(self, rank: Rank, folder: Path, kind: EngineKind) -> None:
         rank.shared(None)  # the address of the trainer's ranks
         self._receiver = Receiver(kind, folder / "model")
-        self.takes_changes, self.growth = self._receiver.takes_changes, self._receiver.growth
+        self.takes_changes = self._receiver.takes_changes
+        self.growth = self._receiver.growth
         self.close = self._receiver.close
 
     def whole(self, group: Any, task: Any) -> int:
@@ -225,7 +231,8 @@ def _broadcasts(rank: Rank, size: int, members: int) -> list[float]:
     plain.connect(rank.rank, members, rank.shared(hold_address() if rank.rank == 0 else None))
     options = distributed.BroadcastOptions()
     options.rootRank = 0
-    buffer, seconds = torch.ones(BUCKET, dtype=torch.uint8), list[float]()
+    buffer = torch.ones(BUCKET, dtype=torch.uint8)
+    seconds = list[float]()
     for _ in range(ROUNDS):
         plain.barrier()
         begun = time.perf_counter()

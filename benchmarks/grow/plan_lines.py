@@ -45,7 +45,10 @@ SIZES: dict[str, Any] = {
     "tie_embeddings": False,
 }  # fmt: skip
 VOCABULARY = 16_384
-PROMPT, RESPONSE, SAMPLES, PROMPTS = 128, 384, 4, 1
+PROMPT = 128
+RESPONSE = 384
+SAMPLES = 4
+PROMPTS = 1
 HALF = {"dtype": "bfloat16"}
 LAYOUTS: Mapping[str, dict[str, Any]] = {
     "fsdp2": FSDP2,
@@ -73,7 +76,8 @@ def plan_figures(
     write_model(folder / "model", VOCABULARY, dict(sizes))
     progress("plan: sync")
     sync = _sync_line(folder, dict(sent))
-    details, figures = dict[str, Any](), dict[str, float | None]()
+    details = dict[str, Any]()
+    figures = dict[str, float | None]()
     for name, engine in LAYOUTS.items():
         if engine["kind"] == "megatron" and not has_distribution(MEGATRON_PACKAGE):
             continue
@@ -105,7 +109,8 @@ def hold(rank: Rank, spec: RunSpec, folder: Path) -> Lines:
     engine: Any = rank.engine(spec, RankContext(place, place / "inputs", str(folder / "model"), 0))
     lines = {"load": private_growth(engine.initialise)}
     for iteration in (1, 2):
-        prompts, kept = spec.data.prompts_per_iteration, list[Any]()
+        prompts = spec.data.prompts_per_iteration
+        kept = list[Any]()
         own = random_experience(place, iteration, prompts, VOCABULARY, PROMPT, RESPONSE) if rank.rank == 0 else None
         task: BatchTask = rank.shared(own)
         lines["prepare"] = private_growth(partial(_prepare, engine, task, kept))
@@ -120,13 +125,16 @@ def _prepare(engine: Any, task: BatchTask, kept: list[Any]) -> None:
 
 def _lasting(engine: Any) -> Lines:
     """Returns the bytes of the tensors that a rank holds from one update to the next."""
-    state, reference = engine._optimizer, engine._reference
+    state = engine._optimizer
+    reference = engine._reference
     weights = [getattr(each, "_local_tensor", each) for each in engine._model.parameters()]
     if engine._spec.trainer.engine.kind == "megatron":
-        optimizer, lines = state.lasting(), {"gradients": _storages(engine._part.gradients())}
+        optimizer = state.lasting()
+        lines = {"gradients": _storages(engine._part.gradients())}
     else:
         # Gradients exist only within an update: `learn` includes them.
-        optimizer, lines = (shard for kind in state.moments.values() for shard in kind.values()), Lines()
+        optimizer = (shard for kind in state.moments.values() for shard in kind.values())
+        lines = Lines()
         reference = reference.values()
     held = _storages([*weights, *optimizer]) - _storages(weights)
     return lines | {"weights": _storages(weights), "optimizer": held, "reference": _storages(reference)}
@@ -144,8 +152,10 @@ def planned_lines(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int)
     copies: number of data-parallel copies.
     """
     memory = trainer_of(roles, batch, ranks, copies)
-    lasting, reference = memory.lasting + memory.host, memory.reference.weights
-    fsdp2, half = roles.trainer.kind == "fsdp2", getattr(roles.trainer, "dtype", "float32") == "bfloat16"
+    lasting = memory.lasting + memory.host
+    reference = memory.reference.weights
+    fsdp2 = roles.trainer.kind == "fsdp2"
+    half = getattr(roles.trainer, "dtype", "float32") == "bfloat16"
     # Megatron-Core makes its float32 copy of the weights when it loads them.
     masters = 0 if fsdp2 or not half else lasting.optimizer // 3
     lines = {
@@ -164,7 +174,8 @@ def planned_lines(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int)
 def example_lines(name: str) -> Lines:
     """Returns the lines of an example's plan, for one rank."""
     config, devices, _ = EXAMPLES[name]
-    spec, assumed = load_spec(CONFIGS / config), Assumptions()
+    spec = load_spec(CONFIGS / config)
+    assumed = Assumptions()
     roles = roles_of(spec, assumed)
     found = demand_of(roles, parse_cluster(devices, read_cards()), assumed)
     return planned_lines(roles, found.micro_batch, found.ranks, found.copies)

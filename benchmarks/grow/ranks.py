@@ -21,7 +21,8 @@ from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.spec import RunSpec
 
 # Parameters of mallopt(3).
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
 SMALLEST_MAPPED = 1 << 16
 FRESH = multiprocessing.get_context("spawn")
 
@@ -30,7 +31,9 @@ class Rank:
     """One rank, in its own process, with a connection to the process that started all of them."""
 
     def __init__(self, rank: int, ranks: int, peer: Connection) -> None:
-        self.rank, self.ranks, self._peer = rank, ranks, peer
+        self.rank = rank
+        self.ranks = ranks
+        self._peer = peer
 
     def engine(self, spec: RunSpec, context: RankContext) -> TrainEngine:
         """Returns the spec's train engine, connected to those of the other ranks."""

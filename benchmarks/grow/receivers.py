@@ -20,7 +20,10 @@ from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.wire.buckets import WeightBucket
 
 ENGINE_TYPE = "bfloat16"
-PROMPT, RESPONSE, SEQUENCES, CACHE = 64, 8, 4, 16 << 20
+PROMPT = 64
+RESPONSE = 8
+SEQUENCES = 4
+CACHE = 16 << 20
 SAMPLE_SECONDS = 0.005
 RETURNED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Has the C library of a process that starts with these variables return each freed tensor to the system at once."""
@@ -64,7 +67,8 @@ class Receiver:
 
     def take(self, version: int, buckets: Iterator[WeightBucket]) -> int:
         """Updates the engine's weights; returns the bytes received."""
-        received, engine = 0, self._engine
+        received = 0
+        engine = self._engine
         for bucket in buckets:
             if not bucket.number:
                 engine.begin_update(version)

@@ -55,7 +55,8 @@ def transfer_figures(
     details = {name: _of_kind(name, folder, sizes) for name in kinds or kinds_here()}
     progress("transfers: through the object store of a run's own head")
     worst = {name: max(each[name] for each in details.values() if each[name] is not None) for name in RATIOS}
-    ranks, model = details["torch"], details["torch"]["processes"][-1]["model"]
+    ranks = details["torch"]
+    model = details["torch"]["processes"][-1]["model"]
     seconds, copy, both = (ranks[f"{name}seconds"] for name in ("", "copy_", "both_"))
     figures: dict[str, float | None] = {
         **worst,
@@ -74,7 +75,8 @@ def _of_kind(name: str, folder: Path, sizes: dict[str, Any]) -> dict[str, Any]:
     if KINDS[name].devices:
         progress(f"transfers: memory of {name}")
         measured = on_ranks(members, take_memory, folder, sizes, name)
-    engines, names = found[RANKS:], ("seconds", "broadcast", "copy", "both")
+    engines = found[RANKS:]
+    names = ("seconds", "broadcast", "copy", "both")
     seconds = {each: _best(found, each) for each in names if each in found[0]}
     takes_changes = all("delta" in each for each in engines)
     return {

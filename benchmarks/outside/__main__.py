@@ -96,14 +96,17 @@ def measured(planned: Plan, arguments: argparse.Namespace) -> int:
     """Drives the campaign and prints its report."""
     # Ending the campaign also ends its processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder, load, began = Path(tempfile.mkdtemp(prefix="outside-")), load_average(), time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="outside-"))
+    load = load_average()
+    began = time.monotonic()
 
     def say(line: str) -> None:
         progress(f"{time.strftime('%H:%M:%S')} {line}")
 
     try:
         runs = campaign(folder, planned, arguments.seed, arguments.minutes, arguments.set, say)
-        figures, details = figures_of(runs), details_of(runs)
+        figures = figures_of(runs)
+        details = details_of(runs)
     except NoHostsError as error:
         sys.stderr.write(f"hosts cannot be simulated here: {error}\n")
         return ExitCode.FAILURE

@@ -27,7 +27,8 @@ NEXT_SECONDS = 4.0
 """Between the progress after a slot and the next slot."""
 TELL_SECONDS = 15.0
 """Between two lines about what a run does."""
-POLL_SECONDS, TEND_SECONDS = 0.1, 0.5
+POLL_SECONDS = 0.1
+TEND_SECONDS = 0.5
 
 Say = Callable[[str], None]
 
@@ -72,8 +73,12 @@ class Driver:
     """
 
     def __init__(self, bed: Bed, operator: Operator, watch: Watch, driven: Driven, say: Say, until: float) -> None:
-        self._bed, self._operator, self._watch, self._driven = bed, operator, watch, driven
-        self._say, self._until = say, until
+        self._bed = bed
+        self._operator = operator
+        self._watch = watch
+        self._driven = driven
+        self._say = say
+        self._until = until
         self._tended = self._told = 0.0
         self._away: dict[Kind, Struck] = {}
 

@@ -19,7 +19,8 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, WSMsgType, web
 
 from benchmarks.outside.schedule import Mode
 
-ANSWERED, FAILED = "answered", "failed"
+ANSWERED = "answered"
+FAILED = "failed"
 STICKY = 0.05
 """Fraction of identities all of whose requests fail while a gate is partly away."""
 THIRD = 1.0 / 3.0
@@ -72,9 +73,14 @@ class HttpGate:
     def __init__(
         self, name: str, address: str, port: int, log: RequestLog, answer: Answer, identify: Identify, seed: int
     ) -> None:
-        self._name, self._address, self._port, self._log = name, address, port, log
-        self._answer, self._identify = answer, identify
-        self._chance, self._seed = random.Random(f"yatt.outside.gate:{name}:{seed}"), seed
+        self._name = name
+        self._address = address
+        self._port = port
+        self._log = log
+        self._answer = answer
+        self._identify = identify
+        self._chance = random.Random(f"yatt.outside.gate:{name}:{seed}")
+        self._seed = seed
         self._mode: Mode | None = None
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
@@ -89,17 +95,22 @@ class HttpGate:
 
     async def set(self, mode: Mode | None) -> None:
         """Takes the service away, or brings it back if no mode is given."""
-        before, self._mode = self._mode, mode
+        before = self._mode
+        self._mode = mode
         self._changed.set()
         self._changed = asyncio.Event()
         if mode == Mode.REFUSE and self._runner is not None:
-            runner, self._runner = self._runner, None
+            runner = self._runner
+            self._runner = None
             await runner.cleanup()
         elif before == Mode.REFUSE and mode != Mode.REFUSE:
             await self.start()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        began, what, outcome, told = time.time(), f"{request.method} {request.path}", FAILED, ""
+        began = time.time()
+        what = f"{request.method} {request.path}"
+        outcome = FAILED
+        told = ""
         try:
             is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
             body = b"" if is_socket else await request.read()
@@ -185,7 +196,11 @@ class SocketGate:
     """
 
     def __init__(self, name: str, address: str, port: int, log: RequestLog, socket: Path, seed: int) -> None:
-        self._name, self._address, self._port, self._log, self._socket = name, address, port, log, socket
+        self._name = name
+        self._address = address
+        self._port = port
+        self._log = log
+        self._socket = socket
         self._chance = random.Random(f"yatt.outside.gate:{name}:{seed}")
         self._mode: Mode | None = None
         self._back = asyncio.Event()
@@ -199,14 +214,16 @@ class SocketGate:
 
     async def set(self, mode: Mode | None) -> None:
         """Takes the service away, or brings it back if no mode is given."""
-        before, self._mode = self._mode, mode
+        before = self._mode
+        self._mode = mode
         if mode == Mode.HANG:
             self._back.clear()
         if before == Mode.HANG and mode != Mode.HANG:
             self._cut(1.0)
             self._back.set()
         if mode == Mode.REFUSE and self._server is not None:
-            server, self._server = self._server, None
+            server = self._server
+            self._server = None
             server.close()
             self._cut(1.0)
         elif before == Mode.REFUSE and mode != Mode.REFUSE:
@@ -220,7 +237,8 @@ class SocketGate:
                 writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        began, outcome = time.time(), FAILED
+        began = time.time()
+        outcome = FAILED
         self._open.add(writer)
         try:
             await self._back.wait()
@@ -230,7 +248,8 @@ class SocketGate:
             far_reader, far_writer = await asyncio.open_unix_connection(str(self._socket))
             outcome = ANSWERED
             self._log.note(self._name, "connection", began, outcome)
-            near, far = self._copy(reader, far_writer), self._copy(far_reader, writer)
+            near = self._copy(reader, far_writer)
+            far = self._copy(far_reader, writer)
             with suppress(OSError):
                 await asyncio.gather(near, far)
         except OSError:

@@ -44,7 +44,8 @@ NODE_SECONDS = 5.0
 LATE_SECONDS = 60.0
 """After a tool's outage, in which its repeated calls are those of the outage."""
 MS_PER_HOUR = 3_600_000.0
-LONGEST_LATE_S, LONGEST_RELEASED_S = 20.0, 90.0
+LONGEST_LATE_S = 20.0
+LONGEST_RELEASED_S = 90.0
 LEAST_UNMASKED = 30
 _SHARD = re.compile(r"(w\d+-s\d+)\.t\d+.*")
 
@@ -207,7 +208,8 @@ def samples_of(folder: Path, spec: RunSpec, iterations: set[int]) -> Iterable[Sa
     """Yields the sealed samples of committed iterations, one copy of each shard."""
     seen: set[tuple[str, str]] = set()
     for path in sorted((folder / "experience").glob(f"b*/i*/w*/{SAMPLES_FILE}")):
-        named, shard = path.parents[1], _SHARD.fullmatch(path.parent.name)
+        named = path.parents[1]
+        shard = _SHARD.fullmatch(path.parent.name)
         where = f"{named.parent.name}/{named.name}"
         iteration = int(named.name[1:])
         if (
@@ -323,7 +325,8 @@ def details_of(runs: Runs) -> dict[str, Any]:
 def holds(figures: Mapping[str, float | None]) -> bool:
     """Returns whether the promise holds: nothing ended, was learnt from what failed or asked twice, and all was back in time."""
     broken = ("runs_ended", "stuck", "learned_from_failed", "asked_twice", "device_hours_held_over_bound")
-    late, released = figures["back_after_s_p95"], figures["back_after_released_s_max"]
+    late = figures["back_after_s_p95"]
+    released = figures["back_after_released_s_max"]
     return (
         not any(figures[key] for key in broken)
         and bool(figures["digests_equal"] and figures["audit_chains_sound"])
@@ -378,7 +381,8 @@ def back_of(facts: RunFacts, struck: Struck) -> tuple[float, bool] | None:
         answered = [each.ended for each in facts.requests if each.gate == struck.outage.kind and each.answered]
         first = next((at for at in sorted(answered) if at >= struck.back), None)
         return None if first is None else ((first - struck.back) / 1000, False)
-    since, progress = struck.back, facts.driven.seen.progress
+    since = struck.back
+    progress = facts.driven.seen.progress
     place = bisect_left(progress, since)
     if place == len(progress):
         return None

@@ -42,7 +42,9 @@ class Mode(StrEnum):
     THIRD = "third"
 
 
-SHORT, LONG, TEN = "5 to 60 s", "2 to 4 min", "10 min"
+SHORT = "5 to 60 s"
+LONG = "2 to 4 min"
+TEN = "10 min"
 """The classes of length."""
 WAITED_FOR = frozenset({Kind.JUDGE, Kind.TOOL, Kind.STORE, Kind.LEDGER, Kind.NODE})
 """What a run waits for. It goes on without the others."""

@@ -33,7 +33,12 @@ from tests.postgresql import Server, start_server
 
 REQUESTS = "requests.jsonl"
 """The file with a line for each request."""
-JUDGE_PORT, TOOL_PORT, STORE_PORT, MLFLOW_PORT, PREFECT_PORT, LEDGER_PORT = 4180, 4181, 4182, 4183, 4184, 5432
+JUDGE_PORT = 4180
+TOOL_PORT = 4181
+STORE_PORT = 4182
+MLFLOW_PORT = 4183
+PREFECT_PORT = 4184
+LEDGER_PORT = 5432
 MLFLOW_BEHIND = 5000
 SEED_VARIABLE = "YATT_OUTSIDE_SEED"
 
@@ -50,7 +55,8 @@ class Behind:
 
 def main() -> None:
     """Serves until the end of the input."""
-    folder, address = Path(sys.argv[1]), sys.argv[2]
+    folder = Path(sys.argv[1])
+    address = sys.argv[2]
     with servers(folder, address) as behind:
         asyncio.run(serve(folder, address, behind, int(os.environ.get(SEED_VARIABLE, "0"))))
 

@@ -78,7 +78,8 @@ class Watch:
 
     def __init__(self, address: str, run: str, folder: Path) -> None:
         self._engine = open_engine(database_url(address))
-        self._run, self._folder = run, folder
+        self._run = run
+        self._folder = folder
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
         self._steps: tuple[int, int] | None = None
@@ -119,7 +120,8 @@ class Watch:
         self._steps = (shards, phases)
         if state in UNASKED_ENDS and state != self.seen.state:
             self.seen.ends.append(state)
-        self.seen.state, self.seen.iteration = state, -1 if iteration is None else iteration
+        self.seen.state = state
+        self.seen.iteration = -1 if iteration is None else iteration
         self.seen.wait = None if row is None else Wait(*row)
         self._note(self.seen.wait, now)
 
@@ -142,10 +144,12 @@ class Watch:
     def _look_at_verdicts(self) -> None:
         newest = sorted((self._folder / "experience").glob("b*/i*"))[-2:]
         for path in (path for each in newest for path in each.glob("w*/batch-*.judged-*.arrow")):
-            name, shard = _JUDGED.fullmatch(path.name), _SHARD.fullmatch(path.parent.name)
+            name = _JUDGED.fullmatch(path.name)
+            shard = _SHARD.fullmatch(path.parent.name)
             if path in self._read or name is None or shard is None:
                 continue
-            at, chunk = round(1000 * path.stat().st_mtime), read_chunk(path)
+            at = round(1000 * path.stat().st_mtime)
+            chunk = read_chunk(path)
             self._read.add(path)
             for response in chunk.table.column("response").to_pylist() if chunk is not None else ():
                 place = f"{path.parents[1].parent.name}/{path.parents[1].name}", shard[1], int(name[1]), response

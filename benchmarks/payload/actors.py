@@ -14,7 +14,8 @@ from yatt_core.experience.batch import load_batch
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import ShardRef
 
-TERM, VERSION = 1, 0
+TERM = 1
+VERSION = 0
 
 
 class LookingEngine(RolloutActor):
@@ -22,7 +23,8 @@ class LookingEngine(RolloutActor):
 
     def __init__(self, spec_json: str, run_folder: str, instance: int, term: int, images: str) -> None:
         super().__init__(spec_json, run_folder, instance, term)
-        self._images, self._seen = Path(images), Look()
+        self._images = Path(images)
+        self._seen = Look()
         self.load(term, "", resident=True)
         self._ready().update_weights({"state": np.zeros(1, np.uint8)}, VERSION)
 
@@ -59,7 +61,8 @@ class LookingEngine(RolloutActor):
 
     def seen(self) -> Look:
         """Returns the images read since the last call, and resets the count."""
-        seen, self._seen = self._seen, Look()
+        seen = self._seen
+        self._seen = Look()
         return seen
 
 
@@ -67,11 +70,15 @@ class LookingRank:
     """A trainer rank."""
 
     def __init__(self, run_folder: str, images: str, rank: int, ranks: int) -> None:
-        self._folder, self._images, self._rank, self._ranks = Path(run_folder), Path(images), rank, ranks
+        self._folder = Path(run_folder)
+        self._images = Path(images)
+        self._rank = rank
+        self._ranks = ranks
 
     def learn(self, shards: tuple[ShardRef, ...]) -> Look:
         """Loads the iteration's experience, and reads the images of this rank's samples one at a time."""
-        batch, seen = load_batch(self._folder, shards), Look()
+        batch = load_batch(self._folder, shards)
+        seen = Look()
         for media in batch.media[self._rank :: self._ranks]:
             for address in media:
                 seen += look_at(read_image(self._images, address))

@@ -35,7 +35,10 @@ class CentralIteration:
     """The central controller."""
 
     def __init__(self, loaders: Sequence[Any], engines: Sequence[Any], ranks: Sequence[Any], meter: BytesMeter) -> None:
-        self._loaders, self._engines, self._ranks, self._meter = loaders, engines, ranks, meter
+        self._loaders = loaders
+        self._engines = engines
+        self._ranks = ranks
+        self._meter = meter
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
         """Collects and learns; returns what the trainer ranks have read."""
@@ -62,7 +65,8 @@ class CentralIteration:
         return self._fetched(Packed.joined([part for _, part in answers]))
 
     def _learn(self, batch: Packed) -> Look:
-        count, ranks = len(batch.offsets) - 1, len(self._ranks)
+        count = len(batch.offsets) - 1
+        ranks = len(self._ranks)
         bounds = [count * i // ranks for i in range(ranks + 1)]
         learning = [
             rank.learn_packed.remote(ray.put(batch.part(bounds[i], bounds[i + 1])))

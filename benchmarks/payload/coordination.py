@@ -13,8 +13,11 @@ import numpy as np
 from yatt_core.experience.dynamic_sampling import Sampling, SamplingRule, WaveGroups
 from yatt_core.protocols.receipts import GroupFacts
 
-CONTROLLERS, SHARDS_EACH, GROUPS = 256, 4, 2_048
-AVERAGE, VALID = 10.0, 0.1
+CONTROLLERS = 256
+SHARDS_EACH = 4
+GROUPS = 2_048
+AVERAGE = 10.0
+VALID = 0.1
 """One group in ten is valid, in line with the average of the previous waves."""
 REPEATS = 9
 
@@ -28,7 +31,8 @@ def coordinate_ms(seed: int) -> float:
         GROUPS, CONTROLLERS * SHARDS_EACH, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9
     )
     sampling = Sampling(rule, AVERAGE)
-    plan, noise = sampling.plan(), np.random.default_rng(seed)
+    plan = sampling.plan()
+    noise = np.random.default_rng(seed)
     highest = (noise.random(plan.prompts) < VALID).astype(float)
     bounds = [plan.prompts * i // plan.shards for i in range(plan.shards + 1)]
     parts = [range(bounds[i], bounds[i + 1]) for i in noise.permutation(plan.shards)]

@@ -24,7 +24,9 @@ from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.spec import RunSpec
 
-SHARDED, CENTRAL, PIPELINED = "sharded", "central", "pipelined"
+SHARDED = "sharded"
+CENTRAL = "central"
+PIPELINED = "pipelined"
 ACTORS = 2
 """Actors of each kind, in all designs."""
 

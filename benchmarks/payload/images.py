@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 UInt8 = npt.NDArray[np.uint8]
-SMALLEST_MB, LARGEST_MB = 1, 4
-WIDTH, PATCH = 640, 64
+SMALLEST_MB = 1
+LARGEST_MB = 4
+WIDTH = 640
+PATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Packed:
 
     def part(self, start: int, stop: int) -> Packed:
         """Returns a view of the images from `start` up to, but not including, `stop`."""
-        first, last = self.offsets[start], self.offsets[stop]
+        first = self.offsets[start]
+        last = self.offsets[stop]
         return Packed(self.data[first:last], self.offsets[start : stop + 1] - first)
 
     def images(self) -> Iterator[UInt8]:
@@ -66,7 +69,9 @@ def make_images(folder: Path, payload_mb: int, seed: int) -> tuple[str, ...]:
 
     Existing files are kept.
     """
-    noise, addresses, left = np.random.default_rng(seed), [], payload_mb * 1_000_000
+    noise = np.random.default_rng(seed)
+    addresses = []
+    left = payload_mb * 1_000_000
     while left > 0:
         size = int(noise.integers(SMALLEST_MB * 1_000_000, LARGEST_MB * 1_000_000))
         header = f"P6\n{WIDTH} {max(size // (3 * WIDTH), 1)}\n255\n".encode()

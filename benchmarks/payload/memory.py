@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 SAMPLE_SECONDS = 0.005
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 
 
@@ -43,7 +44,8 @@ class PeakGrowth:
     def __enter__(self) -> PeakGrowth:
         gc.collect()
         _CLEAR.write_text(RESET_PEAK)
-        self._before, self._private_before = _read("VmRSS"), _read("RssAnon")
+        self._before = _read("VmRSS")
+        self._private_before = _read("RssAnon")
         self._thread.start()
         return self
 

@@ -27,7 +27,10 @@ class PipelinedIteration:
     """The driver's side of the pipelined design."""
 
     def __init__(self, loaders: Sequence[Any], engines: Sequence[Any], ranks: Sequence[Any], meter: BytesMeter) -> None:
-        self._loaders, self._engines, self._ranks, self._meter = loaders, engines, ranks, meter
+        self._loaders = loaders
+        self._engines = engines
+        self._ranks = ranks
+        self._meter = meter
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
         """Collects and learns; returns what the trainer ranks have read."""
@@ -36,7 +39,9 @@ class PipelinedIteration:
 
     def _collect(self, tasks: Sequence[ShardTask], addresses: Sequence[str]) -> list[list[UInt8]]:
         """Returns the images of all batches as they came back from the engines, in the order of their tasks."""
-        waiting, loading, generating = list(enumerate(tasks)), dict[Any, int](), dict[Any, int]()
+        waiting = list(enumerate(tasks))
+        loading = dict[Any, int]()
+        generating = dict[Any, int]()
         whole: dict[int, list[UInt8]] = {}
         while waiting or loading or generating:
             while waiting and len(loading) + len(generating) < UNDER_WAY * (len(self._loaders) + len(self._engines)):
@@ -56,7 +61,8 @@ class PipelinedIteration:
 
     def _learn(self, parts: list[list[UInt8]]) -> Look:
         """Gives each rank its share, and releases a part as soon as it is in the object store."""
-        seen, learning = Look(), list[Any]()
+        seen = Look()
+        learning = list[Any]()
         for index in range(len(parts)):
             put = ray.put(parts[index])
             parts[index] = []

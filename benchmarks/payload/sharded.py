@@ -38,13 +38,16 @@ class ImageController:
     """Owns logical shards as the product's controllers do; it knows the prompts' images by address only."""
 
     def __init__(self, run_folder: str, index: int, dispatcher: Any, grace: float) -> None:
-        self._folder, self._name, self._dispatcher = Path(run_folder), f"controller-{index}", dispatcher
+        self._folder = Path(run_folder)
+        self._name = f"controller-{index}"
+        self._dispatcher = dispatcher
         self._presence = Presence(self._name, TERM, grace)
         self._growth = Growth(0.0, 0.0)
 
     def collect(self, prompts: str, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Generates each shard's responses, seals them and yields the receipt. prompts: the file of `write_prompts`."""
-        addresses, in_flight = Path(prompts).read_text().split(), BytesInFlight(BYTES_IN_FLIGHT)
+        addresses = Path(prompts).read_text().split()
+        in_flight = BytesInFlight(BYTES_IN_FLIGHT)
         with (
             PeakGrowth() as memory,
             GenerationStream[ShardTask](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
@@ -78,7 +81,10 @@ class ShardedIteration:
     """
 
     def __init__(self, run_folder: Path, controllers: Sequence[Any], ranks: Sequence[Any], meter: BytesMeter) -> None:
-        self._folder, self._controllers, self._ranks, self._meter = run_folder, controllers, ranks, meter
+        self._folder = run_folder
+        self._controllers = controllers
+        self._ranks = ranks
+        self._meter = meter
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
         """Collects and learns; returns what the trainer ranks have read."""
@@ -137,7 +143,8 @@ def request_of(task: ShardTask, addresses: Sequence[str]) -> GenerateRequest:
 
 def _table(task: ShardTask, addresses: Sequence[str], result: GenerateResult) -> pa.Table:
     """Builds the experience table of the responses, with the images' addresses."""
-    count, offsets = len(task.prompts), np.concatenate([[0], np.cumsum(result.lengths)]).astype(np.int32)
+    count = len(task.prompts)
+    offsets = np.concatenate([[0], np.cumsum(result.lengths)]).astype(np.int32)
     ordinals = [ref.ordinal for ref in task.prompts]
     columns = {
         "prompt_ordinal": ordinals,

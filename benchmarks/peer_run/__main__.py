@@ -99,7 +99,8 @@ class Sides:
 
 def said(measured: Measured) -> str:
     """Returns a run in a line."""
-    first, last = measured.accuracies[0], measured.accuracies[-1]
+    first = measured.accuracies[0]
+    last = measured.accuracies[-1]
     return (
         f"{measured.seconds:.0f} s, {1000 * measured.iteration_seconds:.0f} ms an iteration, "
         f"accuracy {first.accuracy:.3f} -> {last.accuracy:.3f}"

@@ -22,8 +22,12 @@ import numpy as np
 
 GENERATE, UPDATE, WEIGHTS = STEP = ("generate", "update", "weights")
 """The parts of a step, as in `benchmarks.step`."""
-REWARDS, EVALUATE, CHECKPOINT = "rewards", "evaluate", "checkpoint"
-DATA, ORCHESTRATION, OTHER = "data", "orchestration", "other"
+REWARDS = "rewards"
+EVALUATE = "evaluate"
+CHECKPOINT = "checkpoint"
+DATA = "data"
+ORCHESTRATION = "orchestration"
+OTHER = "other"
 PARTS = (*STEP, REWARDS, EVALUATE, CHECKPOINT, DATA, ORCHESTRATION, OTHER)
 
 

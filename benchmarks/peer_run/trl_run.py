@@ -24,8 +24,13 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-GENERATE, UPDATE, REWARDS = "generate", "update", "rewards"
-EVALUATE, CHECKPOINT, DATA, OTHER = "evaluate", "checkpoint", "data", "other"
+GENERATE = "generate"
+UPDATE = "update"
+REWARDS = "rewards"
+EVALUATE = "evaluate"
+CHECKPOINT = "checkpoint"
+DATA = "data"
+OTHER = "other"
 LIBRARIES = ("trl", "torch", "transformers", "accelerate")
 
 

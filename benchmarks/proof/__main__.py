@@ -29,7 +29,8 @@ from yatt_core.spec import load_spec
 ROOT = Path(__file__).parent.parent.parent
 SPEC = ROOT / "configs" / "quickstart.yaml"
 FOLDER = ROOT / "runs" / "proof"
-ITERATIONS, KILLS = 50, 2
+ITERATIONS = 50
+KILLS = 2
 WIDTH_OF_FILES = 200
 SURROUNDINGS = (
     "YATT_HOME",
@@ -92,7 +93,8 @@ def _parser() -> argparse.ArgumentParser:
 def _new_folder(parent: Path) -> Path:
     """Creates a separate folder for each proof, named after the time."""
     parent.mkdir(parents=True, exist_ok=True)
-    name, number = time.strftime("%Y%m%d-%H%M%S"), 0
+    name = time.strftime("%Y%m%d-%H%M%S")
+    number = 0
     while True:
         folder = parent / (f"{name}-{number}" if number else name)
         try:
@@ -105,7 +107,9 @@ def _new_folder(parent: Path) -> Path:
 
 def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) -> int:
     """Drives both runs, one after the other, and reports the result."""
-    began, load, home = time.monotonic(), load_average(), Home(folder)
+    began = time.monotonic()
+    load = load_average()
+    home = Home(folder)
     plan = plan_kills(arguments.kills, arguments.iterations)
     # Not seeded: the moments are neither chosen nor reproducible.
     source = random.SystemRandom()
@@ -115,7 +119,8 @@ def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) ->
             with opened(home, ledger, label, arguments.iterations, screen) as run:
                 return prove_run(run, _short(arguments.spec), overrides, kills, source)
 
-        undisturbed, killed = prove("undisturbed", []), prove("killed", plan)
+        undisturbed = prove("undisturbed", [])
+        killed = prove("killed", plan)
     verdict = judge(undisturbed, killed, [kill.phase for kill in plan])
     seconds = time.monotonic() - began
     if arguments.json:

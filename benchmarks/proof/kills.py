@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-COLLECT, LEARN = "collect", "learn"
+COLLECT = "collect"
+LEARN = "learn"
 WARM_ITERATIONS = 2
 """No kill falls into the first iterations, since the duration of a phase is not known yet."""
 ITERATIONS_PER_KILL = 10

@@ -273,5 +273,6 @@ def prove_run(
     run.await_end()
     seconds = time.monotonic() - began
     run.screen.say(f"{run.label}: done in {seconds:.0f} s; yatt audit verify {run.name}")
-    results, audit = answer(run.home, "show", run.name), answer(run.home, "audit", "verify", run.name)
+    results = answer(run.home, "show", run.name)
+    audit = answer(run.home, "audit", "verify", run.name)
     return Proved(results, audit, tuple(run.kills), run.replayed(), seconds)

@@ -51,7 +51,8 @@ class Verdict:
 
 def judge(undisturbed: Proved, killed: Proved, phases: Sequence[str]) -> Verdict:
     """Compares two runs. phases: those that must have been hit by a kill."""
-    one, other = undisturbed.results, killed.results
+    one = undisturbed.results
+    other = killed.results
     unequal = tuple(key for key in SAME if one.get(key) is None or one[key] != other.get(key))
     unsound = tuple(run.results["run"] for run in (undisturbed, killed) if not run.audit.get("sound"))
     hit = {kill.phase for kill in killed.kills if kill.hit}
@@ -116,7 +117,8 @@ def _digest(key: str, run: Proved) -> str:
 
 
 def _accuracy(run: Proved) -> str:
-    before, after = run.results.get("accuracy_sft"), run.results.get("accuracy")
+    before = run.results.get("accuracy_sft")
+    after = run.results.get("accuracy")
     return "none" if before is None or after is None else f"{before:.3f} after SFT, {after:.3f} at the end"
 
 

@@ -80,14 +80,17 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds, each seven days")
     arguments = parser.parse_args()
-    before, spec, seeds = load_average(), pools(), tuple(range(arguments.seeds))
+    before = load_average()
+    spec = pools()
+    seeds = tuple(range(arguments.seeds))
     ours = simulate(seeds, spec, decide, "queue")
     fifo = simulate(seeds, spec, decide_fifo, "FIFO")
     high = [hours for outcome in ours for hours in waits(outcome, HIGH)]
     high_fifo = [hours for outcome in fifo for hours in waits(outcome, HIGH)]
     errors = [error for outcome in ours for error in cost_errors(outcome)]
     runs = [run for outcome in ours for run in outcome.runs.values()]
-    p95, p95_fifo = float(np.quantile(high, 0.95)), float(np.quantile(high_fifo, 0.95))
+    p95 = float(np.quantile(high, 0.95))
+    p95_fifo = float(np.quantile(high_fifo, 0.95))
     low = [hours for outcome in ours for hours in waits(outcome, 0)]
     low_fifo = [hours for outcome in fifo for hours in waits(outcome, 0)]
     figures = {

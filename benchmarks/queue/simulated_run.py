@@ -12,7 +12,8 @@ from yatt_core.digests import json_digest
 from yatt_core.queueing.ettr import RunTimes, best_interval
 from yatt_core.queueing.run_progress import RECENT, times_of
 
-FIRST_INTERVAL, LONGEST_INTERVAL = 10, 50
+FIRST_INTERVAL = 10
+LONGEST_INTERVAL = 50
 """Iterations between checkpoints before the run's times are known, and at most."""
 
 
@@ -72,7 +73,8 @@ class SimulatedRun:
     @property
     def times(self) -> RunTimes | None:
         """The run's times, from the iterations that it has committed."""
-        own, newest = self.job.times, self.job.iterations[max(0, self.committed - RECENT) : self.committed]
+        own = self.job.times
+        newest = self.job.iterations[max(0, self.committed - RECENT) : self.committed]
         return times_of(newest, own.checkpoint, own.restart, own.replay)
 
     def begin(self, now: float, pool: str, devices: tuple[int, ...], level: int, backfilled: bool) -> float:

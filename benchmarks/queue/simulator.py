@@ -46,7 +46,9 @@ class Simulator:
     """One simulation."""
 
     def __init__(self, pools: PoolsSpec, jobs: Sequence[Job], outages: Sequence[Outage], policy: Policy) -> None:
-        self._pools, self._policy, self._jobs = pools, policy, jobs
+        self._pools = pools
+        self._policy = policy
+        self._jobs = jobs
         self._runs: dict[str, SimulatedRun] = {}
         self._order = {job.run: number for number, job in enumerate(jobs)}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -60,7 +62,9 @@ class Simulator:
         self._held_by: defaultdict[tuple[str, ...], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._used: dict[str, float] = {}
         self._used_at = 0.0
-        self._now, self._changed, self._next_tick = 0.0, False, 0.0
+        self._now = 0.0
+        self._changed = False
+        self._next_tick = 0.0
         self.outcome = Outcome(self._runs)
         for job in jobs:
             self._at(job.at, partial(self._arrive, job))
@@ -175,7 +179,8 @@ class Simulator:
             self._release(run)
 
     def _release(self, run: SimulatedRun) -> None:
-        job, segment = run.job, run.release(self._now)
+        job = run.job
+        segment = run.release(self._now)
         devices = segment.devices
         self.outcome.stretches.append(
             Stretch(job.run, segment.pool, job.owner, job.project, devices, segment.started_at, self._now)
@@ -189,7 +194,8 @@ class Simulator:
         self._changed = True
 
     def _predict(self, run: SimulatedRun) -> None:
-        outlook, segment = self._progress(run).outlook(), run.segment
+        outlook = self._progress(run).outlook()
+        segment = run.segment
         if outlook is None or segment is None:
             return
         prices = {pool: self._price(pool) for pool in run.job.pools}
@@ -219,7 +225,9 @@ class Simulator:
         )
 
     def _entry(self, run: SimulatedRun) -> Entry:
-        job, segment, progress = run.job, run.segment, self._progress(run)
+        job = run.job
+        segment = run.segment
+        progress = self._progress(run)
         waited = run.waited + (0.0 if run.waiting_since is None else self._now - run.waiting_since)
         return Entry(
             run=job.run,
@@ -249,7 +257,8 @@ class Simulator:
         return replace(found, stop_reason=segment.stop_reason)
 
     def _decide(self) -> None:
-        self._changed, self._next_tick = False, self._now + TICK_SECONDS
+        self._changed = False
+        self._next_tick = self._now + TICK_SECONDS
         current = [run for run in self._runs.values() if run.ended_at is None]
         used = self._use_until_now(_use(run, self._now) for run in current if run.segment is not None)
         facts = QueueFacts(self._now, tuple(self._entry(run) for run in current), self._lost, used)

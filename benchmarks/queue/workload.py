@@ -18,18 +18,23 @@ DAYS = 7
 LOAD = 0.95
 SIZES = {"main": {8: 0.4, 16: 0.3, 32: 0.2, 64: 0.1}, "spot": {8: 0.5, 16: 0.3, 32: 0.2}}
 """Probability of each number of devices."""
-MEDIAN_SECONDS, SIGMA = 1.5 * HOUR, 1.0
+MEDIAN_SECONDS = 1.5 * HOUR
+SIGMA = 1.0
 """Log-normal durations: their median, and the deviation of their logarithm."""
 EITHER_FRACTION = 0.5
 """Fraction of the main pool's runs that accept spot devices; the runs of the spot pool accept all devices."""
 HIGH_FRACTION = 0.2
-NORMAL, HIGH = 0, 2
+NORMAL = 0
+HIGH = 2
 ITERATION_SECONDS = (60.0, 240.0)
 NOISE = 0.15
 """Deviation of the logarithm of single iterations' seconds."""
 DRIFT = 0.15
 """Iterations become slower or faster by up to this fraction until the run's end, as responses grow or shrink."""
-RECLAIM_HOURS, AWAY_HOURS, RECLAIMED, NOTICE_SECONDS = 8.0, 1.0, 8, 60.0
+RECLAIM_HOURS = 8.0
+AWAY_HOURS = 1.0
+RECLAIMED = 8
+NOTICE_SECONDS = 60.0
 """Reclaims of spot devices: mean time between them, mean time away, devices, and the notice that every second one gets."""
 FAILURES_PER_DEVICE_DAY = 0.001
 
@@ -52,7 +57,8 @@ POOLS = {
     "ageing_hours": 12,
     "stop_seconds": 300,
 }
-OWNERS, PROJECTS = ("ada", "ben", "cleo", "dan"), ("chat", "code", "evaluation")
+OWNERS = ("ada", "ben", "cleo", "dan")
+PROJECTS = ("chat", "code", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +127,14 @@ def outages(seed: int, spec: PoolsSpec) -> list[Outage]:
 
 def _of_pool(seed: int, pool: str, devices: int) -> Iterator[Job]:
     random = np.random.default_rng(stable_seed(f"jobs of {pool}", seed))
-    sizes, odds = list(SIZES[pool]), list(SIZES[pool].values())
+    sizes = list(SIZES[pool])
+    odds = list(SIZES[pool].values())
     seconds = MEDIAN_SECONDS * float(np.exp(SIGMA**2 / 2))
     each = seconds * float(np.dot(sizes, odds))
     for number, at in enumerate(_arrivals(random, each / (LOAD * devices))):
         duration = MEDIAN_SECONDS * float(np.exp(SIGMA * random.standard_normal()))
-        owner, project = str(random.choice(OWNERS)), str(random.choice(PROJECTS))
+        owner = str(random.choice(OWNERS))
+        project = str(random.choice(PROJECTS))
         count = int(random.choice(sizes, p=odds))
         other = "main" if pool == "spot" else "spot"
         either = pool == "spot" or (count in SIZES[other] and random.random() < EITHER_FRACTION)

@@ -12,7 +12,9 @@ from benchmarks.simulation.trace import Trace
 def wall_seconds(trace: Trace, every: int) -> float:
     """Returns the simulated wall time of the whole trace with a checkpoint every `every` iterations."""
     times = trace.durations
-    clock, done, kept = times.reload_trainer, 0, 0
+    clock = times.reload_trainer
+    done = 0
+    kept = 0
     struck: set[int] = set()
     while done < trace.iterations:
         iteration = done + 1

@@ -36,7 +36,10 @@ from yatt_core.cluster.devices import Device
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec, parse_spec
 
-DEVICES, ENGINES, RANKS, SHARDS = 64, 16, 64, 16
+DEVICES = 64
+ENGINES = 16
+RANKS = 64
+SHARDS = 16
 MEMORY_FILES = Path("/dev/shm")
 LEASE_SECONDS = 1e6
 """The thread that renews the lease has no part in simulated time: the lease outlasts the run, and the lease of a lost

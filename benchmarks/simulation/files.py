@@ -19,7 +19,8 @@ STATE_FILE = "state"
 
 def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
     """Publishes one shard of one sample per prompt; its bytes follow from its key alone, whichever term writes it."""
-    key, prompts = task.key, len(task.prompts)
+    key = task.key
+    prompts = len(task.prompts)
     data = str(key).encode()
     folder = shard_folder(key, task.term)
     durable.make_folder(run_folder / folder)

@@ -58,7 +58,9 @@ class SimulatedRunActors:
     """One term's access to the cluster; the cluster remains when a driver ends."""
 
     def __init__(self, cluster: Cluster, spec: RunSpec, term: int) -> None:
-        self._cluster, self._spec, self._term = cluster, spec, term
+        self._cluster = cluster
+        self._spec = spec
+        self._term = term
         self.files = OneDisk()
         self._created: tuple[str, ...] = ()
         self.deadline = 0.0
@@ -102,7 +104,8 @@ class SimulatedRunActors:
 
     def start(self) -> tuple[str, ...]:
         """Creates the missing actors in parallel; returns their names."""
-        cluster, times = self._cluster, self._cluster.trace.durations
+        cluster = self._cluster
+        times = self._cluster.trace.durations
         lost = set(cluster.lost)
         cluster.spend(max((times.reload(kind) for kind in lost), default=0.0))
         cluster.lost -= lost
@@ -151,7 +154,8 @@ class SimulatedRunActors:
     def sft(self) -> SftReceipt:
         """Brings the trainer to version 0 in no time."""
         trainer = self._cluster.trainer
-        trainer.version, trainer.state = 0, b"initial"
+        trainer.version = 0
+        trainer.state = b"initial"
         return SftReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
@@ -195,7 +199,8 @@ class SimulatedRunActors:
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies an update, or returns the receipt if it is already applied."""
-        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster = self._cluster
+        trainer = self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         if trainer.receipt is not None and trainer.receipt.key == task.key:
             return trainer.receipt
@@ -228,7 +233,8 @@ class SimulatedRunActors:
         allows: Callable[[int], bool] | None = None,
     ) -> EvaluateReceipt:
         """Takes no simulated time; only the first and the last iteration are evaluated."""
-        key, rows = WorkKey(run, 0, iteration, "evaluate"), tuple(range(held_out) if only is None else only)
+        key = WorkKey(run, 0, iteration, "evaluate")
+        rows = tuple(range(held_out) if only is None else only)
         return EvaluateReceipt(key, (TaskResult("virtual", 0, 1, 1, 0.0),) * len(rows), rows, held_out)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -238,7 +244,9 @@ class SimulatedRunActors:
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
         """Lets the stall pass, after which the checkpoint is published in the background."""
-        cluster, trainer, times = self._cluster, self._cluster.trainer, self._cluster.trace.durations
+        cluster = self._cluster
+        trainer = self._cluster.trainer
+        times = self._cluster.trace.durations
         cluster.spend(times.stall, needs=(TRAINER,))
         digest = trainer.state.hex()
         identity = CheckpointIdentity(run, 0, trainer.version, self._term, self._spec.digest, digest, audit_head)
@@ -247,11 +255,13 @@ class SimulatedRunActors:
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
         """Returns the receipt of a checkpoint one time, when it is published; otherwise None."""
-        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster = self._cluster
+        trainer = self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         if trainer.publication is not None and wait_seconds:
             cluster.spend(min(wait_seconds, trainer.publication.remaining), needs=(TRAINER,))
-        receipt, trainer.published = trainer.published, None
+        receipt = trainer.published
+        trainer.published = None
         return receipt
 
     def tidy(self, leftovers: Leftovers) -> None:
@@ -259,10 +269,9 @@ class SimulatedRunActors:
 
     def restore(self, folder: str, manifest_sha256: str, version: int, renew: bool = False) -> None:
         """Loads a checkpoint; the time for this is part of the reload."""
-        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster = self._cluster
+        trainer = self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
-        trainer.state, trainer.version, trainer.receipt = (
-            read_checkpoint(cluster.folder, folder, manifest_sha256),
-            version,
-            None,
-        )
+        trainer.state = read_checkpoint(cluster.folder, folder, manifest_sha256)
+        trainer.version = version
+        trainer.receipt = None

@@ -10,7 +10,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-TRAINER, ENGINE, DRIVER = "trainer rank", "engine", "driver"
+TRAINER = "trainer rank"
+ENGINE = "engine"
+DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ def ancestry(connection: Connection, run: str, branch: int | None = None) -> lis
             raise RunNotFound(f"there is no branch {branch} of run {run!r} in this ledger")
         first = 0 if row.parent_iteration is None else row.parent_iteration + 1
         ranges.append(IterationRange(run, branch, first, last))
-        run, branch, last = row.parent_run or run, row.parent_branch, first - 1
+        run = row.parent_run or run
+        branch = row.parent_branch
+        last = first - 1
     if not ranges:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     return ranges[::-1]

@@ -14,7 +14,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PENDING, APPROVED, REJECTED, WITHDRAWN = "pending", "approved", "rejected", "withdrawn"
+PENDING = "pending"
+APPROVED = "approved"
+REJECTED = "rejected"
+WITHDRAWN = "withdrawn"
 DECISIONS = (APPROVED, REJECTED)
 """What people, and deadlines, decide."""
 

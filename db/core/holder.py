@@ -39,14 +39,16 @@ def this_process(text: str = "") -> Holder:
     start = _process_start(pid)
     assert start is not None, "a process always finds itself in /proc"
     name = f"{text or 'driver'} (pid {pid} on {socket.gethostname()})"
-    return Holder(_host(), _boot_id(), pid, start, name)
+    return Holder(host=_host(), boot_id=_boot_id(), pid=pid, process_start=start, text=name)
 
 
 def holder_of(lease: Any) -> Holder | None:
     """Returns the holder from a lease's row; None if the lease is free."""
     if lease.holder is None:
         return None
-    return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
+    return Holder(
+        host=lease.host, boot_id=lease.boot_id, pid=lease.pid, process_start=lease.process_start, text=lease.holder
+    )
 
 
 def live_holder(lease: Any, now: int) -> Holder | None:
@@ -103,5 +105,7 @@ def _process_start(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = line.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
-    state, threads, start = fields[0], int(fields[17]), int(fields[19])
+    state = fields[0]
+    threads = int(fields[17])
+    start = int(fields[19])
     return None if state in "ZX" and threads <= 1 else start

@@ -57,7 +57,9 @@ class Cut:
     """
 
     def __init__(self, connection: Connection, at: int) -> None:
-        self._connection, self.at, self.revision = connection, at, HEAD
+        self._connection = connection
+        self.at = at
+        self.revision = HEAD
 
     def tables(self) -> Iterator[tuple[TableHead, Iterator[bytes]]]:
         """Yields each table with its lines; a table comes after those that its rows refer to."""

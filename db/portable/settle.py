@@ -66,9 +66,15 @@ def settle(connection: Connection, database: Database, origin: Origin) -> None:
         connection.execute(update(Outbox).where(*late).values(delivered_at=None, claimed_term=None))
     if origin.old_home != origin.new_home:
         for model, column, which in WITH_PATHS:
-            _rewrite(connection, Base.metadata.tables[model.__tablename__], column, which, origin)
+            _rewrite(
+                connection=connection,
+                table=Base.metadata.tables[model.__tablename__],
+                column=column,
+                which=which,
+                origin=origin,
+            )
     for run, term in connection.execute(select(Lease.run, Lease.term).order_by(Lease.run)).all():
-        fail_open(connection, run, DRIVER_LOST, now, LOST_DRIVER)
+        fail_open(connection=connection, run=run, reason=DRIVER_LOST, now=now, failure_class=LOST_DRIVER)
         body = {"backup": origin.backup, "cut_at": origin.cut_at, "term": term}
         append(connection, lock_run(connection, database, run), RESTORED, body)
 

@@ -65,7 +65,8 @@ class Browser:
 
         A page always includes all decisions of its last iteration, so it may be longer than `limit`.
         """
-        table, found = PlacementDecision, list[DecisionLine]()
+        table = PlacementDecision
+        found = list[DecisionLine]()
         columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
         with self._database.read() as connection:
             for span in reversed(ancestry(connection, run)):
@@ -76,7 +77,14 @@ class Browser:
                     .order_by(table.iteration.desc(), table.seq.desc())
                 )
                 within = table.iteration.between(span.first, last)
-                found += _whole_page(connection, line, within, DecisionLine, table.iteration, limit - len(found))
+                found += _whole_page(
+                    connection=connection,
+                    query=line,
+                    within=within,
+                    kind=DecisionLine,
+                    column=table.iteration,
+                    limit=limit - len(found),
+                )
                 if len(found) >= limit:
                     break
         return found
@@ -95,7 +103,9 @@ class Browser:
         )
         within = true() if before is None else table.ended_at < before
         with self._database.read() as connection:
-            return _whole_page(connection, failed, within, FaultRow, table.ended_at, limit)
+            return _whole_page(
+                connection=connection, query=failed, within=within, kind=FaultRow, column=table.ended_at, limit=limit
+            )
 
     def events(self, run: str, limit: int, before: int | None = None, kinds: Sequence[str] = ()) -> list[EventRow]:
         """Returns links of the audit chain, newest first.

@@ -17,7 +17,8 @@ from db.core.errors import RunNotFound
 from db.core.models import DriverSession, Event, Lease, PhaseAttempt, Shard
 from db.core.rows import rows_of
 
-LEASE_TAKEN, LEASE_RELEASED = "lease_taken", "lease_released"
+LEASE_TAKEN = "lease_taken"
+LEASE_RELEASED = "lease_released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,9 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
     return RunHistory(
         run=run,
         line=history.line,
-        sessions=rows_of(connection, DriverSession, DriverSessionTimes, run, DriverSession.term),
+        sessions=rows_of(
+            connection=connection, table=DriverSession, kind=DriverSessionTimes, run=run, order=DriverSession.term
+        ),
         leases=read_leases(connection, run),
         attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
         sealed=_sealed(connection, run, None),
@@ -149,7 +152,9 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
         attempts = attempts.where(PhaseAttempt.planned_at >= since)
     leases = read_leases(connection, run, since)
     terms = {lease.term for lease in leases}
-    sessions = rows_of(connection, DriverSession, DriverSessionTimes, run, DriverSession.term)
+    sessions = rows_of(
+        connection=connection, table=DriverSession, kind=DriverSessionTimes, run=run, order=DriverSession.term
+    )
     return RunHistory(
         run=run,
         line=line,
@@ -204,7 +209,10 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
     if lease.holder is not None:
         renewed[lease.term] = lease.expires_at - lease.ttl_ms
     terms = [(event.body["term"], event.body["holder"], event.at) for event in taken]
-    rows = [LeaseTimes(term, by, at, released.get(term), renewed.get(term)) for term, by, at in terms]
+    rows = [
+        LeaseTimes(term=term, holder=by, taken_at=at, released_at=released.get(term), renewed_at=renewed.get(term))
+        for term, by, at in terms
+    ]
     if since is None:
         return tuple(rows)
     earlier = [row for row in rows if row.taken_at <= since]

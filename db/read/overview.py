@@ -134,9 +134,13 @@ class Overviews:
             return RunOverview(
                 line=line,
                 phases=_phases(connection, run),
-                sessions=rows_of(connection, DriverSession, DriverSessionRow, run, DriverSession.term),
-                branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
-                checkpoints=rows_of(connection, Checkpoint, CheckpointRow, run, Checkpoint.recorded_at),
+                sessions=rows_of(
+                    connection=connection, table=DriverSession, kind=DriverSessionRow, run=run, order=DriverSession.term
+                ),
+                branches=rows_of(connection=connection, table=Branch, kind=BranchRow, run=run, order=Branch.number),
+                checkpoints=rows_of(
+                    connection=connection, table=Checkpoint, kind=CheckpointRow, run=run, order=Checkpoint.recorded_at
+                ),
                 samples=int(samples),
                 tokens=int(tokens),
                 outbox_pending=int(for_tracker),
@@ -169,7 +173,7 @@ class Overviews:
     def branches(self, run: str) -> tuple[BranchRow, ...]:
         """Returns the run's branches in order; empty for an unknown run."""
         with self._database.read() as connection:
-            return rows_of(connection, Branch, BranchRow, run, Branch.number)
+            return rows_of(connection=connection, table=Branch, kind=BranchRow, run=run, order=Branch.number)
 
     def history(self, run: str, newest: int | None = None) -> RunHistory:
         """Returns the times of everything that happened in a run. Raises `RunNotFound`.
@@ -210,7 +214,13 @@ def line_of(row: Any) -> RunLine:
     """Returns a run in brief, from a row of `select_lines`."""
     own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
     committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
-    return RunLine(own, row.term, row.holder, (row.expires_at - row.now) / 1000, committed)
+    return RunLine(
+        run=own,
+        term=row.term,
+        holder=row.holder,
+        lease_expires_in=(row.expires_at - row.now) / 1000,
+        last_commit_age=committed,
+    )
 
 
 def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:

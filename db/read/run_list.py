@@ -16,7 +16,9 @@ from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
 from db.write.runs import DRIVEN_STATES
 
-REWARD, ACCURACY, ITERATION_SECONDS = "reward/mean", "evaluation/accuracy", "seconds/iteration"
+REWARD = "reward/mean"
+ACCURACY = "evaluation/accuracy"
+ITERATION_SECONDS = "seconds/iteration"
 NEWEST = MetricPoint.step == Run.iteration
 RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
 """The points of the newest commit, and those that a run's pace is computed from."""
@@ -71,13 +73,13 @@ class RunListReader:
         with self._database.read() as connection:
             states = {row.state: row.runs for row in connection.execute(_states())}
             total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
-            lines = _lines(connection, self._database.now(), wanted, limit, offset)
+            lines = _lines(connection=connection, now=self._database.now(), wanted=wanted, limit=limit, offset=offset)
             return RunListPage(total, states, lines)
 
     def line(self, run: str) -> RunListLine | None:
         """Returns one run; None if it is unknown."""
         with self._database.read() as connection:
-            lines = _lines(connection, self._database.now(), [Run.id == run], 1, 0)
+            lines = _lines(connection=connection, now=self._database.now(), wanted=[Run.id == run], limit=1, offset=0)
         return lines[0] if lines else None
 
     def attempts(self, runs: Sequence[str]) -> dict[str, dict[tuple[str, str], int]]:

@@ -97,7 +97,7 @@ class SeriesReader:
             for span in ranges:
                 part = IterationRange(span.run, span.branch, max(first, span.first), min(end, span.last))
                 if part.first <= part.last:
-                    _add(connection, part, width, found, classes, self._full)
+                    _add(connection=connection, part=part, width=width, found=found, classes=classes, full=self._full)
         return tuple(
             ReducedSeries(key, classes.get(key, ""), width, tuple(_joined(found[key], width)))
             for key in dict.fromkeys(keys)
@@ -120,7 +120,7 @@ def _add(
     )
     for row in rows.all():
         classes[row.key] = row.metric_class
-        found[row.key] += _buckets(connection, row.id, part, width, full)
+        found[row.key] += _buckets(connection=connection, series=row.id, part=part, width=width, full=full)
 
 
 def _buckets(connection: Connection, series: int, part: IterationRange, width: int, full: Full) -> tuple[Bucket, ...]:
@@ -129,7 +129,9 @@ def _buckets(connection: Connection, series: int, part: IterationRange, width: i
     known = full.get(key, ())
     kept = tuple(bucket for bucket in known if bucket.first // width * width + width - 1 <= part.last)
     start = kept[-1].first // width * width + width if kept else part.first
-    buckets = kept + _reduced(connection, series, part.branch, start, part.last, width)
+    buckets = kept + _reduced(
+        connection=connection, series=series, branch=part.branch, first=start, last=part.last, width=width
+    )
     if len(buckets) - 1 > len(known):
         if sum(map(len, full.values())) + len(buckets) > REMEMBERED:
             full.clear()
@@ -154,7 +156,10 @@ def _reduced(connection: Connection, series: int, branch: int, first: int, last:
         .group_by(number)
         .order_by(number)
     )
-    return tuple(Bucket(row.first, row.last, row.points, row.low, row.high, row.mean) for row in rows)
+    return tuple(
+        Bucket(first=row.first, last=row.last, count=row.points, low=row.low, high=row.high, mean=row.mean)
+        for row in rows
+    )
 
 
 def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
@@ -165,7 +170,8 @@ def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
             before = joined.pop()
             count = before.count + bucket.count
             mean = (before.mean * before.count + bucket.mean * bucket.count) / count
-            low, high = min(before.low, bucket.low), max(before.high, bucket.high)
-            bucket = Bucket(before.first, bucket.last, count, low, high, mean)
+            low = min(before.low, bucket.low)
+            high = max(before.high, bucket.high)
+            bucket = Bucket(first=before.first, last=bucket.last, count=count, low=low, high=high, mean=mean)
         joined.append(bucket)
     return joined

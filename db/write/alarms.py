@@ -18,7 +18,8 @@ from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
 ALARM = "alarm"
-ALERT, ROLLBACK = "alert", "rollback"
+ALERT = "alert"
+ROLLBACK = "rollback"
 """Two of the actions: an alert needs nothing beyond its delivery; a rollback changes the run's line."""
 ENDED = ("paused", "stopped")
 

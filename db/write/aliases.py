@@ -114,7 +114,7 @@ class Aliases:
         """
         with self._database.write() as connection:
             head = lock_run(connection, self._database, run)
-            return _promote(connection, head, alias, target, by, why, tell)
+            return _promote(connection=connection, head=head, alias=alias, target=target, by=by, why=why, tell=tell)
 
     def carry_out(
         self, run: str, approval: int, target: CheckpointKey, by: str, why: str, tell: Tell = lambda moves: ()
@@ -129,9 +129,12 @@ class Aliases:
             head = lock_run(connection, self._database, run)
             if connection.execute(_carried_out(run).where(approval == _APPROVAL)).first() is not None:
                 return []
-            moves, obstacle = list[AliasMove](), ""
+            moves = list[AliasMove]()
+            obstacle = ""
             try:
-                moves = _promote(connection, head, CHAMPION, target, by, why, tell)
+                moves = _promote(
+                    connection=connection, head=head, alias=CHAMPION, target=target, by=by, why=why, tell=tell
+                )
             except AliasRefused as error:
                 obstacle = str(error)
             body = {"approval": approval, "moves": [move.number for move in moves], "obstacle": obstacle}

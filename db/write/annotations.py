@@ -16,7 +16,8 @@ from db.core.errors import AnnotationRefused
 from db.core.models import RunNote, RunTag
 from db.write.events import append, lock_run
 
-NOTED, TAGGED = "note", "tags"
+NOTED = "note"
+TAGGED = "tags"
 """Kinds of the events that record a new note, and added or removed tags."""
 TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 TAGS = 20
@@ -85,7 +86,8 @@ class Annotations:
             after = (known | set(add)) - set(remove)
             if len(after) > TAGS:
                 raise AnnotationRefused(f"run {run}: {len(after)} tags; expected at most {TAGS}")
-            added, removed = sorted(after - known), sorted(known - after)
+            added = sorted(after - known)
+            removed = sorted(known - after)
             if added or removed:
                 link = append(connection, head, TAGGED, {"by": by, "added": added, "removed": removed})
                 connection.execute(delete(RunTag).where(RunTag.run == run, RunTag.tag.in_(removed)))

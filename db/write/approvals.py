@@ -34,9 +34,11 @@ from db.core.people_models import Approval as Table
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
-ASKED, DECIDED = "approval_asked", "approval_decided"
+ASKED = "approval_asked"
+DECIDED = "approval_decided"
 """Kinds of the events that record a question and its decision."""
-BY_DEADLINE, DRIVER = "deadline", "driver"
+BY_DEADLINE = "deadline"
+DRIVER = "driver"
 """What decides without a person: an approval's deadline, and the driver that withdraws a question."""
 LINK = "link"
 """Through a signed link, which is itself the right to decide, whomever the question names."""
@@ -184,7 +186,8 @@ class Approvals:
 
     def decided_between(self, begun: str, ended: str) -> list[Approval]:
         """Returns the decided approvals, oldest first, that an event of kind `begun` names, and no later one of kind `ended`."""
-        first, later = aliased(Event), aliased(Event)
+        first = aliased(Event)
+        later = aliased(Event)
         still = ~_naming(later, ended).where(later.seq > first.seq).correlate(Table, first).exists()
         query = _approvals(
             Table.run.is_not(None), Table.decision.is_not(None), _naming(first, begun).where(still).exists()

@@ -52,7 +52,7 @@ class CheckpointRequests:
                 return pending
             iteration = int(row.iteration)
             link = append(connection, row, REQUESTED, {"iteration": iteration, "reason": reason} | signature(by))
-        return CheckpointRequest(run, link.seq, link.at, iteration, reason)
+        return CheckpointRequest(run=run, seq=link.seq, at=link.at, iteration=iteration, reason=reason)
 
     def pending(self, run: str) -> CheckpointRequest | None:
         """Returns the request that no checkpoint has met yet; None if there is none."""
@@ -81,4 +81,6 @@ def _pending(connection: Connection, run: str) -> CheckpointRequest | None:
     met = connection.execute(newest.where(Event.kind == MET)).one_or_none()
     if met is not None and met.body["request"] >= asked.seq:
         return None
-    return CheckpointRequest(run, asked.seq, asked.at, asked.body["iteration"], asked.body["reason"])
+    return CheckpointRequest(
+        run=run, seq=asked.seq, at=asked.at, iteration=asked.body["iteration"], reason=asked.body["reason"]
+    )

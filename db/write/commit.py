@@ -98,7 +98,13 @@ class Commits:
             run = lock_run(connection, self._database, fence.run)
             _check_order(run, commit)
             _insert_iteration(connection, fence, commit, now)
-            write_points(connection, fence.run, commit.branch, commit.iteration, commit.metrics)
+            write_points(
+                connection=connection,
+                run=fence.run,
+                branch=commit.branch,
+                step=commit.iteration,
+                metrics=commit.metrics,
+            )
             enqueue(connection, fence.run, _outbox(fence.run, commit))
             connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + Lease.ttl_ms))
             append(connection, run, "commit", _event(fence, commit))

@@ -21,7 +21,8 @@ from db.write.runs import forget_stop
 
 DRIVER_LOST = "driver lost"
 TAKEN = "lease_taken"
-ENDED, LOST = "ended", "lost"
+ENDED = "ended"
+LOST = "lost"
 """Outcomes of a driver session that ended in order, and of one whose driver was replaced before it had recorded an end."""
 
 
@@ -80,7 +81,8 @@ class Leases:
         since: only losses noticed at this time or later (milliseconds since 1970) are counted.
         """
         taken = select(Event.at, Event.body).where(Event.run == run, Event.kind == TAKEN).order_by(Event.seq.desc())
-        count, was_free = 0, False
+        count = 0
+        was_free = False
         with self._database.read() as connection:
             for row in connection.execute(taken):
                 if row.at < since or (was_free and row.body["holder"].startswith(kind)):
@@ -145,7 +147,7 @@ class Leases:
 
 
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:
-    fail_open(connection, run, DRIVER_LOST, now, LOST_DRIVER)
+    fail_open(connection=connection, run=run, reason=DRIVER_LOST, now=now, failure_class=LOST_DRIVER)
     connection.execute(
         update(DriverSession)
         .where(DriverSession.run == run, DriverSession.ended_at.is_(None))

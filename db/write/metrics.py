@@ -17,7 +17,8 @@ from db.core.engine import Database
 from db.core.errors import Conflict, LedgerError
 from db.core.models import MetricPoint, MetricSeries
 
-RESULT, TIMING = "result", "timing"
+RESULT = "result"
+TIMING = "timing"
 
 
 class Metric(NamedTuple):

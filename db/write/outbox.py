@@ -19,9 +19,13 @@ from db.core.holder import Holder, holder_of
 from db.core.models import Checkpoint, Lease, Outbox
 from db.write.metrics import points_at
 
-MLFLOW, PEOPLE = "mlflow", "people"
+MLFLOW = "mlflow"
+PEOPLE = "people"
 """Lanes: a row is delivered to MLflow unless it names another tracker; notifications are delivered to people."""
-CREATION, METRICS, CHECKPOINT, NOTIFICATION = "run", "metrics", "checkpoint", "notification"
+CREATION = "run"
+METRICS = "metrics"
+CHECKPOINT = "checkpoint"
+NOTIFICATION = "notification"
 """Kinds with special handling: the creation of a run in a tracker; metrics and checkpoints, which are connected when a
 row is claimed; and notifications to people."""
 
@@ -148,7 +152,17 @@ class Deliveries:
                 .where(Outbox.seq.in_([row.seq for row in rows]))
                 .values(claimed_term=fence.term, claims=Outbox.claims + 1)
             )
-            claimed = [ClaimedRow(row.seq, row.id, row.kind, row.payload, row.logged_at, row.claims) for row in rows]
+            claimed = [
+                ClaimedRow(
+                    seq=row.seq,
+                    id=row.id,
+                    kind=row.kind,
+                    payload=row.payload,
+                    logged_at_ms=row.logged_at,
+                    claims=row.claims,
+                )
+                for row in rows
+            ]
             return [_with_points(connection, fence.run, row) for row in claimed]
 
     def give_back(self, fence: Fence, lane: str = MLFLOW) -> None:
@@ -227,7 +241,8 @@ def _with_points(connection: Connection, run: str, row: ClaimedRow) -> ClaimedRo
     """Adds an iteration's points to its row of kind metrics and to its checkpoints, whichever is written first."""
     if row.kind not in (METRICS, CHECKPOINT):
         return row
-    branch, iteration = row.payload["branch"], row.payload["iteration"]
+    branch = row.payload["branch"]
+    iteration = row.payload["iteration"]
     added: dict[str, Any] = {"metrics": points_at(connection, run, branch, iteration)}
     if row.kind == METRICS:
         place = (Checkpoint.run == run, Checkpoint.branch == branch, Checkpoint.iteration == iteration)

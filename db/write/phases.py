@@ -17,7 +17,10 @@ from db.core.errors import OutOfOrder
 from db.core.models import Event, Iteration, PhaseAttempt, Run, Shard
 from db.write.events import append, lock_run, signature
 
-PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
+PLANNED = "PLANNED"
+DISPATCHED = "DISPATCHED"
+DONE = "DONE"
+FAILED = "FAILED"
 LOST_DRIVER = "driver_lost"
 """Failure class of an attempt whose driver ended without an error of its own: the phase is not to blame."""
 FORGIVEN = "forgiven"
@@ -84,7 +87,7 @@ class Phases:
             last = connection.execute(
                 select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase))
             ).scalar_one()
-            attempt = Attempt(fence.run, branch, iteration, phase, (last or 0) + 1)
+            attempt = Attempt(run=fence.run, branch=branch, iteration=iteration, phase=phase, number=(last or 0) + 1)
             row = {name: getattr(attempt, name) for name in Attempt.__slots__}
             row |= {"state": PLANNED, "term": fence.term, "planned_at": now}
             connection.execute(insert(PhaseAttempt), row)
@@ -127,7 +130,7 @@ class Phases:
         writes about open attempts were recorded.
         """
         with self._database.fenced(fence) as (connection, now):
-            return fail_open(connection, fence.run, reason, now, failure_class)
+            return fail_open(connection=connection, run=fence.run, reason=reason, now=now, failure_class=failure_class)
 
     def history(self, run: str, phase: str, limit: int = 20) -> list[float]:
         """Returns the seconds that a phase's newest finished attempts took, over all branches, newest first."""

@@ -19,9 +19,14 @@ from db.core.errors import Fenced, LeaseHeld, PipelineNotFound
 from db.core.holder import Holder, holder_columns, live_holder
 from db.core.pipeline_models import Pipeline, PipelineJob
 
-RUNNING, WAITING, FAILED, FINISHED = "running", "waiting", "failed", "finished"
+RUNNING = "running"
+WAITING = "waiting"
+FAILED = "failed"
+FINISHED = "finished"
 """States of a pipeline."""
-LOST, DONE, SKIPPED = "lost", "done", "skipped"
+LOST = "lost"
+DONE = "done"
+SKIPPED = "skipped"
 """States of an attempt at a job, besides running, waiting and failed."""
 R = TypeVar("R")
 
@@ -195,7 +200,18 @@ class Pipelines:
                 **{"inputs": dict(inputs), "outputs": dict(outputs), "reason": "", "started_at": now},
             }
             connection.execute(insert(PipelineJob), values)
-        return JobRow(fence.pipeline, job, last + 1, RUNNING, key, inputs, outputs, "", now, None)
+        return JobRow(
+            pipeline=fence.pipeline,
+            job=job,
+            number=last + 1,
+            state=RUNNING,
+            key=key,
+            inputs=inputs,
+            outputs=outputs,
+            reason="",
+            started_at=now,
+            ended_at=None,
+        )
 
     def note(self, fence: PipelineFence, attempt: JobRow, outputs: Mapping[str, Any]) -> None:
         """Records what an attempt has produced so far. Raises `Fenced`."""

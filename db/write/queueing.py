@@ -17,10 +17,16 @@ from db.core.errors import QueueRefused
 from db.core.queue_models import QueueEntry, QueueOutage, QueueScheduler
 from db.write.events import append, lock_run
 
-SUBMITTED, CHANGED = "queue_submitted", "queue_changed"
-WAITING, RUNNING, ENDED = "waiting", "running", "ended"
-RUN, HOLD, REMOVE = "run", "hold", "remove"
-SPEC, AUTO = "spec", "auto"
+SUBMITTED = "queue_submitted"
+CHANGED = "queue_changed"
+WAITING = "waiting"
+RUNNING = "running"
+ENDED = "ended"
+RUN = "run"
+HOLD = "hold"
+REMOVE = "remove"
+SPEC = "spec"
+AUTO = "auto"
 """Whose interval of checkpoints a run uses: its spec's, or the scheduler's."""
 REMOVED = "removed"
 PARKED = 2**52

@@ -179,7 +179,9 @@ class Records:
         Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
-            found = _waves(connection, fence.run, row.branch, row.iteration, row.wave)
+            found = _waves(
+                connection=connection, run=fence.run, branch=row.branch, iteration=row.iteration, wave=row.wave
+            )
             if found:
                 return found[0]
             extra = {"run": fence.run, "term": fence.term, "recorded_at": now}
@@ -195,7 +197,13 @@ class Records:
         """
         with self._database.fenced(fence) as (connection, _):
             key = (*_iteration(Wave, fence.run, branch, iteration), Wave.wave == wave)
-            _set_outcome(connection, Wave, key, outcome, f"run {fence.run}, iteration {iteration}, wave {wave}")
+            _set_outcome(
+                connection=connection,
+                table=Wave,
+                key=key,
+                outcome=outcome,
+                place=f"run {fence.run}, iteration {iteration}, wave {wave}",
+            )
             if warning:
                 body = {"branch": branch, "iteration": iteration, "wave": wave, "warning": warning}
                 append(connection, lock_run(connection, self._database, fence.run), "sampling_short", body)
@@ -212,7 +220,9 @@ class Records:
         JSON and back, so tuples have become lists. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
-            found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
+            found = _choices(
+                connection=connection, run=fence.run, branch=row.branch, iteration=row.iteration, name=row.name
+            )
             if found:
                 return found[0]
             chosen = replace(row, body=json.loads(canonical_json(row.body)), term=fence.term)
@@ -231,7 +241,9 @@ class Records:
         Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
-            found = _decisions(connection, fence.run, row.branch, row.iteration, row.seq)
+            found = _decisions(
+                connection=connection, run=fence.run, branch=row.branch, iteration=row.iteration, seq=row.seq
+            )
             if found:
                 return found[0]
             extra = {"run": fence.run, "term": fence.term, "recorded_at": now}
@@ -243,7 +255,7 @@ class Records:
         with self._database.fenced(fence) as (connection, _):
             key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
             place = f"run {fence.run}, iteration {iteration}, decision {seq}"
-            _set_outcome(connection, PlacementDecision, key, outcome, place)
+            _set_outcome(connection=connection, table=PlacementDecision, key=key, outcome=outcome, place=place)
 
     def decisions(self, run: str, branch: int, iteration: int) -> list[DecisionRow]:
         """Returns the placement decisions of an iteration in order."""

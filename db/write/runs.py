@@ -23,7 +23,8 @@ from db.write.outbox import OutboxEntry, enqueue
 STATES = ("created", "running", "waiting", "stopped", "paused", "failed", "completed")
 DRIVEN_STATES = ("running", "waiting")
 """The states that end with their driver: a run that is in one and has no driver has lost it."""
-RUN, STOP = "run", "stop"
+RUN = "run"
+STOP = "stop"
 """Values of a run's desired state."""
 NAME_TRIES = 20
 
@@ -98,10 +99,25 @@ class Runs:
         for _ in range(NAME_TRIES):
             try:
                 with self._database.write() as connection:
-                    run = self._insert(connection, spec_name, target_iterations, parent, reason)
+                    run = self._insert(
+                        connection=connection,
+                        spec_name=spec_name,
+                        target_iterations=target_iterations,
+                        parent=parent,
+                        reason=reason,
+                    )
                     if parent is not None:
                         self._record_fork(connection, run, parent, by)
-                    _insert_revision(connection, self._database, run, 1, digest, spec, reason, by)
+                    _insert_revision(
+                        connection=connection,
+                        database=self._database,
+                        run=run,
+                        number=1,
+                        digest=digest,
+                        spec=spec,
+                        reason=reason,
+                        by=by,
+                    )
                 return self.find(run)
             except IntegrityError:
                 continue  # another process took the number, which can happen only on PostgreSQL: SQLite's writers queue
@@ -174,7 +190,16 @@ class Runs:
         with self._database.fenced(fence) as (connection, _):
             newest = select(func.max(SpecRevision.revision)).where(SpecRevision.run == fence.run)
             number = connection.execute(newest).scalar_one() + 1
-            _insert_revision(connection, self._database, fence.run, number, digest, spec, reason, by)
+            _insert_revision(
+                connection=connection,
+                database=self._database,
+                run=fence.run,
+                number=number,
+                digest=digest,
+                spec=spec,
+                reason=reason,
+                by=by,
+            )
             connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
             enqueue(connection, fence.run, tell(number))
         return int(number)
@@ -191,7 +216,7 @@ class Runs:
             row = lock_run(connection, self._database, run)
             if row.desired_state == STOP and within_seconds is None:
                 return
-            desire(connection, row, STOP, reason, within_seconds, by)
+            desire(connection=connection, row=row, state=STOP, reason=reason, within_seconds=within_seconds, by=by)
 
     def desired_state(self, run: str) -> str:
         """Returns the state that operators have requested: `run` or `stop`. Raises `RunNotFound`."""
@@ -251,7 +276,7 @@ class Runs:
             # Never the number of an inherited branch, since a fork stores its inherited copies under these numbers.
             number = 1 + max(int(connection.execute(newest).scalar_one()), *(part.branch for part in line))
             parent = Parent(span.run, span.branch, at_iteration)
-            _insert_branch(connection, fence.run, number, parent, reason, now)
+            _insert_branch(connection=connection, run=fence.run, number=number, parent=parent, reason=reason, now=now)
             connection.execute(
                 update(Run).where(Run.id == fence.run).values(current_branch=number, iteration=at_iteration)
             )
@@ -313,7 +338,7 @@ class Runs:
         connection.execute(insert(Lease), {"run": run, "term": 0, "ttl_ms": 0, "expires_at": now})
         if parent is not None and _missing(connection, parent):
             raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
-        _insert_branch(connection, run, 0, parent, reason, now)
+        _insert_branch(connection=connection, run=run, number=0, parent=parent, reason=reason, now=now)
         return run
 
 
@@ -321,7 +346,7 @@ def forget_stop(connection: Connection, database: Database, run: str) -> None:
     """Cancels a stop that was requested of the run's driver, in the transaction that gives the run a new driver."""
     row = lock_run(connection, database, run)
     if row.desired_state != RUN:
-        desire(connection, row, RUN, "another driver", None)
+        desire(connection=connection, row=row, state=RUN, reason="another driver", within_seconds=None)
 
 
 def desire(
@@ -357,7 +382,7 @@ def _insert_revision(
     by: str,
 ) -> None:
     head = lock_run(connection, database, run)
-    row = Revision(run, number, digest, spec, reason, int(head.now))
+    row = Revision(run=run, revision=number, digest=digest, spec=spec, reason=reason, created_at=int(head.now))
     connection.execute(insert(SpecRevision), {name: getattr(row, name) for name in Revision.__slots__})
     body = {"revision": number, "digest": digest, "reason": reason} | signature(by)
     append(connection, head, "spec_revision", body)

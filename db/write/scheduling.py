@@ -23,7 +23,10 @@ from db.write.events import append, lock_run
 from db.write.queueing import ENDED, PARKED, RUN, RUNNING, WAITING, lock_queue
 from db.write.runs import STOP, desire
 
-STARTED, STOPPING, RELEASED, LEFT = "queue_started", "queue_stopping", "queue_released", "queue_ended"
+STARTED = "queue_started"
+STOPPING = "queue_stopping"
+RELEASED = "queue_released"
+LEFT = "queue_ended"
 NEVER = float("inf")
 
 
@@ -241,7 +244,7 @@ class Scheduling:
         row = lock_run(connection, self._database, run)
         deadline = NEVER if within_seconds is None else row.now + within_seconds * 1000
         if row.desired_state != STOP or deadline < (NEVER if row.stop_at is None else row.stop_at):
-            desire(connection, row, STOP, reason, within_seconds)
+            desire(connection=connection, row=row, state=STOP, reason=reason, within_seconds=within_seconds)
 
     @contextmanager
     def _fenced(self, fence: SchedulerFence) -> Iterator[tuple[Connection, int]]:

@@ -57,7 +57,8 @@ class Corruption:
         """Replaces, drops, inserts, doubles or swaps one to a few characters, usually one."""
         text = list(answer)
         for _ in range(1 + self._below(random, 1 + self._below(random, LONGEST_EDITS))):
-            place, kind = self._below(random, len(text) + 1), self._below(random, 7)
+            place = self._below(random, len(text) + 1)
+            kind = self._below(random, 7)
             if kind == 0 or place == len(text):
                 text.insert(place, self._character(random, answer))
             elif kind <= 3:
@@ -72,7 +73,8 @@ class Corruption:
 
     def _crossed(self, random: Random, answer: str, _prompt: str) -> str:
         """Takes each character from the answer or from the answer to another prompt: plausible, and partly correct."""
-        other, share = self._pick(random, self._answers), random.random()
+        other = self._pick(random, self._answers)
+        share = random.random()
         length = len(answer) if self._below(random, 4) else len(other)
         return "".join(
             (answer if random.random() < share else other)[place : place + 1] or self._character(random, answer)

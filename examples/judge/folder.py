@@ -82,7 +82,8 @@ def judge_of(spec: RunSpec) -> tuple[GenerativePart, Path]:
             f"(found: {', '.join(part.name for part, _ in found) or 'none'})"
         )
     ((part, folder),) = found
-    key, pieces = f"rewards.parts {part.name!r}", list(pieces_of(part.template))
+    key = f"rewards.parts {part.name!r}"
+    pieces = list(pieces_of(part.template))
     if not isinstance(part.parse, YesNo):
         raise ConfigurationError(f"{key}: parse.kind: this judge answers yes or no; expected yes_no")
     if pieces[-1][1] != RESPONSE or PROMPT not in (name for _, name in pieces):

@@ -114,7 +114,10 @@ class _Learner:
         folder: Path,
     ) -> None:
         assert isinstance(part.parse, YesNo)
-        self._part, self._training, self._seed, self._model = part, training, seed, model
+        self._part = part
+        self._training = training
+        self._seed = seed
+        self._model = model
         self._codec: JudgeCodec = open_judge_codec(str(folder), part.template, part.max_new_tokens)
         tokenizer = load_tokenizer(folder)
         self._yes, self._no = (_tokens(tokenizer, words[0]) for words in (part.parse.yes, part.parse.no))
@@ -142,7 +145,8 @@ class _Learner:
 
     def _batch(self, step: int) -> Demonstrations:
         """Returns correct and wrong answers alternately, to prompts drawn by seed."""
-        items, rights = [], []
+        items = []
+        rights = []
         for row in range(self._training.batch_size):
             draw = stable_seed("judge_batch", self._seed, step, row)
             prompt, answer = self._prompts[draw % len(self._prompts)]
@@ -151,7 +155,8 @@ class _Learner:
                 _item(row, prompt, answer, answer if rights[-1] else self._corruption.wrong(draw, answer, prompt.text))
             )
         starts = self._answer_starts(items)
-        begins, learned = [], []
+        begins = []
+        learned = []
         for question, start, right in zip(self._questions(items), starts, rights, strict=True):
             begin = start if right else len(question)
             begins.append(question[:begin])
@@ -195,7 +200,8 @@ class _Learner:
         answers = np.split(result.tokens, np.cumsum(result.lengths)[:-1])
         said = np.array([self._parse(self._codec.decode(answer)) == 1.0 for answer in answers])
         right = np.array([is_right for _, is_right in self._pairs])
-        false_yes, false_no = float(said[~right].mean()), float((~said[right]).mean())
+        false_yes = float(said[~right].mean())
+        false_no = float((~said[right]).mean())
         return JudgeFacts(step, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
 
     def _questions(self, items: Sequence[JudgeItem]) -> list[Int32]:

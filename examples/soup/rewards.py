@@ -10,8 +10,11 @@ from math import sqrt
 
 from yatt_core.prompts.prompt import Prompt
 
-LETTERS, VOWELS = 6, frozenset("aeiou")
-ECHO, VOWEL, FRESH = "echo", "vowel", "fresh"
+LETTERS = 6
+VOWELS = frozenset("aeiou")
+ECHO = "echo"
+VOWEL = "vowel"
+FRESH = "fresh"
 
 
 def _reward(prompt: Prompt, response: str, kind: str) -> float:

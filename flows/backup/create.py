@@ -103,15 +103,29 @@ def create_backup(
     with folder.in_use():
         copies = _Copies(home, folder)
         tracked_at = _copy_tracker(ledger, copies)
-        tracked, lacked = dict(copies.files), dict[str, str]()
+        tracked = dict(copies.files)
+        lacked = dict[str, str]()
         for cuts in range(1, CUTS + 1):
             with ledger.exports.cut() as cut:
-                tables, needs, at, revision = _tables(cut, copies), needs_of(cut), cut.at, cut.revision
+                tables = _tables(cut, copies)
+                needs = needs_of(cut)
+                at = cut.at
+                revision = cut.revision
             copies.files = dict(tracked)
-            lacking = _copy_files(ledger, copies, needs, settings, progress)
+            lacking = _copy_files(ledger=ledger, copies=copies, needs=needs, settings=settings, progress=progress)
             if lacking.keys() <= lacked.keys():
-                files, place = dict(sorted(copies.files.items())), str(home.folder)
-                manifest = BackupManifest(at, version("yatt"), revision, place, tracked_at, tables, files, lacking)
+                files = dict(sorted(copies.files.items()))
+                place = str(home.folder)
+                manifest = BackupManifest(
+                    at=at,
+                    yatt=version("yatt"),
+                    revision=revision,
+                    home=place,
+                    tracked_at=tracked_at,
+                    tables=tables,
+                    files=files,
+                    lacking=lacking,
+                )
                 return MadeBackup(folder.publish(manifest), manifest, copies.added, cuts)
             log.info("taking a fresh cut: %s", next(iter(lacking.values())))
             lacked = lacking
@@ -151,7 +165,8 @@ class _Counted:
     """Lines that are counted as they pass."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines, self.count = lines, 0
+        self._lines = lines
+        self.count = 0
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._lines:

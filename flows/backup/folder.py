@@ -44,7 +44,8 @@ class BackupFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._objects, self._backups = folder / "objects", folder / "backups"
+        self._objects = folder / "objects"
+        self._backups = folder / "backups"
 
     @contextmanager
     def in_use(self, alone: bool = False) -> Iterator[None]:
@@ -144,7 +145,8 @@ class BackupFolder:
         """Writes an object. Errors of reading the pieces are passed on; those of this disk are `InfrastructureError`."""
         durable.make_folder(self._objects)
         temporary = durable.temporary_name(self._objects / "object")
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         try:
             with _opened(temporary) as stream:
                 for piece in pieces:
@@ -174,7 +176,9 @@ class BackupFolder:
 
         Raises `DataError`, which names it.
         """
-        path, digest, size = self.object_path(entry.sha256), hashlib.sha256(), 0
+        path = self.object_path(entry.sha256)
+        digest = hashlib.sha256()
+        size = 0
         try:
             with path.open("rb") as stream:
                 while piece := stream.read(PIECE):
@@ -195,7 +199,8 @@ class BackupFolder:
 
         keep: their sha256. The caller must be alone (`in_use`).
         """
-        kept, freed = set(keep), 0
+        kept = set(keep)
+        freed = 0
         with durable.refusals(f"{self._objects}: cannot be swept"):
             for path in sorted(self._objects.rglob("*"), reverse=True):  # what is in a folder comes before it
                 if path.is_dir():

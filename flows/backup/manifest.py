@@ -20,7 +20,8 @@ from pathlib import PurePosixPath
 from yatt_core.errors import DataError
 from yatt_core.manifests import FileEntry
 
-KIND, FORMAT = "backup", 1
+KIND = "backup"
+FORMAT = 1
 DIGITS = 12
 
 

@@ -34,7 +34,8 @@ from yatt_core.prompts.media import MEDIA, media_path, stored_addresses
 from yatt_core.storage.contents import entries_of
 
 SETTINGS = (PRICES, POOLS)
-PLACEMENT, SPEC = "placement", "spec.yaml"
+PLACEMENT = "placement"
+SPEC = "spec.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def _code(specs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[SealedFold
 def _naming_code(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the parts of a spec that may name a file with code; specs of older versions lack some."""
     yield from (spec.get("rewards") or {}).get("parts") or ()
-    algorithm, tools = spec.get("algorithm") or {}, (spec.get("rollout") or {}).get("tools") or {}
+    algorithm = spec.get("algorithm") or {}
+    tools = (spec.get("rollout") or {}).get("tools") or {}
     yield from filter(None, (algorithm.get("loss"), algorithm.get("advantage")))
     yield from (spec.get("data") or {}).get("sources") or ()
     yield from tools.get("functions") or ()

@@ -30,7 +30,8 @@ def prune_backups(folder: BackupFolder, keep: int) -> Pruned:
     folder.find(None)
     with folder.in_use(alone=True):
         known = folder.ids()
-        kept, gone = known[-keep:], known[:-keep]
+        kept = known[-keep:]
+        gone = known[:-keep]
         objects = [each.sha256 for manifest in map(folder.read, kept) for each in manifest.objects]
         for name in gone:
             folder.remove(name)

@@ -78,7 +78,13 @@ def restore_backup(
                 marker.write(home)
             _restore_files(folder, manifest, home, progress)
             if not there:
-                origin = Origin(backup, manifest.at, manifest.home, str(home.folder), manifest.tracked_at)
+                origin = Origin(
+                    backup=backup,
+                    cut_at=manifest.at,
+                    old_home=manifest.home,
+                    new_home=str(home.folder),
+                    tracked_at=manifest.tracked_at,
+                )
                 load(loading, manifest.revision, _tables(folder, manifest), origin)
             replace(marker, loaded=True).write(home)
         finish(loading)
@@ -143,7 +149,7 @@ def _restore_files(folder: BackupFolder, manifest: BackupManifest, home: Home, p
     for number, (name, file) in enumerate(manifest.files.items(), start=1):
         path = home.folder / name
         if not (path.is_file() and path.stat().st_size == file.size and file_sha256(path) == file.sha256):
-            _restore_file(folder, name, file, path, manifest, home)
+            _restore_file(folder=folder, name=name, file=file, path=path, manifest=manifest, home=home)
         progress(number, len(manifest.files))
 
 

@@ -16,7 +16,8 @@ from yatt_core.errors import InfrastructureError
 
 BUSY_SECONDS = 60.0
 SQLITE = "sqlite:///"
-NAME, ARTIFACTS = "mlflow.db", "artifacts"
+NAME = "mlflow.db"
+ARTIFACTS = "artifacts"
 
 
 def tracked_database(home: Home) -> Path | None:
@@ -52,14 +53,15 @@ def move_addresses(database: Path, old: Path, new: Path) -> None:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             for table in tables:
                 for _, column, *_ in connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall():
-                    _move(connection, table, column, old, new)
+                    _move(connection=connection, table=table, column=column, old=old, new=new)
     except sqlite3.Error as error:
         raise InfrastructureError(f"{database}: its addresses cannot be rewritten: {error}") from error
 
 
 def _move(connection: sqlite3.Connection, table: str, column: str, old: Path, new: Path) -> None:
     """Replaces a path where an address begins with it: as `file://...`, alone, or in quotes within JSON."""
-    name, place = _quoted(table), _quoted(column)
+    name = _quoted(table)
+    place = _quoted(column)
     for before in ("file://", '"'):
         values = {"old": f"{before}{old}/", "new": f"{before}{new}/"}
         where = f"typeof({place}) = 'text' AND instr({place}, :old)"

@@ -47,14 +47,22 @@ def verify_backup(folder: BackupFolder, backup: str, progress: Progress = lambda
         try:
             manifest = folder.read(backup)
         except DataError as error:
-            return VerifiedBackup(backup, 0, 0, 0, (str(error),), ())
-        damage, total = list[str](), len(manifest.tables) + len(manifest.files)
+            return VerifiedBackup(id=backup, tables=0, rows=0, files=0, damage=(str(error),), lacking=())
+        damage = list[str]()
+        total = len(manifest.tables) + len(manifest.files)
         for number, found in enumerate(_damage(folder, manifest), start=1):
             damage += [found] if found else []
             progress(number, total)
     rows = sum(table.rows for table in manifest.tables.values())
     lacking = tuple(manifest.lacking.values())
-    return VerifiedBackup(backup, len(manifest.tables), rows, len(manifest.files), tuple(damage), lacking)
+    return VerifiedBackup(
+        id=backup,
+        tables=len(manifest.tables),
+        rows=rows,
+        files=len(manifest.files),
+        damage=tuple(damage),
+        lacking=lacking,
+    )
 
 
 def _damage(folder: BackupFolder, manifest: BackupManifest) -> Iterator[str]:

@@ -22,7 +22,7 @@ def held_spans(ledger: Ledger, run: str) -> list[SessionSpan]:
     leases = ledger.overview.leases(run)
     rows = ledger.overview.sessions(run)
     sessions = tuple(DriverSessionTimes(row.term, row.started_at, row.ended_at, row.outcome) for row in rows)
-    return session_spans(RunHistory(run, (), sessions, leases, (), ()))
+    return session_spans(RunHistory(run=run, line=(), sessions=sessions, leases=leases, attempts=(), sealed=()))
 
 
 def records_of(ledger: Ledger, run: str, since: int | None) -> list[BillingRecord]:
@@ -43,9 +43,14 @@ def _unrecorded(ledger: Ledger, run: str, until: int | None) -> list[BillingReco
         revision = ledger.runs.revision(run, number)
         if until is None or number == 1 or revision.created_at < until:
             spec = parse_spec(dict(revision.spec), f"revision {number} of the spec of run {run}")
-            billing, devices = spec.billing, {UNRECORDED: HeldDevices(spec.devices, UNKNOWN)}
+            billing = spec.billing
+            devices = {UNRECORDED: HeldDevices(spec.devices, UNKNOWN)}
             since = 0 if number == 1 else revision.created_at
-            found.append(BillingRecord(since, billing.project or "", billing.owner or "", "", devices))
+            found.append(
+                BillingRecord(
+                    since=since, project=billing.project or "", owner=billing.owner or "", currency="", devices=devices
+                )
+            )
     return found
 
 

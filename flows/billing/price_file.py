@@ -10,7 +10,8 @@ from yatt_core.costs.prices import PriceFile, read_prices
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 
-VARIABLE, NAME = "YATT_PRICES", "prices.yaml"
+VARIABLE = "YATT_PRICES"
+NAME = "prices.yaml"
 
 
 def price_path(home: Home) -> Path | None:

@@ -37,7 +37,11 @@ class SessionBilling:
     """
 
     def __init__(self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, path: Path | None) -> None:
-        self._ledger, self._fence, self._spec, self._clock, self._path = ledger, fence, spec, clock, path
+        self._ledger = ledger
+        self._fence = fence
+        self._spec = spec
+        self._clock = clock
+        self._path = path
         self._began = clock.monotonic()
         self._since = ledger.overview.leases(fence.run)[-1].taken_at
         self._before = whole_spans([span for span in held_spans(ledger, fence.run) if span.term < fence.term])
@@ -130,7 +134,9 @@ class SessionBilling:
         devices = {kind: HeldDevices(count, known[kind]) for kind, count in self._devices.items()}
         last = self.records[-1] if self.records and not self.records[-1].stands_in else None
         since = at if last is None else max(at, last.since)
-        record = BillingRecord(since, self.project, self.owner, self.currency, devices)
+        record = BillingRecord(
+            since=since, project=self.project, owner=self.owner, currency=self.currency, devices=devices
+        )
         if not record.same_as(last):
             self._ledger.events.append(self._fence.run, BILLING, record.body(), self._fence)
             self.records.append(record)
@@ -147,7 +153,9 @@ class SessionBilling:
             stamp = found.st_mtime_ns, found.st_size
             if stamp == self._stamp:
                 return False
-            before, first, self._stamp = self.prices, self._stamp is None, stamp
+            before = self.prices
+            first = self._stamp is None
+            self._stamp = stamp
             self.prices = read_prices(self._path)
         except OSError as error:
             if self.prices is None:
@@ -169,7 +177,8 @@ class SessionBilling:
                 yield budget
 
     def _check_budget(self, kinds: Mapping[str, int]) -> None:
-        budget, at = self._spec.guards.budget, self.now()
+        budget = self._spec.guards.budget
+        at = self.now()
         shared = list(self.shared_budgets())
         money = budget.cost is not None or any(each.cost is not None for each in shared)
         carbon = budget.carbon_kg is not None or any(each.carbon_kg is not None for each in shared)

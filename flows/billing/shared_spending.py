@@ -21,7 +21,9 @@ class SharedSpending:
     """The charges of all runs but one."""
 
     def __init__(self, ledger: Ledger, run: str, clock: Clock) -> None:
-        self._ledger, self._run, self._clock = ledger, run, clock
+        self._ledger = ledger
+        self._run = run
+        self._clock = clock
         self._read: dict[int | None, tuple[float, dict[Place, Amounts]]] = {}
         self._kept: dict[tuple[str, int | None], tuple[int, dict[Place, Amounts]]] = {}
 

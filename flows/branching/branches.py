@@ -49,7 +49,8 @@ LEASE_SECONDS = 600.0
 """Lifetime of an operator's lease; on the same host, the lease of a dead command can be taken over at once."""
 BEFORE_FIRST = ("sft", "sync", "evaluate", "commit_start")
 PHASES = ("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit")
-START, RECOVER = "start", "recover"
+START = "start"
+RECOVER = "recover"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +132,28 @@ def fork(
         fetch_code(after, folder, store_of(ledger, parent.run, folder))
         _refuse_change(before, after, at, folder)
         source = RestorePoints(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
-        like = _forked_at(ledger, run, branch, overrides, past)
+        like = _forked_at(ledger=ledger, run=run, branch=branch, overrides=overrides, past=past)
         base = source.base(at, after, past, like)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
         document = after.model_dump(mode="json")
-        made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent, by).id
+        made = ledger.runs.create(
+            spec_name=after.name,
+            spec=document,
+            digest=after.digest,
+            target_iterations=after.iterations,
+            reason=reason,
+            parent=parent,
+            by=by,
+        ).id
         finish_fork(home, ledger, made, source)
-    return Forked(made, parent.run, parent.branch, at, base.iteration, at - base.iteration)
+    return Forked(
+        run=made,
+        parent_run=parent.run,
+        parent_branch=parent.branch,
+        parent_iteration=at,
+        checkpoint=base.iteration,
+        replayed=at - base.iteration,
+    )
 
 
 def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | None = None) -> None:
@@ -150,7 +166,9 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
     if is_whole(ledger, run):
         return
     first = ledger.overview.branches(run)[0]
-    parent, branch, at = str(first.parent_run), int(first.parent_branch or 0), int(first.parent_iteration or 0)
+    parent = str(first.parent_run)
+    branch = int(first.parent_branch or 0)
+    at = int(first.parent_iteration or 0)
     spec = current_spec(ledger, run)
     source = source or RestorePoints(ledger, home.run_folder(parent), parent, branch)
     folder = home.run_folder(run)
@@ -165,7 +183,17 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
         store = claim_store(ledger, run, spec, folder)
         settle_code(spec, folder, store, home.run_folder(parent))
         fetch_inputs(home.run_folder(source.run), store_of(ledger, source.run, home.run_folder(source.run)))
-        inherit(home, ledger, fence, source.run, source.branch, at, base, spec, store)
+        inherit(
+            home=home,
+            ledger=ledger,
+            fence=fence,
+            parent=source.run,
+            branch=source.branch,
+            at=at,
+            base=base,
+            spec=spec,
+            store=store,
+        )
 
 
 def spec_at(ledger: Ledger, run: str, branch: int | None, at: int) -> RunSpec:
@@ -212,13 +240,24 @@ def _forked_at(
 def rollback(home: Home, run: str, to: int, reason: str = "", by: str = "") -> RolledBack:
     """Opens a branch after an iteration of the current line and makes it current; `yatt resume` continues there."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
-        row, spec = ledger.runs.find(run), current_spec(ledger, run)
+        row = ledger.runs.find(run)
+        spec = current_spec(ledger, run)
         _require_whole(ledger, run)
         base = RestorePoints(ledger, home.run_folder(run), run, row.current_branch).base(to, spec, PastSpecs(ledger))
-        number = open_branch(ledger, fence, spec, to, reason or f"yatt rollback --to {to}", by=by)
+        number = open_branch(
+            ledger=ledger, fence=fence, spec=spec, at=to, reason=reason or f"yatt rollback --to {to}", by=by
+        )
         ledger.runs.set_state(fence, "stopped", f"rolled back to iteration {to}")
     superseded = row.iteration - to
-    return RolledBack(run, number, to, row.current_branch, superseded, base.iteration, to - base.iteration)
+    return RolledBack(
+        run=run,
+        branch=number,
+        iteration=to,
+        left_branch=row.current_branch,
+        superseded=superseded,
+        checkpoint=base.iteration,
+        replayed=to - base.iteration,
+    )
 
 
 def open_branch(
@@ -236,7 +275,8 @@ def open_branch(
 
     Raises `Fenced`, or `OutOfOrder` if the iteration is not committed.
     """
-    run, left = fence.run, ledger.runs.find(fence.run).current_branch
+    run = fence.run
+    left = ledger.runs.find(fence.run).current_branch
     commit = ledger.commits.at(run, at)
     parent = {
         "yatt.parent_run": commit.run if commit else run,
@@ -253,7 +293,8 @@ def open_branch(
             "name": f"{run} branch {number}",
             "tags": describing_tags(run, spec, number) | parent,
         }
-        now, params = _now(), dotted_text(spec.model_dump(mode="json"))
+        now = _now()
+        params = dotted_text(spec.model_dump(mode="json"))
         entries = [
             OutboxEntry(creation_id(run, number), CREATION, created, now),
             OutboxEntry(row_id(run, number, "params"), "params", params, now),
@@ -263,7 +304,7 @@ def open_branch(
             entries.append(OutboxEntry(ended, "status", {"status": "KILLED"}, now))
         return for_trackers(spec, entries)
 
-    return ledger.runs.start_branch(fence, at, reason, tell, choices, by)
+    return ledger.runs.start_branch(fence=fence, at_iteration=at, reason=reason, tell=tell, choices=choices, by=by)
 
 
 # -- another spec for the same line -----------------------------------------------------------------------------------
@@ -286,7 +327,8 @@ def revise(
     """
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
-        row, before = ledger.runs.find(run), current_spec(ledger, run)
+        row = ledger.runs.find(run)
+        before = current_spec(ledger, run)
         changes = [*overrides, *(newer_code(before, run) if asked.new_code else ())]
         after = with_changes(home.folder, changed_spec(before, changes, run, refusal), read_block)
         if after.digest == before.digest:
@@ -304,16 +346,30 @@ def revise(
                 f"--set storage.url: cannot change, since run {run} has its checkpoints and experience at "
                 f"{before.storage.url}; `yatt fork {run} --at N --set storage.url=...` starts another run elsewhere"
             )
-        discards = must_discard(ledger, home, before, after, run, asked.may_discard)
+        discards = must_discard(
+            ledger=ledger, home=home, before=before, after=after, run=run, may_discard=asked.may_discard
+        )
         reason = " ".join((*asked.words, *(f"--set {text}" for text in changes)))
         settle_code(after, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
         # Before the revision: a command that is killed in between has discarded what a repeated one would discard.
-        branch = open_branch(ledger, fence, before, row.iteration, reason, by=by) if discards else row.current_branch
+        branch = (
+            open_branch(ledger=ledger, fence=fence, spec=before, at=row.iteration, reason=reason, by=by)
+            if discards
+            else row.current_branch
+        )
         tell = partial(revision_entries, run, branch, spec=after)
         document = after.model_dump(mode="json")
         # Trackers must create a run that has never been driven before they hear of its revisions.
         ledger.outbox.enqueue(fence, first_entries(run, before))
-        number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell, by)
+        number = ledger.runs.add_revision(
+            fence=fence,
+            spec=document,
+            digest=after.digest,
+            reason=reason,
+            target_iterations=after.iterations,
+            tell=tell,
+            by=by,
+        )
         write_spec(home.run_folder(run), after)
     return number
 
@@ -340,7 +396,14 @@ def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "", 
                 f"run {run}: {phase} of iteration {iteration} has no failed attempt; {known}"
                 + (f". To continue: `yatt resume {run}`" if row.state != "completed" else "")
             )
-        return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry", by)
+        return ledger.phases.forgive(
+            fence=fence,
+            branch=row.current_branch,
+            iteration=iteration,
+            phase=phase,
+            reason=reason or "yatt retry",
+            by=by,
+        )
 
 
 def iteration_of(committed: int, phase: str) -> int:

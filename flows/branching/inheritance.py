@@ -56,11 +56,21 @@ def inherit(
 
     Raises `InfrastructureError` if the disk or the store fails, `Fenced`.
     """
-    source, target = home.run_folder(parent), home.run_folder(fence.run)
+    source = home.run_folder(parent)
+    target = home.run_folder(fence.run)
     copy_folder(source / INPUTS, target / INPUTS)
     store.publish(INPUTS)
     for iteration in range(base.iteration + 1, at + 1):
-        _copy_experience(ledger, fence, source, target, parent, branch, iteration, store)
+        _copy_experience(
+            ledger=ledger,
+            fence=fence,
+            source=source,
+            target=target,
+            parent=parent,
+            branch=branch,
+            iteration=iteration,
+            store=store,
+        )
     folder = str(checkpoint_folder(base.branch, base.iteration, COPIED))
     copy_folder(source / base.folder, target / folder)
     store.publish(folder)

@@ -39,7 +39,10 @@ class RestorePoints:
     """
 
     def __init__(self, ledger: Ledger, folder: Path, run: str, branch: int) -> None:
-        self._ledger, self._folder, self.run, self.branch = ledger, folder, run, branch
+        self._ledger = ledger
+        self._folder = folder
+        self.run = run
+        self.branch = branch
         self._line = ledger.runs.line(run, branch)
         self.last = self._line[-1].last
         self._store = store_of(ledger, run, folder)

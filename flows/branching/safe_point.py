@@ -92,7 +92,9 @@ def must_discard(ledger: Ledger, home: Home, before: RunSpec, after: RunSpec, ru
             f"{_checkpoint_before(points, run)}"
         )
     keys = keys_read_by_samples(before, after)
-    if not keys or not _has_begun(ledger, home, run, row.current_branch, row.iteration + 1):
+    if not keys or not _has_begun(
+        ledger=ledger, home=home, run=run, branch=row.current_branch, iteration=row.iteration + 1
+    ):
         return False
     if not may_discard:
         raise ConfigurationError(

@@ -55,7 +55,8 @@ def changed_spec(before: RunSpec, overrides: Sequence[str], run: str, refusal: s
 
 def changed_keys(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the dotted keys whose values differ, sorted."""
-    old, new = dotted_leaves(before.model_dump(mode="json")), dotted_leaves(after.model_dump(mode="json"))
+    old = dotted_leaves(before.model_dump(mode="json"))
+    new = dotted_leaves(after.model_dump(mode="json"))
     return sorted(key for key in old.keys() | new.keys() if key not in old or key not in new or old[key] != new[key])
 
 

@@ -44,7 +44,7 @@ def alarm_entry(body: Mapping[str, Any], at_ms: int) -> OutboxEntry:
 
 def state_entry(run: str, term: int, state: str, reason: str, at_ms: int) -> OutboxEntry:
     """Returns the outbox row that notifies people of a run's new state."""
-    return news_entry(run, term, f"now-{state}", f"the run is {state}: {reason}", at_ms)
+    return news_entry(run=run, term=term, occasion=f"now-{state}", text=f"the run is {state}: {reason}", at_ms=at_ms)
 
 
 def news_entry(run: str, term: int, occasion: str, text: str, at_ms: int) -> OutboxEntry:
@@ -89,7 +89,8 @@ class NotificationDeliverer:
     address: tells where to decide a question of a run, given its key (`flows.gates.links`).
     """
 
-    name, longest_wait = "notifications", LONGEST_WAIT
+    name = "notifications"
+    longest_wait = LONGEST_WAIT
 
     def __init__(
         self,
@@ -97,7 +98,9 @@ class NotificationDeliverer:
         spec: NotifySpec,
         address: Callable[[Ledger, str, str], str] = lambda ledger, run, key: "",
     ) -> None:
-        self._notifier, self._interval, self._address = notifier, spec.interval_seconds, address
+        self._notifier = notifier
+        self._interval = spec.interval_seconds
+        self._address = address
         self._undelivered: list[ClaimedRow] = []
         self._newest_sent_at = -math.inf
 

@@ -26,7 +26,8 @@ BATCH = 10
 """Rows to send to the tracker before checking the time; small, since the tracker may be slow."""
 SILENT_SECONDS = 600.0
 """How long a driver whose process cannot be checked counts as alive once its lease has expired: it may be suspended."""
-FIRST_DELAY, MAX_DELAY = 10.0, 900.0
+FIRST_DELAY = 10.0
+MAX_DELAY = 900.0
 
 
 def is_dead(pending: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
@@ -96,7 +97,8 @@ def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -
     fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
     keeper = LeaseKeeper(address, fence, LEASE_SECONDS, LEASE_SECONDS)
     keeper.start()
-    sent, until = 0, time.monotonic() + SLICE_SECONDS
+    sent = 0
+    until = time.monotonic() + SLICE_SECONDS
     try:
         while True:
             keeper.check()

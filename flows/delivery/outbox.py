@@ -106,7 +106,7 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
     rows = ledger.outbox.claim(fence, batch, lane)
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
-            _deliver(ledger, fence, tracker, list(group), lane)
+            _deliver(ledger=ledger, fence=fence, tracker=tracker, rows=list(group), lane=lane)
     except InfrastructureError:
         ledger.outbox.give_back(fence, lane)
         raise
@@ -120,12 +120,23 @@ def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
 
 def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow], lane: str) -> None:
     """Sends rows of one destination and marks them as delivered."""
-    branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
+    branch = branch_of(fence.run, rows[0].id)
+    creates = rows[0].kind == CREATION
     # A branch's tracking run is nested in the run's own, which is at the top level.
     target = tracking_run(ledger, fence.run, 0 if creates else branch, lane) if branch or not creates else None
     # A run of another ledger may have the same name in this tracker.
     told = {"owner": owner_of(ledger, fence.run)} if creates else {}
-    items = [OutboxItem(row.id, fence.run, row.kind, {**row.payload, **told}, row.logged_at_ms, target) for row in rows]
+    items = [
+        OutboxItem(
+            key=row.id,
+            run=fence.run,
+            kind=row.kind,
+            body={**row.payload, **told},
+            at_ms=row.logged_at_ms,
+            tracking_run=target,
+        )
+        for row in rows
+    ]
     made = tracker.deliver(items)
     ids = [row.id for row in rows]
     if creates and branch == 0 and lane == MLFLOW:
@@ -181,7 +192,9 @@ class TrackerDeliverer:
     longest_wait = RETRY_SECONDS
 
     def __init__(self, tracker: Tracker, batch: int = BATCH, lane: str = MLFLOW) -> None:
-        self._tracker, self._batch, self._lane = tracker, batch, lane
+        self._tracker = tracker
+        self._batch = batch
+        self._lane = lane
 
     @property
     def name(self) -> str:
@@ -190,7 +203,7 @@ class TrackerDeliverer:
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """Sends one batch, whether or not the session is ending."""
-        return deliver_pending(ledger, fence, self._tracker, self._batch, self._lane)
+        return deliver_pending(ledger=ledger, fence=fence, tracker=self._tracker, batch=self._batch, lane=self._lane)
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
         """Releases the claimed rows that are not marked as delivered."""

@@ -59,7 +59,8 @@ class Archived:
 
 def require_archivable(ledger: Ledger, run: str) -> None:
     """Raises `ConfigurationError` if a run never began or is in the queue, `LeaseHeld` if it is driven, and `RunNotFound`."""
-    row, entry = ledger.runs.find(run), ledger.queue.entry(run)
+    row = ledger.runs.find(run)
+    entry = ledger.queue.entry(run)
     if row.iteration < 0:
         raise ConfigurationError(f"run {run} has committed nothing that could be archived; `yatt rm {run}` deletes it")
     if entry is not None and entry.ended_at is None:
@@ -87,7 +88,8 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
         before = folder_bytes(folder)
         end_services(folder, fence.term)
         spec = _least(current_spec(ledger, run))
-        store, pruned = store_of(ledger, run, folder), list[int]()
+        store = store_of(ledger, run, folder)
+        pruned = list[int]()
         own = ledger.records.own_checkpoints(run, "kept")
         needed = needed_checkpoints(ledger, run, KEPT) | checkpoints_of_others(home, ledger, run, own)
         for row in own:
@@ -98,7 +100,7 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
                 pruned.append(row.iteration)
         lease.check()
         sweep_checkpoints(folder, _visible(folder))
-        experience = prune_experience(ledger, fence, folder, spec, store)
+        experience = prune_experience(ledger=ledger, fence=fence, run_folder=folder, spec=spec, store=store)
         durable.remove_whole_folder(folder / PREFECT)
         done = Archived(run, tuple(pruned), tuple(experience), max(0, before - folder_bytes(folder)))
         body = {

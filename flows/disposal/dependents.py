@@ -35,7 +35,11 @@ def in_order(home: Home, ledger: Ledger, runs: Sequence[str], promoted: bool = F
     Raises `ConfigurationError` if other runs, or something else that is not to be deleted, depends on them. Raises `RunNotFound`.
     """
     together = set(runs)
-    obstacles = [line for run in runs for line in _obstacles(home, ledger, run, together, promoted)]
+    obstacles = [
+        line
+        for run in runs
+        for line in _obstacles(home=home, ledger=ledger, run=run, together=together, promoted=promoted)
+    ]
     if obstacles:
         raise ConfigurationError("\n".join(obstacles))
     return sorted(runs, key=lambda run: ledger.runs.find(run).created_at, reverse=True)
@@ -80,7 +84,8 @@ def checkpoints_of_others(home: Home, ledger: Ledger, run: str, rows: Sequence[C
         *(_plain(dict(job.outputs)) for job in _jobs_under_way(ledger)),
         *(_text_of(ledger, other.id) for other in ledger.runs.list(limit=EVERY) if other.id != run),
     ]
-    folder, merged = home.run_folder(run), _merged_iterations(ledger, run)
+    folder = home.run_folder(run)
+    merged = _merged_iterations(ledger, run)
     return frozenset(
         row.folder for row in rows if row.iteration in merged or any(f"{folder}/{row.folder}" in text for text in texts)
     )

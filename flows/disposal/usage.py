@@ -80,7 +80,9 @@ def disk_usage(home: Home, runs: Collection[str], only: Collection[str] | None =
     runs: the ids of all runs of the ledger.
     only: those of them that are counted, each also if it has no folder, and nothing else of the home; None: everything.
     """
-    own, unknown, rest = list[Usage](), list[Usage](), Usage("home")
+    own = list[Usage]()
+    unknown = list[Usage]()
+    rest = Usage("home")
     seen: set[tuple[int, int]] = set()
     total = 0
     for entry in _entries(home, only):

@@ -42,7 +42,9 @@ END_SECONDS = 10.0
 """Maximum time for a start in progress to notice that the session is ending."""
 SETTLE_SECONDS = 300.0
 """Maximum time for a start in progress before its actors are ended to give their devices back."""
-ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
+ACTOR_LOST = "actor_lost"
+QUARANTINED = "quarantined"
+CONTROLLERS = "controllers"
 
 
 class ActorsStart:
@@ -55,7 +57,8 @@ class ActorsStart:
     def __init__(
         self, check: Callable[[], None], charge: Callable[[Mapping[str, int]], None] = lambda kinds: None
     ) -> None:
-        self._check, self._charge = check, charge
+        self._check = check
+        self._charge = charge
         self._inventory: tuple[Device, ...] = ()
         self._connect: Callable[[], None] | None = None
         self._starting: Future[ActorsState] | None = None
@@ -69,7 +72,9 @@ class ActorsStart:
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
-        self._context, self._actors, self._checkpoints = context, actors, checkpoints
+        self._context = context
+        self._actors = actors
+        self._checkpoints = checkpoints
 
     @property
     def inputs(self) -> InputsReceipt:
@@ -105,7 +110,8 @@ class ActorsStart:
 
     def settle(self) -> None:
         """Waits for the start in progress, whatever becomes of it; the next `ready` starts what is missing."""
-        starting, self._starting = self._starting, None
+        starting = self._starting
+        self._starting = None
         if starting is not None:
             wait([starting], SETTLE_SECONDS)
 
@@ -214,8 +220,11 @@ class ActorsStart:
         Raises `ConfigurationError` if it does not suffice even for one role at a time, or if the nodes cannot hold the
         trainer's ranks; `AwayError` if they could before.
         """
-        context, devices, cards = self._context, inventory(), read_cards()
-        self.devices, self._inventory = len(devices), devices
+        context = self._context
+        devices = inventory()
+        cards = read_cards()
+        self.devices = len(devices)
+        self._inventory = devices
         if unknown := without_card(devices, cards):
             devices = measured_gpus(devices, unknown)
         cluster = cluster_of(devices, cards)
@@ -244,7 +253,13 @@ class ActorsStart:
                 f"{INPUTS}/{MANIFEST}: sha256 is {inputs.manifest_sha256}, but run {context.run} began with "
                 f"{recorded}; restore the folder, or start a new run with the changed inputs"
             )
-        told = dataset_entries(context.run, context.branch, context.spec, context.folder, context.clock.time_ms())
+        told = dataset_entries(
+            run=context.run,
+            branch=context.branch,
+            spec=context.spec,
+            folder=context.folder,
+            at_ms=context.clock.time_ms(),
+        )
         context.ledger.outbox.enqueue(context.fence, told)
 
     def _book_controllers(self) -> None:
@@ -253,7 +268,8 @@ class ActorsStart:
         if by_node == self._controllers:
             return
         self._controllers = by_node
-        fence, count = self._context.fence, sum(by_node.values())
+        fence = self._context.fence
+        count = sum(by_node.values())
         body = {"count": count, "nodes": dict(by_node)}
         self._context.ledger.events.append(fence.run, CONTROLLERS, body, fence)
         self._context.observer.stage(f"{many(count, 'controller')} on {many(len(by_node), 'node')}")
@@ -272,7 +288,8 @@ class ActorsStart:
 
     def _book_disks(self) -> None:
         """Records which nodes have a folder of their own for the run, whenever that changes."""
-        by_node, context = self._actors.files.by_node(), self._context
+        by_node = self._actors.files.by_node()
+        context = self._context
         sources = self._actors.files.log_sources()
         if self._logs is None and sources:
             self._logs = NodeLogs(context.folder)
@@ -288,7 +305,8 @@ class ActorsStart:
 
     def book_losses(self) -> None:
         """Records which actors were lost, and on which nodes."""
-        actors, fence = self._actors, self._context.fence
+        actors = self._actors
+        fence = self._context.fence
         for failure in actors.failures:
             self._context.ledger.events.append(fence.run, ACTOR_LOST, asdict(failure), fence)
         actors.failures.clear()
@@ -306,7 +324,8 @@ class ActorsStart:
 
     def _quarantined(self) -> frozenset[str]:
         """Returns the names of the nodes on which too many actors were lost recently, without anything new in between."""
-        context, recovery = self._context, self._context.spec.recovery
+        context = self._context
+        recovery = self._context.spec.recovery
         recently = context.clock.time_ms() - 1000 * recovery.quarantine_seconds
         since = max(recently, context.ledger.phases.progressed_at(context.run))
         losses = [link for link in context.ledger.events.of_kind(context.run, ACTOR_LOST) if link.at > since]

@@ -27,7 +27,10 @@ class Budgets:
     """The budgets that apply to a run during a session."""
 
     def __init__(self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, billing: SessionBilling) -> None:
-        self._spec, self._run, self._clock, self._billing = spec, fence.run, clock, billing
+        self._spec = spec
+        self._run = fence.run
+        self._clock = clock
+        self._billing = billing
         hours = spec.guards.budget.limits_hours
         self._spending = Spending(ledger, fence, spec.devices, clock) if hours else None
         self._others = SharedSpending(ledger, fence.run, clock)
@@ -52,8 +55,21 @@ class Budgets:
         for bound, limit in bounds:
             if limit is not None:
                 remedy = f"raise it: yatt resume {self._run} --set guards.budget.{bound}=AMOUNT"
-                unit, warn_at = unit_of(bound, currency), Decimal(str(budget.warn_at))
-                yield Limit("the run", bound, bound, unit, limit, warn_at, budget.action, remedy), spent
+                unit = unit_of(bound, currency)
+                warn_at = Decimal(str(budget.warn_at))
+                yield (
+                    Limit(
+                        whose="the run",
+                        name=bound,
+                        bound=bound,
+                        unit=unit,
+                        limit=limit,
+                        warn_at=warn_at,
+                        action=budget.action,
+                        remedy=remedy,
+                    ),
+                    spent,
+                )
 
     def _shared(self) -> Iterator[tuple[Limit, Amounts]]:
         """Yields the limits of the price file that apply to the run, with what counts towards them."""

@@ -57,7 +57,11 @@ class CheckpointKeeper:
         spec: RunSpec,
         store: RunStore | None = None,
     ) -> None:
-        self._ledger, self._fence, self._actors, self._folder, self._spec = ledger, fence, actors, folder, spec
+        self._ledger = ledger
+        self._fence = fence
+        self._actors = actors
+        self._folder = folder
+        self._spec = spec
         self._store = store or NoStore()
         self._under_way = False
 
@@ -81,7 +85,8 @@ class CheckpointKeeper:
         """
         self._under_way = in_flight
         known = {row.folder for row in self._ledger.records.own_checkpoints(self._fence.run)}
-        adopted, waiting = [], []
+        adopted = []
+        waiting = []
         published = self._store.folders(str(CHECKPOINTS))
         fetch_missing(
             self._store, self._folder, (name for name, whole in published.items() if whole and name not in known)

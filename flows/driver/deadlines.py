@@ -31,7 +31,9 @@ class PhaseDeadlines:
     """The histories of a run's phases: read from the ledger once, then updated in memory."""
 
     def __init__(self, ledger: Ledger, run: str, spec: RecoverySpec) -> None:
-        self._ledger, self._run, self._spec = ledger, run, spec
+        self._ledger = ledger
+        self._run = run
+        self._spec = spec
         self._histories: dict[str, deque[float]] = {}
 
     def of(self, phase: str) -> float:

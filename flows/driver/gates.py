@@ -35,7 +35,10 @@ class Gates:
     """The gates of one session."""
 
     def __init__(self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock) -> None:
-        self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
+        self._ledger = ledger
+        self._fence = fence
+        self._spec = spec
+        self._clock = clock
         self._spending = Spending(ledger, fence, spec.devices, clock) if spec.gates.spending is not None else None
         self._passed: set[str] = set()
         self._opened: dict[int, str] = {}
@@ -61,7 +64,13 @@ class Gates:
 
     def _place(self, branch: int, iteration: int) -> Place:
         spent = 0.0 if self._spending is None else self._spending.so_far().device_hours
-        return Place(branch, iteration, self._spec.iterations, self._rolled_back(branch), spent)
+        return Place(
+            branch=branch,
+            iteration=iteration,
+            target=self._spec.iterations,
+            rolled_back=self._rolled_back(branch),
+            device_hours=spent,
+        )
 
     def _rolled_back(self, branch: int) -> str:
         """Returns why a branch was opened, if a guard or the failure policy did so; else an empty text."""
@@ -82,7 +91,15 @@ class Gates:
         newest = self._ledger.metrics.latest(run)
         figures = {key: newest[key].value for key in FIGURES if key in newest}
         evidence = {"branch": branch, "iteration": iteration, **figures}
-        return ask(self._ledger, run, self._spec, due, evidence, self._clock.time_ms(), self._fence)
+        return ask(
+            ledger=self._ledger,
+            run=run,
+            spec=self._spec,
+            due=due,
+            evidence=evidence,
+            at_ms=self._clock.time_ms(),
+            fence=self._fence,
+        )
 
     def _not_withdrawn(self, due: DueGate) -> DueGate:
         """Returns the question under a key that is not withdrawn: a place at which the run stands again is asked about again."""

@@ -88,11 +88,16 @@ class Guards:
         stops: StopRequests,
         billing: SessionBilling,
     ) -> None:
-        self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
-        self._observer, self._stops = observer, stops
+        self._ledger = ledger
+        self._fence = fence
+        self._spec = spec
+        self._clock = clock
+        self._observer = observer
+        self._stops = stops
         self._judge = Judge(spec.guards, spec.rollout, spec.replays_support, process_names(spec))
-        self._history, self._place = History.of(self._judge.rules), (-1, -1)
-        self._budgets = Budgets(ledger, fence, spec, clock, billing)
+        self._history = History.of(self._judge.rules)
+        self._place = (-1, -1)
+        self._budgets = Budgets(ledger=ledger, fence=fence, spec=spec, clock=clock, billing=billing)
         self._deadline = TargetDeadline(ledger, fence.run, spec, clock)
         self._told: set[str] = set()
         self._under_way: tuple[int, PhaseUnderWay] | None = None
@@ -141,7 +146,8 @@ class Guards:
 
         ledger: the calling thread's connection.
         """
-        ledger, body = ledger or self._ledger, alarm.body(self._fence.run, branch, iteration)
+        ledger = ledger or self._ledger
+        body = alarm.body(self._fence.run, branch, iteration)
         if ledger.alarms.record(self._fence, body, self._entries(body)):
             self._say(body)
 
@@ -157,7 +163,12 @@ class Guards:
     @contextmanager
     def phase(self, branch: int, iteration: int, name: str, attempt: int, deadline: float) -> Iterator[None]:
         """Marks an attempt at a phase as in progress, so that a stall can be noticed."""
-        self._under_way = branch, PhaseUnderWay(iteration, name, attempt, self._clock.monotonic(), deadline)
+        self._under_way = (
+            branch,
+            PhaseUnderWay(
+                iteration=iteration, phase=name, attempt=attempt, started=self._clock.monotonic(), deadline=deadline
+            ),
+        )
         try:
             yield
         finally:
@@ -171,7 +182,8 @@ class Guards:
 
     def look_at_phase(self, ledger: Ledger) -> None:
         """Raises an alarm, once per attempt, if the current phase has stalled; called by the lease thread."""
-        under_way, guard = self._under_way, self._spec.guards.stalled_phase
+        under_way = self._under_way
+        guard = self._spec.guards.stalled_phase
         if under_way is None or guard is None or under_way[1] is self._stalled:
             return
         branch, attempt = under_way

@@ -68,11 +68,15 @@ def _driver_part(spent: Spent) -> Part:
     inner = spent.path[1:]
     name = COMMIT.get(inner[0], inner[0]) if inner else BETWEEN
     if name in PHASES:
-        return Part(name, inner[1:], spent.kind, spent.seconds, spent.calls)
-    return Part(BETWEEN, inner, spent.kind, spent.seconds, spent.calls)
+        return Part(phase=name, path=inner[1:], kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
+    return Part(phase=BETWEEN, path=inner, kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
 
 
 def _actor_part(spent: Spent, iteration: int) -> Part | None:
     """Returns a part of an actor's work; None if it belongs to no iteration, such as loading a model."""
     phase = phase_of_call(spent.path, iteration)
-    return None if phase is None else Part(phase, spent.path, spent.kind, spent.seconds, spent.calls)
+    return (
+        None
+        if phase is None
+        else Part(phase=phase, path=spent.path, kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
+    )

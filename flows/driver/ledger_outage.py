@@ -47,7 +47,10 @@ class LedgerOutage:
         standby: Standby,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._context, self._stops, self._threads, self._standby = context, stops, threads, standby
+        self._context = context
+        self._stops = stops
+        self._threads = threads
+        self._standby = standby
         self._chance = chance
         self._since: float | None = None
         self._since_ms = 0
@@ -61,12 +64,15 @@ class LedgerOutage:
 
         Raises `LedgerUnavailable` if it does not for as long as the run may wait, or the session is asked to stop.
         """
-        context, clock = self._context, self._context.clock
+        context = self._context
+        clock = self._context.clock
         reason = redact(str(error))
         log.warning("the ledger does not answer: %s", error)
         began = clock.monotonic()
         if self._since is None or began - self._answered > CALM_SECONDS:
-            self._since, self._since_ms, self._tries = began, clock.time_ms(), 0
+            self._since = began
+            self._since_ms = clock.time_ms()
+            self._tries = 0
         else:
             self._pause(reason)  # it has answered in between, but not recorded what the run did
         try:
@@ -92,7 +98,8 @@ class LedgerOutage:
 
     def _record(self, reason: str) -> LedgerUnavailable | None:
         """Records what has to be recorded; returns why that is not possible."""
-        context, ledger = self._context, self._context.ledger
+        context = self._context
+        ledger = self._context.ledger
         try:
             ledger.phases.fail_open(context.fence, reason, FailureClass.AWAY.value)
             # This changes a row whatever the attempts are: a full disk answers questions all the same.
@@ -114,7 +121,8 @@ class LedgerOutage:
             raise LedgerUnavailable(f"{self._stops.reason} while the ledger is away: {last}") from last
 
     def _pause(self, reason: str) -> None:
-        context, clock = self._context, self._context.clock
+        context = self._context
+        clock = self._context.clock
         pause = pause_before(self._tries, self._chance(), LONGEST_SECONDS)
         if self._standby.returned_ms is None and self._since is not None:
             pause = min(pause, max(LOOK_SECONDS, self._since + self._hold_seconds - clock.monotonic()))

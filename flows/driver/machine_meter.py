@@ -19,7 +19,8 @@ import psutil
 
 from yatt_core.cluster.gpus import MEGABYTE, Gpus
 
-SAMPLE_SECONDS, STALE_SECONDS = 5.0, 15.0
+SAMPLE_SECONDS = 5.0
+STALE_SECONDS = 15.0
 
 
 class MachineMeter:
@@ -29,11 +30,13 @@ class MachineMeter:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._lock = folder, threading.Lock()
+        self._folder = folder
+        self._lock = threading.Lock()
         self._samples: dict[str, list[float]] = {}
         self._latest: Mapping[str, float] = {}
         self._latest_at = 0.0
-        self._processor, self._network = answered(psutil.cpu_times), answered(psutil.net_io_counters)
+        self._processor = answered(psutil.cpu_times)
+        self._network = answered(psutil.net_io_counters)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample_until_ended, name="machine", daemon=True)
 
@@ -50,11 +53,15 @@ class MachineMeter:
 
         If no sample was taken since then, the latest one is repeated, unless it is older than `STALE_SECONDS`.
         """
-        processor, network = answered(psutil.cpu_times), answered(psutil.net_io_counters)
+        processor = answered(psutil.cpu_times)
+        network = answered(psutil.net_io_counters)
         with self._lock:
-            samples, self._samples = self._samples, {}
-            before, self._processor = self._processor, processor
-            sent_before, self._network = self._network, network
+            samples = self._samples
+            self._samples = {}
+            before = self._processor
+            self._processor = processor
+            sent_before = self._network
+            self._network = network
             latest = self._latest if time.monotonic() - self._latest_at <= STALE_SECONDS else {}
         figures = {**latest, **{name: sum(values) / len(values) for name, values in samples.items()}}
         if processor is not None and before is not None:
@@ -72,7 +79,8 @@ class MachineMeter:
 
     def _add(self, figures: Mapping[str, float]) -> None:
         with self._lock:
-            self._latest, self._latest_at = figures, time.monotonic()
+            self._latest = figures
+            self._latest_at = time.monotonic()
             for name, value in figures.items():
                 self._samples.setdefault(name, []).append(value)
 

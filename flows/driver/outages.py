@@ -30,7 +30,9 @@ from yatt_core.logs import redact
 from yatt_core.outage import LONGEST_BLIND_SECONDS, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 
 log = logging.getLogger("yatt_core.flow")
-START, RECOVER, CLOSE = "start", "recover", "close"
+START = "start"
+RECOVER = "recover"
+CLOSE = "close"
 """The phases that make the actors ready, and what stands for all that follows the last phase."""
 NOT_INTERRUPTED = frozenset({START, RECOVER, CLOSE})
 """In these a session that is asked to stop is not waiting for what it still could finish."""
@@ -40,7 +42,8 @@ ASK_SECONDS = 2.0
 """Between two looks at whether somebody wants a try at once."""
 TOLD_SECONDS = 60.0
 """People are told of an outage that lasts longer."""
-MINUTE, HOUR = 60.0, 3600.0
+MINUTE = 60.0
+HOUR = 3600.0
 
 
 @dataclass(slots=True)
@@ -96,8 +99,12 @@ class Outages:
         ending: Callable[[], Ending | None],
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._context, self._stops, self._threads, self._standby = context, stops, threads, standby
-        self._ending, self._chance = ending, chance
+        self._context = context
+        self._stops = stops
+        self._threads = threads
+        self._standby = standby
+        self._ending = ending
+        self._chance = chance
         self._found: tuple[AwayError, str] | None = None
         self._outage: Outage | None = None
         self.seconds = 0.0
@@ -149,7 +156,8 @@ class Outages:
         self._outage = None  # last, so that a ledger that is away has all of it told again
 
     def _note(self, error: AwayError, phase: str) -> None:
-        context, dependency = self._context, redact(error.dependency)
+        context = self._context
+        dependency = redact(error.dependency)
         now = context.clock.monotonic()
         progressed_at = context.ledger.phases.progressed_at(context.run)
         known = self._outage
@@ -176,7 +184,9 @@ class Outages:
         return self._context.spec.recovery.hold_minutes * MINUTE
 
     def _await(self, outage: Outage) -> Ending | None:
-        context, clock, recovery = self._context, self._context.clock, self._context.spec.recovery
+        context = self._context
+        clock = self._context.clock
+        recovery = self._context.spec.recovery
         while True:
             if self._is_stopped():
                 return self._ending_of_a_stop(outage)
@@ -234,7 +244,8 @@ class Outages:
 
     def _pause(self, outage: Outage) -> None:
         """Sleeps until the next try, a request to stop, or one to try at once."""
-        context, clock = self._context, self._context.clock
+        context = self._context
+        clock = self._context.clock
         returned_ms = self._standby.returned_ms
         longest = LONGEST_NEAR_SECONDS if outage.dependency == A_NODE and not outage.blind else LONGEST_SECONDS
         if outage.blind and returned_ms is not None:

@@ -17,7 +17,9 @@ class RequestedCheckpoints:
     """The requests for a checkpoint during one driver session."""
 
     def __init__(self, ledger: Ledger, fence: Fence, observer: Observer) -> None:
-        self._ledger, self._fence, self._observer = ledger, fence, observer
+        self._ledger = ledger
+        self._fence = fence
+        self._observer = observer
         self._taken_in: tuple[int, int] | None = None
         """The newest request and the iteration whose checkpoint was begun for it; publishing may outlast its commit."""
 

@@ -53,7 +53,11 @@ def set_state(context: RunContext, state: str, reason: str, occasion: str = "") 
     """
     is_news = state in NEWS and context.spec.guards.notify is not None
     now = context.clock.time_ms()
-    news = [state_entry(context.run, context.fence.term, state, reason, now)] if is_news else []
+    news = (
+        [state_entry(run=context.run, term=context.fence.term, state=state, reason=reason, at_ms=now)]
+        if is_news
+        else []
+    )
     context.ledger.runs.set_state(context.fence, state, reason, news)
     _tell_tracker(context, f"{state}{occasion}/tags", "tags", {"yatt.state": state, "yatt.state_reason": reason})
     _tell_tracker(context, state + occasion, "status", {"status": TRACKED_STATES[state]})
@@ -63,7 +67,9 @@ def tell_people(context: RunContext, occasion: str, text: str) -> None:
     """Notifies people, once per session and occasion, if the spec asks for notifications."""
     if context.spec.guards.notify is None:
         return
-    entry = news_entry(context.run, context.fence.term, occasion, redact(text), context.clock.time_ms())
+    entry = news_entry(
+        run=context.run, term=context.fence.term, occasion=occasion, text=redact(text), at_ms=context.clock.time_ms()
+    )
     context.ledger.outbox.enqueue(context.fence, [entry])
 
 
@@ -73,7 +79,13 @@ def conclude(context: RunContext, ending: Ending) -> Outcome:
     context.ledger.waits.over(context.fence)
     set_state(context, ending.state, reason)
     _tell_digests(context)
-    return Outcome(context.run, ending.state, context.committed_iteration, reason, ending.exit_code)
+    return Outcome(
+        run=context.run,
+        state=ending.state,
+        iteration=context.committed_iteration,
+        reason=reason,
+        exit_code=ending.exit_code,
+    )
 
 
 def _tell_digests(context: RunContext) -> None:
@@ -86,6 +98,7 @@ def _tell_digests(context: RunContext) -> None:
 
 def _tell_tracker(context: RunContext, name: str, kind: str, body: Mapping[str, str]) -> None:
     """Adds a row for each tracking run (the run's, and a later branch's own), at most once per session and name."""
-    keys, now = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}"), context.clock.time_ms()
+    keys = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}")
+    now = context.clock.time_ms()
     entries = for_trackers(context.spec, [OutboxEntry(key, kind, body, now) for key in keys])
     context.ledger.outbox.enqueue(context.fence, entries)

@@ -205,7 +205,8 @@ class SessionServices:
         """
         if self.in_flow_run:
             return
-        context, say = self.context, self.context.observer.stage
+        context = self.context
+        say = self.context.observer.stage
         if self.shared is not None:
             say(f"using {self.shared.text}")
             prefect_server.use_server(context.folder, self.shared.address, self.shared.password)

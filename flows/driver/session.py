@@ -76,15 +76,28 @@ class DriverSession:
         until: int | None = None,
     ) -> None:
         spec = context.spec
-        self.context, self.window, self._until = context, window, until
-        self.meter, self.stops = BytesMeter(), StopRequests()
+        self.context = context
+        self.window = window
+        self._until = until
+        self.meter = BytesMeter()
+        self.stops = StopRequests()
         self.tracing = SessionTracing(context.ledger, context.fence, context.branch, context.clock)
         self.machine = MachineMeter(context.home.folder)
         self.profile = IterationProfile()
         context.ledger.measure(partial(spent, LEDGER))
-        ledger, fence, clock = context.ledger, context.fence, context.clock
-        self.billing = SessionBilling(ledger, fence, spec, clock, price_path(context.home))
-        self.guards = Guards(ledger, fence, spec, clock, context.observer, self.stops, self.billing)
+        ledger = context.ledger
+        fence = context.fence
+        clock = context.clock
+        self.billing = SessionBilling(ledger=ledger, fence=fence, spec=spec, clock=clock, path=price_path(context.home))
+        self.guards = Guards(
+            ledger=ledger,
+            fence=fence,
+            spec=spec,
+            clock=clock,
+            observer=context.observer,
+            stops=self.stops,
+            billing=self.billing,
+        )
         self.gates = Gates(ledger, fence, spec, clock)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
@@ -92,7 +105,9 @@ class DriverSession:
         self.requested = RequestedCheckpoints(ledger, fence, context.observer)
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.standby = Standby(self.start, self.billing)
-        self.outages = Outages(context, self.stops, self.threads, self.standby, self._ending_now)
+        self.outages = Outages(
+            context=context, stops=self.stops, threads=self.threads, standby=self.standby, ending=self._ending_now
+        )
         self.ledger_outage = LedgerOutage(context, self.stops, self.threads, self.standby)
         self.store_is_ready = True
         """False if the durable tier was away when the session was opened, and is claimed once it answers."""
@@ -105,10 +120,25 @@ class DriverSession:
     def enter_branch(self, branch: int, actors: RunActors | None = None) -> None:
         """Switches to a branch; the previous branch's actors end when this branch's actors are made ready."""
         self.context = context = replace(self.context, branch=branch)
-        folder, fence = context.folder, context.fence
-        self.actors = actors or RunActors(context.spec, folder, call_term(fence.term), branch, self.meter, self.stops)
+        folder = context.folder
+        fence = context.fence
+        self.actors = actors or RunActors(
+            spec=context.spec,
+            run_folder=folder,
+            term=call_term(fence.term),
+            branch=branch,
+            meter=self.meter,
+            interruptions=self.stops,
+        )
         self.actors.when_extended(self._extended)
-        self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
+        self.checkpoints = CheckpointKeeper(
+            ledger=context.ledger,
+            fence=fence,
+            actors=self.actors,
+            folder=folder,
+            spec=context.spec,
+            store=context.store,
+        )
         self.start.enter_branch(context, self.actors, self.checkpoints)
         self.standby.enter_branch(context, self.actors, self.checkpoints)
         self.outages.enter_branch(context)
@@ -129,7 +159,13 @@ class DriverSession:
         if row.state != "completed" or row.iteration < self.context.spec.iterations:
             return None
         self.end("nothing to do")
-        return Outcome(self.context.run, row.state, row.iteration, "target reached before", ExitCode.OK)
+        return Outcome(
+            run=self.context.run,
+            state=row.state,
+            iteration=row.iteration,
+            reason="target reached before",
+            exit_code=ExitCode.OK,
+        )
 
     def reached_until(self) -> Outcome | None:
         """Ends the session at once if it is to stop after an iteration that is committed and has its checkpoint."""
@@ -138,7 +174,13 @@ class DriverSession:
             return None
         row = self.context.ledger.runs.find(self.context.run)
         self.end("nothing to do")
-        return Outcome(self.context.run, row.state, last, f"iteration {self._until} reached before", ExitCode.OK)
+        return Outcome(
+            run=self.context.run,
+            state=row.state,
+            iteration=last,
+            reason=f"iteration {self._until} reached before",
+            exit_code=ExitCode.OK,
+        )
 
     @property
     def goal(self) -> int:
@@ -152,9 +194,11 @@ class DriverSession:
         Returns None otherwise, and at a gate if the run has no checkpoint of its last commit yet.
         """
         place = self.context.branch, self.context.last_commit
-        ending, why = self.guards.over_budget(place[0], max(0, place[1])) or self._too_many_lost(), "out of budget"
+        ending = self.guards.over_budget(place[0], max(0, place[1])) or self._too_many_lost()
+        why = "out of budget"
         if ending is None and place[1] >= 0 and not self.checkpoints.lacks(place[1]):
-            ending, why = self.gates.ending(*place), "at a gate"
+            ending = self.gates.ending(*place)
+            why = "at a gate"
         if ending is None:
             return None
         outcome = self.conclude(ending)
@@ -167,7 +211,8 @@ class DriverSession:
         self.guards.extend(seconds)
 
     def _too_many_lost(self) -> Ending | None:
-        context, allowed = self.context, self.context.spec.recovery.budgets.lost_drivers_per_hour
+        context = self.context
+        allowed = self.context.spec.recovery.budgets.lost_drivers_per_hour
         since = max(context.clock.time_ms() - HOUR_MS, context.ledger.phases.got_on_at(context.run))
         lost = context.ledger.leases.lost_in_a_row(context.run, DRIVER, since)
         if lost <= allowed:
@@ -220,7 +265,8 @@ class DriverSession:
 
     def end(self, outcome: str) -> None:
         """Ends threads and actors and releases the lease; safe to call however far the session got."""
-        ledger, fence = self.context.ledger, self.context.fence
+        ledger = self.context.ledger
+        fence = self.context.fence
         self.threads.drain()
         self.start.end()
         self.machine.stop()

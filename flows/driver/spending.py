@@ -14,7 +14,8 @@ from flows.run.lease import is_keeper
 from yatt_core.guards.budget import Spent
 from yatt_core.spec import parse_spec
 
-MS_PER_HOUR, SECONDS_PER_HOUR = 3_600_000, 3600.0
+MS_PER_HOUR = 3_600_000
+SECONDS_PER_HOUR = 3600.0
 
 
 def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> Spent:
@@ -41,7 +42,9 @@ class Spending:
     """
 
     def __init__(self, ledger: Ledger, fence: Fence, devices: int, clock: Clock) -> None:
-        self._clock, self._devices, self._began = clock, devices, clock.monotonic()
+        self._clock = clock
+        self._devices = devices
+        self._began = clock.monotonic()
         self._before = spent_by(ledger, fence.run, fence.term)
 
     def so_far(self) -> Spent:

@@ -24,7 +24,8 @@ from yatt_core.errors import FencedError, YattError
 from yatt_core.run_actors.run_actors import RunActors
 
 log = logging.getLogger("yatt_core.flow")
-SLICE_SECONDS, LONGEST_LOOK_SECONDS = 0.5, 15.0
+SLICE_SECONDS = 0.5
+LONGEST_LOOK_SECONDS = 15.0
 """Between two questions whether to stop during a look, and how long a look may take until it counts as no answer."""
 
 
@@ -35,14 +36,17 @@ class Standby:
     """
 
     def __init__(self, start: ActorsStart, billing: SessionBilling) -> None:
-        self._start, self._billing = start, billing
+        self._start = start
+        self._billing = billing
         self._uncharged_since: int | None = None
         self._looks: dict[str, Future[bool | None]] = {}
         self.returned_ms: int | None = None
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
-        self._context, self._actors, self._checkpoints = context, actors, checkpoints
+        self._context = context
+        self._actors = actors
+        self._checkpoints = checkpoints
 
     def answers(self, dependency: str, stop: Callable[[], bool]) -> bool | None:
         """Returns whether what is away answers again; None if only another attempt can tell.

@@ -59,7 +59,8 @@ class StopRequests:
 
         within: seconds that are left; a shorter limit replaces a longer one.
         """
-        self.asked, self.reason = True, self.reason or reason
+        self.asked = True
+        self.reason = self.reason or reason
         if within is not None:
             deadline = time.monotonic() + max(0.0, within - self.reserve)
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)

@@ -35,7 +35,10 @@ class TargetDeadline:
     """The run's deadline during a session."""
 
     def __init__(self, ledger: Ledger, run: str, spec: RunSpec, clock: Clock) -> None:
-        self._ledger, self._run, self._spec, self._clock = ledger, run, spec, clock
+        self._ledger = ledger
+        self._run = run
+        self._spec = spec
+        self._clock = clock
         self._last: _LastCommit | None = None
 
     def alarms(self, branch: int, iteration: int) -> Iterator[Alarm]:
@@ -55,6 +58,10 @@ class TargetDeadline:
             return
         now = self._clock.time_ms()
         took = self._clock.monotonic() - last.at
-        expected = forecast(last.seconds, last.iteration, self._spec.iterations, now, took)
-        for alarm in judge_deadline(self._spec.guards.deadline, self._run, last.iteration, expected, now):
+        expected = forecast(
+            seconds=last.seconds, iteration=last.iteration, target=self._spec.iterations, now=now, under_way=took
+        )
+        for alarm in judge_deadline(
+            guard=self._spec.guards.deadline, run=self._run, iteration=last.iteration, expected=expected, now=now
+        ):
             yield last.branch, last.iteration, alarm

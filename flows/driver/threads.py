@@ -22,7 +22,8 @@ from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.supervisor.client import Heartbeat
 
 log = logging.getLogger("yatt_core.flow")
-OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
+OUTBOX_DRAIN_SECONDS = 60.0
+NOTIFICATION_DRAIN_SECONDS = 20.0
 TRACKER_HOLD_SECONDS = 60.0
 """How long trackers may hear nothing while a session starts. Their clients take seconds of a core to import, which services and
 actors need then."""
@@ -45,13 +46,24 @@ class DriverThreads:
         notifier: Notifier | None,
         beat: Callable[[Ledger], None],
     ) -> None:
-        ledger, fence, recovery = context.home.ledger, context.fence, context.spec.recovery
+        ledger = context.home.ledger
+        fence = context.fence
+        recovery = context.spec.recovery
         notify = context.spec.guards.notify
         address = addresses(context.home, context.pages, context.spec.gates)
         deliverer = NotificationDeliverer(notifier, notify, address) if notifier and notify else None
-        self._observer, self._folder, self._fence = context.observer, context.folder, fence
+        self._observer = context.observer
+        self._folder = context.folder
+        self._fence = fence
         life = recovery.lease_seconds
-        self._lease = LeaseKeeper(ledger, fence, life, LEDGER_PATIENCE_SECONDS, beat, on_loss=self._cut)
+        self._lease = LeaseKeeper(
+            address=ledger,
+            fence=fence,
+            life_seconds=life,
+            wait_seconds=LEDGER_PATIENCE_SECONDS,
+            on_beat=beat,
+            on_loss=self._cut,
+        )
         self._heartbeat = ExitStack()
         self._trackers = {
             name: OutboxPump(ledger, fence, TrackerDeliverer(tracker, lane=name), TRACKER_HOLD_SECONDS)

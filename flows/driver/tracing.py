@@ -26,14 +26,17 @@ END_SECONDS = 5.0
 SENT_MILLISECONDS = 30_000
 """After this time a span has been sent or dropped."""
 COMMITS = ("commit", "commit_start")
-START, RECOVER = "start", "recover"
+START = "start"
+RECOVER = "recover"
 
 
 class SessionTracing:
     """The traces of one session; without effect unless the environment asks for traces."""
 
     def __init__(self, ledger: Ledger, fence: Fence, branch: int, clock: Clock) -> None:
-        self._ledger, self._fence, self._clock = ledger, fence, clock
+        self._ledger = ledger
+        self._fence = fence
+        self._clock = clock
         settings = tracing_settings(os.environ)
         self._on = settings is not None
         self._owner = owner_of(ledger, fence.run) if self._on else ""
@@ -72,7 +75,15 @@ class SessionTracing:
         if ends:
             start = min(row.planned_at for row in attempts)
             attributes = self._attributes(branch, iteration, attempts[-1].term)
-            record_span(f"iteration {iteration}", root, None, start, max(ends), "", attributes)
+            record_span(
+                name=f"iteration {iteration}",
+                place=root,
+                parent=None,
+                start_ms=start,
+                end_ms=max(ends),
+                failure="",
+                attributes=attributes,
+            )
 
     def _record_earlier(self, branch: int, iteration: int) -> None:
         """Sends the attempts of earlier drivers at an iteration and the next one, as the ledger has them.
@@ -100,7 +111,15 @@ class SessionTracing:
         attributes |= {"yatt.attempt": row.number, "yatt.outcome": outcome}
         failure = "" if outcome == "done" else DRIVER_LOST if lost else row.failure_class or outcome
         place = attempt_place(root, row.phase, row.number)
-        record_span(row.phase, place, root, row.planned_at, ended_at, failure, attributes)
+        record_span(
+            name=row.phase,
+            place=place,
+            parent=root,
+            start_ms=row.planned_at,
+            end_ms=ended_at,
+            failure=failure,
+            attributes=attributes,
+        )
 
     def _attributes(self, branch: int, iteration: int, term: int) -> dict[str, str | int]:
         return {RUN: self._fence.run, BRANCH: branch, "yatt.iteration": iteration, "yatt.term": term}

@@ -109,9 +109,13 @@ def prune_experience(
     """
     if spec.retention.experience != "needed":
         return []
-    pruned, told, store = list[int](), list[tuple[int, int]](), store or NoStore()
+    pruned = list[int]()
+    told = list[tuple[int, int]]()
+    store = store or NoStore()
     stored = _stored(store)
-    for branch, gone in _unneeded(ledger, fence.run, run_folder, spec, stored).items():
+    for branch, gone in _unneeded(
+        ledger=ledger, run=fence.run, run_folder=run_folder, spec=spec, stored=stored
+    ).items():
         for first, last in consecutive(gone):
             ledger.events.append(
                 fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "term": fence.term}, fence
@@ -130,7 +134,7 @@ def prune_experience(
 
 def has_unneeded_experience(ledger: Ledger, run: str, run_folder: Path, spec: RunSpec) -> bool:
     """Returns True if `prune_experience` would delete something on this disk."""
-    return any(_unneeded(ledger, run, run_folder, spec, {}).values())
+    return any(_unneeded(ledger=ledger, run=run, run_folder=run_folder, spec=spec, stored={}).values())
 
 
 def _unneeded(
@@ -139,7 +143,8 @@ def _unneeded(
     """Returns the iterations, by branch, whose experience no kept checkpoint needs; none if all of it is to be kept."""
     if spec.retention.experience != "needed":
         return {}
-    needed, found = _needed(ledger, run, spec.checkpoints.keep), _on_disk(run_folder)
+    needed = _needed(ledger, run, spec.checkpoints.keep)
+    found = _on_disk(run_folder)
     for branch, iteration in stored:
         found.setdefault(branch, set()).add(iteration)
     row = ledger.runs.find(run)
@@ -156,7 +161,14 @@ def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
     lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
     current = own_places(ledger.lines.current(run), run)
     aliased = ledger.aliases.pointing(run).values()
-    return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep, aliased)
+    return needed_files(
+        own=own,
+        current=current,
+        committed=ledger.runs.find(run).iteration,
+        base_lines=lines,
+        keep=keep,
+        aliased=aliased,
+    )
 
 
 def _holds(line: Sequence[IterationRange], row: CheckpointRow) -> bool:

@@ -48,7 +48,8 @@ def judge_checkpoints(ledger: Ledger, fence: Fence, spec: RunSpec, at_ms: int) -
 
     at_ms: the time of notifications.
     """
-    rule, run = spec.evaluation.promotion, fence.run
+    rule = spec.evaluation.promotion
+    run = fence.run
     if rule is None:
         return []
     judged = {CheckpointKey(**link.body["checkpoint"]) for link in ledger.events.of_kind(run, JUDGED)}
@@ -56,17 +57,22 @@ def judge_checkpoints(ledger: Ledger, fence: Fence, spec: RunSpec, at_ms: int) -
     rows = ledger.records.checkpoints(run)
     trained = [row for row in rows if row.run == run and row.iteration > 0]
     for row in sorted(trained, key=lambda row: row.iteration):
-        key, rival = CheckpointKey(row.branch, row.iteration, row.term), _rival(ledger, run, rows)
+        key = CheckpointKey(row.branch, row.iteration, row.term)
+        rival = _rival(ledger, run, rows)
         commit = ledger.commits.at(run, row.iteration)
         if key in judged or rival is None or (rival.run, rival.key) == (run, key) or commit is None:
             continue
         own, others = scored_by_both(
-            evaluated_scores(ledger, run, key.branch, key.iteration, spec),
-            evaluated_scores(ledger, rival.run, rival.key.branch, rival.key.iteration, spec),
+            evaluated_scores(ledger=ledger, run=run, branch=key.branch, iteration=key.iteration, spec=spec),
+            evaluated_scores(
+                ledger=ledger, run=rival.run, branch=rival.key.branch, iteration=rival.key.iteration, spec=spec
+            ),
         )
         if own:
-            comparison = compare(own, others, rule.test, rule.resamples, spec.seed)
-            told.append(_record(ledger, fence, spec, row, rival, comparison, at_ms))
+            comparison = compare(first=own, second=others, test=rule.test, resamples=rule.resamples, seed=spec.seed)
+            told.append(
+                _record(ledger=ledger, fence=fence, spec=spec, row=row, rival=rival, found=comparison, at_ms=at_ms)
+            )
     return told
 
 
@@ -82,7 +88,8 @@ def _record(
     ledger: Ledger, fence: Fence, spec: RunSpec, row: CheckpointRow, rival: Rival, found: PairedComparison, at_ms: int
 ) -> str:
     """Carries out what follows from a test, then records it; returns what to tell people."""
-    rule, run = spec.evaluation.promotion, fence.run
+    rule = spec.evaluation.promotion
+    run = fence.run
     assert rule is not None, "the caller has a rule"
     key = CheckpointKey(row.branch, row.iteration, row.term)
     beats = found.is_better(rule.level)
@@ -96,14 +103,14 @@ def _record(
         def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:
             return moved_entries(spec, moves)
 
-        ledger.aliases.promote(run, CANDIDATE, key, RULE, said, tell)
+        ledger.aliases.promote(run=run, alias=CANDIDATE, target=key, by=RULE, why=said, tell=tell)
         gate = spec.gates.promotion
         if gate is not None:
             name = f"{BY_RULE}b{key.branch}-i{key.iteration}-t{key.term}"
             _withdraw_older(ledger, run, name, row.iteration)
             question = DueGate(PROMOTION, name, f"make it champion? {said}", gate)
             proof = {**key._asdict(), "weights_digest": row.weights_digest, **evidence}
-            ask(ledger, run, spec, question, proof, at_ms, fence)
+            ask(ledger=ledger, run=run, spec=spec, due=question, evidence=proof, at_ms=at_ms, fence=fence)
     ledger.events.append(run, JUDGED, {"checkpoint": key._asdict(), "beats": beats, **evidence}, fence)
     log.info("%s", said)
     return said

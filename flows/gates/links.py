@@ -25,7 +25,8 @@ from yatt_core.spec.sections.gates import GatesSpec
 
 log = logging.getLogger("yatt_core.flow")
 KEY_FILE = "approval-links.key"
-KEY_BYTES, MS_PER_HOUR = 32, 3_600_000
+KEY_BYTES = 32
+MS_PER_HOUR = 3_600_000
 Address = Callable[[Ledger, str, str], str]
 """Returns what a notification says of where to decide a question of a run, by the question's key; empty if nowhere."""
 

@@ -33,7 +33,8 @@ def champion_by_gate(
 
     Returns the moves, and the number of the approval that is still open.
     """
-    gate, target = spec.gates.promotion, CheckpointKey(row.branch, row.iteration, row.term)
+    gate = spec.gates.promotion
+    target = CheckpointKey(row.branch, row.iteration, row.term)
     assert gate is not None, "the caller has a gate"
     if ledger.aliases.pointing(run).get(CHAMPION) == target:
         return [], None
@@ -47,7 +48,7 @@ def champion_by_gate(
         gate,
     )
     evidence = {**target._asdict(), "weights_digest": row.weights_digest}
-    approval = ask(ledger, run, spec, due, evidence, int(time.time() * 1000))
+    approval = ask(ledger=ledger, run=run, spec=spec, due=due, evidence=evidence, at_ms=int(time.time() * 1000))
     if may_decide(approval.deciders, verdict.by, verdict.roles):
         ledger.approvals.decide(approval.id, verdict)
         return settle(ledger, run), None
@@ -85,7 +86,9 @@ def _promote(ledger: Ledger, run: str, approval: Approval) -> list[AliasMove]:
         return [*first_entries(run, spec), *entries] if entries else []
 
     why = f"approval {approval.id}: {approval.reason}"
-    moves = ledger.aliases.carry_out(run, approval.id, target, approval.decided_by or "", why, tell)
+    moves = ledger.aliases.carry_out(
+        run=run, approval=approval.id, target=target, by=approval.decided_by or "", why=why, tell=tell
+    )
     if not moves:
         log.info("approval %d of run %s moves no alias", approval.id, run)
     return moves

@@ -63,4 +63,11 @@ def apply(home: Home, settings: MaintenanceSettings, function: MaintenanceFlow) 
     """
     origin = str(home.folder / SETTINGS)
     schedule = cron_schedule(settings.cron, settings.timezone, f"{origin}: cron", f"{origin}: timezone")
-    create(DEPLOYMENT, home.folder, [schedule], {"home": str(home.folder)}, function, alone=True)
+    create(
+        name=DEPLOYMENT,
+        home=home.folder,
+        schedules=[schedule],
+        parameters={"home": str(home.folder)},
+        flow=function,
+        alone=True,
+    )

@@ -10,7 +10,8 @@ from flows.run.home import Home
 from yatt_core import durable
 from yatt_core.errors import InfrastructureError
 
-NAME, KEPT = "maintenance.json", 30
+NAME = "maintenance.json"
+KEPT = 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,10 @@ def maintain(home: Home, steps: Mapping[str, Step], by: str) -> MaintenanceResul
 def _done(name: str, step: Step) -> StepResult:
     began = time.monotonic()
     try:
-        ok, said = True, step()
+        ok = True
+        said = step()
     except (Finding, YattError, LedgerError, OSError) as error:
-        ok, said = False, redact(str(error))
+        ok = False
+        said = redact(str(error))
     log.log(logging.INFO if ok else logging.WARNING, "%s: %s", name, said)
     return StepResult(name, ok, said, round(time.monotonic() - began, 3))

@@ -65,15 +65,18 @@ def steps_of(
     if settings.audit:
         steps["audit"] = opened(lambda ledger: audit_all(home, ledger, reader_of))
     if settings.backup is not None:
-        folder, keep = BackupFolder(settings.backup.to), settings.backup.keep
-        steps["backup"] = opened(lambda ledger: back_up(home, ledger, folder, keep, files))
+        folder = BackupFolder(settings.backup.to)
+        keep = settings.backup.keep
+        steps["backup"] = opened(
+            lambda ledger: back_up(home=home, ledger=ledger, folder=folder, keep=keep, files=files)
+        )
     return steps | {"database": opened(lambda ledger: ledger.upkeep.tidy(idle=not ledger.leases.holders()))}
 
 
 def finish_deletions(home: Home, ledger: Ledger, tracker: Tracker) -> str:
     """Removes what is left of deleted runs."""
     left = [row for row in ledger.deletions.list() if row.cleaned_at is None]
-    done = [delete_run(home, row.run, row.by, row.why, tracker) for row in left]
+    done = [delete_run(home=home, run=row.run, by=row.by, why=row.why, tracker=tracker) for row in left]
     if stuck := [f"{each.run}: {remains}" for each in done for remains in each.left]:
         raise Finding(f"could not be removed: {'; '.join(stuck)}")
     return f"{len(done)} finished"
@@ -84,7 +87,9 @@ def prune_idle(home: Home, ledger: Ledger) -> str:
 
     Raises `Finding` with the reason for each run of which something could not be deleted.
     """
-    held, pruned, found = ledger.leases.holders(), list[str](), list[str]()
+    held = ledger.leases.holders()
+    pruned = list[str]()
+    found = list[str]()
     for run in (row.id for row in ledger.runs.list(limit=1_000_000) if row.id not in held and row.state != RUNNING):
         try:
             if _has_something(home, ledger, run):
@@ -101,7 +106,8 @@ def prune_idle(home: Home, ledger: Ledger) -> str:
 
 
 def _has_something(home: Home, ledger: Ledger, run: str) -> bool:
-    spec, folder = current_spec(ledger, run), home.run_folder(run)
+    spec = current_spec(ledger, run)
+    folder = home.run_folder(run)
     kept = {row.folder for row in ledger.records.own_checkpoints(run, "kept")}
     hidden = list((folder / CHECKPOINTS).glob(".*"))
     unneeded = kept - needed_checkpoints(ledger, run, spec.checkpoints.keep)
@@ -109,7 +115,8 @@ def _has_something(home: Home, ledger: Ledger, run: str) -> bool:
 
 
 def _prune(home: Home, ledger: Ledger, run: str) -> None:
-    spec, folder = current_spec(ledger, run), home.run_folder(run)
+    spec = current_spec(ledger, run)
+    folder = home.run_folder(run)
     store = store_of(ledger, run, folder)
     fence = take_lease(ledger, run, f"yatt maintenance of {run}", LEASE_SECONDS, patience=0.0)
     lease = LeaseKeeper(home.ledger, fence, LEASE_SECONDS, LEASE_SECONDS)
@@ -126,7 +133,7 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
         visible = [path.name for path in checkpoints.glob("[!.]*")]
         lease.check()
         sweep_checkpoints(folder, visible)
-        prune_experience(ledger, fence, folder, spec, store)
+        prune_experience(ledger=ledger, fence=fence, run_folder=folder, spec=spec, store=store)
     finally:
         lease.stop()
         give_back(ledger, fence)
@@ -134,7 +141,8 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
 
 def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
     """Audits every run. Raises `Finding` with the first disagreement of each run, or why the run could not be audited."""
-    runs, found = [row.id for row in ledger.runs.list(limit=1_000_000)], list[str]()
+    runs = [row.id for row in ledger.runs.list(limit=1_000_000)]
+    found = list[str]()
     for run in runs:
         try:
             report = verify_run(ledger, run, home.run_folder(run), reader_of(ledger, run))
@@ -153,7 +161,8 @@ def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
 def _record(ledger: Ledger, report: AuditReport) -> None:
     """Records a disagreement in the run's audit chain, unless the newest record says the same."""
     assert report.disagreement is not None, "the caller has found one"
-    body, before = asdict(report.disagreement), ledger.events.of_kind(report.run, UNSOUND)
+    body = asdict(report.disagreement)
+    before = ledger.events.of_kind(report.run, UNSOUND)
     if not before or before[-1].body != body:
         ledger.events.append(report.run, UNSOUND, body)
 

@@ -67,13 +67,20 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         session.context.observer.phase_started(iteration, name)
         attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, name)
         session.context.ledger.phases.dispatch(session.context.fence, attempt)
-        started, bytes_before = session.context.clock.monotonic(), session.meter.total
+        started = session.context.clock.monotonic()
+        bytes_before = session.meter.total
         session.actors.deadline = session.deadlines.of(name)
         session.threads.allow(session.actors.deadline, f"{name} of iteration {iteration}")
         try:
             with (
                 log_context(iteration=iteration, phase=name),
-                session.guards.phase(session.context.branch, iteration, name, attempt.number, session.actors.deadline),
+                session.guards.phase(
+                    branch=session.context.branch,
+                    iteration=iteration,
+                    name=name,
+                    attempt=attempt.number,
+                    deadline=session.actors.deadline,
+                ),
                 session.stops.phase(name),
                 session.tracing.phase(session.context.branch, iteration, name, attempt.number),
             ):
@@ -92,12 +99,17 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         session.deadlines.took(name, seconds)
         driver_bytes = session.meter.total - bytes_before
         session.context.ledger.phases.finish(
-            session.context.fence, attempt, receipt_json(result), seconds, driver_bytes
+            fence=session.context.fence,
+            attempt=attempt,
+            receipt=receipt_json(result),
+            seconds=seconds,
+            bytes_to_driver=driver_bytes,
         )
         session.ledger_outage.over()
         return result
 
-    attempted.__name__, attempted.__doc__ = name, body.__doc__
+    attempted.__name__ = name
+    attempted.__doc__ = body.__doc__
     prefect_task: Any = PhaseTask(
         fn=attempted,
         name=name,

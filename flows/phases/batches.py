@@ -66,8 +66,10 @@ def prepared_columns(
     same_layout: whether the trainer's ranks are laid out as when the columns were written. If not, the columns are
         recomputed, since each rank stores only its own part of them.
     """
-    done = recorded_receipt(session.context, branch, iteration, "prepare", PrepareReceipt)
+    done = recorded_receipt(
+        context=session.context, branch=branch, iteration=iteration, name="prepare", kind=PrepareReceipt
+    )
     if done is not None and same_layout and session.actors.prepared_is_whole(done):
         return done
-    task = batch_task(session.context, branch, iteration, "prepare", batch)
+    task = batch_task(context=session.context, branch=branch, iteration=iteration, name="prepare", batch=batch)
     return session.actors.prepare(replace(task, reward_moments=before.reward_moments, coefficients=before.coefficients))

@@ -92,7 +92,7 @@ def commit_start(
     ]
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": fine_tuned.weights_digest})
     session.profile.hear(session.actors.process_use())
-    return write_commit(session, after, metrics, None, meter)
+    return write_commit(session=session, state=after, metrics=metrics, experience_digest=None, meter=meter)
 
 
 @phase
@@ -105,7 +105,8 @@ def commit(
     Waits for: the ledger.
     Unblocked by: the ledger's confirmation of the transaction. Returns the control state that was committed.
     """
-    context, experience = session.context, results.collected.experience
+    context = session.context
+    experience = results.collected.experience
     new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
     record_outcome(context, iteration, seconds, results.collected.work)
@@ -121,11 +122,19 @@ def commit(
     )
     metrics = [
         *_result_metrics(session.context, results),
-        *_timing_metrics(session, iteration, results, seconds, meter),
+        *_timing_metrics(session=session, iteration=iteration, results=results, seconds=seconds, meter=meter),
     ]
-    committed = write_commit(session, after, metrics, experience.digest, meter)
+    committed = write_commit(
+        session=session, state=after, metrics=metrics, experience_digest=experience.digest, meter=meter
+    )
     session.accounted()
-    clear_up(session, iteration, [row.folder for row in experience.shards], results.prepared, new_checkpoint)
+    clear_up(
+        session=session,
+        iteration=iteration,
+        shards=[row.folder for row in experience.shards],
+        prepared=results.prepared,
+        new_checkpoint=new_checkpoint,
+    )
     return committed
 
 
@@ -150,7 +159,8 @@ def _timing_metrics(
     meter: IterationMeter,
 ) -> list[Metric]:
     """Returns the metrics of class timing."""
-    context, collected = session.context, results.collected
+    context = session.context
+    collected = results.collected
     sums = collected.experience.sums
     used = session.actors.process_use()
     session.profile.hear(used)
@@ -162,8 +172,16 @@ def _timing_metrics(
         **session.billing.gauges(),
         **session.waited,
     }
-    metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
-    tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)
+    metrics = timing_metrics(
+        seconds=seconds,
+        iteration_seconds=meter.seconds,
+        tokens=sums["loss_tokens"],
+        samples=sums["samples"],
+        driver_bytes=meter.driver_bytes,
+        gauges=gauges,
+    )
+    tools = context.spec.rollout.tools is not None
+    judges = bool(context.spec.rewards.judges)
     if tools or judges:
         telemetry = read_telemetry(context.folder, context.branch, iteration)
         metrics += [tool_seconds(telemetry)] if tools else []
@@ -228,4 +246,11 @@ def clear_up(
     if new_checkpoint:
         elsewhere = session.actors.tidy
         with spent(DATA, "prune"):
-            prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store, elsewhere)
+            prune_experience(
+                ledger=context.ledger,
+                fence=context.fence,
+                run_folder=context.folder,
+                spec=context.spec,
+                store=context.store,
+                elsewhere=elsewhere,
+            )

@@ -21,13 +21,16 @@ EVALUATED = "evaluated"
 
 def answer_held_out(session: DriverSession, iteration: int) -> EvaluateReceipt:
     """Returns the results of an iteration's evaluation."""
-    context, total = session.context, session.start.inputs.held_out_prompts
+    context = session.context
+    total = session.start.inputs.held_out_prompts
     finish = Finish.start(context.spec.evaluation.deadline, total, context.clock)
     chosen = context.ledger.records.choices(context.run, context.branch, iteration).get(EVALUATED)
     if finish.spec is None or chosen is not None:
         only = None if chosen is None else chosen.body["rows"]
         return session.actors.evaluate(context.run, iteration, total, only)
-    receipt = session.actors.evaluate(context.run, iteration, total, None, finish.allows)
+    receipt = session.actors.evaluate(
+        run=context.run, iteration=iteration, held_out=total, only=None, allows=finish.allows
+    )
     if len(receipt.rows) < total:
         body = {"rows": list(receipt.rows), "of": total}
         context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, EVALUATED, body))

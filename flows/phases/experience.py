@@ -105,17 +105,27 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
     spec = session.context.spec
     finish = Finish.start(spec.dynamic_sampling.deadline, spec.data.prompts_per_iteration, session.context.clock)
     sampling = Sampling(SamplingRule.of(spec), state.sampling_average)
-    cursor, shards = state.cursor.under(spec.data, session.start.inputs.pools), list[SealedShard]()
+    cursor = state.cursor.under(spec.data, session.start.inputs.pools)
+    shards = list[SealedShard]()
     drawn: dict[int, PromptRef] = {}
     while not sampling.finished:
         wave = plan_wave(session.context, iteration, sampling.plan(), cursor)
         prompts, cursor = _prompts_of(session.context, wave)
         drawn |= {ref.ordinal: ref for ref in prompts}
-        sealed = _sealed_wave(session, iteration, wave, prompts, sampling, finish)
+        sealed = _sealed_wave(
+            session=session, iteration=iteration, wave=wave, drawn=prompts, sampling=sampling, finish=finish
+        )
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
         outcome = wave.outcome
         if outcome is None:
-            outcome = settle_wave(session.context, iteration, wave, sampling, groups, finish.is_over)
+            outcome = settle_wave(
+                context=session.context,
+                iteration=iteration,
+                wave=wave,
+                sampling=sampling,
+                shards=groups,
+                ends=finish.is_over,
+            )
         sampling = sampling.after(outcome)
         shards += sealed
     results = (
@@ -201,11 +211,21 @@ def _sealed_wave(
     }
     lost = frozenset(row.shard for row in recorded) - sealed.keys()
     earlier = sum(outcome.groups for outcome in sampling.outcomes)
-    work = OpenWave(wave, len(prompts), earlier, finish, sealed, lost)
+    work = OpenWave(wave=wave, total=len(prompts), earlier=earlier, finish=finish, sealed=sealed, lost=lost)
     session.threads.allow(session.actors.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
     wanted = [] if work.is_enough() else work.missing
     stop = None if finish.spec is None else work.is_late
-    with closing(_make(session, context.branch, iteration, wave, prompts, wanted, stop)) as receipts:
+    with closing(
+        _make(
+            session=session,
+            branch=context.branch,
+            iteration=iteration,
+            wave=wave,
+            prompts=prompts,
+            shards=wanted,
+            is_enough=stop,
+        )
+    ) as receipts:
         for receipt in receipts:
             row = _row(receipt)
             _record(context, row, replaces=row.shard in lost)
@@ -217,7 +237,14 @@ def _sealed_wave(
     if not work.is_enough() and not late:
         raise InfrastructureError(f"wave {wave.plan.wave}: the controllers finished before all shards were sealed")
     if cut := work.left_out():
-        record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]], late)
+        record_cut(
+            context=context,
+            iteration=iteration,
+            wave=wave,
+            shards=cut,
+            ordinals=[ordinal for shard in cut for ordinal in ordinals[shard]],
+            late=late,
+        )
         session.actors.cut()
     return [sealed[shard] for shard in sorted(sealed)]
 
@@ -267,7 +294,14 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
         if number >= len(waves):
             raise InfrastructureError(f"run {context.run}, iteration {iteration}: wave {number} is not in the ledger")
         prompts = split_shards(_prompts_of(context, waves[number])[0], waves[number].plan.shards)
-        for receipt in _make(session, branch, iteration, waves[number], prompts, [shard for _, shard in places]):
+        for receipt in _make(
+            session=session,
+            branch=branch,
+            iteration=iteration,
+            wave=waves[number],
+            prompts=prompts,
+            shards=[shard for _, shard in places],
+        ):
             row = _row(receipt)
             _record(context, row, replaces=True)
             whole[row.wave, row.shard] = row
@@ -323,7 +357,8 @@ def _make(
     Writes the timings of the stages to a telemetry file.
     """
     context = session.context
-    number, term = wave.plan.wave, call_term(context.fence.term)
+    number = wave.plan.wave
+    term = call_term(context.fence.term)
     keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
     tasks = [ShardTask(key, term, prompts[shard], iteration - 1) for shard, key in keys.items()]
     telemetry: dict[str, dict[str, object]] = {}
@@ -336,7 +371,13 @@ def _make(
             telemetry[f"shard-{receipt.key.shard:04d}"] = {**receipt.timing, **efforts}
             yield receipt
     finally:
-        write_telemetry(context.folder, branch, iteration, f"collect.w{number:02d}.t{term:04d}", telemetry)
+        write_telemetry(
+            run_folder=context.folder,
+            branch=branch,
+            iteration=iteration,
+            name=f"collect.w{number:02d}.t{term:04d}",
+            values=telemetry,
+        )
 
 
 def _record(context: RunContext, row: ShardRow, replaces: bool) -> None:

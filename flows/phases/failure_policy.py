@@ -20,8 +20,10 @@ from yatt_core.guards.rules import non_finite_alarm
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
-NON_FINITE, CURSOR = "non_finite", "cursor"
-SKIP, ROLLBACK = "skip", "rollback"
+NON_FINITE = "non_finite"
+CURSOR = "cursor"
+SKIP = "skip"
+ROLLBACK = "rollback"
 READS_SHARDS = frozenset({"prepare", "learn"})
 
 
@@ -128,12 +130,18 @@ def obey_rollback(session: DriverSession, state: ControlState) -> bool:
 
     The new branch draws none of the prompts that led to the failure.
     """
-    context, iteration = session.context, state.iteration + 1
+    context = session.context
+    iteration = state.iteration + 1
     choice = context.ledger.records.choices(context.run, context.branch, iteration).get(NON_FINITE)
     if choice is None or choice.body["answer"] != ROLLBACK:
         return False
     cursor = cursor_after(context, iteration, state.cursor)
-    at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {context.branch}"
+    at = int(choice.body["to"])
+    reason = f"{NON_FINITE}: update {iteration} of branch {context.branch}"
     choices = {CURSOR: {"cursor": cursor.to_json()}}
-    session.enter_branch(open_branch(context.ledger, context.fence, context.spec, at, reason, choices))
+    session.enter_branch(
+        open_branch(
+            ledger=context.ledger, fence=context.fence, spec=context.spec, at=at, reason=reason, choices=choices
+        )
+    )
     return True

@@ -54,7 +54,8 @@ class FlowRunReport:
         parent = FlowRunContext.get()
         flow_run = None if parent is None else parent.flow_run
         self._flow_run = None if flow_run is None else flow_run.id
-        self._client, self._session = client, session
+        self._client = client
+        self._session = session
         if flow_run is not None and (own := RUN_TAG + self._context.run) not in flow_run.tags:
             # A deployment starts a flow run before its run is known.
             client.ask(lambda client: client.update_flow_run(flow_run.id, tags=[*flow_run.tags, own]))
@@ -166,14 +167,16 @@ class FlowRunReport:
 
         Returns the points. None if the ledger cannot be read: the lines then follow at the next call.
         """
-        context, child = self._context, self._children.current
+        context = self._context
+        child = self._children.current
         count = self._done - (self._block.first if self._block is not None else self._done) + 1
         try:
             points = {key: dict(context.ledger.metrics.newest(context.run, key, count)) for key in COLUMNS.values()}
         except LedgerError as error:
             log.warning("Prefect does not show the newest iterations for now: %s", error)
             return None
-        now, target = datetime.now(UTC), context.spec.iterations
+        now = datetime.now(UTC)
+        target = context.spec.iterations
         lines = [line(points, iteration, target) for iteration in range(self._logged + 1, self._done + 1)]
         self._logged = self._done
         targets = [key for key in (self._flow_run, None if child is None else child.id) if key is not None]

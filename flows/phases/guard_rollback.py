@@ -50,7 +50,14 @@ def roll_back(session: DriverSession, state: ControlState) -> bool:
     log.warning("%s: rolling back to iteration %d", reason, at)
     session.context.observer.warned(f"{reason}: rolling back to iteration {at}")
     session.enter_branch(
-        open_branch(session.context.ledger, session.context.fence, session.context.spec, at, reason, choices)
+        open_branch(
+            ledger=session.context.ledger,
+            fence=session.context.fence,
+            spec=session.context.spec,
+            at=at,
+            reason=reason,
+            choices=choices,
+        )
     )
     session.guards.look_up()
     return True

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 MOST = 50
 SIZES = (10, 20, 50)
 """Numbers of iterations in a block, and their multiples by powers of ten: the smallest one that suffices is used."""
-REWARD, ACCURACY, SECONDS, SPEED = "reward/mean", "evaluation/accuracy", "seconds/iteration", "tokens_per_second"
+REWARD = "reward/mean"
+ACCURACY = "evaluation/accuracy"
+SECONDS = "seconds/iteration"
+SPEED = "tokens_per_second"
 COLUMNS = {"reward": REWARD, "accuracy": ACCURACY, "seconds": SECONDS, "tokens per second": SPEED}
 """The metrics that a block shows, by their heading."""
 

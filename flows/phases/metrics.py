@@ -137,7 +137,8 @@ def device_metrics(usage: Sequence[Usage]) -> list[Metric]:
         for role, name in roles:
             spent = math.fsum(row.decode_s + row.prefill_s for row in own if row.role == role)
             values[f"devices/{instance}/{name}"] = spent
-        tokens, seconds = sum(row.sequence_steps for row in own), math.fsum(row.decode_s for row in own)
+        tokens = sum(row.sequence_steps for row in own)
+        seconds = math.fsum(row.decode_s for row in own)
         values[f"devices/{instance}/tokens_per_second"] = tokens / seconds if seconds > 0 else 0.0
     return [Metric(key, value, TIMING) for key, value in sorted(values.items())]
 

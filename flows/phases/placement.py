@@ -69,7 +69,9 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
 
     Records the decision unless an earlier driver has already done so.
     """
-    context, spec, devices = session.context, session.context.spec, session.start.devices
+    context = session.context
+    spec = session.context.spec
+    devices = session.start.devices
     past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
     plan = session.prefetch.plan(inputs, session.actors.deadline)
@@ -126,7 +128,8 @@ def past_of(
     context: RunContext, iteration: int
 ) -> tuple[tuple[IterationTelemetry, ...], tuple[Mapping[str, Any], ...]]:
     """Returns the work of the latest iterations before this one, and the names of its files; skips damaged files."""
-    past, names = [], []
+    past = []
+    names = []
     for number in range(max(1, iteration - REMEMBERED), iteration):
         commit = context.ledger.commits.at(context.run, number)
         found = None if commit is None else recorded_work(context.ledger, commit, context.home.run_folder(commit.run))
@@ -154,14 +157,19 @@ def keep_work(
 
     Returns None if no judge runs on a device.
     """
-    context, actors = session.context, session.actors
+    context = session.context
+    actors = session.actors
     if not device_judges(context.spec):
         return None
-    decision, usage, report = placement.decision, actors.usage(), actors.placement_report()
+    decision = placement.decision
+    usage = actors.usage()
+    report = actors.placement_report()
     waves = _waves_of(context, shards)
     start = str(decision.decision["start"])
     switches = switch_times(changes_of(start, report.actions))
-    telemetry = IterationTelemetry(start, waves, usage, report.collect_s, report.judging_s, switches)
+    telemetry = IterationTelemetry(
+        roles=start, waves=waves, usage=usage, collect_s=report.collect_s, judging_s=report.judging_s, switches=switches
+    )
     if report.defect:
         context.observer.warned(
             f"iteration {iteration}: the placement's runtime policy failed, roles were left unchanged: {report.defect}"
@@ -190,7 +198,9 @@ def record_outcome(
             "actions": list(work.recorded.actions[:MOST_ACTIONS]),
             "actions_total": len(work.recorded.actions),
         }
-    context.ledger.records.decision_outcome(context.fence, context.branch, iteration, decision.seq, outcome)
+    context.ledger.records.decision_outcome(
+        fence=context.fence, branch=context.branch, iteration=iteration, seq=decision.seq, outcome=outcome
+    )
 
 
 def _waves_of(context: RunContext, shards: Sequence[ShardRow]) -> tuple[WaveWork, ...]:
@@ -209,7 +219,11 @@ def _waves_of(context: RunContext, shards: Sequence[ShardRow]) -> tuple[WaveWork
             for ordinal, prompt, response, judged, read in columns:
                 first = ordinal not in groups
                 group = groups.setdefault(ordinal, len(groups))
-                samples.append(SampleWork(group, first, prompt, (response,), (), judged, read))
+                samples.append(
+                    SampleWork(
+                        group=group, first=first, prompt=prompt, turns=(response,), waits=(), judge=judged, read=read
+                    )
+                )
         waves.append(WaveWork(tuple(samples), (True,) * len(groups)))
     return tuple(waves)
 

@@ -115,7 +115,14 @@ def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState
     session.threads.deliver()
     fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
     warm = not any(name.startswith("trainer") for name in standing.created)
-    return standing, RecoverReceipt(None, 0, warm, context.clock.monotonic() - started, 0.0, 0.0)
+    return standing, RecoverReceipt(
+        restored=None,
+        replayed=0,
+        warm=warm,
+        start_seconds=context.clock.monotonic() - started,
+        restore_seconds=0.0,
+        replay_seconds=0.0,
+    )
 
 
 def committed_state(context: RunContext) -> ControlState:
@@ -151,7 +158,9 @@ def holds_state(session: DriverSession, state: ControlState, standing: ActorsSta
         return False
     if standing.trainer_key != WorkKey(context.run, context.branch, following, "learn"):
         return False
-    prepared = recorded_receipt(context, context.branch, following, "prepare", PrepareReceipt)
+    prepared = recorded_receipt(
+        context=context, branch=context.branch, iteration=following, name="prepare", kind=PrepareReceipt
+    )
     return (
         is_gathered(session.context, following) and prepared is not None and session.actors.prepared_is_whole(prepared)
     )
@@ -198,8 +207,10 @@ def restore(session: DriverSession, row: CheckpointRow) -> None:
 
     Raises `DataError` if neither copy is intact.
     """
-    context, actors = session.context, session.actors
-    shared, sha256 = actors.files.are_shared, row.manifest_sha256
+    context = session.context
+    actors = session.actors
+    shared = actors.files.are_shared
+    sha256 = row.manifest_sha256
     fetched = shared and not (context.folder / row.folder).exists() and context.store.fetch(row.folder, sha256)
     try:
         actors.restore(row.folder, sha256, row.iteration)
@@ -259,12 +270,20 @@ def replay(session: DriverSession, iteration: int) -> None:
     # A fork has its own copies of its parent's iterations.
     preceding = state_after(context, before, commit.run, commit.branch)
     batch = committed_batch(session, preceding, commit.branch, iteration)
-    task = batch_task(context, commit.branch, iteration, "learn", batch)
+    task = batch_task(context=context, branch=commit.branch, iteration=iteration, name="learn", batch=batch)
     if is_skipped(context, commit.run, commit.branch, iteration):
         receipt = session.actors.skip(task)
     else:
-        then, now = commit.state["environment"].get("layout"), session.start.environment.get("layout")
-        prepared = prepared_columns(session, commit.branch, iteration, batch, preceding, same_layout=then == now)
+        then = commit.state["environment"].get("layout")
+        now = session.start.environment.get("layout")
+        prepared = prepared_columns(
+            session=session,
+            branch=commit.branch,
+            iteration=iteration,
+            batch=batch,
+            before=preceding,
+            same_layout=then == now,
+        )
         receipt = session.actors.learn(task, prepared)
     _compare(context, commit, dict(receipt.fingerprint))
 

@@ -58,7 +58,9 @@ def commit_start(
     """Commits iteration 0."""
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": initial.weights_digest})
     session.profile.hear(session.actors.process_use())
-    return write_commit(session, after, _results(row_figures(evaluation)), None, meter)
+    return write_commit(
+        session=session, state=after, metrics=_results(row_figures(evaluation)), experience_digest=None, meter=meter
+    )
 
 
 @phase
@@ -71,7 +73,8 @@ def commit(
     Waits for: the ledger.
     Unblocked by: the ledger's confirmation of the transaction. Returns the control state that was committed.
     """
-    context, update = session.context, results.update
+    context = session.context
+    update = results.update
     new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
     after = replace(
@@ -80,14 +83,22 @@ def commit(
     metrics = learning_metrics(results.prepared, update)
     if results.evaluation is not None:
         metrics += _results(row_figures(results.evaluation))
-    tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
+    tokens = update.metrics.get("tokens", 0.0)
+    rows = float(len(results.rows.rows))
     used = session.actors.process_use()
     session.profile.hear(used)
     gauges = {**session.machine.read(), **process_gauges(used), **session.billing.gauges(), **session.waited}
-    metrics += timing_metrics(seconds, meter.seconds, tokens, rows, meter.driver_bytes, gauges)
-    committed = write_commit(session, after, metrics, None, meter)
+    metrics += timing_metrics(
+        seconds=seconds,
+        iteration_seconds=meter.seconds,
+        tokens=tokens,
+        samples=rows,
+        driver_bytes=meter.driver_bytes,
+        gauges=gauges,
+    )
+    committed = write_commit(session=session, state=after, metrics=metrics, experience_digest=None, meter=meter)
     session.accounted()
-    clear_up(session, iteration, [], results.prepared, new_checkpoint)
+    clear_up(session=session, iteration=iteration, shards=[], prepared=results.prepared, new_checkpoint=new_checkpoint)
     return committed
 
 

@@ -31,7 +31,9 @@ def sft(session: DriverSession, iteration: int) -> SftReceipt:
     Waits for: supervised fine-tuning on the trainer ranks, then the publication of the checkpoint.
     Unblocked by: a durable checkpoint; immediately, if an earlier attempt left one that can be loaded.
     """
-    done = recorded_receipt(session.context, session.context.branch, iteration, "sft", SftReceipt)
+    done = recorded_receipt(
+        context=session.context, branch=session.context.branch, iteration=iteration, name="sft", kind=SftReceipt
+    )
     kept = session.checkpoints.at(iteration)
     if done is not None and kept is not None:
         try:
@@ -89,7 +91,9 @@ def prepare(session: DriverSession, iteration: int, state: ControlState, batch: 
     Waits for: every trainer rank.
     Unblocked by: the ranks' receipts; immediately, if the columns of an earlier attempt are intact.
     """
-    return prepared_columns(session, session.context.branch, iteration, batch, state)
+    return prepared_columns(
+        session=session, branch=session.context.branch, iteration=iteration, batch=batch, before=state
+    )
 
 
 @phase
@@ -103,11 +107,17 @@ def learn(session: DriverSession, iteration: int, batch: Batch, prepared: Prepar
     Unblocked by: receipts of all ranks that agree on the result.
     """
     context = session.context
-    task = batch_task(context, context.branch, iteration, "learn", batch)
+    task = batch_task(context=context, branch=context.branch, iteration=iteration, name="learn", batch=batch)
     if is_skipped(context, context.run, context.branch, iteration):
         return session.actors.skip(task)
     receipt = session.actors.learn(task, prepared)
-    write_telemetry(context.folder, context.branch, iteration, f"learn.t{context.fence.term:04d}", receipt.timing)
+    write_telemetry(
+        run_folder=context.folder,
+        branch=context.branch,
+        iteration=iteration,
+        name=f"learn.t{context.fence.term:04d}",
+        values=receipt.timing,
+    )
     return receipt
 
 

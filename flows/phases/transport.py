@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from yatt_core.protocols.receipts import SyncReceipt
 
-PEAK, SPILLED = "controllers/peak_bytes_in_flight", "object_store/spilled_bytes"
-SYNC_BYTES, SYNC_BUCKETS, SYNC_SECONDS = "sync/bytes", "sync/buckets", "sync/dirty_seconds"
+PEAK = "controllers/peak_bytes_in_flight"
+SPILLED = "object_store/spilled_bytes"
+SYNC_BYTES = "sync/bytes"
+SYNC_BUCKETS = "sync/buckets"
+SYNC_SECONDS = "sync/dirty_seconds"
 
 
 def collect_gauges(peak_bytes: float, spilled_bytes: int) -> dict[str, float]:

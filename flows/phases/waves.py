@@ -53,7 +53,8 @@ def planned_waves(context: RunContext, branch: int, iteration: int) -> list[Plan
 
 def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
     body: dict[str, Any] = dict(row.plan)
-    cursor, cut = Cursor.from_json(body.pop("cursor")), choices.get(_cut_name(row.wave))
+    cursor = Cursor.from_json(body.pop("cursor"))
+    cut = choices.get(_cut_name(row.wave))
     outcome = None if row.outcome is None else WaveOutcome.from_json(row.outcome)
     chosen: Mapping[str, Any] = {} if cut is None else cut.body
     return PlannedWave(
@@ -103,7 +104,12 @@ def settle_wave(
     after = sampling.after(outcome)
     warning = shortfall(after) if after.finished else ""
     context.ledger.records.settle_wave(
-        context.fence, context.branch, iteration, wave.plan.wave, outcome.to_json(), warning
+        fence=context.fence,
+        branch=context.branch,
+        iteration=iteration,
+        wave=wave.plan.wave,
+        outcome=outcome.to_json(),
+        warning=warning,
     )
     if warning:
         log.warning("iteration %d: %s", iteration, warning)

@@ -32,7 +32,8 @@ SHORTEST_INTERVAL = timedelta(minutes=1)
 def checked_pipeline(file: Path) -> PipelineSpec:
     """Returns the pipeline in a file, once all that it names has been checked."""
     spec = load_pipeline(file)
-    problems, checks = Problems(), _Checks(spec, file)
+    problems = Problems()
+    checks = _Checks(spec, file)
     for number, trigger in enumerate(spec.triggers):
         if isinstance(trigger, ScheduleTrigger):
             with problems.noting():
@@ -59,7 +60,9 @@ def spec_of_job(job: SpecJob, folder: Path) -> RunSpec:
 
     Raises `ConfigurationError` with a line per mistake.
     """
-    path, texts, is_soup = folder / job.spec, _without_references(job), isinstance(job, SoupJob)
+    path = folder / job.spec
+    texts = _without_references(job)
+    is_soup = isinstance(job, SoupJob)
     if "jobs" in read_document(path):
         kind = "soup" if is_soup else "run"
         raise ConfigurationError(f"{path} is a pipeline's file; expected the spec of a {kind}")

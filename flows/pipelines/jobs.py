@@ -183,12 +183,20 @@ def _soup(context: JobContext, job: SoupJob) -> dict[str, Any]:
     if not context.ledger.events.of_kind(run, SOUP.kind):
         context.ledger.events.append(run, SOUP.kind, {"spec": soup.model_dump(mode="json")})
     tools = context.tools
-    SoupRunner(context.home, context.ledger, run, tools.drives(spec), tools.open_meter, tools.tell).run()
+    SoupRunner(
+        home=context.home,
+        ledger=context.ledger,
+        soup=run,
+        drive=tools.drives(spec),
+        open_meter=tools.open_meter,
+        tell=tools.tell,
+    ).run()
     return {"run": run, DIGEST: context.ledger.events.head(run).hash}
 
 
 def _merge(context: JobContext, job: MergeJob) -> dict[str, Any]:
-    soup, preference = str(context.source()["run"]), list(job.preference)
+    soup = str(context.source()["run"])
+    preference = list(job.preference)
     for link in context.ledger.events.of_kind(soup, MERGED):
         merged = merge_of(context.ledger, str(link.body["run"]))
         if merged and (merged["preference"], merged["alpha"]) == (preference, job.extrapolation):
@@ -198,7 +206,8 @@ def _merge(context: JobContext, job: MergeJob) -> dict[str, Any]:
 
 def _evaluate(context: JobContext, job: EvaluateJob) -> dict[str, Any]:
     source = context.source()
-    run, iteration = str(source["run"]), int(source["iteration"])
+    run = str(source["run"])
+    iteration = int(source["iteration"])
     suite = None if job.suite is None else context.folder / job.suite
     figures = dict(context.tools.evaluate(run, iteration, suite))
     measured = {"weights": source[DIGEST], "figures": figures}
@@ -232,7 +241,8 @@ def _asked(context: JobContext, job: GateJob, source: Outputs) -> Approval:
     """Returns the approval of a gate. Raises `WaitsForApproval` while it is open, `JobFailed` once it is rejected."""
     gate = job.approval
     assert gate is not None, "the caller has a gate"
-    run, iteration = str(source["run"]), int(source["iteration"])
+    run = str(source["run"])
+    iteration = int(source["iteration"])
     named = f"pipeline {context.pipeline}"
     gate_named = "its gate" if context.name == "gate" else f"its gate {context.name}"
     text = f"go on with {named} after {gate_named}, with iteration {iteration} of run {run}?"
@@ -261,8 +271,10 @@ def _export(context: JobContext, job: ExportJob) -> dict[str, Any]:
 
 
 def _promote(context: JobContext, job: PromoteJob) -> dict[str, Any]:
-    source, ledger = context.source(), context.ledger
-    run, iteration = str(source["run"]), int(source["iteration"])
+    source = context.source()
+    ledger = context.ledger
+    run = str(source["run"])
+    iteration = int(source["iteration"])
     why = f"pipeline {context.pipeline}, job {context.name}"
     if "approval" not in context.outputs:
         number = context.tools.promote(run, iteration, job.to, why)

@@ -24,5 +24,6 @@ def start_pipeline(home: Home, spec: PipelineSpec, folder: Path, by: str) -> Pip
 
 def new_pipeline(spec: PipelineSpec, folder: Path, by: str) -> NewPipeline:
     """Returns a run of a pipeline for the ledger. Its triggers are no part of it. Fields as in `start_pipeline`."""
-    place, document = str(folder.resolve()), spec.document()
-    return NewPipeline(spec.name, json_digest([document, place]), document, place, by)
+    place = str(folder.resolve())
+    document = spec.document()
+    return NewPipeline(name=spec.name, digest=json_digest([document, place]), spec=document, folder=place, by=by)

@@ -48,9 +48,13 @@ class PipelineRunner:
     def __init__(
         self, home: Home, ledger: Ledger, pipeline: str, tools: Tools, run_step: RunStep = run_directly
     ) -> None:
-        self._home, self._ledger, self._tools, self._run_step = home, ledger, tools, run_step
+        self._home = home
+        self._ledger = ledger
+        self._tools = tools
+        self._run_step = run_step
         row = ledger.pipelines.find(pipeline)
-        self._name, self._folder = row.id, Path(row.folder)
+        self._name = row.id
+        self._folder = Path(row.folder)
         self._spec = parse_pipeline(dict(row.spec), f"the spec of pipeline {row.id}")
         self._waiting: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -137,7 +141,7 @@ class PipelineRunner:
         earlier = [row for row in pipelines.same(key) if self._is_still_there(row.outputs)]
         known = next((row for row in earlier if row.state in (DONE, SKIPPED) and self._suffices(name, row)), None)
         left = next((row.outputs for row in earlier if row.pipeline == self._name and row.job == name), {})
-        attempt = pipelines.begin(fence, name, key, inputs, left)
+        attempt = pipelines.begin(fence=fence, job=name, key=key, inputs=inputs, outputs=left)
         context = JobContext(
             home=self._home,
             ledger=self._ledger,
@@ -152,7 +156,13 @@ class PipelineRunner:
         )
         if known is None:
             return context, attempt
-        pipelines.end(fence, attempt, SKIPPED, known.outputs, f"done by {known.pipeline} on the same inputs")
+        pipelines.end(
+            fence=fence,
+            attempt=attempt,
+            state=SKIPPED,
+            outputs=known.outputs,
+            reason=f"done by {known.pipeline} on the same inputs",
+        )
         return context, None
 
     def _suffices(self, name: str, row: JobRow) -> bool:
@@ -186,20 +196,25 @@ class PipelineRunner:
         try:
             yield
         except WaitsForApproval as error:
-            self._waiting[name], state, said = str(error), WAITING, str(error)
+            self._waiting[name] = str(error)
+            state = WAITING
+            said = str(error)
         except (YattError, RunNotFound) as error:
-            self._failed[name], state, said = str(error), FAILED, str(error)
+            self._failed[name] = str(error)
+            state = FAILED
+            said = str(error)
         else:
             return
         # Why it has failed is said once, at the end.
         self._tools.tell(f"{self._name}: {name} {said if state == WAITING else 'has failed'}")
         if fence is not None and attempt is not None and context is not None:
-            self._ledger.pipelines.end(fence, attempt, state, context.outputs, said)
+            self._ledger.pipelines.end(fence=fence, attempt=attempt, state=state, outputs=context.outputs, reason=said)
 
     @contextmanager
     def _driving(self) -> Iterator[PipelineFence]:
         """Holds the right to drive the pipeline, and renews it in a thread of its own."""
-        pipelines, ended = self._ledger.pipelines, threading.Event()
+        pipelines = self._ledger.pipelines
+        ended = threading.Event()
         fence = pipelines.acquire(self._name, this_process(f"yatt pipeline of {self._name}"), LEASE_SECONDS)
 
         def renew() -> None:

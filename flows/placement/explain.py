@@ -142,9 +142,11 @@ def explain(
     placement: RecordedPlacement, seats: tuple[SeatSpan, ...] = (), disks: tuple[Disk, ...] = ()
 ) -> Explanation:
     """Returns the explanation of one iteration's placement."""
-    row, outcome = placement.row, placement.row.outcome or {}
+    row = placement.row
+    outcome = placement.row.outcome or {}
     start: str = row.decision["start"]
-    predicted, took = row.prediction.get("collect"), outcome.get("collect_s")
+    predicted = row.prediction.get("collect")
+    took = outcome.get("collect_s")
     changes, moves, times = _within(placement)
     return Explanation(
         run=placement.run,
@@ -175,7 +177,8 @@ def explain(
 
 def gantt_of(placement: RecordedPlacement) -> Gantt:
     """Returns the role spans of an iteration. Raises `ConfigurationError` if its work is not known, with the reason."""
-    work, row = placement.work, placement.row
+    work = placement.work
+    row = placement.row
     if work is None:
         why = placement.work_lost
         if not why:
@@ -184,7 +187,8 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
             f"run {placement.run}: there is no recorded work of iteration {placement.iteration} to draw: {why}"
         )
     _, spans = _changes_and_spans(placement, work)
-    usage, times = work.telemetry.usage, role_times(spans, work.telemetry.usage)
+    usage = work.telemetry.usage
+    times = role_times(spans, work.telemetry.usage)
     return Gantt(
         run=placement.run,
         iteration=placement.iteration,
@@ -200,7 +204,8 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
 
 
 def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[Span]]:
-    roles, changes = work.telemetry.roles, changes_of(work.telemetry.roles, _actions(work))
+    roles = work.telemetry.roles
+    changes = changes_of(work.telemetry.roles, _actions(work))
     role_s = placement.row.inputs["setting"]["switch"]["role_s"]
     return changes, spans_of(roles, changes, role_s, work.telemetry.collect_s)
 
@@ -227,15 +232,38 @@ def _instances(start: str, role: str) -> tuple[int, ...]:
 
 def _use(time: RoleTime, collect_s: float) -> RoleUse:
     rate = time.tokens / collect_s if collect_s else 0.0
-    return RoleUse(time.role, time.device_s, time.busy_s, time.idle_fraction, time.tokens, rate)
+    return RoleUse(
+        role=time.role,
+        device_s=time.device_s,
+        busy_s=time.busy_s,
+        idle_fraction=time.idle_fraction,
+        tokens=time.tokens,
+        tokens_per_s=rate,
+    )
 
 
 def _seen(past: PastWork) -> SeenWork:
     if past.telemetry is None:
-        return SeenWork(past.run, past.branch, past.iteration, None, None, None, past.lost)
+        return SeenWork(
+            run=past.run,
+            branch=past.branch,
+            iteration=past.iteration,
+            samples=None,
+            responses=None,
+            judgements=None,
+            lost=past.lost,
+        )
     responses, judgements = _work_lengths(past.telemetry)
     count = sum(len(wave.samples) for wave in past.telemetry.waves)
-    return SeenWork(past.run, past.branch, past.iteration, count, responses, judgements, "")
+    return SeenWork(
+        run=past.run,
+        branch=past.branch,
+        iteration=past.iteration,
+        samples=count,
+        responses=responses,
+        judgements=judgements,
+        lost="",
+    )
 
 
 def _work_lengths(telemetry: IterationTelemetry) -> tuple[Lengths, Lengths]:

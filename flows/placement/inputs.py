@@ -67,7 +67,8 @@ class Inputs:
         telemetry, name: the work and name of the iteration in between.
         state: the state of that iteration's decision.
         """
-        past, names = (*self.past, telemetry)[-REMEMBERED:], (*self.names, name)[-REMEMBERED:]
+        past = (*self.past, telemetry)[-REMEMBERED:]
+        names = (*self.names, name)[-REMEMBERED:]
         return Inputs(self.setting, past, names, state)
 
 
@@ -100,7 +101,9 @@ def checked_plan(plan: object, instances: int) -> Plan:
             "dictionary of plain values"
         ) from None
     reason = plan.reason.encode("utf-8", "backslashreplace").decode()
-    return Plan(plan.roles, plan.runtime_policy, predicted, reason, state)
+    return Plan(
+        roles=plan.roles, runtime_policy=plan.runtime_policy, prediction_s=predicted, reason=reason, state=state
+    )
 
 
 def _as_recorded(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class PlacementPrefetch:
 
         Raises what the policy raises, and `StuckError` if there is no plan within `within_seconds`.
         """
-        planning, self._ahead = self._ahead, None
+        planning = self._ahead
+        self._ahead = None
         if planning is None or planning.inputs != inputs:
             planning = self._planning(inputs)
         try:

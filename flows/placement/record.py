@@ -114,7 +114,16 @@ class PlacementRecord:
                 )
         past = tuple(self._past(name) for name in row.inputs["past"])
         work, lost = self._work(run, branch, iteration, (row.outcome or {}).get("work_sha256"))
-        return RecordedPlacement(run, branch, iteration, committed, row, past, work, lost)
+        return RecordedPlacement(
+            run=run,
+            branch=branch,
+            iteration=iteration,
+            committed=committed,
+            row=row,
+            past=past,
+            work=work,
+            work_lost=lost,
+        )
 
     def seats(self, iteration: int) -> tuple[SeatSpan, ...]:
         """Returns where the actors were while an iteration was made; empty if that is not recorded."""

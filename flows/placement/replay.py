@@ -177,7 +177,8 @@ class OtherPolicy:
         past = self._past(placement)
         inputs = replace(inputs_of(row, past), state=self._state)
         plan = inputs.plan(find_policy(self._wanted, bool(row.inputs["policy"]["constants_known"])))
-        self._state, self._roles[placement.iteration] = plan.state, plan.roles
+        self._state = plan.state
+        self._roles[placement.iteration] = plan.roles
         recorded = _planned(placement)
         differences = _differences(row.decision, recorded)
         recorded_s, recorded_fails = (None, ()) if differences else _simulated(placement, recorded, placement.telemetry)
@@ -216,12 +217,19 @@ def _simulated(
     """
     if placement.work is None:
         return None, ()
-    work, inputs = placement.work.telemetry, placement.row.inputs
+    work = placement.work.telemetry
+    inputs = placement.row.inputs
     setting = setting_from_json(inputs["setting"])
     if not inputs["policy"]["constants_known"]:
         setting = fitted(setting, [*past, work])
     try:
-        took = collect(setting, plan.roles, plan.runtime_policy, work.waves, past[-1].roles if past else None)
+        took = collect(
+            setting=setting,
+            roles=plan.roles,
+            runtime_policy=plan.runtime_policy,
+            waves=work.waves,
+            before=past[-1].roles if past else None,
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's policy may raise anything
         return None, (f"the runtime policy failed in the simulation: {failure_text(error)}",)
     return took.collect_s, ()
@@ -232,7 +240,8 @@ def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) 
 
     policy: text for `parse_policy`, whose errors are raised.
     """
-    rows, differing = [], []
+    rows = []
+    differing = []
     other: OtherPolicy | None = None
     for placement in placements:
         if other is None:
@@ -247,4 +256,14 @@ def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) 
     ]
     collect_s, recorded_s, other_s = (sum(column) for column in zip(*known, strict=True)) if known else (0.0, 0.0, 0.0)
     ratio = other_s / recorded_s if recorded_s else None
-    return Comparison(run, policy, tuple(rows), len(known), collect_s, recorded_s, other_s, ratio, tuple(differing))
+    return Comparison(
+        run=run,
+        policy=policy,
+        rows=tuple(rows),
+        iterations=len(known),
+        collect_s=collect_s,
+        recorded_s=recorded_s,
+        other_s=other_s,
+        ratio=ratio,
+        differing=tuple(differing),
+    )

@@ -69,7 +69,8 @@ def seats_during(ledger: Ledger, run: str, branch: int, iteration: int) -> tuple
     attempts = ledger.phases.attempts(run, branch, iteration)
     if not attempts:
         return ()
-    first, last = min(each.planned_at for each in attempts), max(each.ended_at or each.planned_at for each in attempts)
+    first = min(each.planned_at for each in attempts)
+    last = max(each.ended_at or each.planned_at for each in attempts)
     spans = seat_spans(ledger, run)
     return tuple(span for span in spans if span.since <= last and (span.until is None or span.until > first))
 

@@ -29,7 +29,8 @@ class ChildFlowRuns:
     """
 
     def __init__(self, client: OptionalClient, flow: Flow[..., Any]) -> None:
-        self._client, self._flow = client, flow
+        self._client = client
+        self._flow = flow
         self._tracking: Task[..., Any] = Task(fn=flow.fn, name=flow.name)
         self._inside = ExitStack()
         self._last: UUID | None = None
@@ -73,7 +74,8 @@ class ChildFlowRuns:
 
         name: its final name; None if it keeps its name.
         """
-        child, self.current = self.current, None
+        child = self.current
+        self.current = None
         self._inside.close()
         if child is not None:
             self._client.ask(lambda client: _end(client, child, state, name))

@@ -43,7 +43,10 @@ class OptionalClient:
         say: Callable[[str], None],
         settle: Callable[[str], None],
     ) -> None:
-        self._client, self._warn, self._say, self._settle = client, warn, say, settle
+        self._client = client
+        self._warn = warn
+        self._say = say
+        self._settle = settle
         self._warned = ""
         self._has_failed = False
         current = SettingsContext.get()

@@ -12,10 +12,16 @@ from db.write.lease import ENDED
 from db.write.queueing import HOLD, REMOVE
 from yatt_core.queueing.decisions import RECLAIMED
 
-COMPLETED, STOPPED, LOST = "completed", "stopped", "driver lost"
+COMPLETED = "completed"
+STOPPED = "stopped"
+LOST = "driver lost"
 NOT_STARTED = "its driver did not start"
-HELD_BACK, REMOVED, PREEMPTED, BROKEN = "held", "removed", "preempted", "reclaimed"
-START_TRIES, LOST_TRIES = 3, 20
+HELD_BACK = "held"
+REMOVED = "removed"
+PREEMPTED = "preempted"
+BROKEN = "reclaimed"
+START_TRIES = 3
+LOST_TRIES = 20
 """Starts in a row that came to nothing, and drivers in a row that were lost, after which a run leaves the queue."""
 FIRST_PAUSE_SECONDS = 5.0
 

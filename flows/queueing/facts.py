@@ -37,7 +37,8 @@ def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
 
     None if one has no price, or their currencies differ.
     """
-    total, currency = 0.0, None
+    total = 0.0
+    currency = None
     for row in rows:
         if row.price is None or currency not in (None, row.currency):
             return None
@@ -111,7 +112,13 @@ class QueueHistory:
     def uses(self) -> list[Use]:
         """Returns the stretches as use of shares."""
         return [
-            Use(row.owner, row.project, len(row.numbers), row.started_at / 1000, (row.ended_at or self.now) / 1000)
+            Use(
+                owner=row.owner,
+                project=row.project,
+                devices=len(row.numbers),
+                started_at=row.started_at / 1000,
+                ended_at=(row.ended_at or self.now) / 1000,
+            )
             for row in self.rows
         ]
 
@@ -136,14 +143,14 @@ def progress_of(
     pool = entry.pools.split(",")[0] if held is None else held.pool
     since = now if held is None else max(held.started_at, run.committed_at or 0)
     return RunProgress(
-        times,
-        max(0, run.target_iterations - max(run.iteration, 0)),
-        int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
-        entry.devices,
-        (now - since) / 1000,
-        history.failure_rate(pool) * entry.devices,
-        history.stop_rate(pool, entry.priority),
-        history.wait,
+        times=times,
+        left=max(0, run.target_iterations - max(run.iteration, 0)),
+        every=int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
+        devices=entry.devices,
+        since_commit=(now - since) / 1000,
+        failures=history.failure_rate(pool) * entry.devices,
+        stops=history.stop_rate(pool, entry.priority),
+        wait=history.wait,
     )
 
 
@@ -176,7 +183,10 @@ def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, progress:
         away[outage.pool][outage.device] = outage.lost_at / 1000
     now = rows.now / 1000
     used = decayed_use(pools.fair_share, history.uses(), now)
-    entries = tuple(_entry(pools, row, held.get(row.run), progress[row.run], rows.now) for row in rows.open)
+    entries = tuple(
+        _entry(pools=pools, row=row, allocation=held.get(row.run), progress=progress[row.run], now=rows.now)
+        for row in rows.open
+    )
     return QueueFacts(now, entries, dict(away), used)
 
 
@@ -205,12 +215,12 @@ def _not_before(at: int | None) -> float:
 
 def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Held:
     found = run_progress.held(
-        row.pool,
-        row.numbers,
-        row.started_at / 1000,
-        row.level,
-        progress,
-        now / 1000,
+        pool=row.pool,
+        devices=row.numbers,
+        started_at=row.started_at / 1000,
+        level=row.level,
+        progress=progress,
+        now=now / 1000,
         stopping=row.stop_asked_at is not None,
         backfilled=row.backfilled,
         within=pools.stop_seconds,

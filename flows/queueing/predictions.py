@@ -24,13 +24,15 @@ def predicted(
     history: QueueHistory,
 ) -> ForecastRow | None:
     """Returns the prediction at the newest tenth; None while too little is known."""
-    run, outlook = ledger.runs.find(entry.run), progress.outlook()
+    run = ledger.runs.find(entry.run)
+    outlook = progress.outlook()
     tenth = TENTHS * max(run.iteration, 0) // run.target_iterations
     if outlook is None or not 0 < tenth < TENTHS:
         return None
     plain = forecast(outlook, None)
     prices = {name: price for name in entry.pools.split(",") if (price := _price(pools, name)) is not None}
-    cost, pool = None, pools.pools.get(held.pool)
+    cost = None
+    pool = pools.pools.get(held.pool)
     # Earlier stretches are in the currency that the file had then.
     if held.pool in prices and pool is not None and pool.price is not None and pool.price.currency == held.currency:
         interruptions = (outlook.failures + outlook.stops) * plain.held_seconds
@@ -40,7 +42,17 @@ def predicted(
         so_far = cost_of(ledger.queue.allocations(runs=[entry.run]), history.now)
         cost = None if rest is None or so_far is None else so_far + rest
     end_at = history.now + round(plain.end_seconds * 1000)
-    return ForecastRow(entry.run, tenth, run.iteration, history.now, plain.ettr, end_at, cost, None, None)
+    return ForecastRow(
+        run=entry.run,
+        tenth=tenth,
+        iteration=run.iteration,
+        made_at=history.now,
+        ettr=plain.ettr,
+        end_at=end_at,
+        cost=cost,
+        ended_at=None,
+        actual_cost=None,
+    )
 
 
 def _price(pools: PoolsSpec, name: str) -> float | None:

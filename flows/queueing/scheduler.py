@@ -59,7 +59,9 @@ class Scheduler:
     """One holder of the scheduler's lease."""
 
     def __init__(self, home: Home, ledger: Ledger, drivers: Drivers) -> None:
-        self._home, self._ledger, self._drivers = home, ledger, drivers
+        self._home = home
+        self._ledger = ledger
+        self._drivers = drivers
         self._fence: SchedulerFence | None = None
 
     def lead(self) -> None:
@@ -79,14 +81,18 @@ class Scheduler:
         assert self._fence is not None, "lead first"
         self._ledger.scheduling.renew(self._fence, LIFE_SECONDS)
         pools = read_pools(self._home)
-        _Round(self._home, self._ledger, self._drivers, self._fence, pools).run()
+        _Round(home=self._home, ledger=self._ledger, drivers=self._drivers, fence=self._fence, pools=pools).run()
 
 
 class _Round:
     """One round."""
 
     def __init__(self, home: Home, ledger: Ledger, drivers: Drivers, fence: SchedulerFence, pools: PoolsSpec) -> None:
-        self._home, self._ledger, self._drivers, self._fence, self._pools = home, ledger, drivers, fence, pools
+        self._home = home
+        self._ledger = ledger
+        self._drivers = drivers
+        self._fence = fence
+        self._pools = pools
         self._scheduling = ledger.scheduling
 
     def run(self) -> None:
@@ -184,7 +190,10 @@ class _Round:
         history = QueueHistory(self._pools, self._ledger.queue.allocations(since), rows.now)
         held = {row.run: row for row in rows.held}
         progress = {
-            entry.run: progress_of(self._ledger, history, entry, held.get(entry.run), rows.now) for entry in rows.open
+            entry.run: progress_of(
+                ledger=self._ledger, history=history, entry=entry, held=held.get(entry.run), now=rows.now
+            )
+            for entry in rows.open
         }
         entries = {entry.run: entry for entry in rows.open}
         for run, allocation in held.items():
@@ -200,7 +209,9 @@ class _Round:
             self._scheduling.note_reasons(self._fence, changed)
 
     def _predict(self, entry: EntryRow, held: AllocationRow, progress: RunProgress, history: QueueHistory) -> None:
-        row = predicted(self._ledger, self._pools, entry, held, progress, history)
+        row = predicted(
+            ledger=self._ledger, pools=self._pools, entry=entry, held=held, progress=progress, history=history
+        )
         if row is not None:
             self._scheduling.note_forecast(self._fence, row)
 
@@ -237,7 +248,13 @@ class _Round:
             log.warning("%s: %s", held.run, redact(str(error)))
             self._release(held, not_started(entry))
             return
-        self._scheduling.note_driver(self._fence, held, pid, process_start, newest[0].term if newest else 0)
+        self._scheduling.note_driver(
+            fence=self._fence,
+            held=held,
+            pid=pid,
+            process_start=process_start,
+            session_term=newest[0].term if newest else 0,
+        )
 
     def _choose_interval(self, run: str, progress: RunProgress) -> None:
         """Makes the interval of checkpoints that the model finds best a revision of the run's spec."""

@@ -43,10 +43,13 @@ PRODUCTIVE, REDONE, CHECKPOINT, START, RESTART, WAITING, IDLE = BUCKETS = (
     "waiting",
     "idle",
 )
-REPLAY, BETWEEN_PHASES = "replay", "between phases"
+REPLAY = "replay"
+BETWEEN_PHASES = "between phases"
 BEGINNINGS = ("start", "recover")
 """The phases with which a driver begins."""
-LAST, NEXT, NONE = "last", "next", "none"
+LAST = "last"
+NEXT = "next"
+NONE = "none"
 Work = tuple[int, int, str]
 """Branch, iteration and phase; there may be several attempts at it."""
 Attempt = tuple[int, int, str, int]
@@ -142,24 +145,30 @@ def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece
     for number, session in enumerate(sessions):
         if number:
             before = sessions[number - 1]
-            yield Piece(before.end, session.start, RESTART if before.lost else IDLE, "", LAST)
+            yield Piece(
+                start=before.end, end=session.start, bucket=RESTART if before.lost else IDLE, phase="", charged=LAST
+            )
         cursor = session.start
         gap = START if number == 0 or _ended_in_order(sessions[number - 1]) else RESTART
         for attempt in session.attempts:
             start, end = span_of(attempt, session)
-            start, end = max(start, cursor), max(end, cursor)
-            yield Piece(cursor, start, gap, "", LAST)
+            start = max(start, cursor)
+            end = max(end, cursor)
+            yield Piece(start=cursor, end=start, bucket=gap, phase="", charged=LAST)
             on_line = attempt.iteration <= last.get(attempt.branch, -1)
             if attempt.phase in BEGINNINGS and gap == START:
                 # What a run's first driver replays are updates of the parent of a fork, of which nothing was lost.
                 first = number == 0 and history.since is None
                 split = end if first else _replay_begins(attempt, start, end)
                 yield Piece(start, split, START, attempt.phase)
-                yield Piece(split, end, REDONE, REPLAY, LAST)
+                yield Piece(start=split, end=end, bucket=REDONE, phase=REPLAY, charged=LAST)
             else:
-                yield from _pieces(attempt, start, end, survivors.get(attempt.key, NOTHING), on_line)
-            cursor, gap = end, WAITING
-        yield Piece(cursor, session.end, gap, "", LAST)
+                yield from _pieces(
+                    attempt=attempt, start=start, end=end, survival=survivors.get(attempt.key, NOTHING), on_line=on_line
+                )
+            cursor = end
+            gap = WAITING
+        yield Piece(start=cursor, end=session.end, bucket=gap, phase="", charged=LAST)
 
 
 def _ended_in_order(session: SessionSpan) -> bool:
@@ -179,13 +188,17 @@ def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_
     phase = attempt.phase
     if phase in BEGINNINGS:
         split = _replay_begins(attempt, start, end)
-        return Piece(start, split, RESTART, phase, LAST), Piece(split, end, REDONE, REPLAY, LAST)
+        return Piece(start=start, end=split, bucket=RESTART, phase=phase, charged=LAST), Piece(
+            start=split, end=end, bucket=REDONE, phase=REPLAY, charged=LAST
+        )
     if phase == "checkpoint":
         return Piece(start, end, CHECKPOINT, phase), Piece(end, end, CHECKPOINT, phase)
     if not on_line:
         return Piece(start, end, REDONE, phase), Piece(end, end, REDONE, phase)
     split = clip(start + survival.milliseconds, start, end)
-    return Piece(start, split, PRODUCTIVE, phase), Piece(split, end, REDONE, phase, survival.charged)
+    return Piece(start, split, PRODUCTIVE, phase), Piece(
+        start=split, end=end, bucket=REDONE, phase=phase, charged=survival.charged
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +298,12 @@ def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[Piece]) -> tupl
     times = [crash.at for crash in found]
     restart = [0] * len(found)
     redone: list[dict[str, int]] = [{} for _ in found]
-    seen, last = 0, -1
+    seen = 0
+    last = -1
     for piece in pieces:
         while seen < len(found) and times[seen] <= piece.start:
-            seen, last = seen + 1, seen
+            last = seen
+            seen = seen + 1
         if piece.bucket == IDLE:
             last = -1
         payer = last if piece.charged == LAST else bisect_left(times, piece.end) if piece.charged == NEXT else -1
@@ -321,7 +336,14 @@ def _struck(session: SessionSpan) -> Iterator[Crash]:
                 reason=attempt.reason or "",
             )
     if session.lost and session.replaced and not lost:
-        yield Crash(session.end, DRIVER_LOST, session.term, None, BETWEEN_PHASES, DRIVER_LOST)
+        yield Crash(
+            at=session.end,
+            kind=DRIVER_LOST,
+            term=session.term,
+            iteration=None,
+            phase=BETWEEN_PHASES,
+            reason=DRIVER_LOST,
+        )
 
 
 def _seconds(milliseconds: Mapping[str, int]) -> dict[str, float]:

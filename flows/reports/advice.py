@@ -16,7 +16,8 @@ from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
 """Assumed if there was no failure; a run that has already lasted longer without a failure uses its duration instead."""
-FIRM_FAILURES, FIRM_CHECKPOINTS = 3, 3
+FIRM_FAILURES = 3
+FIRM_CHECKPOINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,17 @@ def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
     iteration = accounts.buckets["productive"] / iterations if iterations else None
     between = asked / failures if failures else max(asked, ASSUMED_SECONDS_BETWEEN_FAILURES)
     if not stall or not replay or not iteration:
-        return Advice(None, False, now, len(stalls), failures, stall, replay, iteration, between)
+        return Advice(
+            every=None,
+            firm=False,
+            now=now,
+            checkpoints=len(stalls),
+            failures=failures,
+            stall_seconds=stall,
+            replay_seconds=replay,
+            iteration_seconds=iteration,
+            seconds_between_failures=between,
+        )
     every = checkpoint_interval(stall, between, replay, iteration)
     return Advice(
         every=every,
@@ -72,8 +83,8 @@ def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
         replay_seconds=replay,
         iteration_seconds=iteration,
         seconds_between_failures=between,
-        overhead=overhead(every, stall, between, replay, iteration),
-        overhead_now=overhead(now, stall, between, replay, iteration),
+        overhead=overhead(every=every, stall=stall, between_failures=between, replay=replay, iteration=iteration),
+        overhead_now=overhead(every=now, stall=stall, between_failures=between, replay=replay, iteration=iteration),
     )
 
 

@@ -97,7 +97,9 @@ class _Disagrees(Exception):
 
     def __init__(self, place: str, expected: object, found: object) -> None:
         super().__init__(place)
-        self.place, self.expected, self.found = place, str(expected), str(found)
+        self.place = place
+        self.expected = str(expected)
+        self.found = str(found)
 
 
 @dataclass
@@ -137,7 +139,7 @@ def verify_run(
 
     Raises `RunNotFound`, and `InfrastructureError` if the tracker cannot be reached.
     """
-    audit = _Audit(ledger, run, folder, reader, store_of(ledger, run, folder))
+    audit = _Audit(ledger=ledger, run=run, folder=folder, reader=reader, store=store_of(ledger, run, folder))
     checked: dict[str, int] = {}
     finding = None
     for name, check in CHECKS.items():
@@ -214,7 +216,8 @@ def _commits(audit: _Audit) -> Iterator[int]:
     links = {(link.body["branch"], link.body["iteration"]): link.body for link in audit.newest_of_kind("commit")}
     for branch, iteration in sorted(rows.keys() | before):
         place = f"row (run {audit.run}, branch {branch}, iteration {iteration}) of table"
-        row, link = rows.get((branch, iteration)), links.get((branch, iteration))
+        row = rows.get((branch, iteration))
+        link = links.get((branch, iteration))
         if row is None or link is None:
             raise _Disagrees(f"{place} iteration", _standing(link, "a row"), _standing(row, "a row"))
         for name in DIGESTS:
@@ -277,7 +280,8 @@ def _aliases(audit: _Audit) -> Iterator[int]:
     }
     for number in sorted(moves.keys() | before):
         place = f"row (run {audit.run}, number {number}) of table alias_move"
-        told, move = recorded.get(number), moves.get(number)
+        told = recorded.get(number)
+        move = moves.get(number)
         if told is None or move is None:
             raise _Disagrees(place, _standing(told, "a row"), _standing(move, "a row"))
         _agree(place, told, {name: getattr(move, name) for name in told})
@@ -296,7 +300,8 @@ def _metrics(audit: _Audit) -> Iterator[int]:
     keys = {name: sorted({key for row in rows for key in row.metrics}) for name, rows in runs.items()}
     for name, rows in runs.items():
         for key in keys[name]:
-            place, points = f"metric {key!r} of tracking run {name}", audit.reader.points(name, key)
+            place = f"metric {key!r} of tracking run {name}"
+            points = audit.reader.points(name, key)
             try:
                 _compare_points(place, key, rows, points)
             except _Disagrees:
@@ -309,7 +314,8 @@ def _told_meanwhile(audit: _Audit, before: Sequence[ToldIteration]) -> list[Told
 
     before: rows of one branch, from before the tracker was read.
     """
-    delivered, branches = {row.iteration for row in before if row.delivered}, {row.branch for row in before}
+    delivered = {row.iteration for row in before if row.delivered}
+    branches = {row.branch for row in before}
     return [
         replace(row, delivered=row.iteration in delivered)
         for row in audit.ledger.audit.told(audit.run)

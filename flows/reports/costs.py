@@ -60,6 +60,7 @@ def held_pieces(history: RunHistory, spans: Sequence[SessionSpan]) -> Iterator[P
         for span in spans[number:]:
             if span.start >= piece.end:
                 break
-            start, end = max(span.start, piece.start), min(span.end, piece.end)
+            start = max(span.start, piece.start)
+            end = min(span.end, piece.end)
             if start < end:
                 yield Piece(start, end, CAUSE_OF[piece.bucket], piece.phase or BETWEEN)

@@ -62,7 +62,7 @@ def learning_figure(ledger: Ledger, run: str) -> Figure | None:
         axes.set(ylabel=axis.label)
         for color, (key, points) in zip(COLORS[number], found.items(), strict=False):
             label = name_of(key) + (" (right)" if number else "")
-            lines += _draw(axes, key, points, color, label)
+            lines += _draw(axes=axes, key=key, points=points, color=color, label=label)
             if bounds := bounds_of(ledger, run, key) if key.startswith(HELD_OUT) else {}:
                 low, high = ([each[end] for each in bounds.values()] for end in (0, 1))
                 axes.fill_between(list(bounds), low, high, color=color, alpha=0.15)

@@ -113,7 +113,7 @@ def lineage_of(
     Raises `ConfigurationError`, which lists the available checkpoints, if there is no such checkpoint, and
     `RunNotFound` if there is no such branch.
     """
-    row = _checkpoint(ledger, run, iteration, branch, term)
+    row = _checkpoint(ledger=ledger, run=run, iteration=iteration, branch=branch, term=term)
     commit = ledger.commits.at(run, row.iteration, branch)
     if commit is None:
         raise ConfigurationError(f"run {run}: the iteration of checkpoint {row.iteration} was never committed")

@@ -69,7 +69,8 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
 
     Raises `ConfigurationError` if the run has no live actors, `InfrastructureError` if they do not answer in time.
     """
-    spec, deadline = current_spec(ledger, run), time.monotonic() + patience
+    spec = current_spec(ledger, run)
+    deadline = time.monotonic() + patience
     with live_actors(ledger, run, folder) as (parties, term):
 
         def ask(references: list[Any], what: str, names: list[str]) -> list[Any]:
@@ -78,7 +79,7 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
         while True:
             found = compare_weights(ask, term, parties)
             if found.settled and (found.trainer_version or 0) >= 0:
-                return _report(ledger, run, spec, found, parties, term, ask)
+                return _report(ledger=ledger, run=run, spec=spec, found=found, parties=parties, term=term, ask=ask)
             if time.monotonic() > deadline:
                 held = {engine.name: engine.version for engine in found.engines}
                 raise InfrastructureError(
@@ -91,12 +92,19 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
 def _report(
     ledger: Ledger, run: str, spec: RunSpec, found: Comparison, parties: SyncParties, term: int, ask: Any
 ) -> WeightsReport:
-    version, own = int(found.trainer_version or 0), None
+    version = int(found.trainer_version or 0)
+    own = None
     if spec.trainer.engine.kind in REPLICATED:
         asked = [parties.ranks[0].weights_digest.remote(term, version)]
         own = str(ask(asked, "the digest of the trainer's weights", parties.rank_names[:1])[0])
     commit = ledger.commits.at(run, version)
-    return WeightsReport(run, version, own, None if commit is None else commit.weights_digest, found.engines)
+    return WeightsReport(
+        run=run,
+        version=version,
+        trainer=own,
+        committed=None if commit is None else commit.weights_digest,
+        engines=found.engines,
+    )
 
 
 @contextmanager

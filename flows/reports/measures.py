@@ -266,7 +266,8 @@ def bounds_of(ledger: Ledger, run: str, key: str) -> dict[int, tuple[float, floa
 
 
 def _told(ledger: Ledger, run: str, key: str, points: list[tuple[int, float]]) -> Told:
-    (first_at, first), (last_at, last) = points[0], points[-1]
+    first_at, first = points[0]
+    last_at, last = points[-1]
     low, high = bounds_of(ledger, run, key).get(last_at, (None, None)) if key.startswith(HELD_OUT) else (None, None)
     return Told(
         key=key,

@@ -58,8 +58,10 @@ def origins_of(ledger: Ledger, home: Home, model: str) -> tuple[Origin, ...]:
 def _origin(ledger: Ledger, folder: Path) -> Origin | None:
     said = _document(folder / ORIGIN)
     try:
-        run, weights = str(said["run"]), str(said["weights_digest"])
-        branch, iteration = int(said["branch"]), int(said["iteration"])
+        run = str(said["run"])
+        weights = str(said["weights_digest"])
+        branch = int(said["branch"])
+        iteration = int(said["iteration"])
     except (KeyError, TypeError, ValueError):
         return None
     return Origin(
@@ -69,7 +71,7 @@ def _origin(ledger: Ledger, folder: Path) -> Origin | None:
         iteration=iteration,
         weights_digest=weights,
         spec_digest=str(said.get("spec_digest", "")),
-        known=_has(ledger, run, branch, iteration, weights),
+        known=_has(ledger=ledger, run=run, branch=branch, iteration=iteration, weights=weights),
     )
 
 

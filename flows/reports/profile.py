@@ -17,10 +17,14 @@ from flows.run.profile_merging import busiest_in
 from flows.run.profile_record import BETWEEN, DRIVER, PHASES, Part, ProfileRecord, role_of
 from yatt_core.spent_time import OTHER, RAY, WAITING
 
-CONTROLLER, TRAINER, ROLLOUT, ENDPOINT = "controller", "trainer", "rollout", "endpoint"
+CONTROLLER = "controller"
+TRAINER = "trainer"
+ROLLOUT = "rollout"
+ENDPOINT = "endpoint"
 ROLES = (DRIVER, CONTROLLER, ROLLOUT, ENDPOINT, TRAINER)
 """Kinds of processes, in the order in which they are shown."""
-JUDGE, AS_JUDGE = "judge", " as judge"
+JUDGE = "judge"
+AS_JUDGE = " as judge"
 """The call in which an instance judges, and how it is then named."""
 OTHERS = "-others"
 """What follows the name of a role in the name of those of its processes that are not recorded one by one: their mean."""
@@ -139,7 +143,7 @@ def critical_path(record: ProfileRecord) -> list[Step]:
             steps.append(Step(part.phase, DRIVER, part.kind, part.seconds))
     for phase, seconds in waits.items():
         first = _busiest(record, phase, (CONTROLLER,)) or _busiest(record, phase, (TRAINER, ROLLOUT, ENDPOINT))
-        steps += _explained(record, phase, first, seconds, Step(phase, DRIVER, RAY, 0.0))
+        steps += _explained(record=record, phase=phase, name=first, seconds=seconds, rest=Step(phase, DRIVER, RAY, 0.0))
     return steps
 
 
@@ -162,7 +166,9 @@ def _explained(record: ProfileRecord, phase: str, name: str | None, seconds: flo
             steps.append(Step(phase, _shown(name or "", part), part.kind, scale * part.seconds))
     if waited > 0.0:
         engine = _busiest(record, phase, (ROLLOUT, ENDPOINT))
-        steps += _explained(record, phase, engine, waited, Step(phase, name or "", WAITING, 0.0))
+        steps += _explained(
+            record=record, phase=phase, name=engine, seconds=waited, rest=Step(phase, name or "", WAITING, 0.0)
+        )
     return steps
 
 

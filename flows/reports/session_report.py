@@ -30,7 +30,10 @@ from yatt_core.experience.batch import SAMPLES_FILE
 
 log = logging.getLogger("yatt_core.flow")
 FOLDER = "reports"
-TABLE, PLACEMENT, SEAT_TABLE, TIMES = "samples.json", "placement.json", "seats.json", "time.md"
+TABLE = "samples.json"
+PLACEMENT = "placement.json"
+SEAT_TABLE = "seats.json"
+TIMES = "time.md"
 COLUMNS = ("prompt", "response", "reward", "correct", "truncated", "prompt_ordinal", "sample")
 """MLflow's pages show the first few."""
 PLACEMENT_COLUMNS = ("iteration", "decision", "mode", "roles", "devices", "predicted_collect_s", "collect_s", "reason")

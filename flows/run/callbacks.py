@@ -107,7 +107,9 @@ class CallbackObserver:
     """Passes everything on to the session's observer, and commits to the callbacks as well."""
 
     def __init__(self, inner: Observer, run: str, callbacks: Sequence[tuple[str, Any]]) -> None:
-        self._inner, self._run, self._callbacks = inner, run, callbacks
+        self._inner = inner
+        self._run = run
+        self._callbacks = callbacks
         self._calls = queue.Queue[tuple[str, Commit | End] | None](WAITING)
         self.failures = Counter[str]()
         self._thread = threading.Thread(target=self._work, daemon=True, name="callbacks")
@@ -133,7 +135,16 @@ class CallbackObserver:
         """Passes the commit on."""
         self._inner.committed(summary)
         metrics = dict(summary.metrics)
-        self._add("on_commit", Commit(self._run, summary.iteration, summary.target, metrics, summary.seconds))
+        self._add(
+            "on_commit",
+            Commit(
+                run=self._run,
+                iteration=summary.iteration,
+                target=summary.target,
+                metrics=metrics,
+                seconds=summary.seconds,
+            ),
+        )
 
     def close(self, end: End | None) -> None:
         """Reports the end, if it is known, and waits for the callbacks, but not for long."""

@@ -89,11 +89,11 @@ def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker, begun:
     `InfrastructureError` if its services cannot be stopped; in these cases, it is unchanged.
     """
     with Ledger.open(home.ledger, migrate=False) as ledger:
-        row = ledger.deletions.find(run) or _delete_rows(home, ledger, run, by, why, begun)
+        row = ledger.deletions.find(run) or _delete_rows(home=home, ledger=ledger, run=run, by=by, why=why, begun=begun)
         left = () if row.cleaned_at is not None else tuple(_clean(home, row, tracker))
         if not left:
             ledger.deletions.cleaned(run)
-    return Deleted(row.run, row.by, row.why, row.deleted_at, left, tuple(_elsewhere(row)))
+    return Deleted(run=row.run, by=row.by, why=row.why, at=row.deleted_at, left=left, elsewhere=tuple(_elsewhere(row)))
 
 
 def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun: bool) -> DeletedRow:
@@ -106,7 +106,9 @@ def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun:
         # A killed driver leaves its services behind, and they would go on writing to the folder.
         end_services(home.run_folder(run), fence.term)
         removed = _work_of(ledger, run) if begun else None
-        return ledger.deletions.delete(fence, by, why, {"owner": owner_of(ledger, run)}, removed)
+        return ledger.deletions.delete(
+            fence=fence, by=by, why=why, outside={"owner": owner_of(ledger, run)}, removed=removed
+        )
     except BaseException as error:
         with suppress(LedgerError):  # the ledger may be gone; the lease of an ended process can be taken over
             ledger.leases.release(fence)
@@ -117,7 +119,8 @@ def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun:
 
 def _work_of(ledger: Ledger, run: str) -> dict[str, Any]:
     """Returns what a deletion removes: the last iteration and its weights, kept checkpoints with their bytes, aliases."""
-    row, kept = ledger.runs.find(run), ledger.records.own_checkpoints(run, "kept")
+    row = ledger.runs.find(run)
+    kept = ledger.records.own_checkpoints(run, "kept")
     newest = ledger.commits.latest(run)
     return {
         "iteration": row.iteration,
@@ -131,12 +134,24 @@ def _work_of(ledger: Ledger, run: str) -> dict[str, Any]:
 
 def _clean(home: Home, row: DeletedRow, tracker: Tracker) -> Iterator[str]:
     """Removes what a deleted run has outside the ledger; yields what could not be removed, and why."""
-    folder, owner = home.run_folder(row.run), row.outside["owner"]
+    folder = home.run_folder(row.run)
+    owner = row.outside["owner"]
 
     def tell_tracker() -> None:
         if row.outside["experiments"]:
             body = {"owner": owner, "experiments": row.outside["experiments"]}
-            tracker.deliver([OutboxItem(f"{row.run}/{DELETED}", row.run, DELETED, body, row.deleted_at, None)])
+            tracker.deliver(
+                [
+                    OutboxItem(
+                        key=f"{row.run}/{DELETED}",
+                        run=row.run,
+                        kind=DELETED,
+                        body=body,
+                        at_ms=row.deleted_at,
+                        tracking_run=None,
+                    )
+                ]
+            )
 
     steps: dict[str, Callable[[], object]] = {
         "its folder": lambda: durable.remove_whole_folder(folder),

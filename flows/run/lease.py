@@ -29,7 +29,8 @@ DRIVER = "yatt driver of "
 """Prefix of the name of a holder that is a driver."""
 KEEPER = "yatt keeper"
 """Prefix of the name of a holder that only delivers the outbox and soon releases the lease."""
-PATIENCE_SECONDS, ASK_SECONDS = 150.0, 0.2
+PATIENCE_SECONDS = 150.0
+ASK_SECONDS = 0.2
 """How long a driver waits for a keeper: longer than the slowest delivery to a tracker, which nothing interrupts."""
 
 
@@ -45,7 +46,8 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
 
     Raises `LeaseHeld` if a process other than a keeper holds the lease, or a keeper holds it for longer than that.
     """
-    give_up, waits = time.monotonic() + patience, False
+    give_up = time.monotonic() + patience
+    waits = False
     while True:
         try:
             return ledger.leases.acquire(run, this_process(work), life_seconds)
@@ -60,7 +62,8 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
 
 def refusal_of_lease(ledger: Ledger, run: str) -> LeaseHeld | None:
     """Returns the error with which a run's lease could not be taken now, because a living process drives it; else None."""
-    line, holder = ledger.overview.line(run), ledger.leases.holders().get(run)
+    line = ledger.overview.line(run)
+    holder = ledger.leases.holders().get(run)
     if holder is None or line.lease_expires_in <= 0 or is_gone(holder) or is_keeper(holder.text):
         return None
     return LeaseHeld(run, holder.text, line.lease_expires_in)
@@ -89,11 +92,16 @@ class LeaseKeeper:
         on_beat: Callable[[Ledger], None] = lambda ledger: None,
         on_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        self._address, self._fence, self._life, self._wait = address, fence, life_seconds, wait_seconds
-        self._on_beat, self._on_loss = on_beat, on_loss
+        self._address = address
+        self._fence = fence
+        self._life = life_seconds
+        self._wait = wait_seconds
+        self._on_beat = on_beat
+        self._on_loss = on_loss
         self._ledger: Ledger | None = None
         self._deadline = time.monotonic() + life_seconds
-        self._allowed_until, self._work = float("inf"), ""
+        self._allowed_until = float("inf")
+        self._work = ""
         self._lost = ""
         self._ended = threading.Event()
         self._told = threading.Condition()
@@ -112,7 +120,8 @@ class LeaseKeeper:
 
     def allow(self, seconds: float, work: str) -> None:
         """Allows the main loop this many seconds for some work; after that, the lease is no longer renewed."""
-        self._allowed_until, self._work = time.monotonic() + seconds, work
+        self._allowed_until = time.monotonic() + seconds
+        self._work = work
 
     def extend(self, seconds: float) -> None:
         """Adds to the time that was allowed for the current work."""

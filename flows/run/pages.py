@@ -10,7 +10,9 @@ from urllib.parse import quote, urlsplit
 
 from yatt_core.logs import redact
 
-DASHBOARD, MLFLOW, PREFECT = "Dashboard", "MLflow", "Prefect"
+DASHBOARD = "Dashboard"
+MLFLOW = "MLflow"
+PREFECT = "Prefect"
 """The names under which the pages are shown."""
 
 
@@ -67,7 +69,8 @@ def page_address(address: str | None) -> str:
     """
     try:
         parts = urlsplit(address or "")
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:
         return ""
     if parts.scheme not in ("http", "https") or not host:

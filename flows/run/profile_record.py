@@ -22,7 +22,8 @@ DRIVER = "driver"
 BETWEEN = "between phases"
 PHASES = ("sft", "place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit", BETWEEN)
 """The parts of an iteration, in their order."""
-SEPARATOR, KIND_SEPARATOR = ";", "|"
+SEPARATOR = ";"
+KIND_SEPARATOR = "|"
 DIGITS = 6
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def write_profile(run_folder: Path, branch: int, iteration: int, record: Profile
         values["others"] = {
             role: {"count": others.count, "parts": _encoded(others.parts)} for role, others in record.others.items()
         }
-    write_telemetry(run_folder, branch, iteration, NAME, values)
+    write_telemetry(run_folder=run_folder, branch=branch, iteration=iteration, name=NAME, values=values)
 
 
 def read_profile(run_folder: Path, branch: int, iteration: int) -> ProfileRecord | None:
@@ -118,7 +119,7 @@ def _decoded(lines: Mapping[str, str]) -> Iterable[Part]:
         seconds, calls = figures.split()
         if kind not in KINDS or phase not in PHASES:
             raise DataError(f"unknown part {key!r}")
-        yield Part(phase, tuple(path), kind, _number(float(seconds)), int(calls))
+        yield Part(phase=phase, path=tuple(path), kind=kind, seconds=_number(float(seconds)), calls=int(calls))
 
 
 def _others(found: Mapping[str, Any]) -> Others:

@@ -16,7 +16,8 @@ from db.read.overview import RunOverview
 from db.write.metrics import Point
 from yatt_core.digests import chain_digest
 
-ACCURACY, SFT_SECONDS = "evaluation/accuracy", "sft/seconds"
+ACCURACY = "evaluation/accuracy"
+SFT_SECONDS = "sft/seconds"
 SESSION_ENDED = "session_ended"
 
 

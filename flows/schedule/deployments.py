@@ -138,7 +138,9 @@ def apply(deployment: Deployment, flow: WindowFlow) -> str:
     Flow runs of an older schedule that have not started are replaced by those of the new schedule.
     """
     schedules = [] if deployment.schedule is None else [deployment.schedule]
-    return create(deployment.name, deployment.home, schedules, deployment.parameters, flow)
+    return create(
+        name=deployment.name, home=deployment.home, schedules=schedules, parameters=deployment.parameters, flow=flow
+    )
 
 
 def create(

@@ -14,7 +14,8 @@ from prefect.client.schemas.objects import FlowRun
 from db.core.holder import PROC
 from flows.prefect_io.prefect_server import worker_name
 
-WORKER_LABEL, FLOW_RUN_VARIABLE = "prefect.worker.name", "PREFECT__FLOW_RUN_ID"
+WORKER_LABEL = "prefect.worker.name"
+FLOW_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Infrastructure:
 
 def infrastructure_of(flow_run: FlowRun) -> Infrastructure:
     """Returns what this host can find out about the process of a flow run."""
-    pid, worker = flow_run.infrastructure_pid, flow_run.labels.get(WORKER_LABEL)
+    pid = flow_run.infrastructure_pid
+    worker = flow_run.labels.get(WORKER_LABEL)
     if pid is None:
         return Infrastructure("", None)
     text = f"pid {pid} of worker {worker}"

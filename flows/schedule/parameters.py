@@ -59,7 +59,9 @@ class WindowParameters:
 
     def plan(self) -> WindowPlan:
         """Returns what the parameters ask for. Raises `ConfigurationError`, with one line per mistake."""
-        problems, changes, longest = Problems(), list[str](), None
+        problems = Problems()
+        changes = list[str]()
+        longest = None
         for key, value in self.overrides.items():
             with problems.noting():
                 changes.append(_change(key, value))

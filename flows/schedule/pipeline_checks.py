@@ -49,7 +49,9 @@ def deploy_checks(home: Home, pipeline: str, schedules: Sequence[Schedule], ever
     """
     steady = interval_schedule(every, ANCHOR, "UTC", "--every")
     parameters = {"pipeline": pipeline, "home": str(home.folder)}
-    create(pipeline, home.folder, [steady, *schedules], parameters, check, alone=True)
+    create(
+        name=pipeline, home=home.folder, schedules=[steady, *schedules], parameters=parameters, flow=check, alone=True
+    )
     return f"{PIPELINE_FLOW}/{pipeline}"
 
 

@@ -62,7 +62,7 @@ def see(
     key = trigger_key(trigger, folder)
     match trigger:
         case ScheduleTrigger():
-            return _last_start(key, trigger, before, now, origin)
+            return _last_start(key=key, trigger=trigger, before=before, now=now, origin=origin)
         case DataTrigger():
             return _data(key, folder / trigger.path, before)
         case AliasTrigger():
@@ -92,7 +92,8 @@ def _last_start(key: str, trigger: ScheduleTrigger, before: Sequence[TriggerRow]
     """Returns the last start that has come since the one that was seen last; starts that were missed count as one."""
     if not before:
         return Seen(key, now.isoformat(), "deployed")
-    schedule, last = _schedule(trigger, origin), datetime.fromisoformat(before[-1].content)
+    schedule = _schedule(trigger, origin)
+    last = datetime.fromisoformat(before[-1].content)
     while True:
         starts = upcoming(schedule, last + SOONEST, STARTS)
         past = [start for start in starts if start <= now]

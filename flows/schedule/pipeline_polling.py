@@ -96,6 +96,8 @@ def _see_all(ledger: Ledger, spec: PipelineSpec, file: Path, now: datetime) -> N
     for number, trigger in enumerate(spec.triggers):
         key = trigger_key(trigger, file.parent)
         before = [row for row in seen if row.trigger == key]
-        found = see(ledger, trigger, file.parent, before, now, origin_of(file, number))
+        found = see(
+            ledger=ledger, trigger=trigger, folder=file.parent, before=before, now=now, origin=origin_of(file, number)
+        )
         if found is not None:
             ledger.pipeline_triggers.see(spec.name, found)

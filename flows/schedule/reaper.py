@@ -39,7 +39,8 @@ from flows.schedule.flow_run_process import infrastructure_of
 from flows.schedule.window_record import driven_run, recorded_windows
 from yatt_core.logs import redact
 
-FLOW, MAINTENANCE_FLOW = "yatt", "yatt-maintenance"
+FLOW = "yatt"
+MAINTENANCE_FLOW = "yatt-maintenance"
 """Names of the flow whose flow runs are windows, and of the one that maintains a home."""
 DEPLOYED = "deployed_run"
 """The parameter of a window with the deployment's run."""
@@ -162,7 +163,8 @@ def end_of_session(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
 
     None if the session may still be driven, has not been recorded, or belongs to another ledger.
     """
-    run, key = str(flow_run.parameters.get("run")), str(flow_run.parameters.get(SESSION, flow_run.id))
+    run = str(flow_run.parameters.get("run"))
+    key = str(flow_run.parameters.get(SESSION, flow_run.id))
     try:
         session = next((row for row in ledger.overview.sessions(run) if row.flow_run_id == key), None)
         line = ledger.overview.line(run)
@@ -187,14 +189,16 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
 
     For a run that the ledger does not have, the flow run's state is the only sign.
     """
-    key, now = str(flow_run.id), time.time()
+    key = str(flow_run.id)
+    now = time.time()
     seen = [] if flow_run.state is None else [flow_run.state.timestamp.timestamp()]
     try:
         record = recorded_windows(ledger, run).get(key)
         line = ledger.overview.line(run)
         own = [session for session in ledger.overview.sessions(run) if session.flow_run_id == key]
     except RunNotFound:
-        record, own = None, []
+        record = None
+        own = []
     if own and own[0].term == line.term and line.holder is not None:
         seen.append(now + min(0.0, line.lease_expires_in))
     if record is None:

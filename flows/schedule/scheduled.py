@@ -92,7 +92,14 @@ def drive_window(
     """
     try:
         with Ledger.open(home.ledger, migrate=False) as ledger:
-            parts = _Parts(home, observer, trackers, notifier(), clock or SystemClock(), pages)
+            parts = _Parts(
+                home=home,
+                observer=observer,
+                trackers=trackers,
+                notifier=notifier(),
+                clock=clock or SystemClock(),
+                pages=pages,
+            )
             outcome = _drive(ledger, begun, parts)
             if isinstance(outcome, Outcome):
                 if outcome.exit_code == ExitCode.PAUSED:
@@ -137,7 +144,13 @@ def _drive(ledger: Ledger, begun: BegunWindow, parts: _Parts) -> Outcome | Endin
                     # Asked again under the lease: the run's spec may have changed since the window began.
                     revision = revise(parts.home, begun.run, begun.changes, refusal=NOBODY_AUTHORS)
                 except YattError as error:
-                    return refused(ledger, begun.deployed, begun.flow_run, begun.parameters, error)
+                    return refused(
+                        ledger=ledger,
+                        run=begun.deployed,
+                        flow_run=begun.flow_run,
+                        parameters=begun.parameters,
+                        error=error,
+                    )
             return parts.session(begun)
         except LeaseHeld as held:
             now = now_of(parts.clock)

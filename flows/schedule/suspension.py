@@ -21,7 +21,8 @@ from flows.gates.waiting import awaited
 from flows.prefect_io.prefect_client import AWAY, server_trouble
 
 log = logging.getLogger("yatt_core.flow")
-SUSPENDED, RESUMED = "window_suspended", "window_resumed"
+SUSPENDED = "window_suspended"
+RESUMED = "window_resumed"
 
 
 def suspend_window(ledger: Ledger, run: str, flow_run: str) -> None:
@@ -87,5 +88,6 @@ def _suspended_at(ledger: Ledger, run: str, approval: int) -> str | None:
         links = [link for link in ledger.events.of_kind(run, kind) if link.body["approval"] == approval]
         return (links[-1].seq, str(links[-1].body["flow_run"])) if links else (0, "")
 
-    (suspended_at, flow_run), (resumed_at, _) = last(SUSPENDED), last(RESUMED)
+    suspended_at, flow_run = last(SUSPENDED)
+    resumed_at, _ = last(RESUMED)
     return flow_run if suspended_at > resumed_at else None

@@ -18,7 +18,9 @@ from db.ledger import Ledger
 from flows.driver.windows import Window
 from flows.schedule.parameters import NEW
 
-BEGAN, LEFT, NEW_RUN = "window", "window_left", "window_new_run"
+BEGAN = "window"
+LEFT = "window_left"
+NEW_RUN = "window_new_run"
 NONE_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
 

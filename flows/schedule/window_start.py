@@ -60,7 +60,8 @@ from yatt_core.logs import redact
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
-MISSED, PAUSED = "Missed", "Paused"
+MISSED = "Missed"
+PAUSED = "Paused"
 LOOK_SECONDS = 1.0
 NOBODY_AUTHORS = (
     "Prefect's parameters do not say who gives them, so that they name no code, files, addresses or secrets; "
@@ -109,7 +110,15 @@ def begin_window(
     try:
         with Ledger.open(home.ledger, migrate=False) as ledger:
             _check_owner(ledger, home, run, owner)
-            return _Start(ledger, home, run, context.flow_run, parameters, check, clock or SystemClock()).begin()
+            return _Start(
+                ledger=ledger,
+                home=home,
+                run=run,
+                flow_run=context.flow_run,
+                parameters=parameters,
+                check=check,
+                clock=clock or SystemClock(),
+            ).begin()
     except (YattError, LedgerError) as error:
         return Failed(message=redact(str(error)))
 
@@ -137,10 +146,17 @@ class _Start:
             plan = self.parameters.plan()
             spec = changed_spec(before, plan.changes, self.run, NOBODY_AUTHORS)
         except ConfigurationError as error:
-            return refused(self.ledger, self.run, self.key, self.parameters, error)
+            return refused(ledger=self.ledger, run=self.run, flow_run=self.key, parameters=self.parameters, error=error)
         own = window_of(self.flow_run, plan.longest, now_of(self.clock))
         process = this_process(f"window of {self.run}")
-        record_window(self.ledger, self.run, self.key, own, process, self.parameters.given())
+        record_window(
+            ledger=self.ledger,
+            run=self.run,
+            flow_run=self.key,
+            window=own,
+            process=process,
+            parameters=self.parameters.given(),
+        )
         _close_dead(self.ledger, self.home)
         reason = _missed(self.run, own, now_of(self.clock))
         if reason is None and not plan.new_run:
@@ -151,13 +167,22 @@ class _Start:
             record_left(self.ledger, self.run, self.key, reason.message or "")
             return reason
         if not plan.new_run:
-            return BegunWindow(self.key, self.run, self.run, own, plan.changes, self.parameters)
+            return BegunWindow(
+                flow_run=self.key,
+                deployed=self.run,
+                run=self.run,
+                window=own,
+                changes=plan.changes,
+                parameters=self.parameters,
+            )
         try:
             made = self._new_run(spec, own, accepted=spec.model == before.model)
         except YattError as error:
-            return refused(self.ledger, self.run, self.key, self.parameters, error)
+            return refused(ledger=self.ledger, run=self.run, flow_run=self.key, parameters=self.parameters, error=error)
         self._wait_for_previous(own)
-        return BegunWindow(self.key, self.run, made, own, (), self.parameters)
+        return BegunWindow(
+            flow_run=self.key, deployed=self.run, run=made, window=own, changes=(), parameters=self.parameters
+        )
 
     def _new_run(self, spec: RunSpec, own: Window, accepted: bool) -> str:
         """Returns the new run of this flow run, which an earlier attempt at it may have created. accepted: as for `Check`."""
@@ -169,7 +194,14 @@ class _Start:
             log.warning("the new run of the deployment of %s: %s", self.run, redact(warning))
         made = create_run(self.home, spec, copies, f"deployment of {self.run}")
         process = this_process(f"window of {made}")
-        record_window(self.ledger, made, self.key, own, process, self.parameters.given())
+        record_window(
+            ledger=self.ledger,
+            run=made,
+            flow_run=self.key,
+            window=own,
+            process=process,
+            parameters=self.parameters.given(),
+        )
         record_new_run(self.ledger, self.run, self.key, made)
         rename_flow_run(self.flow_run.id, made)
         return made
@@ -181,7 +213,8 @@ class _Start:
             return
         run = driven_run(self.ledger, self.run, others[-1])
         while not own.is_over(now := now_of(self.clock)):
-            line, window = self.ledger.overview.line(run), window_of_holder(self.ledger, run)
+            line = self.ledger.overview.line(run)
+            window = window_of_holder(self.ledger, run)
             if line.holder is None or line.lease_expires_in <= 0 or window is None or not window.is_over(now):
                 return
             self.clock.sleep(LOOK_SECONDS)
@@ -191,7 +224,9 @@ def refused(ledger: Ledger, run: str, flow_run: str, parameters: WindowParameter
     """Records that a window's parameters were refused, and returns the window's final state."""
     kind = error.failure_class.value
     why = redact(f"{kind}: the window cannot begin with its parameters, nothing was done: {error}")
-    record_refused(ledger, run, flow_run, why, kind, parameters.given())
+    record_refused(
+        ledger=ledger, run=run, flow_run=flow_run, why=why, failure_class=kind, parameters=parameters.given()
+    )
     return Failed(message=why)
 
 

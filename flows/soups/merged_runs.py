@@ -90,16 +90,22 @@ def merge_run(home: Home, soup: str, preference: Preference, alpha: float = 0.0)
         spec = _spec_of(record, preference)
         said = ", ".join(f"{weight:g}" for weight in preference)
         reason = f"merged from soup {record.name} for the preference {said}"
-        run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations, reason).id
+        run = ledger.runs.create(
+            spec_name=spec.name,
+            spec=spec.model_dump(mode="json"),
+            digest=spec.digest,
+            target_iterations=spec.iterations,
+            reason=reason,
+        ).id
         with operator_lease(ledger, run, f"yatt soup merge of {record.name}") as fence:
-            _make_folder(home, ledger, fence, spec, record.name)
-            digest = _publish(home, ledger, fence, spec, start, weights)
+            _make_folder(home=home, ledger=ledger, fence=fence, spec=spec, soup=record.name)
+            digest = _publish(home=home, ledger=ledger, fence=fence, spec=spec, start=start, weights=weights)
             facts = {"soup": record.name, "beta": beta, "preference": list(preference), "alpha": alpha}
             body = {**facts, "weights_digest": digest, "parents": parents}
             ledger.events.append(run, MERGE, body, fence)
             ledger.runs.set_state(fence, "stopped", reason)
         ledger.events.append(record.name, MERGED, {**facts, "run": run, "weights_digest": digest})
-    return MergedRun(run, soup, preference, alpha, digest, parents)
+    return MergedRun(run=run, soup=soup, preference=preference, alpha=alpha, weights_digest=digest, parents=parents)
 
 
 def _bring(home: Home, ledger: Ledger, row: CheckpointRow) -> None:
@@ -125,7 +131,8 @@ def _spec_of(record: SoupRecord, preference: Preference) -> RunSpec:
 
 def _make_folder(home: Home, ledger: Ledger, fence: Fence, spec: RunSpec, soup: str) -> None:
     """Gives the run its folder, with the supervised run's inputs and reward files."""
-    folder, source = home.run_folder(fence.run), home.run_folder(soup)
+    folder = home.run_folder(fence.run)
+    source = home.run_folder(soup)
     durable.make_folder(folder)
     write_spec(folder, spec)
     if spec.tracking.enabled:
@@ -143,10 +150,20 @@ def _publish(
     home: Home, ledger: Ledger, fence: Fence, spec: RunSpec, start: CheckpointRow, weights: MergedWeights
 ) -> str:
     """Writes the checkpoint, commits iteration 0, and records the checkpoint; returns the digest of the weights."""
-    folder, source = home.run_folder(fence.run), home.run_folder(start.run) / start.folder
-    name, digest = str(checkpoint_folder(0, 0, fence.term)), digest_of(weights)
+    folder = home.run_folder(fence.run)
+    source = home.run_folder(start.run) / start.folder
+    name = str(checkpoint_folder(0, 0, fence.term))
+    digest = digest_of(weights)
     head = ledger.events.head(fence.run).hash
-    identity = CheckpointIdentity(fence.run, 0, 0, fence.term, spec.digest, digest, head)
+    identity = CheckpointIdentity(
+        run=fence.run,
+        branch=0,
+        iteration=0,
+        term=fence.term,
+        spec_digest=spec.digest,
+        weights_digest=digest,
+        audit_head=head,
+    )
 
     def write(partial: Path) -> Mapping[str, FileEntry]:
         _link_others(source, partial)
@@ -154,7 +171,9 @@ def _publish(
         written = write_whole_tensors(weights, partial / WEIGHTS)
         return {f"{WEIGHTS}/{file}": entry for file, entry in written.entries.items()}
 
-    receipt = publish_checkpoint(folder, name, identity, write, 2 * sum(sizes_of(weights).values()))
+    receipt = publish_checkpoint(
+        run_folder=folder, folder=name, identity=identity, write=write, needed_bytes=2 * sum(sizes_of(weights).values())
+    )
     store_of(ledger, fence.run, folder).publish(name)
     begun = ledger.commits.at(start.run, 0)
     if begun is None:

@@ -56,11 +56,15 @@ def measured_soups(plan: SoupPlan, facts: SoupFacts) -> tuple[SoupFigures, ...]:
         if beta is not None and all(key in facts.points for key in plan.keys(stage, beta))
     ]
     everything = [point for _, _, points in whole for point in points]
-    return tuple(_figures(plan, stage, beta, points, worst_of(everything)) for stage, beta, points in whole)
+    return tuple(
+        _figures(plan=plan, stage=stage, beta=beta, points=points, reference=worst_of(everything))
+        for stage, beta, points in whole
+    )
 
 
 def _figures(plan: SoupPlan, stage: str, beta: float, points: list[Rewards], reference: list[float]) -> SoupFigures:
-    grid, front = plan.grid, set(pareto_front(points))
+    grid = plan.grid
+    front = set(pareto_front(points))
     models = tuple(
         MeasuredModel(preference, tuple(coefficients(preference, beta)), rewards, index in front)
         for index, (preference, rewards) in enumerate(zip(grid.preferences, points, strict=True))
@@ -71,7 +75,9 @@ def _figures(plan: SoupPlan, stage: str, beta: float, points: list[Rewards], ref
         )
         for objective, line in enumerate(grid.lines)
     )
-    return SoupFigures(stage, beta, models, hypervolume(points, reference), taus)
+    return SoupFigures(
+        stage=stage, beta=beta, models=models, hypervolume=hypervolume(points, reference), kendall_tau=taus
+    )
 
 
 def hypervolume_ratio(soups: tuple[SoupFigures, ...]) -> float | None:

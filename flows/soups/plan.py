@@ -18,7 +18,9 @@ from yatt_core.soups.fronts import hypervolume, worst_of
 from yatt_core.soups.mixing import PreferenceGrid, preference_grid
 from yatt_core.soups.spec import SINGLE, SoupSpec
 
-SEARCH, SOUP, REWARDED = "search", "soup", "rewarded_soup"
+SEARCH = "search"
+SOUP = "soup"
+REWARDED = "rewarded_soup"
 """Stages whose merged models are measured: while beta is searched, the soup itself, and Rewarded Soup."""
 Rewards = tuple[float, ...]
 

@@ -30,7 +30,9 @@ from yatt_core.soups.spec import SoupSpec, parse_soup
 from yatt_core.spec import RunSpec, parse_spec
 
 SOUP = Family("soup", "soup_member")
-POINT, CHOICE, MERGED = "soup_point", "soup_choice", "soup_merged"
+POINT = "soup_point"
+CHOICE = "soup_choice"
+MERGED = "soup_merged"
 
 
 def create_soup(home: Home, soup: SoupSpec, run: RunSpec, by: str) -> str:
@@ -118,7 +120,8 @@ class SoupRecord:
 
     def chosen_checkpoints(self) -> tuple[float, Sequence[CheckpointRow]]:
         """Returns the chosen beta and the backbones' last checkpoints. Raises `ConfigurationError` before they exist."""
-        facts, members = self.facts(), self.members()
+        facts = self.facts()
+        members = self.members()
         if facts.chosen is None:
             raise ConfigurationError(
                 f"soup {self.name}: beta is not chosen yet; `yatt soup resume {self.name}` goes on"

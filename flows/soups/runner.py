@@ -51,8 +51,12 @@ class SoupRunner:
     """
 
     def __init__(self, home: Home, ledger: Ledger, soup: str, drive: Drives, open_meter: OpenMeter, tell: Tell) -> None:
-        self._home, self._ledger, self._record = home, ledger, SoupRecord.of(ledger, soup)
-        self._drive, self._open_meter, self._tell = drive, open_meter, tell
+        self._home = home
+        self._ledger = ledger
+        self._record = SoupRecord.of(ledger, soup)
+        self._drive = drive
+        self._open_meter = open_meter
+        self._tell = tell
         self._meter: Meter | None = None
 
     def run(self) -> None:
@@ -84,7 +88,8 @@ class SoupRunner:
                     self._tell(f"{record.name}: beta is {beta:g}")
 
     def _drive_to(self, runs: Sequence[str], until: int) -> None:
-        goals, name = goals_of(self._ledger, runs, until), self._record.name
+        goals = goals_of(self._ledger, runs, until)
+        name = self._record.name
         self._drive(goals)
         for run in goals():
             said = ended_early(self._ledger, run, until)
@@ -96,16 +101,20 @@ class SoupRunner:
         spec = record.spec
         row = mixing_matrix(len(spec.objectives), member.beta)[member.objective]
         changes = [*spec.mixed_weights(record.run_spec, row), *SOUP.tags(record.name, member.name(spec))]
-        return whole_fork(self._home, self._ledger, record.members().get(member), record.name, changes)
+        return whole_fork(
+            home=self._home, ledger=self._ledger, run=record.members().get(member), start=record.name, overrides=changes
+        )
 
     def _measure(self, step: Measure) -> None:
         record = self._record
-        stage, beta = step.points[0].stage, step.points[0].beta
+        stage = step.points[0].stage
+        beta = step.points[0].beta
         self._tell(f"{record.name}: measuring {many(len(step.points), 'merged model')} ({stage}, beta {beta:g})")
         runs = record.members()
         places = [*((runs[member], step.iteration) for member in record.plan.members(beta)), (record.name, 0)]
         with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}") as fence:
-            done, models = record.facts().points, [self._weights(run, iteration) for run, iteration in places]
+            done = record.facts().points
+            models = [self._weights(run, iteration) for run, iteration in places]
             for key in step.points:
                 if key not in done:
                     record.add_point(fence, key, *self._measured(key, models))
@@ -142,7 +151,8 @@ class SoupRunner:
 
     def _weights(self, run: str, iteration: int) -> PartFiles:
         """Returns the weights of a run's checkpoint, fetched and verified."""
-        row, folder = self._record.checkpoint(run, iteration), self._home.run_folder(run)
+        row = self._record.checkpoint(run, iteration)
+        folder = self._home.run_folder(run)
         store = store_of(self._ledger, run, folder)
         fetch_lacking(store, folder, [row])
         verify_kept(store, folder, row)

@@ -37,7 +37,10 @@ from yatt_core.sweeps.space import Setting
 from yatt_core.sweeps.spec import SweepSpec, parse_sweep
 
 SWEEP = Family("sweep", "sweep_member")
-TRIAL, PROMOTION, VALUE, WINNER = "sweep_trial", "sweep_promotion", "sweep_value", "sweep_winner"
+TRIAL = "sweep_trial"
+PROMOTION = "sweep_promotion"
+VALUE = "sweep_value"
+WINNER = "sweep_winner"
 EVALUATION = "evaluation/"
 UNSCORED = "evaluation/unscored"
 """The metric of how many answers of an evaluation have no score."""
@@ -176,9 +179,11 @@ class SweepRecord:
         Raises `ConfigurationError` if the run does not have the metric for any other reason.
         """
         metric = self.spec.metric
-        (series,) = self.ledger.series.reduced(run, [metric], 1, iteration, iteration)
+        (series,) = self.ledger.series.reduced(run=run, keys=[metric], buckets=1, first=iteration, last=iteration)
         if not series.buckets and metric.startswith(EVALUATION):
-            (unscored,) = self.ledger.series.reduced(run, [UNSCORED], 1, iteration, iteration)
+            (unscored,) = self.ledger.series.reduced(
+                run=run, keys=[UNSCORED], buckets=1, first=iteration, last=iteration
+            )
             if unscored.buckets and unscored.buckets[0].mean > 0:
                 return None
         if not series.buckets:

@@ -47,8 +47,11 @@ class SweepRunner:
     """
 
     def __init__(self, home: Home, ledger: Ledger, sweep: str, drive: Drives, tell: Tell) -> None:
-        self._home, self._ledger, self._record = home, ledger, SweepRecord.of(ledger, sweep)
-        self._drive, self._tell = drive, tell
+        self._home = home
+        self._ledger = ledger
+        self._record = SweepRecord.of(ledger, sweep)
+        self._drive = drive
+        self._tell = tell
 
     def run(self) -> None:
         """Takes all steps that are left.
@@ -99,7 +102,8 @@ class SweepRunner:
                 self._tell("all trials have failed" if best is None else best_in_words(best.trial, tied))
 
     def _settle(self, fence: Fence, job: Job, failed: bool) -> None:
-        record, runs = self._record, self._record.runs_of(job.trial, self._record.members())
+        record = self._record
+        runs = self._record.runs_of(job.trial, self._record.members())
         if not failed:
             measured = {seed: record.measured(row.id, self._rung(job)) for seed, row in runs.items()}
             values = {seed: value for seed, value in measured.items() if value is not None}
@@ -128,7 +132,8 @@ class SweepRunner:
     def _runs(self, jobs: tuple[Job, ...]) -> dict[str, int]:
         """Returns the runs that jobs are waiting for, with their iterations: starts first made, then forks of them."""
         goals: dict[str, int] = {}
-        record, trials = self._record, self._record.trials()
+        record = self._record
+        trials = self._record.trials()
         for job in jobs:
             for seed in record.seeds:
                 setting = trials[job.trial].setting
@@ -148,8 +153,11 @@ class SweepRunner:
         changes = [*start.overrides(), *SWEEP.tags(record.name, start.name)]
         if row is None:
             spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
-            copies, by = self._home.run_folder(record.name), maker_of(self._ledger, record.name)
-            return self._ledger.runs.find(create_run(self._home, spec, copies, by, read_block))
+            copies = self._home.run_folder(record.name)
+            by = maker_of(self._ledger, record.name)
+            return self._ledger.runs.find(
+                create_run(home=self._home, spec=spec, copies=copies, by=by, read_block=read_block)
+            )
         if row.state == "created" and row.id != record.name:
             spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
             finish_run(self._home, row.id, spec, self._home.run_folder(record.name))
@@ -158,10 +166,13 @@ class SweepRunner:
         return row
 
     def _fork(self, start: RunRow, trial: int, seed: int, overrides: list[str]) -> str:
-        record, name = self._record, trial_name(trial, seed)
+        record = self._record
+        name = trial_name(trial, seed)
         row = record.members().get(name)
         changes = [*overrides, *SWEEP.tags(record.name, name)]
-        return whole_fork(self._home, self._ledger, row.id if row else None, start.id, changes)
+        return whole_fork(
+            home=self._home, ledger=self._ledger, run=row.id if row else None, start=start.id, overrides=changes
+        )
 
     def _require_metric(self, start: str) -> None:
         """Raises `ConfigurationError` if an evaluation does not measure what it has to."""

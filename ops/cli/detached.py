@@ -56,13 +56,15 @@ def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, unt
     log = home.run_folder(run) / LOG
     with open_log(home, run, LOG) as stream:
         begins = stream.tell()
-        process = start_driver_process(home, run, stream, accept_drift, until, identity=identity())
+        process = start_driver_process(
+            home=home, run=run, log=stream, accept_drift=accept_drift, until=until, identity=identity()
+        )
     try:
         code = _await_lease(ledger, run, process)
     except KeyboardInterrupt:
         message(f"the driver goes on starting, pid {process.pid}; see {log}")
         raise
-    return Started(run, process, code, log, "" if code is None else _end_of(log, begins))
+    return Started(run=run, process=process, exit_code=code, log=log, said="" if code is None else _end_of(log, begins))
 
 
 def _await_lease(ledger: Ledger, run: str, process: subprocess.Popen[bytes]) -> int | None:

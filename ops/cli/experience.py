@@ -98,7 +98,14 @@ def export_experience(
                 samples += _write(ledger, place, partial, schema)
             advance(len(places), len(places))
             size = sum(path.stat().st_size for path in partial.iterdir())
-    return ExportedExperience(name, target, tuple(place.number for place in places), tuple(lacking), samples, size)
+    return ExportedExperience(
+        run=name,
+        folder=target,
+        iterations=tuple(place.number for place in places),
+        lacking=tuple(lacking),
+        samples=samples,
+        bytes=size,
+    )
 
 
 def _table_of(ledger: Ledger, place: Iteration) -> pa.Table:
@@ -122,7 +129,8 @@ def _places(ledger: Ledger, home: Home, run: str, iterations: str | None) -> tup
     if not committed:
         raise ConfigurationError(f"run {run}: no committed iteration has experience")
     first, last = (1, committed[-1]) if iterations is None else iteration_range(iterations, committed[-1])
-    places, lacking = [], []
+    places = []
+    lacking = []
     for number in committed:
         if not first <= number <= last:
             continue

@@ -84,7 +84,7 @@ def export_checkpoint(
     differs = tokenizer_difference(target, _some_prompts(spec, home.run_folder(row.run)))
     unpadded = UNPADDED if spec.trains_reward_model and read_config(target).get("pad_token_id") is None else None
     warning = "; ".join(filter(None, (differs, unpadded))) or None
-    return RunExport(name, row.iteration, target, written, warning)
+    return RunExport(run=name, iteration=row.iteration, folder=target, written=written, warning=warning)
 
 
 def export_run_adapter(
@@ -98,7 +98,9 @@ def export_run_adapter(
     target = to or home.run_folder(name) / EXPORTS / f"i{row.iteration:06d}-adapter"
     identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     model = Path(initial_model(spec, folder)).resolve()
-    written = export_adapter(folder / row.folder, model, target, identity, spec.trainer.lora)
+    written = export_adapter(
+        checkpoint=folder / row.folder, model=model, target=target, identity=identity, lora=spec.trainer.lora
+    )
     return RunExport(name, row.iteration, target, written)
 
 

@@ -19,4 +19,4 @@ def fetched(home: Path, spec: RunSpec, weights: bool = True, data: bool = True) 
     from ops.presentation.transfer import Transfer
 
     with Transfer() as tell:
-        return with_repositories(home, spec, tell, read_block, weights, data)
+        return with_repositories(home=home, spec=spec, tell=tell, read_block=read_block, weights=weights, data=data)

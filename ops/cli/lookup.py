@@ -35,9 +35,11 @@ def opened_ledger(home: Home) -> Iterator[Ledger]:
     file = ledger_file(home)
     if file is not None and not file.exists():
         if os.environ.get(LEDGER_VARIABLE):
-            where, remedy = f"{LEDGER_VARIABLE}: {file}", f"point {LEDGER_VARIABLE} at an existing ledger, or unset it"
+            where = f"{LEDGER_VARIABLE}: {file}"
+            remedy = f"point {LEDGER_VARIABLE} at an existing ledger, or unset it"
         else:
-            where, remedy = str(home.folder), "point --home or $YATT_HOME at the folder that has them"
+            where = str(home.folder)
+            remedy = "point --home or $YATT_HOME at the folder that has them"
         raise ConfigurationError(f"{where}: no runs here; start one with `yatt train SPEC`, or {remedy}")
     with Ledger.open(home.ledger, migrate=False) as ledger:
         yield ledger
@@ -161,7 +163,8 @@ def iteration_range(text: str, last: int) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text, re.ASCII)
     if match is None:
         raise ConfigurationError(f"--iterations {text!r:.80}: expected A:B, such as 1:{last}")
-    first, to = int(match[1]), int(match[2] or match[1])
+    first = int(match[1])
+    to = int(match[2] or match[1])
     if not 1 <= first <= to <= last:
         raise ConfigurationError(f"--iterations {text}: expected A:B with 1 <= A <= B <= {last}")
     return first, to

@@ -109,7 +109,13 @@ class SideBySide:
 
         Raises `InfrastructureError` for runs that ended too early, once the others have ended, and `KeyboardInterrupt`.
         """
-        work = _Work(self._home, self._ledger, goals, dict(enumerate(self._places)), self._clusters)
+        work = _Work(
+            home=self._home,
+            ledger=self._ledger,
+            goals=goals,
+            places=dict(enumerate(self._places)),
+            clusters=self._clusters,
+        )
         with _bars() as bars:
             try:
                 work.until_ended(bars)

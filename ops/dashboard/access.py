@@ -84,11 +84,14 @@ def authenticated(request: Request, served: Context, lacking: str) -> Person:
 
     Raises `HTTPException` 401 without a valid token or session.
     """
-    token, cookie = bearer_token(request), request.cookies.get(cookie_name(request))
+    token = bearer_token(request)
+    cookie = request.cookies.get(cookie_name(request))
     if token is not None:
-        person, lacking = served.tokens.person_of(token), UNKNOWN_TOKEN
+        person = served.tokens.person_of(token)
+        lacking = UNKNOWN_TOKEN
     elif cookie is not None:
-        person, lacking = served.sessions.person_of(cookie), SESSION_OVER
+        person = served.sessions.person_of(cookie)
+        lacking = SESSION_OVER
     else:
         person = None
     if person is None:

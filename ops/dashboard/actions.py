@@ -131,14 +131,14 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
     served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds, by)
-    return _done(served, "stop", by, run_id, "asked to stop")
+    return _done(served=served, action="stop", by=by, run_id=run_id, detail="asked to stop")
 
 
 @router.post("/checkpoint")
 def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Asked) -> Done:
     """Asks the run's driver for a checkpoint after its current iteration; the run goes on."""
     checkpoints.request(served.ledger, run_id, said(by, asked.reason), by)
-    return _done(served, "checkpoint", by, run_id, "asked for a checkpoint")
+    return _done(served=served, action="checkpoint", by=by, run_id=run_id, detail="asked for a checkpoint")
 
 
 @router.post("/try-now")
@@ -146,7 +146,7 @@ def try_now(served: Served, by: Acting, run_id: RunId) -> Done:
     """Has the driver of a run that waits look at once whether what it waits for is back; the same as `yatt resume --now`."""
     if not served.ledger.waits.ask(run_id, by):
         raise ConfigurationError(f"run {run_id}: it waits for nothing outside, so there is nothing to try")
-    return _done(served, "try-now", by, run_id, "asked to try at once")
+    return _done(served=served, action="try-now", by=by, run_id=run_id, detail="asked to try at once")
 
 
 @router.post("/resume", status_code=HTTPStatus.ACCEPTED)
@@ -157,8 +157,16 @@ def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
         raise ConfigurationError(
             f"run {run_id} has reached its target, iteration {line.target_iterations}: nothing is left to do"
         )
-    pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, asked.reason, asked.accept_drift)
-    return _done(served, "resume", by, run_id, f"a driver is starting, pid {pid}")
+    pid = start_driver(
+        drivers=served.drivers,
+        ledger=served.ledger,
+        home=served.home,
+        run=run_id,
+        by=by,
+        reason=asked.reason,
+        accept_drift=asked.accept_drift,
+    )
+    return _done(served=served, action="resume", by=by, run_id=run_id, detail=f"a driver is starting, pid {pid}")
 
 
 @router.post("/retry", status_code=HTTPStatus.ACCEPTED)
@@ -167,10 +175,21 @@ def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
-    charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason), by)
-    pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, f"retry of {asked.phase}")
+    charged = branches.forgive(
+        home=served.home, run=run_id, iteration=asked.iteration, phase=asked.phase, reason=said(by, asked.reason), by=by
+    )
+    pid = start_driver(
+        drivers=served.drivers,
+        ledger=served.ledger,
+        home=served.home,
+        run=run_id,
+        by=by,
+        reason=f"retry of {asked.phase}",
+    )
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
-    return _done(served, "retry", by, run_id, f"{lost} forgiven; a driver is starting, pid {pid}")
+    return _done(
+        served=served, action="retry", by=by, run_id=run_id, detail=f"{lost} forgiven; a driver is starting, pid {pid}"
+    )
 
 
 @router.post("/rollback")
@@ -179,10 +198,10 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
-    done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason), by)
+    done = branches.rollback(home=served.home, run=run_id, to=asked.to, reason=said(by, asked.reason), by=by)
     superseded = many(done.superseded, "iteration", "are superseded", "is superseded")
     detail = f"branch {done.branch} begins after iteration {done.iteration}; {superseded}"
-    return _done(served, "rollback", by, run_id, detail)
+    return _done(served=served, action="rollback", by=by, run_id=run_id, detail=detail)
 
 
 @router.post("/promote")
@@ -193,12 +212,12 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done
     find_line(served.ledger, run_id)
     with served.reading():
         done = promote_checkpoint(
-            served.home,
-            run_id,
-            asked.to,
-            asked.iteration,
-            asked.branch,
-            asked.term,
+            home=served.home,
+            run=run_id,
+            alias=asked.to,
+            iteration=asked.iteration,
+            branch=asked.branch,
+            term=asked.term,
             by=by.name,
             why=asked.why,
             via="api",
@@ -209,17 +228,23 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
     if done.approval is not None:
         moved = f"waits for approval {done.approval}"
-    return _done(served, "promote", by.name, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
+    return _done(
+        served=served,
+        action="promote",
+        by=by.name,
+        run_id=run_id,
+        detail=moved or f"{asked.to} is already iteration {done.iteration}",
+    )
 
 
 @router.post("/archive")
 def archive(served: Served, by: Administering, run_id: RunId, asked: Asked) -> Done:
     """Deletes what a run that has ended no longer needs: older checkpoints, experience, its own Prefect database."""
     find_line(served.ledger, run_id)
-    done = archive_run(served.home, served.ledger, run_id, by, asked.reason)
+    done = archive_run(home=served.home, ledger=served.ledger, run=run_id, by=by, why=asked.reason)
     checkpoints = many(len(done.checkpoints), "checkpoint")
     what = f"{checkpoints} and the experience of {many(len(done.experience), 'iteration')} deleted"
-    return _done(served, "archive", by, run_id, f"{what}, {size(done.freed)} less")
+    return _done(served=served, action="archive", by=by, run_id=run_id, detail=f"{what}, {size(done.freed)} less")
 
 
 @router.post("/delete")
@@ -233,7 +258,7 @@ def delete(served: Served, by: Administering, run_id: RunId, asked: Delete) -> D
     if asked.begun and served.ledger.deletions.find(run_id) is None:
         in_order(served.home, served.ledger, [run_id], asked.promoted)
     tracker = MlflowTracker(served.home.tracking_uri, served.home.artifacts)
-    return delete_run(served.home, run_id, by, asked.reason, tracker, asked.begun)
+    return delete_run(home=served.home, run=run_id, by=by, why=asked.reason, tracker=tracker, begun=asked.begun)
 
 
 @router.post("/checkpoints/{iteration}/verify")
@@ -250,7 +275,9 @@ def verify(
     If several checkpoints match branch and term, the newest is read.
     """
     with served.reading():
-        row, found = checkpoints.verify(served.ledger, served.home, run_id, iteration, by, branch, term)
+        row, found = checkpoints.verify(
+            ledger=served.ledger, home=served.home, run=run_id, iteration=iteration, by=by, branch=branch, term=term
+        )
     return Verified(
         run=run_id,
         branch=row.branch,

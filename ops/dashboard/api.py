@@ -56,7 +56,7 @@ def list_runs(
     offset: Offset = 0,
 ) -> run_list.RunList:
     """Lists the runs in a given state, with all given tags, whose id contains a text: running ones first."""
-    return run_list.run_list(served.ledger, text, state, limit, offset, tag or ())
+    return run_list.run_list(ledger=served.ledger, text=text, state=state, limit=limit, offset=offset, tags=tag or ())
 
 
 @router.get("/costs", tags=["costs"])
@@ -93,7 +93,7 @@ def read_series(
     last: Number | None = None,
 ) -> series.RunSeries:
     """Returns series of metrics, reduced to the lowest, highest and mean value of each bucket."""
-    return series.series(served.ledger, run_id, key, buckets, first, last)
+    return series.series(ledger=served.ledger, run=run_id, keys=key, buckets=buckets, first=first, last=last)
 
 
 @router.get("/runs/{run_id}/placements", tags=["placement"])
@@ -155,7 +155,9 @@ def list_logs(
     actor: an actor's name or the beginning of it.
     level: the minimum level.
     """
-    return logs.logs(served.ledger, served.home, run_id, Filter(iteration, phase, actor, level), limit)
+    return logs.logs(
+        ledger=served.ledger, home=served.home, run=run_id, wanted=Filter(iteration, phase, actor, level), limit=limit
+    )
 
 
 @router.get("/runs/{run_id}/lineage", tags=["lineage"])
@@ -167,7 +169,9 @@ def show_lineage(
     term: Number | None = None,
 ) -> lineage.LineageView:
     """Returns the lineage of a checkpoint, by default the current branch's newest, and the run's branches and forks."""
-    return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, term)
+    return lineage.lineage(
+        ledger=served.ledger, home=served.home, run=run_id, iteration=iteration, branch=branch, term=term
+    )
 
 
 @router.get("/runs/{run_id}/events", tags=["audit"])

@@ -47,7 +47,9 @@ from ops.people.tokens import TokenStore
 
 _ALWAYS = ("401", "403", "413", "421", "500", "503")
 """Statuses of errors of every route: even reading may need a person, and some of it a role."""
-_WITH_INPUT, _CHANGING, _WITH_BODY = ("404", "409", "422"), ("409",), ("400",)
+_WITH_INPUT = ("404", "409", "422")
+_CHANGING = ("409",)
+_WITH_BODY = ("400",)
 """Statuses of errors of routes with parameters or a body, of those that change something, and with a body."""
 THREADS = 12
 """Worker threads for the routes; each needs one of the ledger's fifteen connections."""
@@ -101,7 +103,15 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.context = Context(
-        place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider, prefect
+        home=place,
+        ledger=ledger,
+        tokens=tokens,
+        sessions=Sessions(tokens),
+        streams=OpenStreams(),
+        pages=pages_of,
+        reading_needs_sign_in=required,
+        provider=provider,
+        prefect=prefect,
     )
     problems.install(app)
     app.include_router(access.router)

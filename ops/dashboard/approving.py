@@ -80,7 +80,7 @@ def decide_approval(served: Served, by: Approver, number: ApprovalId, asked: Dec
 
 def verdict_of(asked: Decision, by: Person, via: str) -> Verdict:
     """Returns a person's decision, in all roles that theirs includes."""
-    return Verdict(DECISION_OF[asked.decision], by.name, asked.why, via, held_roles(by.role))
+    return Verdict(decision=DECISION_OF[asked.decision], by=by.name, why=asked.why, via=via, roles=held_roles(by.role))
 
 
 def carry_out(served: Context, number: int, verdict: Verdict, resume: bool) -> Decided:
@@ -91,7 +91,14 @@ def carry_out(served: Context, number: int, verdict: Verdict, resume: bool) -> D
         if done.kind == "promotion":
             tell_registry(served, done.run)
         elif resume and may_go_on(served.ledger, done.run):
-            pid = start_driver(served.drivers, served.ledger, served.home, done.run, verdict.by, f"approval {number}")
+            pid = start_driver(
+                drivers=served.drivers,
+                ledger=served.ledger,
+                home=served.home,
+                run=done.run,
+                by=verdict.by,
+                reason=f"approval {number}",
+            )
     return Decided(approval=done, driver=pid)
 
 

@@ -24,7 +24,8 @@ from ops.dashboard.context import Context, RunId, Served
 from ops.queries.run_list import find_line, is_finished
 
 router = APIRouter(prefix="/api/v1", tags=["live"])
-POLL_SECONDS, SILENCE_SECONDS = 1.0, 15.0
+POLL_SECONDS = 1.0
+SILENCE_SECONDS = 15.0
 STREAMS = 64
 """Maximum number of open streams; each costs one query per second."""
 AGEING = ("last_commit_age", "lease_expires_in", "eta_seconds")
@@ -66,7 +67,8 @@ async def _events(served: Context, request: Request, run_id: str, first: dict[st
     silent = 0.0
     while not await request.is_disconnected():
         if news is not None and _lasting(news) != seen:
-            seen, silent = _lasting(news), 0.0
+            seen = _lasting(news)
+            silent = 0.0
             yield event("run", news, int(news["event_seq"]))
             if is_finished(news["state"], news["driver"]):
                 yield event("end", {}, int(news["event_seq"]))

@@ -71,8 +71,14 @@ def show(served: Served) -> QueueView:
 def submit_run(served: Served, by: Acting, run_id: RunId, asked: Submit) -> QueueView:
     """Puts an existing run into the queue."""
     run = find_line(served.ledger, run_id).id
-    wishes = Asked(asked.pools, asked.project, asked.priority, asked.devices, asked.auto_checkpoints)
-    submit(served.home, served.ledger, run, current_spec(served.ledger, run), wishes, by)
+    wishes = Asked(
+        pools=asked.pools,
+        project=asked.project,
+        priority=asked.priority,
+        devices=asked.devices,
+        auto_checkpoints=asked.auto_checkpoints,
+    )
+    submit(home=served.home, ledger=served.ledger, run=run, spec=current_spec(served.ledger, run), asked=wishes, by=by)
     return queue_view(served.ledger, served.home)
 
 

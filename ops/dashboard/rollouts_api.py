@@ -33,7 +33,7 @@ def selection(
     ascending: Annotated[bool, Query(description="Whether small numbers come first.")] = False,
 ) -> Selection:
     """Returns what a request selects."""
-    return Selection(text, prompt, tuple(where or ()), order, ascending)
+    return Selection(text=text, prompt=prompt, where=tuple(where or ()), order=order, ascending=ascending)
 
 
 Selected = Annotated[Selection, Depends(selection)]
@@ -50,7 +50,16 @@ def list_rollouts(
     characters: Characters = 2_000,
 ) -> rollouts.Rollouts:
     """Searches, filters and sorts the samples of an iteration."""
-    return rollouts.rollouts(served.ledger, served.home, run_id, iteration, wanted, limit, offset, characters)
+    return rollouts.rollouts(
+        ledger=served.ledger,
+        home=served.home,
+        run=run_id,
+        iteration=iteration,
+        wanted=wanted,
+        limit=limit,
+        offset=offset,
+        characters=characters,
+    )
 
 
 @router.get("/{iteration}/groups")
@@ -64,7 +73,16 @@ def list_groups(
     characters: Characters = 2_000,
 ) -> groups.Groups:
     """Lists the prompts of an iteration that have a matching sample, each with all its samples."""
-    return groups.groups(served.ledger, served.home, run_id, iteration, wanted, limit, offset, characters)
+    return groups.groups(
+        ledger=served.ledger,
+        home=served.home,
+        run=run_id,
+        iteration=iteration,
+        wanted=wanted,
+        limit=limit,
+        offset=offset,
+        characters=characters,
+    )
 
 
 @router.get("/{before}/compare/{after}")
@@ -73,7 +91,7 @@ def compare_iterations(
 ) -> rollout_comparison.RolloutComparison:
     """Compares the rewards of two iterations, and the prompts that both of them sampled."""
     return rollout_comparison.comparison(
-        *rollout_comparison.read_both(served.ledger, served.home, run_id, before, after)
+        *rollout_comparison.read_both(ledger=served.ledger, home=served.home, run=run_id, before=before, after=after)
     )
 
 
@@ -89,5 +107,16 @@ def compare_groups(
     characters: Characters = 2_000,
 ) -> rollout_comparison.GroupPairs:
     """Lists prompts of iteration `after` beside the same or the most similar prompt of iteration `before`."""
-    both = rollout_comparison.read_both(served.ledger, served.home, run_id, before, after)
-    return rollout_comparison.group_pairs(served.ledger, served.home, *both, wanted, limit, offset, characters)
+    other, rows = rollout_comparison.read_both(
+        ledger=served.ledger, home=served.home, run=run_id, before=before, after=after
+    )
+    return rollout_comparison.group_pairs(
+        ledger=served.ledger,
+        home=served.home,
+        other=other,
+        rows=rows,
+        wanted=wanted,
+        limit=limit,
+        offset=offset,
+        characters=characters,
+    )

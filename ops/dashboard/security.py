@@ -91,7 +91,8 @@ def refusal(method: str, headers: Headers, scheme: str) -> tuple[int, str] | Non
 
 def comes_from_here(headers: Headers, scheme: str) -> bool:
     """Returns True unless a browser reports that another site's page sent the request. Programs send no such header."""
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    origin = headers.get("origin")
+    site = headers.get("sec-fetch-site")
     if origin is not None and origin != f"{scheme}://{headers.get('host', '')}":
         return False
     return site in (None, "same-origin", "none")
@@ -106,7 +107,8 @@ def is_proven_own(headers: Headers, scheme: str) -> bool:
 def _name_of(host: str) -> str:
     try:
         parts = urlsplit(f"//{host}")
-        name, _ = parts.hostname or "", parts.port
+        name = parts.hostname or ""
+        _ = parts.port
     except ValueError:
         return ""
     return name if parts.netloc == host and "@" not in host else ""

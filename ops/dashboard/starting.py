@@ -93,7 +93,7 @@ def list_specs(served: Served, _: Operator) -> list[str]:
 def start(served: Served, person: Operator, asked: NewRun) -> Done:
     """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`, warnings in `detail`."""
     run, warnings = create(served, person, asked)
-    return drive(served, person.name, run, asked.reason, warnings)
+    return drive(served=served, by=person.name, run=run, reason=asked.reason, warnings=warnings)
 
 
 def spec_names(served: Context) -> list[str]:
@@ -145,6 +145,6 @@ def refusal_of(person: Person, asked: NewRun, error: YattError) -> dict[str, obj
 
 def drive(served: Context, by: str, run: str, reason: str, warnings: Sequence[str] = ()) -> Done:
     """Starts the driver of a new run."""
-    pid = start_driver(served.drivers, served.ledger, served.home, run, by, reason)
+    pid = start_driver(drivers=served.drivers, ledger=served.ledger, home=served.home, run=run, by=by, reason=reason)
     detail = "; ".join([f"a driver is starting, pid {pid}", *(f"warning: {each}" for each in warnings)])
     return Done(action="start", by=by, detail=detail, run=find_line(served.ledger, run))

@@ -52,7 +52,8 @@ def server_of_runs(home: Home) -> FindServer:
 def _answering(home: Home, say: Callable[[str], None]) -> SharedServer | None:
     if named_server() is not None:
         return shared_server(home)
-    give_up, told = time.monotonic() + START_SECONDS, False
+    give_up = time.monotonic() + START_SECONDS
+    told = False
     while (record := read_record(home.group)) is not None and not record.ending:
         state = current_state(home.group)
         if state is None and not _is_held(record):

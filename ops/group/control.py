@@ -131,7 +131,8 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
     first = read_state(SupervisorFiles.of(folder))
     heard: Mapping[str, ServiceReport] = first.services if first is not None else {}
     while not ended.wait(HOLD_SECONDS):
-        state, record = read_state(SupervisorFiles.of(folder)), read_record(folder)
+        state = read_state(SupervisorFiles.of(folder))
+        record = read_record(folder)
         if state is None or record is None:
             return "its files are gone"
         if state.ended:
@@ -152,7 +153,8 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     After `timeout` seconds, or on a `KeyboardInterrupt`, everything that still runs is killed. Drivers that do
     not belong to the group keep running and are always reported. Returns False if there was nothing to stop.
     """
-    folder, files = home.group, SupervisorFiles.of(home.group)
+    folder = home.group
+    files = SupervisorFiles.of(home.group)
     state = read_state(files)
     if state is None or (state.ended and current_state(folder) is None):
         return False
@@ -161,7 +163,8 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         if record is not None:
             write_record(folder, replace(record, ending=True))
         files.stop.touch()
-        heard, deadline = state.services, time.monotonic() + timeout
+        heard = state.services
+        deadline = time.monotonic() + timeout
         while True:
             goes_on = current_state(folder) is not None  # checked before reading, so that its last state is reported
             heard = _tell(heard, (read_state(files) or state).services, say)

@@ -55,7 +55,10 @@ class Keeper:
     """
 
     def __init__(self, home: Home, tracker: Tracker, reachable: Callable[[], None], ended: threading.Event) -> None:
-        self._home, self._tracker, self._reachable, self._ended = home, tracker, reachable, ended
+        self._home = home
+        self._tracker = tracker
+        self._reachable = reachable
+        self._ended = ended
         self._troubles: dict[str, Trouble] = {}
         # Kept while a run has rows: a notifier remembers which address has received what.
         self._notifiers: dict[str, AppriseNotifier] = {}
@@ -101,7 +104,8 @@ class Keeper:
             log.warning("%s: %s", run, redact(str(error)))
 
     def _try(self, ledger: Ledger, run: str) -> None:
-        sent, reasons = 0, list[str]()
+        sent = 0
+        reasons = list[str]()
         for lane in ledger.outbox.lanes(run):
             try:
                 sent += self._send_to_people(ledger, run) if lane == PEOPLE else self._send_to(lane, ledger, run)

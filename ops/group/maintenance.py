@@ -32,7 +32,8 @@ class Scheduled:
             if settings != self._applied:
                 apply(self._home, settings, maintenance)
                 log.info("maintenance is scheduled: %s, %s", settings.cron, settings.timezone)
-                self._applied, self._said = settings, ""
+                self._applied = settings
+                self._said = ""
         except (ConfigurationError, InfrastructureError) as error:
             if str(error) != self._said:
                 log.warning("maintenance stays scheduled as it was: %s", error)

@@ -18,7 +18,11 @@ from flows.run.home import LEDGER_VARIABLE, Home, with_driver
 from ops.group.password import password_of
 from yatt_core.supervisor.services import ServiceSpec
 
-PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
+PREFECT = prefect_server.NAME
+WORKER = prefect_server.WORKER
+MLFLOW = "mlflow"
+DASHBOARD = "dashboard"
+KEEPER = "keeper"
 QUEUE = "queue"
 ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER, QUEUE)
 LOOPBACK = "127.0.0.1"

@@ -17,7 +17,8 @@ from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
 from flows.run.home import Home
 from yatt_core.durable import make_folder, refusals
 
-FILE, USER = "prefect-password", "yatt"
+FILE = "prefect-password"
+USER = "yatt"
 
 
 def password_file(home: Home) -> Path:

@@ -64,7 +64,8 @@ def _go_round(home: Home, ended: threading.Event) -> None:
     from flows.schedule.suspension import resume_windows
     from ops.group.maintenance import Scheduled
 
-    scheduled, automated = Scheduled(home), Automated()
+    scheduled = Scheduled(home)
+    automated = Automated()
     try:
         while not ended.is_set():
             try:

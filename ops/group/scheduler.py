@@ -33,7 +33,8 @@ class Service:
     """
 
     def __init__(self, home: Home, ended: threading.Event) -> None:
-        self._home, self._ended = home, ended
+        self._home = home
+        self._ended = ended
         self._drivers = DriverProcesses(home)
         self._said = ""
 

@@ -23,7 +23,11 @@ from yatt_core.supervisor.runner import is_ready
 from yatt_core.supervisor.services import ServiceState
 from yatt_core.supervisor.state import ServiceReport, SupervisorFiles, read_state
 
-UP, STARTING, DEGRADED, DOWN, LOST = "up", "starting", "degraded", "down", "lost"
+UP = "up"
+STARTING = "starting"
+DEGRADED = "degraded"
+DOWN = "down"
+LOST = "lost"
 SILENT = "does not answer"
 
 
@@ -99,7 +103,9 @@ def group_status(home: Home) -> GroupStatus:
     if state is None or record is None:
         last = read_state(SupervisorFiles.of(home.group))
         lost = last is not None and not last.ended
-        return GroupStatus(str(home.folder), LOST if lost else DOWN, None, "", (), ())
+        return GroupStatus(
+            home=str(home.folder), state=LOST if lost else DOWN, supervisor=None, held_by="", members=(), undelivered=()
+        )
     services = sorted(state.services.values(), key=lambda service: ORDER.index(service.name))
     members = tuple(_member(service, record) for service in services)
     password = password_file(home)

@@ -42,7 +42,8 @@ class AppriseNotifier:
         import apprise  # most runs notify nobody, and it has a module for each of its services
 
         _silence()
-        self._addresses, self._origin = tuple(addresses), origin
+        self._addresses = tuple(addresses)
+        self._origin = origin
         asset = apprise.AppriseAsset(
             app_id="YATT", app_desc="YATT", storage_mode=apprise.PersistentStoreMode.MEMORY, async_mode=False
         )
@@ -77,7 +78,8 @@ class AppriseNotifier:
 
     def notify(self, run: str, notices: Sequence[Notice]) -> Told:
         """Sends each address one message with the notices it has not accepted yet."""
-        keys, failures = frozenset(notice.key for notice in notices), list[str]()
+        keys = frozenset(notice.key for notice in notices)
+        failures = list[str]()
         for place in range(len(self._services)):
             lacking = [notice for notice in notices if notice.key not in self._taken[place]]
             reason = self._send(place, message_of(run, lacking)) if lacking else None

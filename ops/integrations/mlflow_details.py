@@ -16,8 +16,11 @@ from typing import Any
 from yatt_core.errors import InfrastructureError
 
 log = logging.getLogger("yatt_core.outbox")
-NOTE_TAG, TABLES_TAG, USE_TAG = "mlflow.note.content", "mlflow.loggedArtifacts", "mlflow.data.context"
-BEGIN, END = "<!-- yatt: begin -->", "<!-- yatt: end -->"
+NOTE_TAG = "mlflow.note.content"
+TABLES_TAG = "mlflow.loggedArtifacts"
+USE_TAG = "mlflow.data.context"
+BEGIN = "<!-- yatt: begin -->"
+END = "<!-- yatt: end -->"
 SHOWN_DIGEST = 16
 """MLflow allows digests of at most 36 characters; the whole one is in the profile."""
 

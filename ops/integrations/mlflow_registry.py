@@ -21,13 +21,16 @@ ID_TAG = "yatt.outbox_id"
 MANIFEST_TAG = "yatt.manifest_sha256"
 STATE_TAG = "yatt.state"
 EXTERNAL_TAG = "mlflow.model.isExternal"
-RUN_TAG, SPEC_TAG, MODEL_TAG = "yatt.run", "yatt.spec", "yatt.model_id"
+RUN_TAG = "yatt.run"
+SPEC_TAG = "yatt.spec"
+MODEL_TAG = "yatt.model_id"
 SCORES = {"yatt.accuracy": "evaluation/accuracy", "yatt.reward": "reward/mean"}
 """Tags of a version by which versions can be compared at a glance, and their metrics."""
 POINTS_PER_BATCH = 1000
 FACTS = ("branch", "iteration", "term", "folder", "weights_digest")
 READY = "READY"
-PRUNED, DELETED = "pruned", "deleted"
+PRUNED = "pruned"
+DELETED = "deleted"
 
 
 def alias_tag(alias: str) -> str:
@@ -63,7 +66,8 @@ class MlflowRegistry:
     def _measure(self, version: Any, tracking_run: str, body: Mapping[str, Any], at_ms: int) -> None:
         from mlflow.entities import Metric
 
-        model, step = version.tags[MODEL_TAG], body["iteration"]
+        model = version.tags[MODEL_TAG]
+        step = body["iteration"]
         results = {key: value for key, value in body["metrics"].items() if not is_timing(key)}
         points = [Metric(key, value, at_ms, step, model_id=model) for key, value in results.items()]
         for start in range(0, len(points), POINTS_PER_BATCH):
@@ -78,7 +82,8 @@ class MlflowRegistry:
         Runs of a spec share the model: the newest promotion of any of them counts, and a champion of another run becomes
         the rollback version.
         """
-        body, name = item.body, item.body["model"]
+        body = item.body
+        name = item.body["model"]
         version = self._version(item, tracking_run)
         tag = alias_tag(body["alias"])
         model = self._client.get_registered_model(name)

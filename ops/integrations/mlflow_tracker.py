@@ -31,7 +31,8 @@ from yatt_core.variables import default_variables
 OUTBOX_TAG = "yatt.outbox_id"
 OWNER_TAG = "yatt.owner"
 PARENT_TAG = "mlflow.parentRunId"
-KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
+KIND_TAG = "mlflow.experimentKind"
+KIND = "custom_model_development"
 """The tag of an experiment whose runs train models, so that MLflow's pages show runs and metrics and not traces."""
 PARAMS_PER_BATCH = 100
 LONGEST_PARAM = 6000

@@ -24,7 +24,8 @@ from flows.run.home import Home
 from ops.people.roles import Person, held_roles
 from yatt_core.errors import ConfigurationError
 
-LONGEST_NAME, LONGEST_REASON = 200, 2000
+LONGEST_NAME = 200
+LONGEST_REASON = 2000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -76,10 +77,11 @@ def promote(
     from flows.gates.promotions import champion_by_gate
     from flows.run.creation import current_spec, first_entries
 
-    by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
+    by = _said("by", by, LONGEST_NAME)
+    why = _said("why", why, LONGEST_REASON)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
-        row = _choose(ledger, run, iteration, branch, term)
+        row = _choose(ledger=ledger, run=run, iteration=iteration, branch=branch, term=term)
         # Checks the files first, because that takes long, and the ledger must not be locked meanwhile.
         verify_beside_driver(ledger, home.run_folder(run), row)
         spec = current_spec(ledger, run)
@@ -89,16 +91,28 @@ def promote(
             entries = moved_entries(spec, moves)
             return [*first_entries(run, spec), *entries] if entries else []
 
-        target, approval = CheckpointKey(row.branch, row.iteration, row.term), None
+        target = CheckpointKey(row.branch, row.iteration, row.term)
+        approval = None
         if alias == CHAMPION and spec.gates.promotion is not None:
-            moves, approval = champion_by_gate(ledger, spec, run, row, _verdict(by, why, via, person))
+            moves, approval = champion_by_gate(
+                ledger=ledger, spec=spec, run=run, row=row, verdict=_verdict(by, why, via, person)
+            )
         else:
             try:
-                moves = ledger.aliases.promote(run, alias, target, by, why, tell)
+                moves = ledger.aliases.promote(run=run, alias=alias, target=target, by=by, why=why, tell=tell)
             except AliasRefused as error:
                 raise ConfigurationError(str(error)) from error
     model = f"models:/{registered_model(spec.name)}@{alias}" if spec.tracking.enabled else None
-    return Promotion(run, alias, row.branch, row.iteration, row.weights_digest, model, tuple(moves), approval)
+    return Promotion(
+        run=run,
+        alias=alias,
+        branch=row.branch,
+        iteration=row.iteration,
+        weights_digest=row.weights_digest,
+        model=model,
+        moves=tuple(moves),
+        approval=approval,
+    )
 
 
 def _verdict(by: str, why: str, via: str, person: Person | None) -> Verdict:
@@ -107,7 +121,7 @@ def _verdict(by: str, why: str, via: str, person: Person | None) -> Verdict:
         return Verdict(APPROVED, by, why, via)
     if by != person.name:
         raise ConfigurationError(f"by {by!r}: a gate precedes the champion, so {person.name} decides in their own name")
-    return Verdict(APPROVED, by, why, via, held_roles(person.role))
+    return Verdict(decision=APPROVED, by=by, why=why, via=via, roles=held_roles(person.role))
 
 
 def deliver(home: Home, run: str) -> str | None:

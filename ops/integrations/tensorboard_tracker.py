@@ -28,7 +28,8 @@ FOLDER = "tensorboard"
 FILE = "events.out.tfevents.{seconds:010d}.yatt"
 """TensorBoard reads files whose names contain `tfevents`."""
 VERSION = "brain.Event:2"
-LENGTH, SUM = struct.Struct("<Q"), struct.Struct("<I")
+LENGTH = struct.Struct("<Q")
+SUM = struct.Struct("<I")
 TEXTS = {"params": "spec", "note": "note"}
 """Tags of the texts, by kind of row."""
 
@@ -54,7 +55,8 @@ class TensorboardTracker:
     """
 
     def __init__(self, home: Home, folder: str | None = None) -> None:
-        self._home, self._folder = home, Path(folder) if folder else None
+        self._home = home
+        self._folder = Path(folder) if folder else None
         self._written: dict[Path, Written] = {}
         """What each file contained after this tracker last wrote to it."""
 

@@ -16,7 +16,10 @@ HEADER = 7
 BLOCK = 32 * 1024
 CHUNK = struct.Struct("<IHB")
 """Checksum, length and type of a chunk."""
-FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+FULL = 1
+FIRST = 2
+MIDDLE = 3
+LAST = 4
 NO_STEP = -1
 
 
@@ -27,7 +30,9 @@ class TransactionLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.last, self._at = path, NO_STEP, HEADER
+        self.path = path
+        self.last = NO_STEP
+        self._at = HEADER
 
     def read(self) -> int:
         """Reads the records that were added and makes them durable; returns the newest step."""
@@ -55,7 +60,9 @@ def complete_records(data: bytes, at: int) -> tuple[list[bytes], int]:
 
     data: a file from the beginning of a block on; the file's header is part of its first block.
     """
-    records, parts, end = list[bytes](), list[bytes](), at
+    records = list[bytes]()
+    parts = list[bytes]()
+    end = at
     while at + CHUNK.size <= len(data):
         if (left := BLOCK - at % BLOCK) < CHUNK.size:
             at += left  # the rest of a block that is too short for a chunk is padding
@@ -68,7 +75,8 @@ def complete_records(data: bytes, at: int) -> tuple[list[bytes], int]:
         at += length
         if kind in (FULL, LAST):
             records.append(b"".join(parts))
-            parts, end = [], at
+            parts = []
+            end = at
     return records, end
 
 

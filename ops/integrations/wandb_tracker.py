@@ -34,7 +34,10 @@ from yatt_core.variables import default_variables
 
 log = logging.getLogger("yatt_core.outbox")
 ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "DO_NOT_TRACK": "true"}
-INIT_SECONDS, FINISH_SECONDS, CONFIRM_SECONDS, ANSWER_SECONDS = 30.0, 20.0, 30.0, 10
+INIT_SECONDS = 30.0
+FINISH_SECONDS = 20.0
+CONFIRM_SECONDS = 30.0
+ANSWER_SECONDS = 10
 LONGEST_DELIVERY_SECONDS = 2 * (ANSWER_SECONDS + INIT_SECONDS) + CONFIRM_SECONDS + ANSWER_SECONDS + FINISH_SECONDS
 """A run is opened, its points are not confirmed in time, it is finished, and opened again."""
 POLL_SECONDS = {"online": 2.0, "offline": 0.1}
@@ -88,7 +91,8 @@ class Service:
     """
 
     def __init__(self, path: str, key: str | None = None) -> None:
-        self._path, self._key = path, key
+        self._path = path
+        self._key = key
 
     @cached_property
     def _run(self) -> Any:
@@ -110,7 +114,10 @@ class WandbTracker:
     """
 
     def __init__(self, home: Home, mode: str = "online", entity: str | None = None, key: str = "") -> None:
-        self._home, self._mode, self._entity, self._key = home, mode, entity, key or None
+        self._home = home
+        self._mode = mode
+        self._entity = entity
+        self._key = key or None
         self._runs: dict[str, OpenRun] = {}
         self._is_cut = threading.Event()
         # W&B reads them in the thread that delivers, which should not change the environment.
@@ -149,7 +156,8 @@ class WandbTracker:
 
     def _send(self, name: str, rows: list[OutboxItem]) -> None:
         run = self._runs.get(name) or self._open(name, rows[0].run)
-        exit_code, described = None, False
+        exit_code = None
+        described = False
         for item in rows:
             match item.kind:
                 case "metrics":
@@ -224,7 +232,8 @@ class WandbTracker:
             file = TransactionLog(Path(handle.settings.sync_file))
             opened = OpenRun(handle, on_disk, lambda: max(on_disk, file.read()))
         else:
-            last, service = handle.starting_step - 1, Service(handle.path, self._key)
+            last = handle.starting_step - 1
+            service = Service(handle.path, self._key)
             opened = OpenRun(handle, last, lambda: max(last, service.step()))
         self._runs[name] = opened
         if self._is_cut.is_set():  # wandb's process may have started after it

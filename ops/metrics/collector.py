@@ -137,10 +137,12 @@ def _of_ledger(found: RunList) -> Iterator[Metric]:
 
 
 def _of_queue(ledger: Ledger) -> Iterator[Metric]:
-    rows, scheduler = ledger.queue.rows(), ledger.queue.scheduler()
+    rows = ledger.queue.rows()
+    scheduler = ledger.queue.scheduler()
     states = Counter(entry.state for entry in rows.open)
     waits = [entry.waited(rows.now) for entry in rows.open if entry.waiting_since is not None]
-    held, away = Counter[str](), Counter(outage.pool for outage in rows.outages)
+    held = Counter[str]()
+    away = Counter(outage.pool for outage in rows.outages)
     for allocation in rows.held:
         held[allocation.pool] += len(allocation.numbers)
     up = scheduler is not None and scheduler.holder is not None and scheduler.expires_in > 0

@@ -18,7 +18,8 @@ from ops.metrics.names import MetricName
 FOLDER = Path(__file__).with_name("grafana")
 SCHEMA = 39
 """The schema version of Grafana 10 and 11, which migrate older versions themselves."""
-WIDTH, HEIGHT = 24, 8
+WIDTH = 24
+HEIGHT = 8
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RUN = 'run=~"$run"'
 
@@ -192,10 +193,13 @@ def _run_variable() -> dict[str, Any]:
 
 def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     """Places the panels from left to right, row by row."""
-    placed, left, top = [], 0, 0
+    placed = []
+    left = 0
+    top = 0
     for number, panel in enumerate(panels, start=1):
         if left + panel.columns > WIDTH:
-            left, top = 0, top + HEIGHT
+            left = 0
+            top = top + HEIGHT
         placed.append(_panel(panel, number, left, top))
         left += panel.columns
     return placed

@@ -32,7 +32,10 @@ log = logging.getLogger("yatt_core.dashboard")
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures that are accepted: those with a public key. `none`, and HMAC with a key that others know, are not among them."""
 METADATA = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
-LIFETIME_SECONDS, LEEWAY_SECONDS, ANSWER_SECONDS, METADATA_SECONDS = 600.0, 30.0, 10.0, 3600.0
+LIFETIME_SECONDS = 600.0
+LEEWAY_SECONDS = 30.0
+ANSWER_SECONDS = 10.0
+METADATA_SECONDS = 3600.0
 PENDING = 1000
 """Maximum number of sign-ins that have begun; the oldest are dropped first."""
 LONGEST_NAME = 100
@@ -77,7 +80,9 @@ class OpenIdProvider:
         read_block: BlockReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._read_block, self._clock = settings, read_block, clock
+        self._settings = settings
+        self._read_block = read_block
+        self._clock = clock
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
         self._metadata: tuple[float, Mapping[str, Any], jwt.PyJWKClient] | None = None
@@ -97,7 +102,14 @@ class OpenIdProvider:
         """
         metadata, _ = self._provider()
         state, browser, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
-        pending = _Pending(nonce, verifier, redirect, following, _digest(browser), self._clock() + LIFETIME_SECONDS)
+        pending = _Pending(
+            nonce=nonce,
+            verifier=verifier,
+            redirect=redirect,
+            following=following,
+            browser_digest=_digest(browser),
+            ends=self._clock() + LIFETIME_SECONDS,
+        )
         with self._lock:
             self._pending[state] = pending
             while len(self._pending) > PENDING:
@@ -182,7 +194,8 @@ class OpenIdProvider:
     def _completed(self, claims: dict[str, Any], tokens: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the claims, with those of the provider's `userinfo` if the ID token lacks the name or the groups."""
         metadata, _ = self._provider()
-        endpoint, token = metadata.get("userinfo_endpoint"), tokens.get("access_token")
+        endpoint = metadata.get("userinfo_endpoint")
+        token = tokens.get("access_token")
         roles = self._settings.roles
         needed = {self._settings.name_claim} | ({roles.claim} if roles.groups or roles.authors else set())
         if needed <= claims.keys() or not endpoint or not token:

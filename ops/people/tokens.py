@@ -57,7 +57,9 @@ class TokenStore:
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.users = UserStore(folder)
-        self._stored = StoredRows(folder / FILE, "tokens", 0o600, 0o077, "gives other users access")
+        self._stored = StoredRows(
+            path=folder / FILE, key="tokens", mode=0o600, forbidden=0o077, danger="gives other users access"
+        )
 
     def create(
         self, name: str, role: Role = Role.OPERATOR, lifetime_seconds: float | None = None, user: str = ""
@@ -71,14 +73,26 @@ class TokenStore:
         check_name("token name", name)
         if user and self.users.find(user) is None:
             raise ConfigurationError(f"there is no user named {user!r:.80}; add one with `yatt user add`")
-        token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
+        token = PREFIX + secrets.token_urlsafe(32)
+        now = self._clock()
         expires_at = None if lifetime_seconds is None else round((now + lifetime_seconds) * 1000)
         with self._stored.changing() as rows:
             if any(row["name"] == name for row in rows):
                 raise ConfigurationError(
                     f"a token named {name} already exists; revoke it first, or choose another name"
                 )
-            rows.append(asdict(NamedToken(name, digest_of(token), round(now * 1000), role, expires_at, user)))
+            rows.append(
+                asdict(
+                    NamedToken(
+                        name=name,
+                        digest=digest_of(token),
+                        created_at=round(now * 1000),
+                        role=role,
+                        expires_at=expires_at,
+                        user=user,
+                    )
+                )
+            )
         return token
 
     def revoke(self, name: str) -> None:
@@ -109,7 +123,8 @@ class TokenStore:
 
         Compares all digests, each in constant time.
         """
-        digest, found = digest_of(token), None
+        digest = digest_of(token)
+        found = None
         for known in (NamedToken("", _NOBODY, 0), *self.all()):
             if hmac.compare_digest(digest, known.digest):
                 found = known

@@ -45,7 +45,9 @@ class UserStore:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._stored = StoredRows(folder / FILE, "users", 0o644, 0o022, "lets other users change it")
+        self._stored = StoredRows(
+            path=folder / FILE, key="users", mode=0o644, forbidden=0o022, danger="lets other users change it"
+        )
 
     @property
     def path(self) -> Path:
@@ -57,11 +59,11 @@ class UserStore:
         try:
             return tuple(
                 User(
-                    row["name"],
-                    Role(row["role"]),
-                    int(row["created_at"]),
-                    tuple(row["logins"]),
-                    row.get("is_author") is True,
+                    name=row["name"],
+                    role=Role(row["role"]),
+                    created_at=int(row["created_at"]),
+                    logins=tuple(row["logins"]),
+                    is_author=row.get("is_author") is True,
                 )
                 for row in self._stored.read()
             )

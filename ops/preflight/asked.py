@@ -105,11 +105,21 @@ def changed_run(home: Home, asked: Asked) -> dict[str, Any]:
     assert asked.run is not None, "the caller names a run"
     try:
         if asked.act == "fork":
-            made = branches.fork(home, asked.run, asked.at, asked.overrides, asked.branch, asked.by, asked.refusal)
+            made = branches.fork(
+                home=home,
+                run=asked.run,
+                at=asked.at,
+                overrides=asked.overrides,
+                branch=asked.branch,
+                by=asked.by,
+                refusal=asked.refusal,
+            )
             done = f"{made.run} begins after iteration {made.parent_iteration} of {made.parent_run}"
             return {"run": made.run, "warnings": [], "done": done}
         may = MayChange(discard=asked.discard)
-        number = branches.revise(home, asked.run, asked.overrides, asked.by, asked.refusal, may)
+        number = branches.revise(
+            home=home, run=asked.run, overrides=asked.overrides, by=asked.by, refusal=asked.refusal, asked=may
+        )
         return {"run": asked.run, "warnings": [], "done": f"revision {number} of the spec is in effect"}
     finally:
         reward_process().close()
@@ -151,7 +161,13 @@ def wanted_spec(home: Home, asked: Asked, extended: list[Path]) -> tuple[RunSpec
             if asked.refusal is None:
                 return load_spec(path, asked.overrides, with_files=True, permit_base=extended.append), None
             within = permit_within(home.specs.resolve(), asked.refusal)
-            return load_spec(path, asked.overrides, False, within, permit_known(frozenset(), asked.refusal)), None
+            return load_spec(
+                path=path,
+                overrides=asked.overrides,
+                with_files=False,
+                permit_base=within,
+                permit=permit_known(frozenset(), asked.refusal),
+            ), None
         except ConfigurationError as error:
             raise ConfigurationError(str(error).replace(str(path), ORIGIN).replace(made, ORIGIN)) from None
 

@@ -30,7 +30,8 @@ def check_disks(home: Path, spec: RunSpec) -> dict[str, str] | None:
 
     connect_ray(os.environ[RAY_VARIABLE], NAMESPACE)
     try:
-        found, here = survey(home.absolute(), SECONDS), own_node_name()
+        found = survey(home.absolute(), SECONDS)
+        here = own_node_name()
     finally:
         disconnect_ray()
     require_one_disk(home, found, here, spec.storage.url)

@@ -37,7 +37,8 @@ def ask_endpoints(spec: RunSpec) -> list[Trial]:
         return []
     prompts = first_prompts(spec.data, spec.seed, PROMPTS)
     prompt = next((each for each in prompts if each.answer is not None), prompts[0])
-    problems, trials = Problems(), list[Trial]()
+    problems = Problems()
+    trials = list[Trial]()
     for part in parts:
         with problems.noting(), _explaining():
             trials.append(_ask(part, prompt, spec.seed))
@@ -48,7 +49,9 @@ def ask_endpoints(spec: RunSpec) -> list[Trial]:
 def _ask(part: EndpointPart, prompt: Prompt, seed: int) -> Trial:
     response = MADE_UP if prompt.answer is None else prompt.answer
     seeds = judgement_seeds(part.name, 1, seed, branch=0, iteration=0, ordinal=0, sample=0)
-    item = JudgeItem(0, prompt.text, response, prompt.answer, seeds, steps=(response,))
+    item = JudgeItem(
+        number=0, prompt=prompt.text, response=response, answer=prompt.answer, seeds=seeds, steps=(response,)
+    )
     verdict = EndpointJudge(part, read_block).ask_once(item)
     said = _unread(part, verdict)
     if said and part.on_unparsed == "error":

@@ -38,7 +38,8 @@ LIBRARIES = (
     "reasoning-gym",
 )
 OPTIONAL = ("mlflow", "matplotlib", "megatron-core", "peft", "s3fs")
-ENOUGH_DISK, LITTLE_DISK = 5 << 30, 1 << 30
+ENOUGH_DISK = 5 << 30
+LITTLE_DISK = 1 << 30
 ENOUGH_SHARED_MEMORY = 512 << 20
 ENOUGH_MEMORY = 4 << 30
 
@@ -86,7 +87,8 @@ def look_at_processors(_: Home) -> Iterator[Check]:
     """Checks the number of usable cores and the free memory."""
     import psutil
 
-    cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().available
+    cores = len(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory().available
     found = f"{cores} cores, {size(memory)} of memory free"
     if memory < ENOUGH_MEMORY:
         yield Check(

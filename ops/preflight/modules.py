@@ -22,7 +22,8 @@ from yatt_core.spec.sections.data import FunctionSource
 
 OWN = ("yatt", "yatt_core", "flows", "ops", "db")
 """Packages that every actor has."""
-REWARDS, TOOLS = "yatt.rewards", "yatt.tools"
+REWARDS = "yatt.rewards"
+TOOLS = "yatt.tools"
 
 
 def check_modules(spec: RunSpec) -> list[str]:
@@ -34,8 +35,11 @@ def check_modules(spec: RunSpec) -> list[str]:
     here = {module: origin for module in modules if (origin := _origin(module)) is not None}
     if not here:
         return []
-    folders, problems, remarks = folders_of_the_command(), Problems(), list[str]()
-    with_folders, alone = modules_in_actors(here, folders), modules_in_actors(here, ())
+    folders = folders_of_the_command()
+    problems = Problems()
+    remarks = list[str]()
+    with_folders = modules_in_actors(here, folders)
+    alone = modules_in_actors(here, ())
     for module, origin in here.items():
         place = f"{modules[module]}: module {module!r}"
         if not _same(with_folders[module], origin):

@@ -50,4 +50,10 @@ def needs_of(spec: RunSpec) -> Needs:
     fullest = max(made.demand.totals, key=lambda total: total.tensors + total.runtime)
     seconds = None if made.times is None else made.times.recommended.step_s * spec.iterations
     used = fullest.tensors + fullest.runtime
-    return Needs(known.parameters, known.checkpoint_bytes, used, fullest.capacity, seconds)
+    return Needs(
+        parameters=known.parameters,
+        checkpoint_bytes=known.checkpoint_bytes,
+        memory_bytes=used,
+        capacity_bytes=fullest.capacity,
+        seconds=seconds,
+    )

@@ -52,14 +52,18 @@ def _sweeps(ledger: Ledger) -> Iterator[PendingChange]:
         if not ledger.events.of_kind(run, WINNER):
             said = _mistake(partial(_next_step, SweepRecord(ledger, run)))
             if said:
-                yield PendingChange("sweep", run, "", "", f"it cannot go on: {said}", blocks=True)
+                yield PendingChange(
+                    what="sweep", run=run, before="", after="", effect=f"it cannot go on: {said}", blocks=True
+                )
 
 
 def _soups(ledger: Ledger) -> Iterator[PendingChange]:
     for run in ledger.events.runs_with(SOUP.kind):
         said = _mistake(partial(_next_step, SoupRecord(ledger, run)))
         if said:
-            yield PendingChange("soup", run, "", "", f"it cannot go on, or be merged: {said}", blocks=True)
+            yield PendingChange(
+                what="soup", run=run, before="", after="", effect=f"it cannot go on, or be merged: {said}", blocks=True
+            )
 
 
 def _next_step(record: SweepRecord | SoupRecord) -> object:
@@ -74,11 +78,15 @@ def _queue(home: Home, ledger: Ledger) -> Iterator[PendingChange]:
     if pools_file(home).exists():
         said = _mistake(partial(read_pools, home))
         if said:
-            yield PendingChange("queue", None, "", "", f"nothing is started: {said}", blocks=bool(entries))
+            yield PendingChange(
+                what="queue", run=None, before="", after="", effect=f"nothing is started: {said}", blocks=bool(entries)
+            )
     for entry in entries:
         said = _mistake(partial(current_spec, ledger, entry.run))
         if said:
-            yield PendingChange("queue", entry.run, "", "", f"its driver cannot begin: {said}", blocks=True)
+            yield PendingChange(
+                what="queue", run=entry.run, before="", after="", effect=f"its driver cannot begin: {said}", blocks=True
+            )
 
 
 def _deployments(ledger: Ledger) -> Iterator[PendingChange]:
@@ -87,13 +95,21 @@ def _deployments(ledger: Ledger) -> Iterator[PendingChange]:
         try:
             spec = current_spec(ledger, run)
         except YattError as error:
-            yield PendingChange("deployment", run, "", "", f"a window can make no new run any more: {error}")
+            yield PendingChange(
+                what="deployment",
+                run=run,
+                before="",
+                after="",
+                effect=f"a window can make no new run any more: {error}",
+            )
             continue
         for line in unavailable(spec):
-            yield PendingChange("deployment", run, "", "", f"a window can make no new run here: {line}")
+            yield PendingChange(
+                what="deployment", run=run, before="", after="", effect=f"a window can make no new run here: {line}"
+            )
         if refused := refused_since(spec):
             effect = f"a window makes new runs as before, with a warning; people's own are refused: {refused}"
-            yield PendingChange("deployment", run, "", "", effect)
+            yield PendingChange(what="deployment", run=run, before="", after="", effect=effect)
 
 
 def _pipelines(ledger: Ledger) -> Iterator[PendingChange]:
@@ -101,14 +117,15 @@ def _pipelines(ledger: Ledger) -> Iterator[PendingChange]:
         if row.state != FINISHED:
             yield from _of_pipeline(ledger, row)
     for deployed in ledger.pipeline_triggers.deployments():
-        what, file = f"deployed pipeline {deployed.name}", Path(deployed.file)
+        what = f"deployed pipeline {deployed.name}"
+        file = Path(deployed.file)
         try:
             spec = load_pipeline(file)
         except YattError as error:
-            yield PendingChange(what, None, "", "", f"it cannot begin: {error}")
+            yield PendingChange(what=what, run=None, before="", after="", effect=f"it cannot begin: {error}")
             continue
         for effect, _ in _of_jobs(spec, file.parent, frozenset()):
-            yield PendingChange(what, None, "", "", effect)
+            yield PendingChange(what=what, run=None, before="", after="", effect=effect)
 
 
 def _of_pipeline(ledger: Ledger, row: PipelineRow) -> Iterator[PendingChange]:
@@ -116,11 +133,11 @@ def _of_pipeline(ledger: Ledger, row: PipelineRow) -> Iterator[PendingChange]:
     try:
         spec = parse_pipeline(dict(row.spec), f"the spec of {what}")
     except YattError as error:
-        yield PendingChange(what, None, "", "", f"it cannot go on: {error}", blocks=True)
+        yield PendingChange(what=what, run=None, before="", after="", effect=f"it cannot go on: {error}", blocks=True)
         return
     done = frozenset(name for name, job in ledger.pipelines.jobs(row.id).items() if job.state in (DONE, SKIPPED))
     for effect, blocks in _of_jobs(spec, Path(row.folder), done):
-        yield PendingChange(what, None, "", "", effect, blocks)
+        yield PendingChange(what=what, run=None, before="", after="", effect=effect, blocks=blocks)
 
 
 def _of_jobs(spec: PipelineSpec, folder: Path, done: frozenset[str]) -> Iterator[tuple[str, bool]]:
@@ -153,13 +170,23 @@ def _suites(ledger: Ledger) -> Iterator[PendingChange]:
         name = str(tree.get("name", ""))
         said = _mistake(partial(parse_suite, dict(tree), f"the recorded suite {name}"))
         if said:
-            yield PendingChange(f"suite {name}", run, "", "", f"the run cannot be evaluated on it again: {said}")
+            yield PendingChange(
+                what=f"suite {name}",
+                run=run,
+                before="",
+                after="",
+                effect=f"the run cannot be evaluated on it again: {said}",
+            )
     for row in ledger.runs.list(EVERY):
         for file in _suites_of(ledger, row.id) if row.state != COMPLETED else ():
             said = _mistake(partial(load_suite, file))
             if said:
                 yield PendingChange(
-                    f"suite {file.name}", row.id, "", "", f"its checkpoints are not evaluated on it: {said}"
+                    what=f"suite {file.name}",
+                    run=row.id,
+                    before="",
+                    after="",
+                    effect=f"its checkpoints are not evaluated on it: {said}",
                 )
 
 

@@ -128,13 +128,13 @@ def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) ->
     completion = Completion.of_turns(response, spoken, len(response.split()))
     ((outcome,),) = function.evaluate_once([[function.candidate(prompt, completion)]])
     return Trial(
-        function.part.name,
-        prompt.prompt_id,
-        prompt.answer is not None,
-        given,
-        response,
-        outcome.value,
-        outcome.reason,
-        outcome.place,
-        outcome.failed_for_good,  # a run asks a service again that does not answer
+        part=function.part.name,
+        prompt_id=prompt.prompt_id,
+        has_answer=prompt.answer is not None,
+        given=given,
+        response=response,
+        score=outcome.value,
+        error=outcome.reason,
+        place=outcome.place,
+        failed=outcome.failed_for_good,  # a run asks a service again that does not answer
     )

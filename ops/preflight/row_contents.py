@@ -116,7 +116,8 @@ class _Pairs:
 
     def result(self) -> RowContents:
         """Returns the warnings; raises what `look_at_rows` raises."""
-        warnings, errors = list[str](), list[str]()
+        warnings = list[str]()
+        errors = list[str]()
         if self.equal.count:
             all_equal = self.equal.count == self.total
             (errors if all_equal else warnings).append(

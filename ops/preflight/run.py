@@ -127,7 +127,8 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
     if copies is not None:
         with problems.noting():
             open_sources(spec.data, copies)
-    rows, model = Problems(), Problems()
+    rows = Problems()
+    model = Problems()
     check_files(spec, rows)
     if not rows:
         with rows.noting():
@@ -209,7 +210,8 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
 
         check_device_memory(spec, core_cluster(read_cards()))
     folder = check_folder(home)
-    needed, free = checkpoint_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
+    needed = checkpoint_bytes(spec) + SPARE_BYTES
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise InfrastructureError(
             f"{home}: not enough disk space for a run: with a checkpoint it needs about {size(needed)}, "

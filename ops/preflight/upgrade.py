@@ -48,7 +48,18 @@ def _looked_at(home: Home) -> Iterator[tuple[Ledger | None, list[PendingChange]]
         try:
             ledger = Ledger.open(home.ledger, migrate=False)
         except LedgerVersionError as error:
-            yield None, [PendingChange("ledger", None, "", HEAD, f"{error}; its runs are listed once it is migrated")]
+            yield (
+                None,
+                [
+                    PendingChange(
+                        what="ledger",
+                        run=None,
+                        before="",
+                        after=HEAD,
+                        effect=f"{error}; its runs are listed once it is migrated",
+                    )
+                ],
+            )
             return
         with ledger:
             yield ledger, []
@@ -66,19 +77,24 @@ def _looked_at(home: Home) -> Iterator[tuple[Ledger | None, list[PendingChange]]
             before = ledger.migration.before
             new = migrations_after(before)
             effect = "; ".join(new)
-            yield ledger, [PendingChange("ledger", None, before or "", HEAD, effect)] if new else []
+            yield (
+                ledger,
+                [PendingChange(what="ledger", run=None, before=before or "", after=HEAD, effect=effect)] if new else [],
+            )
 
 
 def _of_run(home: Home, ledger: Ledger, run: str) -> Iterator[PendingChange]:
     try:
         current_spec(ledger, run)
     except ConfigurationError as error:
-        yield PendingChange("spec", run, "", "", str(error), blocks=True)
+        yield PendingChange(what="spec", run=run, before="", after="", effect=str(error), blocks=True)
         return
     since = versions_since(ledger, run)
     for changed in since.changed if since else ():
-        yield PendingChange(changed.name, run, changed.before, changed.now, f"may change {changed.effect}")
+        yield PendingChange(
+            what=changed.name, run=run, before=changed.before, after=changed.now, effect=f"may change {changed.effect}"
+        )
     try:
         check_database(run, own_database(home.run_folder(run)))
     except ConfigurationError as error:
-        yield PendingChange("prefect", run, "", "", str(error), blocks=True)
+        yield PendingChange(what="prefect", run=run, before="", after="", effect=str(error), blocks=True)

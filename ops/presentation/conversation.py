@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from yatt_core.prompts.call_syntaxes import CALL, CALL_END
 from yatt_core.prompts.tool_calls import RESULT, RESULT_END
 
-USER, ASSISTANT, THINKING, TOOL_CALL, TOOL_RESULT = "user", "assistant", "thinking", "tool call", "tool result"
+USER = "user"
+ASSISTANT = "assistant"
+THINKING = "thinking"
+TOOL_CALL = "tool call"
+TOOL_RESULT = "tool result"
 TAGS = {
     "<think>": ("</think>", THINKING),
     CALL: (CALL_END, TOOL_CALL),
@@ -44,7 +48,8 @@ def prompt_messages(text: str) -> tuple[Message, ...]:
 
 def response_messages(text: str) -> tuple[Message, ...]:
     """Returns the parts of a response: its words, thoughts, tool calls and their results, in order."""
-    found, end = list[Message](), 0
+    found = list[Message]()
+    end = 0
     for start, opens, closes in _tagged(text):
         closing, role = TAGS[start]
         found += _words(text[end:opens])
@@ -56,9 +61,11 @@ def response_messages(text: str) -> tuple[Message, ...]:
 
 def _tagged(text: str) -> Iterator[tuple[str, int, int]]:
     """Yields the tag of each tagged part, and where its opening and closing tags begin; takes linear time."""
-    at, unclosed = 0, set[str]()
+    at = 0
+    unclosed = set[str]()
     while (match := _OPENING.search(text, at)) is not None:
-        start, at = match[0], match.end()
+        start = match[0]
+        at = match.end()
         if start in unclosed:
             continue
         closing, _ = TAGS[start]

@@ -21,7 +21,8 @@ def sparkline(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return ""
-    low, span = min(known), max(known) - min(known)
+    low = min(known)
+    span = max(known) - min(known)
 
     def block(value: float | None) -> str:
         if value is None:
@@ -41,7 +42,8 @@ def plot(curves: Mapping[str, Sequence[tuple[float, float]]], width: int, height
     if not points:
         return []
     columns = max(10, width - LABEL - 2)
-    (left, right), (low, high) = _range(x for x, _ in points), _range(y for _, y in points)
+    left, right = _range(x for x, _ in points)
+    low, high = _range(y for _, y in points)
     grid = [[" "] * columns for _ in range(height)]
     for mark, curve in zip(MARKS, curves.values(), strict=False):
         for x, y in curve:
@@ -50,7 +52,8 @@ def plot(curves: Mapping[str, Sequence[tuple[float, float]]], width: int, height
             grid[row][column] = mark if grid[row][column] in (" ", mark) else BOTH
     labels = {0: high, height // 2: high - (high - low) * (height // 2) / (height - 1), height - 1: low}
     lines = [f"{_label(labels.get(row)):>{LABEL}} ┤{''.join(cells)}".rstrip() for row, cells in enumerate(grid)]
-    first, last = f"{left:g}", f"{right:g}"
+    first = f"{left:g}"
+    last = f"{right:g}"
     lines.append(f"{'':>{LABEL}} └{'─' * columns}")
     lines.append(f"{'':>{LABEL}}  {first}{last:>{columns - len(first)}}")
     met = [f"{BOTH} several"] if any(BOTH in row for row in grid) else []
@@ -60,7 +63,8 @@ def plot(curves: Mapping[str, Sequence[tuple[float, float]]], width: int, height
 
 def _range(values: Iterable[float]) -> tuple[float, float]:
     listed = list(values)
-    low, high = min(listed), max(listed)
+    low = min(listed)
+    high = max(listed)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 

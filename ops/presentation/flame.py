@@ -37,7 +37,10 @@ COLOURS: Mapping[str, str] = MappingProxyType(
     }
 )
 PHASE_COLOUR = "#eceef2"
-WIDTH, ROW, GAP, MARGIN = 1200, 18, 14, 10
+WIDTH = 1200
+ROW = 18
+GAP = 14
+MARGIN = 10
 LEAST_WIDTH = 0.3
 """Narrower parts are left out of the picture."""
 CHARACTER = 6.4
@@ -107,7 +110,7 @@ def picture(run: str, profile: Profile) -> str:
         scale = (WIDTH - 2 * MARGIN) / max(profile.wall, bar.seconds, 1e-9)
         left = float(MARGIN)
         for part in bar.parts.values():
-            lines += _drawn(profile, part, bar.name, left, top + ROW, scale)
+            lines += _drawn(profile=profile, node=part, within=bar.name, left=left, top=top + ROW, scale=scale)
             left += part.seconds * scale
         top += ROW * (bar.depth + 1) + GAP
     return "\n".join([*lines, "</svg>"]) + "\n"
@@ -128,7 +131,9 @@ def _drawn(profile: Profile, node: _Node, within: str, left: float, top: int, sc
         f'fill="{colour}"/><text x="{left + 3:.2f}" y="{top + 13}">{escape(label)}</text></g>'
     )
     for part in node.parts.values():
-        yield from _drawn(profile, part, f"{within}, {node.name}", left, top + ROW, scale)
+        yield from _drawn(
+            profile=profile, node=part, within=f"{within}, {node.name}", left=left, top=top + ROW, scale=scale
+        )
         left += part.seconds * scale
 
 

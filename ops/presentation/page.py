@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-LEFT, WIDTH = 60, 1000
+LEFT = 60
+WIDTH = 1000
 """Left margin for names, and total width of a picture, in SVG units."""
 MOST_TICKS = 8
 

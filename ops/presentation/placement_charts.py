@@ -16,7 +16,8 @@ from yatt_core.counting import many
 if TYPE_CHECKING:
     from flows.placement.replay import ComparedDecision, Comparison
 
-BAR, GAP = 9, 8
+BAR = 9
+GAP = 8
 """Height of a bar and gap between iterations, in SVG units."""
 CLASSES = ("third", "first", "second")
 COLOURS = ("tab:gray", "tab:blue", "tab:orange")
@@ -54,7 +55,11 @@ def comparison_page(comparison: Comparison) -> str:
     columns = ("iteration", "recorded start", f"start under {comparison.policy}", *labels(comparison))
     keys = tuple(zip(CLASSES, labels(comparison), strict=True))
     return page(
-        title_of(comparison), summary_of(comparison), keys, _picture(comparison), table("seconds", columns, rows)
+        title=title_of(comparison),
+        summary=summary_of(comparison),
+        keys=keys,
+        picture=_picture(comparison),
+        below=table("seconds", columns, rows),
     )
 
 
@@ -75,13 +80,15 @@ def summary_of(comparison: Comparison) -> str:
 
 def _picture(comparison: Comparison) -> str:
     longest = max((value or 0.0 for row in comparison.rows for value in seconds_of(row)), default=0.0)
-    scale, tall = scale_of(longest), len(CLASSES) * BAR + GAP
+    scale = scale_of(longest)
+    tall = len(CLASSES) * BAR + GAP
     rows = "".join(_row(comparison, row, tall * number, scale) for number, row in enumerate(comparison.rows))
     return picture(title_of(comparison), longest, tall * len(comparison.rows), rows)
 
 
 def _row(comparison: Comparison, row: ComparedDecision, top: int, scale: float) -> str:
-    bars, said = [], []
+    bars = []
+    said = []
     for number, (kind, name, value) in enumerate(zip(CLASSES, labels(comparison), seconds_of(row), strict=True)):
         said.append(f"{name} {'unknown' if value is None else f'{value:.2f} s'}")
         width = (value or 0.0) * scale
@@ -105,4 +112,11 @@ def _write_png(comparison: Comparison, path: Path) -> None:
         values = [seconds_of(row)[number] or 0.0 for row in comparison.rows]
         axes.barh(places, values, height=0.25, color=colour, label=name)
     axes.set_yticks([row.iteration for row in comparison.rows])
-    write_figure(figure, axes, title_of(comparison), summary_of(comparison), "iteration", path)
+    write_figure(
+        figure=figure,
+        axes=axes,
+        title=title_of(comparison),
+        summary=summary_of(comparison),
+        rows="iteration",
+        path=path,
+    )

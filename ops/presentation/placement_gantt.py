@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
 COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
 KEYS = (("first", "rollout"), ("second", "judge"), ("third", "switching to another role"))
-TALL, FLAT, TALL_UP_TO, GAP = 18, 6, 64, 0.15
+TALL = 18
+FLAT = 6
+TALL_UP_TO = 64
+GAP = 0.15
 """Heights of tall and flat rows (SVG units), maximum instances with tall rows, gap as a fraction of height."""
 
 
@@ -73,7 +76,7 @@ def gantt_page(found: Gantt) -> str:
         "phases, by the driver's clock", ("phase", "seconds"), [(n, f"{s:.2f}") for n, s in found.phases.items()]
     )
     below = f"{roles}{phases}<details><summary>All spans</summary>{spans}</details>"
-    return page(title_of(found), summary_of(found), KEYS, gantt_picture(found), below)
+    return page(title=title_of(found), summary=summary_of(found), keys=KEYS, picture=gantt_picture(found), below=below)
 
 
 def gantt_picture(found: Gantt) -> str:
@@ -88,7 +91,7 @@ def _row(found: Gantt, index: int, tall: int, scale: float) -> str:
     """Returns an instance's row: one focusable element whose label describes all its spans."""
     spans = [span for span in found.spans if span.instance == index]
     top = tall * index
-    bars = "".join(part for span in spans for part in _bars(found, span, top, tall, scale))
+    bars = "".join(part for span in spans for part in _bars(found=found, span=span, top=top, tall=tall, scale=scale))
     name = (
         ""
         if tall == FLAT and index % 8
@@ -135,4 +138,4 @@ def _write_png(found: Gantt, path: Path) -> None:
         axes.barh(middles, widths, left=lefts, height=shares, color=COLOURS[role], label=role_name(role))
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(0, found.collect_s)
-    write_figure(figure, axes, title_of(found), summary_of(found), "instance", path)
+    write_figure(figure=figure, axes=axes, title=title_of(found), summary=summary_of(found), rows="instance", path=path)

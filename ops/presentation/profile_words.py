@@ -109,7 +109,9 @@ def process_table(profile: Profile) -> tuple[list[str], list[Row]]:
         named = [name for name in processes if not is_others(name)]
         busiest = sorted(named, key=lambda name: -sum(spent[phase, name].values()))
         shown = [name for name in named if name in busiest[:SHOWN] or len(processes) == SHOWN + 1 == len(named)]
-        rows += [_row(profile, phase, name, spent[phase, name], kinds) for name in shown]
+        rows += [
+            _row(profile=profile, phase=phase, process=name, spent=spent[phase, name], kinds=kinds) for name in shown
+        ]
         rest = {name: count_of(profile, name) for name in processes if name not in shown}
         if rest:
             count = sum(rest.values())
@@ -117,7 +119,7 @@ def process_table(profile: Profile) -> tuple[list[str], list[Row]]:
                 kind: sum(number * spent[phase, name].get(kind, 0.0) for name, number in rest.items()) / count
                 for kind in kinds
             }
-            rows.append(_row(profile, phase, _more(count, role), mean, kinds))
+            rows.append(_row(profile=profile, phase=phase, process=_more(count, role), spent=mean, kinds=kinds))
     return ["phase", "process", "ms", "share", *(NAMES[kind] for kind in kinds)], rows
 
 

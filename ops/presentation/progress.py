@@ -27,8 +27,10 @@ LOGGED_SECONDS = 2.0
 """Minimum pause between two lines of logged progress."""
 WARNINGS_SHOWN = 3
 PACE_ITERATIONS = 20
-ACCURACY, LOSS = "evaluation/accuracy", "evaluation/loss"
-REWARD, SPEED = "reward/mean", "tokens_per_second"
+ACCURACY = "evaluation/accuracy"
+LOSS = "evaluation/loss"
+REWARD = "reward/mean"
+SPEED = "tokens_per_second"
 
 
 @dataclass(slots=True)
@@ -55,7 +57,8 @@ class Picture:
 
     def take(self, summary: IterationSummary) -> None:
         """Updates the state with a committed iteration."""
-        self.iteration, self.target = summary.iteration, summary.target
+        self.iteration = summary.iteration
+        self.target = summary.target
         self.doing = self.phase = ""
         self.reward = summary.metrics.get(REWARD, self.reward)
         self.tokens_per_second = summary.metrics.get(SPEED, self.tokens_per_second)
@@ -101,7 +104,8 @@ class LineObserver:
         sft: Callable[[], bool] = lambda: True,
     ) -> None:
         self._picture = Picture(run, sft)
-        self._write, self._now = write, now
+        self._write = write
+        self._now = now
         self._last_line = now()
 
     def stage(self, text: str) -> None:
@@ -136,7 +140,8 @@ class LiveObserver:
         self, run: str, now: Callable[[], float] = time.monotonic, sft: Callable[[], bool] = lambda: True
     ) -> None:
         self.picture = Picture(run, sft)
-        self._now, self._started = now, now()
+        self._now = now
+        self._started = now()
 
     def stage(self, text: str) -> None:
         """Records the stage."""
@@ -144,7 +149,8 @@ class LiveObserver:
 
     def phase_started(self, iteration: int, phase: str) -> None:
         """Records the phase."""
-        self.picture.doing, self.picture.phase = "", phase_name(phase, phase != "sft" or self.picture.sft())
+        self.picture.phase = phase_name(phase, phase != "sft" or self.picture.sft())
+        self.picture.doing = ""
 
     def committed(self, summary: IterationSummary) -> None:
         """Records a committed iteration."""
@@ -204,7 +210,9 @@ class _Lines(logging.Handler):
 
     def __init__(self, write: Callable[[str], None], now: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
-        self._write, self._now, self._next_line = write, now, -math.inf
+        self._write = write
+        self._now = now
+        self._next_line = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the text of a record."""

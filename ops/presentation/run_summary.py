@@ -33,7 +33,8 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
 
     links: addresses of the run's pages, by the name of the service.
     """
-    run, spec = ledger.runs.find(results.run), current_spec(ledger, results.run)
+    run = ledger.runs.find(results.run)
+    spec = current_spec(ledger, results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     sft = spec.sft is not None
     for told in told_of(ledger, run.id):
@@ -87,5 +88,7 @@ def next_commands(run: RunRow, samples: bool) -> list[str]:
         if samples:
             commands.append(f"yatt rollouts {run.id} --iteration {run.iteration} --sort reward")
         commands.append(f"yatt evaluate {run.id}")
-    resume = to_continue(run.id, run.state, run.state_reason, run.iteration, run.target_iterations)
+    resume = to_continue(
+        run=run.id, state=run.state, reason=run.state_reason, iteration=run.iteration, target=run.target_iterations
+    )
     return commands if resume is None else [*commands, resume]

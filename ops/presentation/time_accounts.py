@@ -47,7 +47,8 @@ def write_time(facts: dict[str, Any]) -> None:
 
 def bar(buckets: dict[str, float], wall: float) -> str:
     """Returns a line of marks in proportion to the buckets; rounding is cumulative, so that the marks fill the line."""
-    line, done = "", 0.0
+    line = ""
+    done = 0.0
     for name, seconds in buckets.items():
         done += seconds
         line += MARKS[name] * (round(BAR_WIDTH * done / wall) - len(line))

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from db.write.waits import WaitRow
     from flows.run.waiting_file import WaitingFile
 
-LONGEST_WORD, LONGEST_LINE = 300, 1_000
+LONGEST_WORD = 300
+LONGEST_LINE = 1_000
 """Maximum lengths of a word and of a line in an error, in characters; YATT's own messages, with a path, are shorter."""
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 

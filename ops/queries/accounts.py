@@ -69,7 +69,7 @@ def _make(ledger: Ledger, run: str, head: int) -> Accounted:
         struck = ledger.overview.struck(run, ATTEMPTS, FAULTS)
         sessions = session_spans(struck)
         crashes = crashes_of(sessions, list(book(struck, sessions)))[-FAULTS:]
-    return Accounted(history, made, crashes, head, time.monotonic())
+    return Accounted(history=history, accounts=made, crashes=crashes, event_seq=head, made_at=time.monotonic())
 
 
 _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()

@@ -112,7 +112,7 @@ def verify(
     nothing is recorded.
     """
     find_line(ledger, run)
-    row = kept(ledger, run, iteration, branch, term)
+    row = kept(ledger=ledger, run=run, iteration=iteration, branch=branch, term=term)
     try:
         verify_beside_driver(ledger, home.run_folder(run), row)
         damage = ""

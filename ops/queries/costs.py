@@ -122,7 +122,9 @@ def costs(
     """
     known = [row.id for row in ledger.runs.list(RUNS + 1)] if runs is None else list(runs)
     chosen = known[:RUNS]
-    left_out = ledger.run_list.page("", None, 1, 0, ()).total - RUNS if len(known) > RUNS else 0
+    left_out = (
+        ledger.run_list.page(text="", state=None, limit=1, offset=0, tags=()).total - RUNS if len(known) > RUNS else 0
+    )
     driven = ledger.leases.holders()
     groups: dict[tuple[tuple[str, ...], str], Amounts] = {}
     totals: dict[str, Amounts] = {}

@@ -25,7 +25,8 @@ FLOW = "yatt"
 """The name of the flow of windows."""
 SECONDS = 3.0
 """Time limit of a request."""
-PAGE, WINDOWS = 200, 3
+PAGE = 200
+WINDOWS = 3
 """Rows of an answer, of which Prefect's server gives no more; and the number of next windows of a deployment."""
 
 

@@ -16,10 +16,13 @@ from db.write.phases import DONE, AttemptRow
 from flows.placement.seats import SeatSpan, seats_during
 from ops.queries.run_list import find_line
 
-TRAINER, SYNC = "trainer", "sync"
+TRAINER = "trainer"
+SYNC = "sync"
 WORKED = re.compile(r"devices/[^/]+/(rollout|judge)_seconds")
 """Metrics of how long an instance worked in an iteration; other metrics of devices have other forms."""
-ROLLING, LEARNING, BOTH = ("collect", "evaluate"), ("sft", "prepare", "learn", "checkpoint"), ("sync",)
+ROLLING = ("collect", "evaluate")
+LEARNING = ("sft", "prepare", "learn", "checkpoint")
+BOTH = ("sync",)
 """Phases in which rollout instances work, trainer ranks work, and weights move from one to the other."""
 DEVICES = 64
 """Maximum number of devices shown."""
@@ -90,13 +93,34 @@ def device_use(ledger: Ledger, run: str, iteration: int) -> DeviceUse:
     roles = decisions[-1].decision.get("roles") if decisions else None
     if not roles or not attempts:
         why = "no phase is finished" if roles else "its placement does not name the roles of devices"
-        return DeviceUse(run, iteration, 0.0, 0, (), f"iteration {iteration}: {why}", metrics, seats)
+        return DeviceUse(
+            run=run,
+            iteration=iteration,
+            seconds=0.0,
+            used=0,
+            devices=(),
+            missing=f"iteration {iteration}: {why}",
+            metrics=metrics,
+            seats=seats,
+        )
     busy = _busy(ledger, run, iteration, _seconds_of(attempts, "collect"))
     start = min(row.planned_at for row in attempts)
     seconds = max(0.0, (max(_end(row) for row in attempts) - start) / 1000)
     used = len(roles["collect"])
-    devices = tuple(_device(number, roles, attempts, start, seconds, busy) for number in range(min(DEVICES, used)))
-    return DeviceUse(run, iteration, seconds, used, devices, "", metrics, seats)
+    devices = tuple(
+        _device(number=number, roles=roles, attempts=attempts, start=start, seconds=seconds, busy=busy)
+        for number in range(min(DEVICES, used))
+    )
+    return DeviceUse(
+        run=run,
+        iteration=iteration,
+        seconds=seconds,
+        used=used,
+        devices=devices,
+        missing="",
+        metrics=metrics,
+        seats=seats,
+    )
 
 
 def _device(
@@ -112,13 +136,21 @@ def _device(
         found = _occupant(row.phase, number, roles)
         if found is not None:
             role, actors = found
-            times = ((row.planned_at - start) / 1000, (_end(row) - start) / 1000)
             known = [busy[actor] for actor in roles["collect"][number] if actor in busy]
             worked = min(1.0, sum(known)) if known and row.phase == "collect" else None
-            spans.append(DeviceSpan(row.phase, role, actors, *times, worked))
+            span = DeviceSpan(
+                phase=row.phase,
+                role=role,
+                actor=actors,
+                start_s=(row.planned_at - start) / 1000,
+                end_s=(_end(row) - start) / 1000,
+                busy=worked,
+            )
+            spans.append(span)
     spans.sort(key=lambda span: span.start_s)
     lengths = [(span.end_s - span.start_s, 1.0 if span.busy is None else span.busy) for span in spans]
-    occupied, worked = (sum(each) for each in ((a for a, _ in lengths), (a * b for a, b in lengths)))
+    occupied = sum(length for length, _ in lengths)
+    worked = sum(length * share for length, share in lengths)
     whole = seconds or 1.0
     return Device(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
 
@@ -137,7 +169,7 @@ def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str,
     """Returns the fraction of `collect` in which each instance worked, by the actor's name."""
     keys = [each.key for each in ledger.series.keys(run) if WORKED.fullmatch(each.key)]
     spent: dict[str, float] = {}
-    for series in ledger.series.reduced(run, keys, 1, iteration, iteration):
+    for series in ledger.series.reduced(run=run, keys=keys, buckets=1, first=iteration, last=iteration):
         if series.buckets:
             instance = series.key.split("/")[1]
             spent[instance] = spent.get(instance, 0.0) + series.buckets[0].mean

@@ -113,7 +113,15 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
         raise ConfigurationError(
             f"run {run}: no experience of iteration {number} is recorded; the newest commit is {line.iteration}"
         )
-    return Iteration(run, owner, branch, number, committed, home.run_folder(owner), tuple(shards))
+    return Iteration(
+        run=run,
+        owner=owner,
+        branch=branch,
+        number=number,
+        committed=committed,
+        folder=home.run_folder(owner),
+        shards=tuple(shards),
+    )
 
 
 def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
@@ -121,7 +129,8 @@ def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
 
     Raises `DataError` for a damaged file.
     """
-    parts, count = [], 0
+    parts = []
+    count = 0
     for number, shard in enumerate(place.shards):
         if count >= SAMPLES:
             break
@@ -142,7 +151,8 @@ def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
 
 def _whole_groups(read: pa.Table) -> pa.Table:
     """Returns the first rows, at most `SAMPLES`, without the prompt of which some samples would be left out."""
-    rows, left_out = read.slice(0, SAMPLES), read.slice(SAMPLES)
+    rows = read.slice(0, SAMPLES)
+    left_out = read.slice(SAMPLES)
     whole = rows.filter(pc.invert(pc.is_in(rows["prompt_ordinal"], left_out["prompt_ordinal"].unique())))
     return whole if whole.num_rows else rows  # one prompt may have more samples than that
 
@@ -163,7 +173,8 @@ def _columns(file: pq.ParquetFile) -> pa.Table:
     names = file.schema_arrow.names
     small = [name for name in names if name in (*COLUMNS, "turns", UNSCORED) or name.startswith(PART_PREFIX)]
     errors = [name for name in ("reward_error", "tool_error") if name in names]
-    tokens, failed = [], []
+    tokens = []
+    failed = []
     for batch in file.iter_batches(batch_size=BATCH, columns=["loss_mask", *errors], use_threads=False):
         tokens.append(pc.cast(pc.list_value_length(batch["loss_mask"]), pa.int64()))
         found = [pc.is_valid(batch[name]) for name in errors]
@@ -211,7 +222,8 @@ def _keys(ordinals: pa.ChunkedArray, samples: pa.ChunkedArray) -> np.ndarray[tup
 def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
     """Returns each sample's `Validity`. Without recorded waves, all samples of a committed iteration were used."""
     waves = ledger.records.waves(place.owner, place.branch, place.number)
-    ordinals, rewards = rows["prompt_ordinal"].to_numpy(), rows["reward"].to_numpy()
+    ordinals = rows["prompt_ordinal"].to_numpy()
+    rewards = rows["reward"].to_numpy()
     if not waves:
         return pa.array(np.full(len(ordinals), str(Validity.USED if place.committed else Validity.UNDECIDED)))
     outcomes = [WaveOutcome.from_json(wave.outcome) for wave in waves if wave.outcome is not None]
@@ -223,7 +235,8 @@ def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
     scored = is_scored(rows)
     found = np.full(len(ordinals), str(Validity.UNDECIDED), dtype=object)
     for start, stop in itertools.pairwise(group_offsets(ordinals).tolist()):
-        ordinal, group = int(ordinals[start]), rewards[start:stop]
+        ordinal = int(ordinals[start])
+        group = rewards[start:stop]
         if ordinal >= settled_before:
             continue
         known = np.flatnonzero(scored[start:stop])

@@ -47,7 +47,9 @@ def run_forecast(ledger: Ledger, run: ListedRun, spec: Mapping[str, Any]) -> Run
         now = run.committed_at + round(1000 * run.last_commit_age)
         seconds = [value for _, value in ledger.metrics.newest(run.id, ITERATION_SECONDS, RECENT)]
         under_way = run.last_commit_age if driven else 0.0
-        expected = forecast(seconds, run.iteration, run.target_iterations, now, under_way)
+        expected = forecast(
+            seconds=seconds, iteration=run.iteration, target=run.target_iterations, now=now, under_way=under_way
+        )
     text = standing(expected, deadline)
     if expected is not None and not driven:
         text = f"if it went on now: {text}"

@@ -22,7 +22,8 @@ from ops.queries.rollouts import SampleView, sample_views
 from ops.queries.sample_filters import PROMPT_ORDER, Selection, column_of, orders_of, selected
 from yatt_core.experience.table import group_offsets
 
-SPREAD, CORRECT = "spread", "correct"
+SPREAD = "spread"
+CORRECT = "correct"
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -133,21 +134,34 @@ def groups(
 
     Raises as `ops.queries.rollouts.rollouts` does.
     """
-    return group_page(ledger, home, grouped_rows(ledger, home, run, iteration), wanted, limit, offset, characters)
+    return group_page(
+        ledger=ledger,
+        home=home,
+        found=grouped_rows(ledger, home, run, iteration),
+        wanted=wanted,
+        limit=limit,
+        offset=offset,
+        characters=characters,
+    )
 
 
 def group_page(
     ledger: Ledger, home: Home, found: GroupedRows, wanted: Selection, limit: int, offset: int, characters: int
 ) -> Groups:
     """Returns a page of an iteration's groups, as `groups` does."""
-    place, table = found.place, found.table
+    place = found.place
+    table = found.table
     hits = selected(place, table, wanted).to_numpy(zero_copy_only=False).astype(np.bool_)
     matching = np.add.reduceat(hits, found.starts, dtype=np.int64)
     order = _order(found, wanted)
     chosen = order[matching[order] > 0]
     shown = chosen[offset : offset + limit]
-    views, no_answers = group_views(ledger, home, found, shown, matching, characters)
-    page = page_fields(place, table, len(chosen), offset, group_orders(table), no_answers)
+    views, no_answers = group_views(
+        ledger=ledger, home=home, found=found, shown=shown, matching=matching, characters=characters
+    )
+    page = page_fields(
+        place=place, table=table, matching=len(chosen), offset=offset, orders=group_orders(table), no_answers=no_answers
+    )
     return Groups(**page, prompts=len(found.starts), groups=views)
 
 
@@ -169,7 +183,8 @@ def group_views(
     chosen = found.table.rows.take(pa.array(rows))
     answers, no_answers = answers_of(ledger, home, found.place, chosen)
     samples = list(sample_views(found.place, chosen, answers, characters))
-    views, start = [], 0
+    views = []
+    start = 0
     for at in shown.tolist():
         views.append(group_of(samples[start : start + counts[at]], int(matching[at])))
         start += int(counts[at])

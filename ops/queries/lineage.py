@@ -42,7 +42,9 @@ def lineage(
     """
     find_line(ledger, run)
     try:
-        found, missing = lineage_of(ledger, home, run, iteration, branch, term), ""
+        found = lineage_of(ledger=ledger, home=home, run=run, iteration=iteration, branch=branch, term=term)
+        missing = ""
     except ConfigurationError as error:
-        found, missing = None, str(error)
+        found = None
+        missing = str(error)
     return LineageView(run, found.branches if found else branch_nodes(ledger, run), found, missing)

@@ -17,7 +17,8 @@ from flows.run.home import Home
 from ops.queries.log_files import Filter, LogEnd, LostLogs, actor_of, log_files, lost_logs
 from ops.queries.run_list import find_line
 
-TAIL_BYTES, ALL_BYTES = 1 << 20, 16 << 20
+TAIL_BYTES = 1 << 20
+ALL_BYTES = 16 << 20
 """Maximum number of bytes read from each file, and from all files together."""
 RECORDS = 10_000
 """Maximum number of records examined, newest first."""
@@ -61,13 +62,15 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
     find_line(ledger, run)
     folder = home.run_folder(run) / "logs"
     files = log_files(folder)
-    tails, room = [], ALL_BYTES
+    tails = []
+    room = ALL_BYTES
     for path in files:
         tail = LogEnd(path, min(TAIL_BYTES, room))
         tails.append(tail)
         room -= tail.size
     merged = heapq.merge(*(tail.newest_first() for tail in tails), key=lambda record: -float(record["time"]))
-    found, looked_at = list[LogRecord](), 0
+    found = list[LogRecord]()
+    looked_at = 0
     for record in islice(merged, RECORDS):
         looked_at += 1
         if wanted(record):
@@ -76,11 +79,18 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
                 break
     actors = sorted({actor_of(path) for path in files})
     whole = all(tail.whole for tail in tails) and looked_at < RECORDS and len(found) <= limit
-    return Logs(run, tuple(actors), whole, tuple(reversed(found[:limit])), tuple(lost_logs(folder)))
+    return Logs(
+        run=run,
+        actors=tuple(actors),
+        whole=whole,
+        records=tuple(reversed(found[:limit])),
+        lost=tuple(lost_logs(folder)),
+    )
 
 
 def _record(record: Mapping[str, Any]) -> LogRecord:
-    iteration, phase = record.get("iteration"), record.get("phase")
+    iteration = record.get("iteration")
+    phase = record.get("phase")
     return LogRecord(
         time=float(record["time"]),
         level=str(record["level"]),

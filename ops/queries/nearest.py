@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-LENGTH, BUCKETS = 4, 2048
+LENGTH = 4
+BUCKETS = 2048
 CHARACTERS = 4_000
 """Only the beginning of a text, this long, is compared."""
 ALIKE = 0.2

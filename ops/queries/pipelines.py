@@ -78,26 +78,69 @@ def pipeline_list(ledger: Ledger) -> tuple[PipelineView, ...]:
 
 
 def _view(ledger: Ledger, row: PipelineRow) -> PipelineView:
-    spec, rows = parse_pipeline(dict(row.spec), f"the spec of pipeline {row.id}"), ledger.pipelines.jobs(row.id)
+    spec = parse_pipeline(dict(row.spec), f"the spec of pipeline {row.id}")
+    rows = ledger.pipelines.jobs(row.id)
     levels: dict[str, int] = {}
     for name in spec.order():
         levels[name] = 1 + max((levels[each] for each in spec.needs(name)), default=-1)
     jobs = tuple(
-        _job(name, spec.jobs[name].kind, sorted(spec.needs(name)), levels[name], rows.get(name))
+        _job(
+            name=name, kind=spec.jobs[name].kind, needs=sorted(spec.needs(name)), level=levels[name], row=rows.get(name)
+        )
         for name in spec.order()
     )
-    facts = (row.id, row.name, row.state, row.reason, row.by, row.created_at, row.ended_at, row.holder)
     began_by = tuple(each.why for each in ledger.pipeline_triggers.of(row.id))
     last = ledger.pipelines.last_of(row.name)
     is_last = last is not None and last.id == row.id
     remembered = tuple(each.why for each in ledger.pipeline_triggers.remembered(row.name)) if is_last else ()
     interrupted = row.state == RUNNING and ledger.pipelines.is_interrupted(row.id)
-    return PipelineView(*facts, interrupted, began_by, remembered, jobs)
+    return PipelineView(
+        pipeline=row.id,
+        name=row.name,
+        state=row.state,
+        reason=row.reason,
+        by=row.by,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        holder=row.holder,
+        interrupted=interrupted,
+        began_by=began_by,
+        remembered=remembered,
+        jobs=jobs,
+    )
 
 
 def _job(name: str, kind: str, needs: list[str], level: int, row: JobRow | None) -> JobView:
     if row is None:
-        return JobView(name, kind, tuple(needs), level, PLANNED, "", 0, None, None, "", {}, {}, None, None)
-    run, approval = row.outputs.get("run"), row.outputs.get("approval")
-    facts = (row.state, row.reason, row.number, run, approval, row.key, row.inputs, row.outputs)
-    return JobView(name, kind, tuple(needs), level, *facts, row.started_at, row.ended_at)
+        return JobView(
+            name=name,
+            kind=kind,
+            needs=tuple(needs),
+            level=level,
+            state=PLANNED,
+            reason="",
+            attempts=0,
+            run=None,
+            approval=None,
+            key="",
+            inputs={},
+            outputs={},
+            started_at=None,
+            ended_at=None,
+        )
+    return JobView(
+        name=name,
+        kind=kind,
+        needs=tuple(needs),
+        level=level,
+        state=row.state,
+        reason=row.reason,
+        attempts=row.number,
+        run=row.outputs.get("run"),
+        approval=row.outputs.get("approval"),
+        key=row.key,
+        inputs=row.inputs,
+        outputs=row.outputs,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )

@@ -73,9 +73,11 @@ def placement(ledger: Ledger, home: Home, run: str, iteration: int) -> Placement
     record = PlacementRecord(ledger, home, run)
     found = record.at(iteration)
     try:
-        gantt, missing = gantt_of(found), ""
+        gantt = gantt_of(found)
+        missing = ""
     except ConfigurationError as error:
-        gantt, missing = None, str(error)
+        gantt = None
+        missing = str(error)
     return PlacementView(explain(found, record.seats(iteration), record.disks(iteration)), gantt, missing)
 
 

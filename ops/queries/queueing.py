@@ -89,24 +89,32 @@ class QueueView:
 
 def queue_view(ledger: Ledger, home: Home) -> QueueView:
     """Returns the queue as it is now. Raises `ConfigurationError` for a bad pools file."""
-    rows, file = ledger.queue.rows(), pools_file(home)
+    rows = ledger.queue.rows()
+    file = pools_file(home)
     pools = read_pools(home) if file.exists() else None
     ended = ledger.queue.ended(ENDED)
     runs = [row.run for row in (*rows.open, *ended)]
-    stretches, predictions = ledger.queue.allocations(runs=runs), ledger.queue.forecasts(runs)
+    stretches = ledger.queue.allocations(runs=runs)
+    predictions = ledger.queue.forecasts(runs)
     known = ledger.queue.scheduler()
     serving = known is not None and known.holder is not None and known.expires_in > 0
 
     def view(row: EntryRow) -> EntryView:
         own = [each for each in stretches if each.run == row.run]
-        return _entry_view(ledger, row, own, [each for each in predictions if each.run == row.run], rows.now)
+        return _entry_view(
+            ledger=ledger,
+            row=row,
+            own=own,
+            predictions=[each for each in predictions if each.run == row.run],
+            now=rows.now,
+        )
 
     return QueueView(
-        str(file),
-        known.holder.text if serving and known is not None and known.holder is not None else None,
-        () if pools is None else tuple(_pool_view(name, pools, rows) for name in sorted(pools.pools)),
-        tuple(view(row) for row in sorted(rows.open, key=lambda row: (row.state, -row.priority, row.seq))),
-        tuple(view(row) for row in ended),
+        pools_file=str(file),
+        scheduler=known.holder.text if serving and known is not None and known.holder is not None else None,
+        pools=() if pools is None else tuple(_pool_view(name, pools, rows) for name in sorted(pools.pools)),
+        entries=tuple(view(row) for row in sorted(rows.open, key=lambda row: (row.state, -row.priority, row.seq))),
+        ended=tuple(view(row) for row in ended),
     )
 
 
@@ -117,14 +125,14 @@ def _pool_view(name: str, pools: PoolsSpec, rows: QueueRows) -> PoolView:
     taken = {number for row in (*held, *also) for number in row.numbers}.intersection(pool.numbers)
     away = {row.device for row in rows.outages if row.pool == name and row.device in pool.numbers}
     return PoolView(
-        name,
-        len(pool.numbers),
-        len(taken),
-        tuple(sorted(away)),
-        len([number for number in pool.numbers if number not in taken and number not in away]),
-        pool.spot,
-        None if pool.price is None else pool.price.per_device_hour,
-        None if pool.price is None else pool.price.currency,
+        name=name,
+        devices=len(pool.numbers),
+        held=len(taken),
+        away=tuple(sorted(away)),
+        free=len([number for number in pool.numbers if number not in taken and number not in away]),
+        spot=pool.spot,
+        price=None if pool.price is None else pool.price.per_device_hour,
+        currency=None if pool.price is None else pool.price.currency,
     )
 
 
@@ -136,7 +144,8 @@ def _entry_view(
     newest = predictions[-1] if predictions else None
     ends_at, cost = (None, None) if newest is None else (newest.end_at, newest.cost)
     if row.ended_at is not None:
-        ends_at, cost = row.ended_at, cost_of(own, now)
+        ends_at = row.ended_at
+        cost = cost_of(own, now)
     return EntryView(
         run=row.run,
         state=row.state,

@@ -114,10 +114,19 @@ def group_pairs(
     characters: int = 2_000,
 ) -> GroupPairs:
     """Returns groups of an iteration, selected as by `groups`, each with its counterpart in the other iteration."""
-    found = group_page(ledger, home, rows, wanted, limit, offset, characters)
+    found = group_page(
+        ledger=ledger, home=home, found=rows, wanted=wanted, limit=limit, offset=offset, characters=characters
+    )
     partners = _partners(rows, other, found.groups)
     shown = sorted({at for at, _, _ in partners if at is not None})
-    views, _ = group_views(ledger, home, other, np.array(shown, np.int64), np.diff(other.bounds), characters)
+    views, _ = group_views(
+        ledger=ledger,
+        home=home,
+        found=other,
+        shown=np.array(shown, np.int64),
+        matching=np.diff(other.bounds),
+        characters=characters,
+    )
     by_index = dict(zip(shown, views, strict=True))
     pairs = (
         GroupPair(group, None if at is None else by_index[at], same, similarity)
@@ -134,7 +143,12 @@ def comparison(before: GroupedRows, after: GroupedRows) -> RolloutComparison:
     left, right = (_summary(side, values, edges) for side, values in zip((before, after), rewards, strict=True))
     shared = _shared(before, after)
     return RolloutComparison(
-        after.place.run, tuple(float(edge) for edge in edges), left, right, len(shared), tuple(shared[:PROMPTS])
+        run=after.place.run,
+        edges=tuple(float(edge) for edge in edges),
+        before=left,
+        after=right,
+        shared=len(shared),
+        prompts=tuple(shared[:PROMPTS]),
     )
 
 
@@ -170,7 +184,8 @@ def _prompts(side: GroupedRows, at: npt.NDArray[np.int64]) -> list[str]:
 
 
 def _summary(side: GroupedRows, rewards: Float64, edges: Float64) -> RewardSummary:
-    rows, finite = side.table.rows, rewards[np.isfinite(rewards)]
+    rows = side.table.rows
+    finite = rewards[np.isfinite(rewards)]
     return RewardSummary(
         iteration=side.place.number,
         samples=side.place.samples,
@@ -192,8 +207,10 @@ def _first_groups(side: GroupedRows) -> dict[str, int]:
 
 
 def _shared(before: GroupedRows, after: GroupedRows) -> list[SharedPrompt]:
-    left, right = _first_groups(before), _first_groups(after)
-    old, new = before.means("reward"), after.means("reward")
+    left = _first_groups(before)
+    right = _first_groups(after)
+    old = before.means("reward")
+    new = after.means("reward")
     ordinals = after.table.rows["prompt_ordinal"].to_numpy()[after.starts]
     shared = [
         SharedPrompt(name, int(ordinals[right[name]]), float(old[left[name]]), float(new[right[name]]))

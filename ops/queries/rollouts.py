@@ -95,7 +95,16 @@ def rollouts(
     an order that does not apply; `DataError` if a file does not match its recorded digest.
     """
     place = find_iteration(ledger, home, run, iteration)
-    return sample_page(ledger, home, place, sample_table(ledger, place), wanted, limit, offset, characters)
+    return sample_page(
+        ledger=ledger,
+        home=home,
+        place=place,
+        table=sample_table(ledger, place),
+        wanted=wanted,
+        limit=limit,
+        offset=offset,
+        characters=characters,
+    )
 
 
 def sample_page(
@@ -112,7 +121,14 @@ def sample_page(
     matching = table.rows.filter(selected(place, table, wanted))
     chosen = sort_samples(table, matching, wanted).slice(offset, limit)
     answers, no_answers = answers_of(ledger, home, place, chosen)
-    page = page_fields(place, table, matching.num_rows, offset, orders_of(table), no_answers)
+    page = page_fields(
+        place=place,
+        table=table,
+        matching=matching.num_rows,
+        offset=offset,
+        orders=orders_of(table),
+        no_answers=no_answers,
+    )
     return Rollouts(**page, samples=tuple(sample_views(place, chosen, answers, characters)))
 
 
@@ -133,7 +149,7 @@ def sample_views(
     judgements = judgements_of(place, by_shard, limit)
     for row, at in zip(rows, places, strict=True):
         said = judgements.get((row["prompt_ordinal"], row["sample"]), ())
-        yield _view(row, texts[at], answers.get(row["prompt_ordinal"]), limit, said)
+        yield _view(row=row, texts=texts[at], answer=answers.get(row["prompt_ordinal"]), limit=limit, judgements=said)
 
 
 def read_texts(place: Iteration, places: Sequence[tuple[int, int]], names: Sequence[str]) -> dict[tuple[int, int], Row]:
@@ -150,11 +166,13 @@ def read_texts(place: Iteration, places: Sequence[tuple[int, int]], names: Seque
 def _taken(file: pq.ParquetFile, rows: Sequence[int], names: Sequence[str]) -> Iterator[Row]:
     """Yields the given rows of a file, in order."""
     columns = [name for name in file.schema_arrow.names if name in names]
-    start, left = 0, list(rows)
+    start = 0
+    left = list(rows)
     for batch in file.iter_batches(batch_size=BATCH, columns=columns, use_threads=False):
         here = [row - start for row in left if row < start + batch.num_rows]
         yield from batch.take(pa.array(here, pa.int32())).to_pylist()
-        start, left = start + batch.num_rows, left[len(here) :]
+        start = start + batch.num_rows
+        left = left[len(here) :]
         if not left:
             return
 

@@ -24,7 +24,8 @@ from ops.queries.accounts import accounts
 from ops.queries.forecast import RunForecast, run_forecast
 from ops.queries.run_list import LOST, ListedRun, find_line
 
-SESSIONS, ALARMS = 20, 20
+SESSIONS = 20
+ALARMS = 20
 """Maximum numbers of newest sessions and alarms shown."""
 THROUGHPUT = ("tokens_per_second", "seconds/iteration")
 
@@ -140,7 +141,13 @@ def run_view(ledger: Ledger, run: str) -> RunView:
 
 def time_view(history: RunHistory, made: Accounts) -> TimeView:
     """Returns a summary of the accounts."""
-    return TimeView(history.since, made.wall_seconds, made.buckets, made.ettr, len(made.crashes))
+    return TimeView(
+        since=history.since,
+        wall_seconds=made.wall_seconds,
+        buckets=made.buckets,
+        ettr=made.ettr,
+        crashes=len(made.crashes),
+    )
 
 
 def phase_uses(attempts: Sequence[AttemptTimes]) -> tuple[PhaseUse, ...]:
@@ -167,4 +174,6 @@ def phase_uses(attempts: Sequence[AttemptTimes]) -> tuple[PhaseUse, ...]:
 
 def _open(attempt: AttemptTimes) -> OpenPhase:
     since = attempt.dispatched_at or attempt.planned_at
-    return OpenPhase(attempt.phase, attempt.branch, attempt.iteration, attempt.number, since)
+    return OpenPhase(
+        phase=attempt.phase, branch=attempt.branch, iteration=attempt.iteration, number=attempt.number, since_at=since
+    )

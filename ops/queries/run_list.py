@@ -16,7 +16,9 @@ from db.read.run_list import RunListLine
 from db.write.runs import DRIVEN_STATES
 from flows.run.lease import is_keeper
 
-DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
+DRIVEN = "driven"
+LOST = "lost"
+NOBODY = "nobody"
 COMPLETED = "completed"
 
 
@@ -94,10 +96,18 @@ def run_list(
     tags: Sequence[str] = (),
 ) -> RunList:
     """Returns the runs in the given state, with all tags, whose id contains the text: running first, then newest."""
-    page = ledger.run_list.page(text, state, limit, offset, tags)
+    page = ledger.run_list.page(text=text, state=state, limit=limit, offset=offset, tags=tags)
     runs = tuple(listed_run(line) for line in page.lines)
     found = ledger.annotations.tags([run.id for run in runs])
-    return RunList(page.total, limit, offset, page.states, found, ledger.annotations.all_tags(), runs)
+    return RunList(
+        total=page.total,
+        limit=limit,
+        offset=offset,
+        states=page.states,
+        tags=found,
+        all_tags=ledger.annotations.all_tags(),
+        runs=runs,
+    )
 
 
 def find_line(ledger: Ledger, run: str) -> ListedRun:
@@ -122,9 +132,11 @@ def driver_of(line: RunLine) -> str:
 
 def listed_run(found: RunListLine) -> ListedRun:
     """Converts a line of the ledger for display."""
-    line, run = found.line, found.line.run
+    line = found.line
+    run = found.line.run
     driver = driver_of(line)
-    target, done = run.target_iterations, max(0, run.iteration)
+    target = run.target_iterations
+    done = max(0, run.iteration)
     left = max(0, target - done)
     pace = found.iteration_seconds
     return ListedRun(

@@ -104,7 +104,9 @@ def _holds(table: SampleTable, condition: str) -> pa.ChunkedArray:
         raise InvalidQuery(
             f"condition {condition!r:.80}: expected NAME OPERATOR VALUE, such as reward >= 0.5 or finish = length"
         )
-    name, compare, value = parsed[1], parsed[2], parsed[3]
+    name = parsed[1]
+    compare = parsed[2]
+    value = parsed[3]
     if name in FLAGS:
         return OPERATORS[_only_equal(condition, compare)](table.rows[name], _flag(condition, value))
     if name in TEXTS:

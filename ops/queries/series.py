@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from db.ledger import Ledger
 from db.read.series import ReducedSeries, SeriesKey
 
-KEYS, BUCKETS = 32, 1024
+KEYS = 32
+BUCKETS = 1024
 """Maximum number of series per request, and of buckets per series."""
 
 
@@ -45,7 +46,7 @@ def series(
     ledger: Ledger, run: str, keys: Sequence[str], buckets: int = 300, first: int = 0, last: int | None = None
 ) -> RunSeries:
     """Returns series over the steps from `first` to `last`, by default to the newest step. Raises `RunNotFound`."""
-    found = ledger.series.reduced(run, keys[:KEYS], min(buckets, BUCKETS), first, last)
+    found = ledger.series.reduced(run=run, keys=keys[:KEYS], buckets=min(buckets, BUCKETS), first=first, last=last)
     return RunSeries(run, tuple(_view(each) for each in found))
 
 

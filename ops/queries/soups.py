@@ -55,13 +55,18 @@ class SoupView:
 def soup_view(ledger: Ledger, run: str) -> SoupView:
     """Returns the soup to which a run belongs. Raises `ConfigurationError` if it belongs to none."""
     record = SoupRecord.of(ledger, run)
-    facts, plan = record.facts(), record.plan
+    facts = record.facts()
+    plan = record.plan
     supervised = ledger.runs.find(record.name)
-    members = [MemberView(record.name, None, None, supervised.iteration, supervised.state)]
+    members = [
+        MemberView(run=record.name, beta=None, objective=None, iteration=supervised.iteration, state=supervised.state)
+    ]
     for member, name in sorted(record.members().items()):
         row = ledger.runs.find(name)
         objective = record.spec.objectives[member.objective]
-        members.append(MemberView(name, member.beta, objective, row.iteration, row.state))
+        members.append(
+            MemberView(run=name, beta=member.beta, objective=objective, iteration=row.iteration, state=row.state)
+        )
     figures = measured_soups(plan, facts)
     return SoupView(
         soup=record.name,

@@ -64,7 +64,9 @@ def spec_view(ledger: Ledger, run: str) -> SpecView:
     text, places = _written(json.dumps(document))
     marked = {line for key, lines in places.items() if key in chosen for line in lines}
     lines = tuple(SpecLine(line, number in marked) for number, line in enumerate(text.rstrip().split("\n")))
-    return SpecView(run, newest.revision, newest.digest, against, len(chosen), lines)
+    return SpecView(
+        run=run, revision=newest.revision, digest=newest.digest, against=against, changes=len(chosen), lines=lines
+    )
 
 
 def spec_for_new_run(ledger: Ledger, run: str) -> str:

@@ -60,7 +60,7 @@ def suite_histories(ledger: Ledger, run: str, suite: str | None = None) -> list[
 def _points(rows: Sequence[SuiteRow], seed: int) -> tuple[SuitePoint, ...]:
     newest = _spec(rows[-1])
     points = [Point(row.iteration, row.digest, _scores(row)) for row in rows]
-    found = regressions(points, newest.test, newest.level, newest.resamples, seed)
+    found = regressions(points=points, test=newest.test, level=newest.level, resamples=newest.resamples, seed=seed)
     return tuple(_point(row, worse) for row, worse in zip(rows, found, strict=True))
 
 

@@ -63,11 +63,11 @@ def coordinates_of(view: SweepView) -> Coordinates | None:
     shares = columns[-1][1]
     lines = tuple(
         Line(
-            trial.trial,
-            tuple(places[index] for _, places in columns),
-            shares[index] if view.goal == "maximize" else 1.0 - shares[index],
-            trial.trial == view.winner,
-            _said(view, trial),
+            trial=trial.trial,
+            places=tuple(places[index] for _, places in columns),
+            share=shares[index] if view.goal == "maximize" else 1.0 - shares[index],
+            winner=trial.trial == view.winner,
+            said=_said(view, trial),
         )
         for index, trial in enumerate(measured)
     )
@@ -89,7 +89,8 @@ def _column(name: str, values: Sequence[Any]) -> tuple[Axis, list[float]]:
 
 
 def _numbers(name: str, values: Sequence[float]) -> tuple[Axis, list[float]]:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if high == low:
         return Axis(name, ((0.5, f"{low:.4g}"),)), [0.5] * len(values)
     is_log = low > 0 and high / low >= LOG_RATIO

@@ -83,10 +83,17 @@ class SweepView:
 def sweep_view(ledger: Ledger, run: str) -> SweepView:
     """Returns the sweep to which a run belongs. Raises `ConfigurationError` if it belongs to none."""
     record = SweepRecord.of(ledger, run)
-    facts, members, spec = record.facts(), record.members(), record.spec
+    facts = record.facts()
+    members = record.members()
+    spec = record.spec
     under_way = {job.trial for job in record.plan.schedule(facts).open}
     failures = {number: _failure(record, facts, number, members) for number in range(len(facts.trials))}
-    trials = tuple(_trial(record, facts, number, members, under_way, failures[number]) for number in failures)
+    trials = tuple(
+        _trial(
+            record=record, facts=facts, number=number, members=members, under_way=under_way, failure=failures[number]
+        )
+        for number in failures
+    )
     iterations = sum(max(0, row.iteration) for number in failures for row in record.runs_of(number, members).values())
     ended = [body for body in record.bodies(WINNER) if body["trial"] is not None]
     winner: Mapping[str, Any] = ended[0] if ended else {}
@@ -153,7 +160,15 @@ def _trial(
         state = "finished" if rungs[-1] in values else "stopped"
     runs = {seed: row.id for seed, row in record.runs_of(number, members).items()}
     reached = max(0, facts.reached.get(number, 0))
-    return TrialView(number, facts.trials[number].setting, state, reached, values, failure, runs)
+    return TrialView(
+        trial=number,
+        setting=facts.trials[number].setting,
+        state=state,
+        iteration=reached,
+        values=values,
+        failure=failure,
+        runs=runs,
+    )
 
 
 def _in_words(step: Step | None) -> str:

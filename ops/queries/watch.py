@@ -76,7 +76,13 @@ def _under_way(ledger: Ledger, run: ListedRun) -> tuple[OpenPhase, ...]:
     places = {max(0, run.iteration), run.iteration + 1}
     rows = (row for place in sorted(places) for row in ledger.phases.attempts(run.id, run.branch, place))
     return tuple(
-        OpenPhase(row.phase, row.branch, row.iteration, row.number, row.dispatched_at or row.planned_at)
+        OpenPhase(
+            phase=row.phase,
+            branch=row.branch,
+            iteration=row.iteration,
+            number=row.number,
+            since_at=row.dispatched_at or row.planned_at,
+        )
         for row in rows
         if row.ended_at is None
     )

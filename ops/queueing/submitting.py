@@ -58,7 +58,14 @@ def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> S
                 f"--pool {name}: the run needs {many(devices, 'device')}, and {owner} can have at most {most} of them there"
             )
     checkpoints = AUTO if asked.auto_checkpoints else SPEC
-    return Submission(names, owner, asked.project, asked.priority, devices, checkpoints)
+    return Submission(
+        pools=names,
+        owner=owner,
+        project=asked.project,
+        priority=asked.priority,
+        devices=devices,
+        checkpoints=checkpoints,
+    )
 
 
 def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: Asked, by: str) -> Submission:

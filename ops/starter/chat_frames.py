@@ -13,7 +13,9 @@ from jinja2 import TemplateError
 from ops.starter.recognition.recognised import Abilities
 from yatt_core.models.template_rendering import render_messages
 
-WORD, SYSTEM_WORD, TOOL_WORD = "quokka", "wombat", "numbat"
+WORD = "quokka"
+SYSTEM_WORD = "wombat"
+TOOL_WORD = "numbat"
 """Words that no template contains."""
 QUESTION = {"role": "user", "content": WORD}
 TOOL = {

@@ -27,7 +27,8 @@ from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.sections.data import FileSource, Source
 from yatt_core.spec.sections.model import HubModel
 
-LOOKED_AT, HEAVY_LOOKED_AT = 1_000, 100
+LOOKED_AT = 1_000
+HEAVY_LOOKED_AT = 100
 """Number of rows that are looked at; heavy rows have images."""
 _SOURCE: TypeAdapter[Any] = TypeAdapter(Source)
 

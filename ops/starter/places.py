@@ -85,7 +85,7 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
     if saved is not None:
         if subset is not None:
             raise ConfigurationError(f"--subset {subset}: {path} was written by save_to_disk and has no configurations")
-        return with_splits(path, {}, list(saved), split, objective)
+        return with_splits(path=path, keys={}, splits=list(saved), split=split, objective=objective)
     found = _configurations(path)
     if not found:
         raise ConfigurationError(f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))})")
@@ -100,8 +100,8 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
     unnamed = splits.pop(None, [])
     keys = {"subset": subset} if subset else {}
     if not splits:
-        return with_splits(path, keys, ["train"], split, objective)
-    place = with_splits(path, keys, sorted(filter(None, splits)), split, objective)
+        return with_splits(path=path, keys=keys, splits=["train"], split=split, objective=objective)
+    place = with_splits(path=path, keys=keys, splits=sorted(filter(None, splits)), split=split, objective=objective)
     if not unnamed:
         return place
     return replace(place, says=(*place.says, f"not used: {', '.join(unnamed)}, which no split has in its name"))

@@ -27,7 +27,9 @@ def look_at_given_data(
 ) -> DataLook:
     """Returns the first rows of a path, or of a dataset of the Hub. Raises as `look_at_data` and `settled` do."""
     if names_repository(given):
-        return look_at_place(hub_place(str(given), split, subset, objective, settling))
+        return look_at_place(
+            hub_place(repo=str(given), split=split, subset=subset, objective=objective, settling=settling)
+        )
     return look_at_data(given, split, subset, objective)
 
 
@@ -55,7 +57,7 @@ def hub_place(repo: str, split: str | None, subset: str | None, objective: str |
     source = HubSource(repo=repo, subset=subset)
     splits = sorted(name for name, files in splits_of_dataset(source, "--data", settling).items() if files)
     keys = {} if subset is None else {"subset": subset}
-    place = with_splits(Path(repo), keys, splits, split, objective)
+    place = with_splits(path=Path(repo), keys=keys, splits=splits, split=split, objective=objective)
     held_out = place.held_out[0][0]["held_out_split"] if place.held_out else None
     source = source.model_copy(update={"split": place.keys["split"], "held_out_split": held_out})
     fetched = settled_repository(source, "--data", settling)

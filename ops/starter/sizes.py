@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 MOST_PROMPTS = 64
-SMALL_MODEL, MEDIUM_MODEL = 10**7, 10**8
+SMALL_MODEL = 10**7
+MEDIUM_MODEL = 10**8
 """Numbers of parameters up to which a larger learning rate is usual."""
 PROMPT_STEP = 32
 MOST_OF_CONTEXT = 0.75

@@ -16,7 +16,8 @@ from ops.starter.yaml_lines import entry, flow, remark, said
 from yatt_core.counting import many
 
 REWARDS = Path(__file__).parent / "rewards"
-OWN_SECONDS, TEST_SECONDS = 5, 120
+OWN_SECONDS = 5
+TEST_SECONDS = 120
 """Time limits of a call of a reward: of an answer, and of all tests of a program."""
 COMMENTS = {
     "sft": "learns the responses in the rows; nothing is sampled",
@@ -116,7 +117,8 @@ def _data_lines(folder: Path, understanding: Understanding, model: ModelLook, si
 
 def _source_lines(folder: Path, source: SourceMeaning) -> Iterator[str]:
     """Yields the lines of one source, with what was recognised and what is not used."""
-    recognised, look = source.recognised, source.look
+    recognised = source.recognised
+    look = source.look
     yield from remark(f"Recognised as {recognised.shape}.", 4)
     for reason in (*recognised.reasons, *source.says):
         yield from remark(f"{reason[0].upper()}{reason[1:]}.", 4)
@@ -221,7 +223,8 @@ def as_json(understanding: Understanding) -> list[dict[str, Any]]:
 
 
 def _source_as_json(source: SourceMeaning) -> dict[str, Any]:
-    recognised, look = source.recognised, source.look
+    recognised = source.recognised
+    look = source.look
     reward: Mapping[str, Any] | None = None
     if recognised.reward is not None:
         reward = {

@@ -25,7 +25,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import load_spec
 
-REWARD_FILE, FUNCTION = "reward.py", "score"
+REWARD_FILE = "reward.py"
+FUNCTION = "score"
 NEW = "new"
 """Stands for a reward function that has yet to be written."""
 
@@ -49,7 +50,9 @@ def write_starter(
     written = f"{folder / REWARD_FILE}:{FUNCTION}"
     named = [written if reward == NEW else reward for reward in rewards]
     sizes = _sizes(name, understanding, model)
-    texts = {spec: spec_text(name, folder, understanding, model, named, sizes)}
+    texts = {
+        spec: spec_text(name=name, folder=folder, understanding=understanding, model=model, rewards=named, sizes=sizes)
+    }
     if NEW in rewards:
         texts[folder / REWARD_FILE] = reward_text(understanding)
     write_whole(folder, texts)
@@ -87,7 +90,9 @@ def _sizes(name: str, understanding: Understanding, model: ModelLook) -> Sizes:
     rows = sum(len(source.look.rows) for source in understanding.sources)
     longest = longest_tokens(understanding, name, model)
     if understanding.samples:
-        return fitting_sizes(rows, longest[0], model.positions, model.parameters, devices)
+        return fitting_sizes(
+            rows=rows, longest=longest[0], positions=model.positions, parameters=model.parameters, devices=devices
+        )
     return learnt_sizes(
         understanding.objective,
         rows=rows,

@@ -16,7 +16,8 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import UNBROKEN, parse_yaml, yaml_text
 
-COLUMN, GAP = 42, "  "
+COLUMN = 42
+GAP = "  "
 """Column of the comments after a value, and what separates them from a longer one."""
 WIDTH = 118
 

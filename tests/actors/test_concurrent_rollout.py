@@ -46,7 +46,8 @@ class SharedEngine:
         self.closed = True
 
     def take_work(self) -> Work:
-        done, self.work = self.work, Work()
+        done = self.work
+        self.work = Work()
         return done
 
 
@@ -54,7 +55,8 @@ class LonelyJudge:
     """A judge that notices if it is called while it is busy."""
 
     def __init__(self) -> None:
-        self.busy, self.disturbed = False, False
+        self.busy = False
+        self.disturbed = False
 
     def judge(self, request: Any) -> Iterator[tuple[()]]:
         self.disturbed |= self.busy
@@ -134,7 +136,8 @@ def test_usage_is_what_the_engine_reports(actor: ConcurrentRolloutActor, engine:
 def test_engines_are_built_again_once_the_process_of_one_has_ended(
     actor: ConcurrentRolloutActor, engine: SharedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    successor, judge = SharedEngine(), actor._judges["judge"]
+    successor = SharedEngine()
+    judge = actor._judges["judge"]
     monkeypatch.setattr(base, "build_rollout_engine", lambda *_: successor)
     monkeypatch.setattr(base, "load_judges", lambda *_: {"judge": LonelyJudge()})
     actor.load(1, "", True)

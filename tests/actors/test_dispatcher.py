@@ -32,7 +32,8 @@ class Engine:
     """
 
     def __init__(self, number: int) -> None:
-        self._actor_id, self.roles = number, list[str]()
+        self._actor_id = number
+        self.roles = list[str]()
         self.switch = SimpleNamespace(remote=self._switch)
         self.may_switch = asyncio.Event()
         self.may_switch.set()
@@ -166,7 +167,8 @@ def test_control_periods_count_from_the_start_of_the_wave(
     pool: tuple[Dispatcher, list[Engine]], monkeypatch: pytest.MonkeyPatch, lasts: float, expected: list[int]
 ) -> None:
     dispatcher, _ = pool
-    now, acted = 1000.0, list[float]()
+    now = 1000.0
+    acted = list[float]()
 
     class Slow:
         def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
@@ -216,7 +218,8 @@ def test_a_replaced_instances_failed_switch_does_not_affect_its_successor(
             raise ray.exceptions.RayActorError
 
     async def wave() -> int:
-        dies, successor = Dies(4), Engine(5)
+        dies = Dies(4)
+        successor = Engine(5)
         dies.may_switch.clear()
         await dispatcher.engage(1, [dies, *engines[1:]])
         await dispatcher.place(1, "JRRR", Hold(), True)

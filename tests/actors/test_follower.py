@@ -25,7 +25,8 @@ class Method:
 
 
 class Actor:
-    serve, leave = Method(), Method()
+    serve = Method()
+    leave = Method()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,8 @@ class Actor:
 def test_every_other_node_gets_its_number_and_the_end_of_any_is_told(
     outcome: object, why: str, kind: type[YattError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, told = SimpleQueue[Any](), SimpleQueue[tuple[str, type[YattError]]]()
+    asked = SimpleQueue[Any]()
+    told = SimpleQueue[tuple[str, type[YattError]]]()
 
     def get(served: tuple[Any, ...]) -> object:
         asked.put(served)

@@ -65,11 +65,9 @@ def test_a_controller_has_no_engine_and_every_call_of_an_iteration_has_a_phase()
 
 
 def test_of_several_calls_the_longest_running_is_reported(tmp_path: Path) -> None:
-    presence, begun, end = (
-        Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path)),
-        threading.Event(),
-        threading.Event(),
-    )
+    presence = Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path))
+    begun = threading.Event()
+    end = threading.Event()
 
     def judge() -> None:
         with presence.serving("judge", 1):
@@ -132,7 +130,8 @@ def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
 
 
 def test_an_actor_that_cannot_reach_the_store_exits_and_a_shorter_outage_changes_nothing(tmp_path: Path) -> None:
-    store, grace = FolderStore(tmp_path), 6.0
+    store = FolderStore(tmp_path)
+    grace = 6.0
     with DriverBeat(1, 0.1, store):
         command = [sys.executable, "-c", ACTOR, str(tmp_path), str(grace)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -207,11 +206,9 @@ def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
     """A rank waits for the others in a collective."""
     from yatt_core.engines.train.ranks.collective import Collective
 
-    presence, entered, release = (
-        Presence("trainer-0", 1, FOR_EVER, FolderStore(tmp_path)),
-        threading.Event(),
-        threading.Event(),
-    )
+    presence = Presence("trainer-0", 1, FOR_EVER, FolderStore(tmp_path))
+    entered = threading.Event()
+    release = threading.Event()
 
     class Group:
         def allreduce(self, *_: object) -> Group:
@@ -257,7 +254,8 @@ def rank(number: int, operation: str = "", awaits: tuple[int, ...] = (), method:
 
 def test_the_rank_for_which_the_others_wait_is_named() -> None:
     names = [f"trainer-{number}" for number in range(4)]
-    tensors, stages = "all_reduce 7 of TENSOR", "a transfer between stages"
+    tensors = "all_reduce 7 of TENSOR"
+    stages = "a transfer between stages"
     answers = reports(rank(0, tensors, (1,)), rank(1), rank(2, tensors, (3,)), rank(3, stages, (1,)))
     assert find_stuck(names, answers, names) == ["trainer-1"]
     waiting = missing_actors(answers)

@@ -32,7 +32,8 @@ def calls_to(folder: Path, *trainers: str) -> tuple[ActorCalls, list[float]]:
         require_current=lambda: None,
         store=FolderStore(folder),
     )
-    calls, extensions = ActorCalls(registry, folder, BytesMeter(), UNINTERRUPTED, 5.0), []
+    calls = ActorCalls(registry, folder, BytesMeter(), UNINTERRUPTED, 5.0)
+    extensions = []
     calls.extended = extensions.append
     return calls, extensions
 
@@ -73,11 +74,11 @@ def test_a_call_that_is_slow_is_waited_for_and_one_that_is_stuck_is_not(
 ) -> None:
     waits: list[float] = []
 
-    def unfinished(_meter: Any, _references: Any, timeout: float, what: str, _interruptions: Any) -> list[Any]:
+    def unfinished(timeout: float, waiting_for: str, **_: Any) -> list[Any]:
         waits.append(timeout)
         if len(waits) == 3:
             return ["receipt"]
-        raise calls_module.StuckError(f"{what}: not finished after {timeout:g} s")
+        raise calls_module.StuckError(f"{waiting_for}: not finished after {timeout:g} s")
 
     monkeypatch.setattr(calls_module, "metered_get", unfinished)
     calls, _ = calls_to(tmp_path, "trainer-0")
@@ -101,7 +102,7 @@ def test_how_far_an_actor_has_come_is_told_while_it_is_waited_for(
         return None if latest else "reference"
 
     monkeypatch.setattr(calls_module, "first_ready", ready)
-    monkeypatch.setattr(calls_module, "metered_get", lambda *_: ["receipt"])
+    monkeypatch.setattr(calls_module, "metered_get", lambda **_: ["receipt"])
     told: list[str] = []
     with presence.serving("materialise", 1):
         assert calls.get(["reference"], "the inputs", ["controller-0"], 60.0, told.append) == ["receipt"]

@@ -32,7 +32,10 @@ class Published:
     """
 
     def __init__(self, spec: RunSpec, case: Case, loss: Any, earlier: Array, state: dict[str, float]) -> None:
-        self.spec, self.case, self._loss, self._state = spec, case, loss, state
+        self.spec = spec
+        self.case = case
+        self._loss = loss
+        self._state = state
         batch = case.batch
         self.samples = [i for i, ordinal in enumerate(batch.ordinals) if ordinal not in batch.padding]
         self.places = [self._counted(i) for i in self.samples]
@@ -51,7 +54,8 @@ class Published:
         return [self.case.columns[name][places].astype(np.float64) for places in self.places]
 
     def _rewards(self, earlier: Array) -> tuple[Array, dict[str, tuple[float, Array]]]:
-        batch, algorithm = self.case.batch, self.spec.algorithm
+        batch = self.case.batch
+        algorithm = self.spec.algorithm
         rewards = batch.rewards[self.samples].copy()
         parts = {name: (WEIGHTS[name], values[self.samples]) for name, values in batch.reward_parts.items()}
         if (shaping := algorithm.length_penalty) is not None:
@@ -75,23 +79,27 @@ class Published:
         kind = kl.estimator or ("k3" if kl.where == "loss" else "k1")
         found = []
         for own, reference in zip(policy, self.rows("reference"), strict=True):
-            d, near = own - reference, np.clip(own - reference, -BOUND, BOUND)
+            d = own - reference
+            near = np.clip(own - reference, -BOUND, BOUND)
             found.append({"k1": d, "k2": d**2 / 2, "k3": np.exp(-near) + near - 1}[kind])
         return found
 
     def _advantages(self, earlier: Array) -> tuple[Rows, Rows]:
         """Returns advantages and a critic's targets, token by token."""
-        algorithm, kl = self.spec.algorithm, self.spec.algorithm.kl
+        algorithm = self.spec.algorithm
+        kl = self.spec.algorithm.kl
         lengths = np.array([len(places) for places in self.places])
         rewards, parts = self._rewards(earlier)
-        by_token, penalties = algorithm.advantage.by_token, None
+        by_token = algorithm.advantage.by_token
+        penalties = None
         if kl is not None and kl.where == "reward":
             divergences = self.divergences(self.rows("old"))
             if by_token:
                 penalties = self._kl_coefficient() * np.concatenate([np.empty(0), *divergences])
             else:
                 change = -self._kl_coefficient() * np.array([row.sum() for row in divergences])
-                rewards, parts = rewards + change, {**parts, "change": (1.0, change)}
+                rewards = rewards + change
+                parts = {**parts, "change": (1.0, change)}
         ordinals = self.case.batch.ordinals[self.samples]
         sizes = np.array([(ordinals == ordinal).sum() for ordinal in dict.fromkeys(ordinals.tolist())])
         values = self.rows("values")
@@ -147,7 +155,8 @@ class Published:
 
     def losses(self, step: Step) -> Reference:
         """Returns the loss of a response's tokens, in which gradients stop at the second argument."""
-        algorithm, method = self.spec.algorithm, self._loss(step)
+        algorithm = self.spec.algorithm
+        method = self._loss(step)
         correction = algorithm.importance_correction
         tree = None if correction is None else correction.model_dump()
         frozen = self._frozen(step)
@@ -192,7 +201,8 @@ class Published:
 
     def value_loss(self, values: Rows) -> Array:
         """Returns a critic's loss of each response, as a part of the mean over all tokens."""
-        critic, tokens = self.spec.critic, max(sum(map(len, self.places)), 1)
+        critic = self.spec.critic
+        tokens = max(sum(map(len, self.places)), 1)
         assert critic is not None
         found = []
         for new, old, target in zip(values, self.rows("values"), self.returns, strict=True):
@@ -204,4 +214,5 @@ class Published:
 
 
 WEIGHTS = {"first": 0.7, "second": 0.3}
-GAMMA, GAE_LAMBDA = 0.9, 0.8
+GAMMA = 0.9
+GAE_LAMBDA = 0.8

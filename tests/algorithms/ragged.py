@@ -38,7 +38,8 @@ def steps(draw: st.DrawFn, token_advantages: bool = False) -> Step:
     """Draws responses of 0 to 5 tokens (0: all of its tokens are masked) with small to huge ratios."""
     noise = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     lengths = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5))
-    spread, gap = draw(st.sampled_from([1e-4, 0.02, 0.3, 30.0])), draw(st.sampled_from([0.05, 0.8, 12.0]))
+    spread = draw(st.sampled_from([1e-4, 0.02, 0.3, 30.0]))
+    gap = draw(st.sampled_from([0.05, 0.8, 12.0]))
     old = [noise.uniform(-3.0, -0.1, length) for length in lengths]
     near = [-np.abs(row + noise.normal(0, spread, len(row))) for row in old]
     sampler = [-np.abs(row + noise.normal(0, gap, len(row))) for row in old]
@@ -54,7 +55,9 @@ def steps(draw: st.DrawFn, token_advantages: bool = False) -> Step:
 
 def found(spec: AlgorithmSpec, step: Step, with_old: bool = True) -> tuple[float, Rows, LossSums]:
     """Returns the product's loss of all micro-batches, its gradient by each log-probability, and the sums."""
-    total, gradient, sums = 0.0, [np.zeros(len(row)) for row in step.new], LossSums()
+    total = 0.0
+    gradient = [np.zeros(len(row)) for row in step.new]
+    sums = LossSums()
     for part in step.parts:
         rows = np.repeat(part, [len(step.new[i]) for i in part])
 
@@ -91,9 +94,12 @@ def expected(step: Step, losses: Reference) -> tuple[float, Rows, Rows]:
     def loss(i: int, new: np.ndarray) -> float:
         return float(step.weights[i] * losses(new, step.new[i], i).sum())
 
-    total, slopes, smooth = 0.0, [], []
+    total = 0.0
+    slopes = []
+    smooth = []
     for i, row in enumerate(step.new):
-        here, size = loss(i, row), 1e-6
+        here = loss(i, row)
+        size = 1e-6
         total += here
         ups = np.array([loss(i, row + size * one) - here for one in np.eye(len(row))])
         downs = np.array([here - loss(i, row - size * one) for one in np.eye(len(row))])

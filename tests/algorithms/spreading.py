@@ -10,10 +10,12 @@ from yatt_core.algorithms.moments import GroupMoments, group_moments
 def spread(rewards: np.ndarray, sizes: np.ndarray, owners: int) -> GroupMoments:
     """Reduces each owner's groups separately, then puts them into prompt order."""
     groups = np.split(rewards, np.cumsum(sizes)[:-1])
-    means, squares = np.zeros(len(sizes)), np.zeros(len(sizes))
+    means = np.zeros(len(sizes))
+    squares = np.zeros(len(sizes))
     for owner in range(owners):
         mine = np.arange(owner, len(sizes), owners)
         if len(mine):
             part = group_moments(np.concatenate([groups[index] for index in mine]), sizes[mine])
-            means[mine], squares[mine] = part.means, part.squares
+            means[mine] = part.means
+            squares[mine] = part.squares
     return GroupMoments(sizes, means, squares)

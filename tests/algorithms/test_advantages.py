@@ -114,7 +114,8 @@ def reinforce_plus_plus(batch: RewardBatch, baseline: bool = False) -> np.ndarra
 
 def group_tokens(batch: RewardBatch) -> np.ndarray:
     rows = [reward - row for reward, row in zip(batch.rewards, token_rows(batch), strict=True)]
-    found, place = [np.empty(0)], 0
+    found = [np.empty(0)]
+    place = 0
     for size in batch.sizes:
         tokens = np.concatenate(rows[place : place + size])
         if len(tokens):
@@ -173,14 +174,16 @@ def test_every_advantage_of_the_registry_has_a_formula_here() -> None:
 
 @pytest.mark.parametrize("name", ["group_std", "group_mean", "batch_std", "leave_one_out", "max_rl", "gdpo"])
 def test_equal_rewards_and_single_samples_have_no_advantage(name: str) -> None:
-    rewards, sizes = np.array([0.1, 0.1, 0.1, 7.0]), np.array([3, 1])
+    rewards = np.array([0.1, 0.1, 0.1, 7.0])
+    sizes = np.array([3, 1])
     batch = RewardBatch(rewards, sizes, np.ones(4, np.int64), 1e-4, parts={"only": (1.0, rewards)})
     assert not advantage(kind=name).advantages(batch).any(), "exactly 0, although their mean is off by round-off"
 
 
 @pytest.mark.parametrize("name", ["group_std", "group_mean", "batch_std", "leave_one_out", "max_rl", "gdpo"])
 def test_rewards_that_are_equal_up_to_rounding_have_no_advantage(name: str) -> None:
-    rewards, sizes = np.array([0.1 + 0.2, 0.3, 0.1 * 3, 0.7 - 0.4]), np.array([4])
+    rewards = np.array([0.1 + 0.2, 0.3, 0.1 * 3, 0.7 - 0.4])
+    sizes = np.array([4])
     assert len(set(rewards.tolist())) > 1
     batch = RewardBatch(rewards, sizes, np.ones(4, np.int64), 0.0, parts={"only": (1.0, rewards)})
     with np.errstate(invalid="ignore"):

@@ -27,7 +27,8 @@ def test_the_kl_coefficient_follows_the_published_controller(coefficient: float,
 
 
 def test_the_entropy_coefficient_rises_below_the_target_and_is_not_applied_above() -> None:
-    method, state = AdaptiveEntropy(target=0.5, step=0.1, start=0.05), dict[str, float]()
+    method = AdaptiveEntropy(target=0.5, step=0.1, start=0.05)
+    state = dict[str, float]()
     applied = [method.bonus(state)]
     for entropy in (0.4, 0.3, 0.5, 0.9, 0.8, 0.4):
         state = method.after(state, entropy)
@@ -40,7 +41,9 @@ def test_the_entropy_coefficient_rises_below_the_target_and_is_not_applied_above
 @given(st.integers(0, 2**32 - 1), st.integers(0, 40), st.floats(0.01, 1.0))
 def test_covariance_clipping_is_the_published_choice(seed: int, tokens: int, fraction: float) -> None:
     noise = np.random.default_rng(seed)
-    log_probs, advantages, order = noise.normal(-2, 2, tokens), noise.normal(0, 2, tokens), noise.permutation(tokens)
+    log_probs = noise.normal(-2, 2, tokens)
+    advantages = noise.normal(0, 2, tokens)
+    order = noise.permutation(tokens)
     eligible = [
         t for t in order if 1.0 <= (log_probs[t] - log_probs.mean()) * (advantages[t] - advantages.mean()) <= 5.0
     ]

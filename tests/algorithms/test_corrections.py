@@ -33,7 +33,8 @@ def weights_of(correction: dict[str, Any], difference: np.ndarray) -> np.ndarray
 
 def corrected(step: Step, correction: dict[str, Any], with_old: bool) -> Reference:
     def losses(new: np.ndarray, fixed: np.ndarray, i: int) -> np.ndarray:
-        old, advantage = step.old[i] if with_old else fixed, step.advantages[i]
+        old = step.old[i] if with_old else fixed
+        advantage = step.advantages[i]
         ratio = np.exp(np.clip(new - old, -20, 20))
         clipped = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
         return clipped * weights_of(correction, old - step.sampler[i])
@@ -84,7 +85,8 @@ def test_off_policy_masking_is_the_formula(step: Step) -> None:
         return np.full(len(fixed), step.advantages[i][0] < 0 and (step.sampler[i] - fixed).mean() > 0.1)
 
     def losses(new: np.ndarray, fixed: np.ndarray, i: int) -> np.ndarray:
-        ratio, advantage = np.exp(np.clip(new - step.old[i], -20, 20)), step.advantages[i]
+        ratio = np.exp(np.clip(new - step.old[i], -20, 20))
+        advantage = step.advantages[i]
         clipped = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
         return np.where(masked(fixed, i), 0.0, clipped)
 
@@ -100,7 +102,8 @@ def test_off_policy_masking_is_the_formula(step: Step) -> None:
 @given(step=steps())
 def test_the_kl_in_the_loss_is_the_formula(unbiased: bool, estimator: str, step: Step) -> None:
     def losses(new: np.ndarray, _: np.ndarray, i: int) -> np.ndarray:
-        ratio, advantage = np.exp(np.clip(new - step.old[i], -20, 20)), step.advantages[i]
+        ratio = np.exp(np.clip(new - step.old[i], -20, 20))
+        advantage = step.advantages[i]
         difference = new - step.reference[i]
         bounded = np.clip(difference, -20, 20)
         divergence = {"k1": difference, "k2": difference**2 / 2, "k3": np.exp(-bounded) + bounded - 1}[estimator]
@@ -112,7 +115,8 @@ def test_the_kl_in_the_loss_is_the_formula(unbiased: bool, estimator: str, step:
 
 def test_the_unbiased_kl_has_the_gradient_of_the_divergence() -> None:
     """Over all tokens of a distribution, weighted by the sampling probabilities, its gradient is that of KL(p || q)."""
-    logits, reference = np.array([0.3, -0.2, 0.5]), np.log(np.array([0.2, 0.5, 0.3]))
+    logits = np.array([0.3, -0.2, 0.5])
+    reference = np.log(np.array([0.2, 0.5, 0.3]))
     sampled = np.log(np.array([0.6, 0.3, 0.1]))
 
     def kl(values: np.ndarray) -> float:
@@ -121,7 +125,8 @@ def test_the_unbiased_kl_has_the_gradient_of_the_divergence() -> None:
 
     log_p = logits - np.log(np.exp(logits).sum())
     rows = [np.array([value]) for value in log_p]
-    old, ref = [np.array([value]) for value in sampled], [np.array([value]) for value in reference]
+    old = [np.array([value]) for value in sampled]
+    ref = [np.array([value]) for value in reference]
     step = Step(rows, old, old, ref, np.exp(sampled), [np.zeros(1)] * 3, [np.arange(3)])
     total, by_log_p, _ = found(algorithm(kl={"coefficient": 1.0, "unbiased": True}), step)
     assert total == pytest.approx(kl(logits))

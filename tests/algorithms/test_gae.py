@@ -42,7 +42,9 @@ def test_advantages_are_the_published_sum(
 
 
 def test_lambda_zero_uses_the_critic_and_lambda_one_the_rewards() -> None:
-    rewards, values, lengths = np.array([0.0, 0.0, 1.0]), np.array([0.2, 0.5, 0.9]), np.array([3])
+    rewards = np.array([0.0, 0.0, 1.0])
+    values = np.array([0.2, 0.5, 0.9])
+    lengths = np.array([3])
     np.testing.assert_allclose(generalised_advantages(rewards, values, lengths, 1.0, 0.0), [0.3, 0.4, 0.1])
     np.testing.assert_allclose(generalised_advantages(rewards, values, lengths, 1.0, 1.0), 1.0 - values)
     np.testing.assert_allclose(generalised_advantages(rewards, values, lengths, 0.5, 1.0), [0.05, 0.0, 0.1])

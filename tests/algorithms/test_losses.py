@@ -24,7 +24,8 @@ LOG_PROBS = st.floats(-8, -1e-3)
 @given(st.lists(st.tuples(LOG_PROBS, LOG_PROBS), min_size=1, max_size=5))
 def test_kl_estimators(pairs: list[tuple[float, float]]) -> None:
     policy, reference = np.array(pairs).T
-    ours, theirs = torch.tensor(policy), torch.tensor(reference)
+    ours = torch.tensor(policy)
+    theirs = torch.tensor(reference)
     np.testing.assert_allclose(k1(ours, theirs), policy - reference)
     difference = reference - policy
     np.testing.assert_allclose(k3(ours, theirs), np.exp(difference) - difference - 1, atol=1e-9)
@@ -32,7 +33,8 @@ def test_kl_estimators(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_kl_estimators_estimate_the_same_divergence() -> None:
-    policy, reference = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    policy = np.array([0.5, 0.3, 0.2])
+    reference = np.array([0.2, 0.5, 0.3])
     exact = float((policy * np.log(policy / reference)).sum())
     logs = torch.tensor(np.log(policy)), torch.tensor(np.log(reference))
     for estimator in (k1, k3):
@@ -52,7 +54,9 @@ def test_entropy() -> None:
 def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool) -> None:
     noise = np.random.default_rng(4)
     new, old, sampler, reference = noise.normal(-2, 0.4, (4, 30))
-    advantages, weights, entropies = noise.normal(0, 1, 30), noise.uniform(0, 0.1, 30), noise.uniform(0, 2, 30)
+    advantages = noise.normal(0, 1, 30)
+    weights = noise.uniform(0, 0.1, 30)
+    entropies = noise.uniform(0, 2, 30)
     spec = AlgorithmSpec(
         loss=ClipLoss(clip_high=0.3),
         importance_correction=TruncateCorrection(cap=1.5),
@@ -65,7 +69,9 @@ def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool)
         reference=torch.tensor(reference) if with_reference else None,
     )
     loss, sums = objective(spec, torch.tensor(new), torch.tensor(entropies), inputs)
-    total, policy_total, clipped = 0.0, 0.0, 0
+    total = 0.0
+    policy_total = 0.0
+    clipped = 0
     for t in range(30):
         before = old[t] if with_old else new[t]
         ratio = math.exp(new[t] - before)
@@ -119,7 +125,8 @@ def test_a_log_ratio_far_out_of_bounds_leaves_a_finite_gradient_and_is_counted(b
     """exp(100) is infinite in float32: without a bound, the second token's gradient is NaN although it is clipped."""
     spec = AlgorithmSpec.model_validate({"kl": {"coefficient": 0.1}})
     log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
-    old, nothing = torch.tensor([-1.1, -1.0 - by]), torch.zeros(2)
+    old = torch.tensor([-1.1, -1.0 - by])
+    nothing = torch.zeros(2)
     half = torch.ones(2) / 2
     inputs = TokenInputs(torch.ones(2), half, half, nothing, old, torch.tensor([-1.0, -1.0 + by]))
     loss, sums = objective(spec, log_probs, nothing, inputs)

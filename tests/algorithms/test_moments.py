@@ -28,7 +28,8 @@ def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 def test_any_number_of_owners_gives_the_same_bits_iteration_after_iteration(
     history: list[tuple[np.ndarray, np.ndarray]], owners: int
 ) -> None:
-    one, several = RewardMoments(), RewardMoments()
+    one = RewardMoments()
+    several = RewardMoments()
     for rewards, sizes in history:
         one = merged(one, group_moments(rewards, sizes))
         several = merged(several, spread(rewards, sizes, owners))

@@ -23,7 +23,8 @@ def ratios(step: Step, new: np.ndarray, i: int) -> np.ndarray:
 
 def clip(step: Step) -> Reference:
     def losses(new: np.ndarray, _: np.ndarray, i: int) -> np.ndarray:
-        ratio, advantage = ratios(step, new, i), step.advantages[i]
+        ratio = ratios(step, new, i)
+        advantage = step.advantages[i]
         return -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.28) * advantage)
 
     return losses
@@ -53,7 +54,8 @@ def gspo(step: Step) -> Reference:
 
 def gmpo(step: Step) -> Reference:
     def losses(new: np.ndarray, _: np.ndarray, i: int) -> np.ndarray:
-        product, a = 1.0, step.advantages[i]
+        product = 1.0
+        a = step.advantages[i]
         for ratio, advantage in zip(ratios(step, new, i), a, strict=True):
             inside = min(max(ratio, math.exp(-0.4)), math.exp(0.4))
             product *= min(ratio, inside) if advantage > 0 else max(ratio, inside)
@@ -71,8 +73,11 @@ def cispo(step: Step) -> Reference:
 
 def dppo(step: Step, divergence: str, delta: float) -> Reference:
     def losses(new: np.ndarray, fixed: np.ndarray, i: int) -> np.ndarray:
-        p, q, a = np.exp(fixed), np.exp(step.old[i]), step.advantages[i]
-        tv, rest = np.abs(p - q), np.log((1 - q) / np.maximum(1 - p, 1e-8))
+        p = np.exp(fixed)
+        q = np.exp(step.old[i])
+        a = step.advantages[i]
+        tv = np.abs(p - q)
+        rest = np.log((1 - q) / np.maximum(1 - p, 1e-8))
         distance = tv if divergence == "tv" else q * np.log(q / p) + (1 - q) * rest
         outside = (((a > 0) & (p > q)) | ((a < 0) & (p < q))) & (distance > delta)
         return np.where(outside, 0.0, -ratios(step, new, i) * a)
@@ -172,7 +177,8 @@ def test_a_micro_batch_without_tokens_adds_nothing_and_float32_stays_finite(loss
     empty = Step([], [], [], [], np.empty(0), [], [np.empty(0, dtype=np.int64)])
     total, _, sums = found(spec, empty)
     assert (total, sums.sums["tokens"], sums.maxima) == (0.0, 0.0, {})
-    far, old = [np.array([-1e-3, -90.0])], [np.array([-90.0, -1e-3])]
+    far = [np.array([-1e-3, -90.0])]
+    old = [np.array([-90.0, -1e-3])]
     step = Step(far, old, old, old, np.ones(1), [np.ones(2)], [np.array([0])])
     _, gradient, _ = found(algorithm(loss=loss), step)
     assert np.isfinite(torch.tensor(gradient[0]).float().numpy()).all()

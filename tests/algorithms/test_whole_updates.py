@@ -92,12 +92,14 @@ def moments() -> RewardMoments:
 
 def check(name: str, case: Case, shape: PlanShape) -> list[Trained]:
     """Asserts that every rank of every group has the formulas' loss and gradients; returns one rank's of each group."""
-    spec, found = spec_of(name), []
+    spec = spec_of(name)
+    found = []
     formulas = published(spec, case)
     step = formulas.step()
     losses = formulas.losses(step)
     wanted, slopes, smooth = expected(step, losses)
-    bonus, entropies = formulas.entropy_bonus(), formulas.rows("entropies")
+    bonus = formulas.entropy_bonus()
+    entropies = formulas.rows("entropies")
     tokens = max(sum(map(len, formulas.places)), 1)
     wanted -= bonus * sum(row.sum() for row in entropies) / tokens
     sizes = [
@@ -110,10 +112,13 @@ def check(name: str, case: Case, shape: PlanShape) -> list[Trained]:
         assert all(other.sums == first.sums for other in results), "every rank has the sums of all"
         assert first.sums.sums["loss"] == pytest.approx(wanted, rel=1e-6, abs=2e-6 * scale)
         assert first.sums.sums["tokens"] == sum(map(len, formulas.places))
-        by_log_prob, by_entropy = np.zeros(len(case.new)), np.zeros(len(case.new))
+        by_log_prob = np.zeros(len(case.new))
+        by_entropy = np.zeros(len(case.new))
         certain = np.ones(len(case.new), dtype=bool)
         for place, row, ok in zip(formulas.places, slopes, smooth, strict=True):
-            by_log_prob[place], certain[place], by_entropy[place] = row, ok, -bonus / tokens
+            by_log_prob[place] = row
+            certain[place] = ok
+            by_entropy[place] = -bonus / tokens
         for each in results:
             np.testing.assert_allclose(each.by_log_prob[certain], by_log_prob[certain], rtol=2e-4, atol=2e-6 * scale)
             np.testing.assert_allclose(each.by_entropy, by_entropy, rtol=1e-6)
@@ -124,7 +129,8 @@ def check(name: str, case: Case, shape: PlanShape) -> list[Trained]:
 
 
 def check_values(formulas: Published, case: Case, results: list[Trained]) -> None:
-    rows, size = formulas.rows("new_values"), 1e-6
+    rows = formulas.rows("new_values")
+    size = 1e-6
     wanted = np.zeros(len(case.new))
     for place, tokens in enumerate(formulas.places):
         for token, at in enumerate(tokens):

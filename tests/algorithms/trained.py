@@ -58,7 +58,9 @@ def make_case(
     """
     sizes = np.array([len(group) for group in groups])
     lengths = np.array([length for group in groups for length in group], dtype=np.int64)
-    ordinals, tokens, count = np.repeat(np.arange(len(groups)), sizes), int(lengths.sum()), int(sizes.sum())
+    ordinals = np.repeat(np.arange(len(groups)), sizes)
+    tokens = int(lengths.sum())
+    count = int(sizes.sum())
     drawn = {
         "binary": lambda size: noise.choice([0.0, 1.0], size),
         "normal": lambda size: noise.normal(0, 2, size),
@@ -109,7 +111,8 @@ def cases(draw: st.DrawFn) -> Case:
     groups = draw(st.lists(st.lists(response, min_size=1, max_size=4), min_size=1, max_size=4))
     kind = st.sampled_from(["binary", "binary", "normal", "equal", "masked"])
     kinds = draw(st.lists(kind, min_size=len(groups), max_size=len(groups)))
-    spread, gap = draw(st.sampled_from([1e-4, 0.02, 0.3, 30.0])), draw(st.sampled_from([0.05, 0.8, 12.0]))
+    spread = draw(st.sampled_from([1e-4, 0.02, 0.3, 30.0]))
+    gap = draw(st.sampled_from([0.05, 0.8, 12.0]))
     noise = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     return make_case(noise, groups, kinds, spread, gap, len(groups) > 1 and draw(st.booleans()))
 
@@ -157,7 +160,8 @@ def trained(spec: RunSpec, case: Case, ranks: int, shape: PlanShape, task: Batch
     shape: of the plan of micro-batches, for one rank.
     task: of `prepare`, with adaptive coefficients and the moments of earlier rewards.
     """
-    shape, batch = replace(shape, ranks=ranks), shaped_batch(spec, case.batch)
+    shape = replace(shape, ranks=ranks)
+    batch = shaped_batch(spec, case.batch)
     (step,) = plan_steps(batch.lengths, batch.group_offsets, shape, SEED)
 
     def prepared(collective: Collective) -> PreparedColumns:
@@ -186,7 +190,8 @@ def trained(spec: RunSpec, case: Case, ranks: int, shape: PlanShape, task: Batch
 def merged(parts: list[PreparedColumns], batch: ExperienceBatch) -> PreparedColumns:
     """Returns the columns of all samples from those of each rank's, as files of the ranks are read."""
     rows = {(o, s): i for i, (o, s) in enumerate(zip(batch.ordinals.tolist(), batch.samples.tolist(), strict=True))}
-    advantages, tokens = np.zeros(len(batch)), dict[str, Array]()
+    advantages = np.zeros(len(batch))
+    tokens = dict[str, Array]()
     for part in parts:
         bounds = part.response_offsets
         for place, key in enumerate(zip(part.ordinals.tolist(), part.samples.tolist(), strict=True)):
@@ -208,7 +213,8 @@ class TableCritic(Critic):
     def __init__(self, spec: Any, values: Array) -> None:
         super().__init__(spec, "head")
         self.table = Table(values)
-        self.passes, self.optimizer = self.table, Gradients(self.table)
+        self.optimizer = Gradients(self.table)
+        self.passes = self.table
 
     def _not_here(self, *_: Any) -> Any:
         raise AssertionError("a table has no files and no memory")

@@ -100,7 +100,8 @@ def test_numbers_and_reasons_are_checked(run: yatt.Run) -> None:
 def test_an_audit_is_a_report(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
     make_sound_run(home)
-    run, seen = yatt.find("latest", home.folder), set[str]()
+    run = yatt.find("latest", home.folder)
+    seen = set[str]()
     report = run.audit(lambda check, done, total: seen.add(check))
     assert report.sound and seen <= set(report.checked) and "experience" in seen
 

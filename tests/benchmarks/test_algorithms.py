@@ -74,7 +74,8 @@ def test_the_runs_draw_the_same_prompts_and_differ_in_their_method(specs: dict[s
 
 def test_terms_of_the_reward_do_not_outweigh_it(specs: dict[str, RunSpec]) -> None:
     """No right answer is penalised for its length as overlong, and what differs in every response is not divided."""
-    longest, right = specs["group_std"].rollout.max_new_tokens, np.array([4, 5], dtype=np.int64)
+    longest = specs["group_std"].rollout.max_new_tokens
+    right = np.array([4, 5], dtype=np.int64)
     overlong = [specs[name].algorithm.length_penalty for name in ("length_overlong", "preset_dapo")]
     assert [shaping.penalties(right, longest).tolist() for shaping in overlong if shaping] == [[0.0, 0.0]] * 2
     for name, spec in specs.items():

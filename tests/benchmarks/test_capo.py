@@ -46,7 +46,8 @@ def test_the_judge_is_shown_what_the_rule_says() -> None:
         steps = split_steps(response, Lines())
         expected = running_sums_steps(prompt, steps)
         assert wrong_steps_in(critique, len(steps)) == {n for n, wrong in enumerate(expected, start=1) if wrong}
-        wrong_lines, right_chains = wrong_lines + sum(expected), right_chains + (response == prompt.answer)
+        wrong_lines = wrong_lines + sum(expected)
+        right_chains = right_chains + (response == prompt.answer)
     assert wrong_lines > 100 and right_chains > 10
     (prompt,) = prompts(1)
     sums = (prompt.answer or "").split()
@@ -104,7 +105,8 @@ def test_a_trained_judge_can_be_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     (part,) = load_spec(SPEC, changes_of(CRITIC, tmp_path / "judge")).rewards.judges
     assert isinstance(part, GenerativePart)
     train_critic(part, prompts(20), tmp_path / "judge", 0, lambda step, loss: None)
-    judge, (prompt,) = build_judge(part, str(tmp_path / "judge")), prompts(1)
+    judge = build_judge(part, str(tmp_path / "judge"))
+    (prompt,) = prompts(1)
     item = JudgeItem(0, prompt.text, prompt.answer or "", None, (1, 2, 3, 4), split_steps(prompt.answer or "", Lines()))
     (verdict,) = [verdict for piece in judge.judge(JudgeRequest((item,))) for verdict in piece]
     assert len(verdict.judgements) == 4 and not verdict.error

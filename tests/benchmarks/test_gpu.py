@@ -25,7 +25,8 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures.keys() == rates | peaks | {"offload_gb_s", "reload_gb_s", "parameters"}
     assert all(figures[name] is None for name in peaks), "the CPU's memory is not reported as a GPU's"
     assert all((figures[name] or 0.0) > 0.0 for name in figures.keys() - peaks)
-    share, achieved = figures["train_gemm_fraction"], (figures["train_mfu"] or 0.0) * 1e12
+    share = figures["train_gemm_fraction"]
+    achieved = (figures["train_mfu"] or 0.0) * 1e12
     assert share == pytest.approx(achieved / (report.baselines["gemm_tflop_s_bf16"] * 1e12))
 
 

@@ -30,7 +30,8 @@ def test_a_rank_writes_its_share_and_reads_what_it_needs(tmp_path: Path) -> None
     for ranks in costs.values():
         shares = [cost["share"] for cost in ranks]
         assert max(shares) < 1.05 * min(shares) and min(shares) > 3 * 4 * 2e6
-    peak, read = figures["checkpoint_peak_over_share"], figures["restore_read_over_share"]
+    peak = figures["checkpoint_peak_over_share"]
+    read = figures["restore_read_over_share"]
     assert peak is not None and 0.9 < peak < 4.0, "buffers of a fixed size weigh more here"
     assert read is not None and 1.0 <= read < 1.3
 
@@ -49,13 +50,15 @@ def test_weights_are_sent_once_and_changes_are_few(tmp_path: Path) -> None:
     for name in RATIOS:
         found = [kind[name] for kind in kinds.values() if kind[name] is not None]
         assert figures[name] == max(found) > 0, "the worst of all kinds"
-    sent, torch = figures["sync_bytes_over_model"], kinds["torch"]
+    sent = figures["sync_bytes_over_model"]
+    torch = kinds["torch"]
     assert sent is not None and 1.0 <= sent < 1.2
     rank, other, *engines = torch["processes"]
     assert torch["delta_bytes_over_model"] == (rank["delta"] + other["delta"]) / engines[0]["model"]
     assert 0 < rank["delta"] < engines[0]["bytes"] / 2, "rounded to bfloat16, few numbers change"
     assert figures["spilled_bytes"] == 0.0
-    both, apart = torch["both_seconds"], torch["seconds"] + torch["copy_seconds"]
+    both = torch["both_seconds"]
+    apart = torch["seconds"] + torch["copy_seconds"]
     assert figures["sync_beside_copy_over_sum"] == pytest.approx(both / apart)
     assert details["hidden_seconds"] == pytest.approx(apart - both)
     assert all(len(each[name]) == len(engines[0]["both"]) for each in torch["processes"] for name in ("copy", "both"))

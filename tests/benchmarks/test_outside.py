@@ -103,7 +103,8 @@ async def ask(session: ClientSession, port: int, seed: int) -> str:
 
 def test_a_gate_is_away_as_it_is_told_and_notes_every_request(tmp_path: Path) -> None:
     async def scenario() -> tuple[dict[str, str], Counter[str]]:
-        port, log = free_port(), RequestLog(tmp_path / "requests")
+        port = free_port()
+        log = RequestLog(tmp_path / "requests")
         gate = HttpGate("judge", "127.0.0.1", port, log, answers.judge, lambda _, body: answers.judged(body), 0)
         await gate.start()
         said = {}
@@ -131,7 +132,9 @@ def test_a_gate_is_away_as_it_is_told_and_notes_every_request(tmp_path: Path) ->
 
 def test_a_gate_passes_on_what_a_server_says(tmp_path: Path) -> None:
     async def scenario() -> tuple[int, str, str]:
-        behind, port, log = free_port(), free_port(), RequestLog(tmp_path / "requests")
+        behind = free_port()
+        port = free_port()
+        log = RequestLog(tmp_path / "requests")
         server = HttpGate("tool", "127.0.0.1", behind, log, answers.calculate, lambda _, body: answers.called(body), 0)
         await server.start()
         async with new_session() as session, ClientSession() as client:
@@ -174,7 +177,8 @@ def test_connections_to_a_socket_are_cut_and_come_back(tmp_path: Path) -> None:
 
     async def scenario() -> list[bytes]:
         behind = await asyncio.start_unix_server(echo, tmp_path / "socket")
-        port, log = free_port(), RequestLog(tmp_path / "requests")
+        port = free_port()
+        log = RequestLog(tmp_path / "requests")
         gate = SocketGate("ledger", "127.0.0.1", port, log, tmp_path / "socket", 0)
         await gate.start()
         found = [await said(port)]

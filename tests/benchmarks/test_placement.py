@@ -71,7 +71,8 @@ def test_only_a_described_workload_has_golden_figures() -> None:
 
 def test_recorded_actions_are_taken_at_the_start_of_a_control_period() -> None:
     setting = setting_of(small())
-    period, late = setting.control_period_s, Intake(1, 4)
+    period = setting.control_period_s
+    late = Intake(1, 4)
     lines = [
         {"t": 0.01, **serves_line(0, "J")},
         {"t": 2.3 * period, **action_line(Intake(0, None))},

@@ -143,7 +143,8 @@ def table_of(undisturbed: Proved, killed: Proved, verdict) -> str:
 
 def test_the_proof_holds_for_equal_runs() -> None:
     kills = (replace(HIT, phase=COLLECT, iteration=7, scope=Scope.DRIVER), HIT)
-    one, other = proved("proof-1"), proved("proof-2", kills)
+    one = proved("proof-1")
+    other = proved("proof-2", kills)
     verdict = judge(one, other, [COLLECT, LEARN])
     assert verdict.holds
     text = table_of(one, other, verdict)
@@ -164,7 +165,8 @@ def test_the_proof_holds_for_equal_runs() -> None:
     ],
 )
 def test_one_difference_refutes_the_proof(key: str, value: object) -> None:
-    one, other = proved("proof-1"), proved("proof-2", (HIT,), **{key: value})
+    one = proved("proof-1")
+    other = proved("proof-2", (HIT,), **{key: value})
     verdict = judge(one, other, [LEARN])
     assert not verdict.holds and verdict.unequal == (key,)
     assert table_of(one, other, verdict).count("≠") == 1

@@ -28,7 +28,8 @@ TRACE = Trace(
 def test_the_product_recovers_as_calculated_by_hand() -> None:
     driven = drive(TRACE, every=3)
     checkpoint_0 = TIMES.stall + TIMES.publish
-    start, last_checkpoint = TIMES.reload_trainer + checkpoint_0 + TIMES.sync, TIMES.publish
+    start = TIMES.reload_trainer + checkpoint_0 + TIMES.sync
+    last_checkpoint = TIMES.publish
     trainer = 30 + TIMES.reload_trainer  # checkpoint 3 is durable: nothing to replay
     engine = 30 - 2 * TIMES.collect / 16 + TIMES.reload_engine + TIMES.sync
     undisturbed = start + 6 * TIMES.iteration + 2 * TIMES.stall + last_checkpoint

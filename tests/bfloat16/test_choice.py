@@ -55,7 +55,8 @@ def test_versions_of_torch_without_capabilities_are_asked_for_each_feature(monke
 @pytest.mark.parametrize("way", ["native", "widened"])
 def test_only_bfloat16_on_a_cpu_is_widened(way, monkeypatch):
     monkeypatch.setattr(choice, "way_of_processor", lambda: way)
-    cpu, meta = torch.device("cpu"), torch.device("meta")
+    cpu = torch.device("cpu")
+    meta = torch.device("meta")
     expected = {"native": NATIVE, "widened": WIDENED}[way]
     assert products_of(torch.bfloat16, cpu) is expected
     assert products_of(torch.float32, cpu) is products_of(torch.bfloat16, meta) is NATIVE

@@ -14,7 +14,9 @@ from tests.engines.train.test_dense_passes import make_model
 from yatt_core.bfloat16.modules import WidenedModules, matrices_of
 from yatt_core.bfloat16.products import NATIVE, WIDENED
 
-STATES, WEIGHT, BIAS = integers(6, 33), integers(5, 33, seed=1), integers(5, seed=2)
+STATES = integers(6, 33)
+WEIGHT = integers(5, 33, seed=1)
+BIAS = integers(5, seed=2)
 CALLS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
     "linear": lambda kind: linear(STATES.to(kind), WEIGHT.to(kind), BIAS.to(kind)),
     "linear without bias": lambda kind: linear(STATES.to(kind), WEIGHT.to(kind)),
@@ -80,7 +82,8 @@ def test_a_product_in_place_is_its_own_tensor_and_part_of_the_graph():
 
 
 def test_results_may_be_written_into_several_tensors():
-    picture, kernel = integers(1, 3, 8, 8), integers(4, 3, 4, 4, seed=1)
+    picture = integers(1, 3, 8, 8)
+    kernel = integers(4, 3, 4, 4, seed=1)
     gradient = integers(1, 4, 5, 5, seed=2)
     settings = ([4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True])
     found = [torch.empty(0, dtype=torch.bfloat16) for _ in range(3)]

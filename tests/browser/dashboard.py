@@ -33,7 +33,8 @@ FLAGS = (
     "--disable-sync",
 )
 START_SECONDS = 180.0
-WIDE, NARROW = (1280, 900), (390, 844)
+WIDE = (1280, 900)
+NARROW = (390, 844)
 
 
 CHROMIUMS_OWN = re.compile(r"[ /.](google|googleapis|gvt1)\.com[:/ ]")

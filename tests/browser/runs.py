@@ -17,7 +17,10 @@ from tests.placement.recorded_run import judged_spec, record_run
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.keys import checkpoint_folder
 
-STOPPED, DRIVEN, SHAKEN, JUDGED = "toy-1", "toy-2", "toy-3", "judged-1"
+STOPPED = "toy-1"
+DRIVEN = "toy-2"
+SHAKEN = "toy-3"
+JUDGED = "judged-1"
 WITH_CHECKPOINT = 2
 
 
@@ -41,7 +44,8 @@ def take_checkpoint(home: Home, run: str, iteration: int) -> None:
 
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
-        folder, weights = str(checkpoint_folder(0, iteration, fence.term)), f"weights {iteration}"
+        folder = str(checkpoint_folder(0, iteration, fence.term))
+        weights = f"weights {iteration}"
         identity = CheckpointIdentity(run, 0, iteration, fence.term, toy_spec().digest, weights, audit_head="a" * 64)
         receipt = publish_checkpoint(home.run_folder(run), folder, identity, write, 5000)
         row = CheckpointRow(run, 0, iteration, fence.term, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)

@@ -28,7 +28,8 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
         runs = ledger.runs.list(limit=8)
         chosen = ledger.runs.find(run) if run else runs[0]
     other = next((row.id for row in runs if row.id != chosen.id), chosen.id)
-    place, last = f"/runs/{chosen.id}", max(1, chosen.iteration)
+    place = f"/runs/{chosen.id}"
+    last = max(1, chosen.iteration)
     return {
         "run list": "/",
         "run": place,

@@ -95,7 +95,8 @@ def test_a_chart_shows_that_it_is_loading_has_no_points_or_failed(page: Page, ad
     held: list[Route] = []
     page.route("**/series?*", lambda route: held.append(route))
     page.goto(address + PAGES["run"])
-    reward, loading = page.locator(".chart[data-title=Reward]"), page.locator(".chart .loading")
+    reward = page.locator(".chart[data-title=Reward]")
+    loading = page.locator(".chart .loading")
     expect(reward).to_contain_text("loading…")
     expect(page.locator(".charts .none").first).to_be_hidden()
     page.route("**/series?*", lambda route: route.fulfill(json={"series": []}))

@@ -41,13 +41,15 @@ class Bench:
 
     def __init__(self, home: Home, spec: RunSpec = SPEC) -> None:
         home.folder.mkdir(parents=True, exist_ok=True)
-        self.home, self.spec = home, spec
+        self.home = home
+        self.spec = spec
         self.ledger = Ledger.open(home.ledger)
         self.run = self.ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, 100).id
         self.folder = home.run_folder(self.run)
         self.folder.mkdir()
         self.trainer = Trainer()
-        self.branch, self.fence = 0, self.take_over()
+        self.fence = self.take_over()
+        self.branch = 0
 
     def take_over(self) -> Fence:
         """Acquires the lease for the next driver."""

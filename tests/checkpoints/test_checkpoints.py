@@ -51,7 +51,8 @@ def test_published_and_verified(tmp_path):
 
 def test_everything_is_synced_before_the_final_name(tmp_path, monkeypatch):
     synced: list[str] = []
-    fsync, move = os.fsync, publish_module.durable.move_folder
+    fsync = os.fsync
+    move = publish_module.durable.move_folder
 
     def watched(descriptor: int) -> None:
         synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
@@ -75,7 +76,8 @@ def published(folder):
 
 def test_killed_at_every_step_a_checkpoint_is_complete_or_absent(tmp_path):
     for death in deaths(publish, tmp_path):
-        folder, acknowledged = death.folder, death.acknowledged
+        folder = death.folder
+        acknowledged = death.acknowledged
         visible = (folder / FOLDER).exists()
         assert visible or not acknowledged
         before = (folder / FOLDER).stat().st_ino if visible else None
@@ -189,7 +191,8 @@ def test_the_background_writer_returns_each_receipt_once(tmp_path):
 
 def test_a_second_checkpoint_waits_for_the_first(tmp_path):
     writer = CheckpointWriter(tmp_path)
-    running, most = [], []
+    running = []
+    most = []
 
     def counted(folder) -> None:
         running.append(1)
@@ -233,7 +236,8 @@ def test_the_first_and_the_newest_are_kept(iterations, keep):
 
 def test_deletion_killed_at_every_step_leaves_no_partial_checkpoint_under_the_name(tmp_path):
     for death in deaths(delete, tmp_path, published):
-        folder, receipt = death.folder, death.prepared
+        folder = death.folder
+        receipt = death.prepared
         if (folder / FOLDER).exists():
             verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
         sweep_checkpoints(folder, [])

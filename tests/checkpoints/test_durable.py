@@ -19,7 +19,9 @@ from yatt_core.errors import InfrastructureError
 def steps(tmp_path, monkeypatch):
     """Records syncs, renames and creations of folders in order, with names relative to the test's folder."""
     seen: list[str] = []
-    fsync, rename, mkdir = os.fsync, Path.rename, Path.mkdir
+    fsync = os.fsync
+    rename = Path.rename
+    mkdir = Path.mkdir
 
     def name(path: Path) -> str:
         if path == tmp_path:
@@ -55,7 +57,8 @@ def test_a_file_is_synced_before_its_rename_and_the_folder_after_it(tmp_path, st
 
 def test_concurrent_writers_of_a_file_each_publish_a_complete_one(tmp_path, monkeypatch):
     """Uses threads; in practice, they are processes with the same id in containers that share a disk."""
-    fsync, all_written = os.fsync, threading.Barrier(3)
+    fsync = os.fsync
+    all_written = threading.Barrier(3)
 
     def meet(descriptor: int) -> None:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):

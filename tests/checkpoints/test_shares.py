@@ -64,7 +64,8 @@ def test_the_manifest_lists_the_files_of_all_ranks_with_digests_of_what_is_on_di
 def test_killed_at_every_step_a_checkpoint_of_two_ranks_is_complete_or_absent(tmp_path: Path) -> None:
     seen = set()
     for death in deaths(publish_shares, tmp_path):
-        folder, acknowledged = death.folder, death.acknowledged
+        folder = death.folder
+        acknowledged = death.acknowledged
         visible = (folder / FOLDER).exists()
         seen.add((len(acknowledged), visible))
         assert visible or "published" not in acknowledged
@@ -80,7 +81,8 @@ def test_killed_at_every_step_a_checkpoint_of_two_ranks_is_complete_or_absent(tm
 
 def test_a_rank_killed_at_any_step_leaves_the_others_without_a_checkpoint(tmp_path: Path) -> None:
     for death in deaths(write_share, tmp_path):
-        folder, acknowledged = death.folder, death.acknowledged
+        folder = death.folder
+        acknowledged = death.acknowledged
         own = attempt(folder)
         own.write(state_of(0))
         if own.note(1).exists():
@@ -95,7 +97,8 @@ def test_a_rank_killed_at_any_step_leaves_the_others_without_a_checkpoint(tmp_pa
 
 
 def test_the_publishing_rank_waits_for_a_late_one(tmp_path: Path) -> None:
-    first, second = CheckpointWriter(tmp_path), CheckpointWriter(tmp_path)
+    first = CheckpointWriter(tmp_path)
+    second = CheckpointWriter(tmp_path)
     first.begin(FOLDER, "a", attempt(tmp_path).identity, lambda: state_of(0))
     assert first.wait(0.2) is None and not (tmp_path / FOLDER).exists()
     second.begin(FOLDER, "a", attempt(tmp_path).identity, lambda: state_of(1))
@@ -160,7 +163,8 @@ class Full(FrozenState):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_full_disk_of_any_rank_is_reported_as_such_and_leaves_nothing(tmp_path: Path, rank: int) -> None:
-    both, state = attempt(tmp_path), state_of(rank)
+    both = attempt(tmp_path)
+    state = state_of(rank)
     full = Full(state.rank, state.ranks, state.tensors, state.files)
     with pytest.raises(StorageFullError, match="No space left"):
         both.write(full)
@@ -172,7 +176,8 @@ def test_a_full_disk_of_any_rank_is_reported_as_such_and_leaves_nothing(tmp_path
 
 
 def test_shares_that_do_not_make_up_a_tensor_are_not_published(tmp_path: Path) -> None:
-    both, state = attempt(tmp_path), state_of(1)
+    both = attempt(tmp_path)
+    state = state_of(1)
     lacking = {"weights": state.tensors["weights"], "reference": state.tensors["reference"][:0]}
     both.write(dataclasses.replace(state, tensors=lacking))
     both.write(state_of(0))

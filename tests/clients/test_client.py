@@ -103,7 +103,8 @@ def test_a_run_is_created_followed_and_stopped_through_a_real_dashboard(
         with Client(found[0], token) as client:
             wait_until(lambda: _answers(client), 30)
             run = client.start(spec=spec + "\ntracking: {enabled: false}\n", reason="a test")["run"]["id"]
-            seen, asked = [], False
+            seen = []
+            asked = False
             for line in client.follow(run):
                 seen.append(line["iteration"])
                 if line["iteration"] >= 1 and not asked:

@@ -54,10 +54,11 @@ def behind_buckets(actors: RunActors) -> dict[int, Callable[[], object]]:
     When a callback runs, the bucket before the last exported one is on its way to the engines.
     """
     wanted: dict[int, Callable[[], object]] = {}
-    get, exported = actors._calls.get, itertools.count(1)
+    get = actors._calls.get
+    exported = itertools.count(1)
 
-    def counting(references: list[Any], what: str, *arguments: Any) -> list[Any]:
-        values = get(references, what, *arguments)
+    def counting(references: list[Any], what: str, *arguments: Any, **named: Any) -> list[Any]:
+        values = get(references, what, *arguments, **named)
         if what == "the trainer's ranks to export their weights":
             wanted.get(next(exported), lambda: None)()
         return values

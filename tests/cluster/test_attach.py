@@ -265,7 +265,8 @@ def two_shards() -> list[ShardTask]:
 
 def kill_after_a_chunk(folder: Path, task: ShardTask, *controllers: str) -> None:
     """Kills controllers once a chunk of a shard is durable, and changes that chunk's contents."""
-    lost, begun = [pid_of(name) for name in controllers], folder / shard_folder(task.key, 1)
+    lost = [pid_of(name) for name in controllers]
+    begun = folder / shard_folder(task.key, 1)
     try:
         wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
         for pid in lost:

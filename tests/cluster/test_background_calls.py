@@ -62,7 +62,8 @@ def test_nodes_that_do_not_answer_do_not_hold_a_disconnect_off(monkeypatch: pyte
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(node_logs, "WAIT_SECONDS", 0.05)
-    nodes, errors = RayNodes(tmp_path), list[str]()
+    nodes = RayNodes(tmp_path)
+    errors = list[str]()
     monkeypatch.setattr(nodes, "_task", Task())
 
     def ask() -> None:
@@ -95,7 +96,8 @@ def test_no_garbage_is_collected_during_a_disconnect_and_none_is_left_before(mon
 
 
 def test_a_collection_of_another_thread_is_over_before_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    began, may_end = threading.Event(), threading.Event()
+    began = threading.Event()
+    may_end = threading.Event()
     order = list[str]()
 
     def finalise() -> None:

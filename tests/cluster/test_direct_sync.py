@@ -38,9 +38,10 @@ def strike_while_sending(actors: RunActors, name: str, blow: signal.Signals) -> 
 
     It stands still from the meeting on, so that the transfer cannot be over before.
     """
-    get, seen = actors._calls.get, set[str]()
+    get = actors._calls.get
+    seen = set[str]()
 
-    def striking(references: list[Any], what: str, *arguments: Any) -> list[Any]:
+    def striking(references: list[Any], what: str, *arguments: Any, **named: Any) -> list[Any]:
         first = what not in seen
         seen.add(what)
         if what == SENDING and first:
@@ -48,7 +49,7 @@ def strike_while_sending(actors: RunActors, name: str, blow: signal.Signals) -> 
             os.kill(pid, blow)
             if blow == signal.SIGKILL:
                 wait_until(lambda: not Path(f"/proc/{pid}").exists())
-        answers = get(references, what, *arguments)
+        answers = get(references, what, *arguments, **named)
         if what == MEETING and first:
             os.kill(pid_of(name), signal.SIGSTOP)
         return answers

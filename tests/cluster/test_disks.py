@@ -28,7 +28,9 @@ NAMES = {"id-a": "a", "id-b": "b", "id-c": "c", "id-d": "d"}
 
 
 def test_a_disk_has_the_name_of_the_first_node_that_looked(tmp_path: Path) -> None:
-    mark, one, other = new_mark(), tmp_path / "one" / "run", tmp_path / "other" / "run"
+    mark = new_mark()
+    one = tmp_path / "one" / "run"
+    other = tmp_path / "other" / "run"
     assert [disk_of(str(one), mark, node) for node in ("a", "b")] == ["a", "a"]
     assert [disk_of(str(other), mark, node) for node in ("c", "d")] == ["c", "c"]
     assert disk_of(str(one), new_mark(), "b") == "b", "a mark of an earlier start says nothing"
@@ -47,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, st
         return [function(folders[node], *arguments[node][1:]) for node in nodes]
 
     monkeypatch.setattr(node_files, "run_on", run_on)
-    monkeypatch.setattr(node_files, "metered_get", lambda _meter, asked, *_: asked)
+    monkeypatch.setattr(node_files, "metered_get", lambda references, **_: references)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "id-a"))
     return made
 
@@ -59,10 +61,12 @@ def test_the_nodes_of_a_cluster_say_which_of_them_share_a_folder(attached: Head,
 
 
 def test_a_node_sends_what_copies_of_its_logs_lack(attached: Head, tmp_path: Path) -> None:
-    here, logs = str(ray.get_runtime_context().get_node_id()), tmp_path / "logs"
+    here = str(ray.get_runtime_context().get_node_id())
+    logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "t0001.driver.jsonl").write_text("abcdef")
-    live, gone = LogSource("h1", here, "d1"), LogSource("h2", "0" * 56, "d2")
+    live = LogSource("h1", here, "d1")
+    gone = LogSource("h2", "0" * 56, "d2")
     found = RayNodes(tmp_path)({live: {"t0001.driver.jsonl": 4}, gone: {}})
     assert found == {live: {"t0001.driver.jsonl": b"ef"}}
 

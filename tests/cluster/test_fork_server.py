@@ -61,8 +61,11 @@ class Place:
     """A folder with a worker's script, one in place of Ray's, and the socket of a server."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.socket = folder, folder / "socket"
-        self.script, self.rays, self.extra = folder / "worker.py", folder / "setup_worker.py", folder / "extra.json"
+        self.folder = folder
+        self.socket = folder / "socket"
+        self.script = folder / "worker.py"
+        self.rays = folder / "setup_worker.py"
+        self.extra = folder / "extra.json"
         self.script.write_text(FACTS)
         self.rays.write_text(RAYS_SCRIPT)
 

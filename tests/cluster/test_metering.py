@@ -51,7 +51,8 @@ def mortal(connected):
 
 def test_bytes_of_all_values_are_counted(workers):
     meter = BytesMeter()
-    small, large = "x", b"y" * 100_000
+    small = "x"
+    large = b"y" * 100_000
     assert metered_get(meter, [w.echo.remote(v) for w, v in zip(workers, (small, large), strict=True)], 30, "echo") == [
         small,
         large,

@@ -46,6 +46,7 @@ def test_weights_and_answers_are_mapped_read_only():
     assert piece.result.tokens[-1] == 999_999
     with pytest.raises(ValueError, match="read-only"):
         piece.result.tokens[0] = 1
-    tokens, log_probs = piece.result.tokens, piece.result.log_probs
+    tokens = piece.result.tokens
+    log_probs = piece.result.log_probs
     assert log_probs.ctypes.data - tokens.ctypes.data == tokens.nbytes, "both are views of the one mapped buffer"
     ray.kill(engine)

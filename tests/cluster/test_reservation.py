@@ -93,7 +93,8 @@ def test_a_run_that_does_not_get_all_devices_keeps_none_of_the_new_ones(monkeypa
 def test_ranks_that_find_no_place_wait_for_a_node_if_the_run_could_have_had_one(
     monkeypatch: pytest.MonkeyPatch, held: dict[str, int], avoided: set[str], had_room: bool, away: bool
 ) -> None:
-    ranks, missing = RankLayout(6), {"a": 2, "b": 3}
+    ranks = RankLayout(6)
+    missing = {"a": 2, "b": 3}
     monkeypatch.setattr(reservation, "_groups", lambda: {node: Group("00", count) for node, count in held.items()})
     for work in (reserve_all, check_room):
         monkeypatch.setattr(reservation, "inventory", lambda: tuple(cores(**missing)))

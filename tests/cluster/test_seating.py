@@ -102,12 +102,14 @@ def test_what_is_reserved_holds_the_ranks_whenever_the_nodes_do(
     nodes: dict[str, int], held: dict[str, int], size: int, groups: int, instances: int
 ) -> None:
     devices = [Device(0, "core", node, f"{node}:core{n}") for node, count in nodes.items() for n in range(count)]
-    layout, kept = RankLayout(groups * size, size), {node: count for node, count in held.items() if node in nodes}
+    layout = RankLayout(groups * size, size)
+    kept = {node: count for node, count in held.items() if node in nodes}
     wanted = max(layout.ranks, instances)
     added = lacking(devices, {node: Group("00", count) for node, count in kept.items()}, (), wanted, layout)
     assert not added.keys() & kept.keys(), "a group never grows"
     assert all(count <= nodes[node] for node, count in added.items())
-    reserved, usable = kept | added, {node: kept.get(node, nodes[node]) for node in nodes}
+    reserved = kept | added
+    usable = {node: kept.get(node, nodes[node]) for node in nodes}
     if sum(count // size for count in usable.values()) >= groups:
         check_seats(reserved, layout)
     assert sum(reserved.values()) >= min(wanted, sum(usable.values()))
@@ -223,7 +225,8 @@ def test_an_instance_has_the_devices_of_its_largest_engine() -> None:
 
 
 def test_ranks_and_engines_find_places_on_the_same_devices() -> None:
-    trainer, pool = RankLayout(6, 2), pool_layout(rollout_spec(1, 4))
+    trainer = RankLayout(6, 2)
+    pool = pool_layout(rollout_spec(1, 4))
     assert (together(trainer, pool).ranks, together(trainer, pool).together) == (8, 4)
     devices = [Device(number, "core", node, "") for number, node in enumerate("aaaaaabbbbbbbb")]
     assert lacking(devices, {}, (), 6, together(trainer, pool)) == {"b": 8}

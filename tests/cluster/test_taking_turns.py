@@ -25,9 +25,9 @@ def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     waits: list[str] = []
     get = actors._calls.get
 
-    def noting(references: list[Any], what: str, *arguments: Any) -> list[Any]:
+    def noting(references: list[Any], what: str, *arguments: Any, **named: Any) -> list[Any]:
         waits.append(what)
-        return get(references, what, *arguments)
+        return get(references, what, *arguments, **named)
 
     monkeypatch.setattr(actors._calls, "get", noting)
     return waits
@@ -82,11 +82,9 @@ def test_the_trainer_is_offloaded_while_others_work(
     finally:
         actors.stop()
     turns = [what for what in waits if "offload" in what or "reload" in what or "rest" in what]
-    offload, reload, rest = (
-        "the trainer's ranks to offload",
-        "the trainer's ranks to reload",
-        "the rollout engines to rest",
-    )
+    offload = "the trainer's ranks to offload"
+    reload = "the trainer's ranks to reload"
+    rest = "the rollout engines to rest"
     assert turns == ([] if resident else [offload, rest, reload, offload, rest])
     learned, synced = (
         next(i for i, what in enumerate(waits) if part in what) for part in ("learn", "apply new weights")

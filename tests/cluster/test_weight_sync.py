@@ -153,7 +153,9 @@ def test_at_most_two_buckets_are_in_the_object_store(attached: Head) -> None:
         )
 
     rank, *engines = (ray.remote(num_cpus=0)(kind).remote() for kind in (Rank, Engine, Engine))
-    peak, over, before = [0], threading.Event(), used()
+    peak = [0]
+    over = threading.Event()
+    before = used()
 
     def watch() -> None:
         while not over.wait(0.005):

@@ -146,7 +146,8 @@ def collect(
         for shard in range(shards)
     ]
     with closing(Toolbox(made.rollout.tools)) as own:
-        prompts, codec = FewPrompts(made.data.has_images), open_codec(made, "")
+        prompts = FewPrompts(made.data.has_images)
+        codec = open_codec(made, "")
         scorer = scorer or RewardScorer(made.rewards)
         collector = Collector(made, folder, prompts, codec, scorer, toolbox or own, store or NoStore())
         receipts = list(collector.collect(tasks, stream))

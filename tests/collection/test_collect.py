@@ -52,7 +52,8 @@ def test_scoring_starts_during_the_batch_and_responses_are_durable_before_the_la
     monkeypatch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=get, exceptions=ray.exceptions))
     monkeypatch.setattr(controller, "Presence", LocalPresence)
     monkeypatch.setattr(controller, "actor_logs", lambda *_: ActorIdentity("controller-0", 1, "here"))
-    total, keep = RewardScorer.total, ShardLog.append_responses
+    total = RewardScorer.total
+    keep = ShardLog.append_responses
 
     def scored(self: RewardScorer, *arguments: Any) -> SampleScore:
         events.append("score")

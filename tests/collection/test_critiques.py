@@ -43,7 +43,8 @@ def sealed(folder: Path, receipts: Any) -> list[ShardRef]:
 
 def expected_rewards(row: dict[str, Any], wrong: Any) -> list[float]:
     """Computes the token rewards of a row of numbers by hand: a token of a virtual engine is a number."""
-    owners, step = [], 0
+    owners = []
+    step = 0
     for place, number in enumerate(row["response"].split()):
         step += int(number) % 2 == 0 and place > 0
         owners.append(step)
@@ -102,7 +103,9 @@ def test_killed_after_every_chunk_the_rewards_of_tokens_are_the_same_bits(
 ) -> None:
     made = critique_spec(vote="average")
     expected, undisturbed = collect(tmp_path / "undisturbed", made)
-    real, kill_at, killed = judge_log.write_chunk, 0, True
+    real = judge_log.write_chunk
+    kill_at = 0
+    killed = True
     while killed:
         kill_at += 2
         written: list[str] = []
@@ -114,7 +117,8 @@ def test_killed_after_every_chunk_the_rewards_of_tokens_are_the_same_bits(
                 raise Killed
             return digest
 
-        folder, killed = tmp_path / str(kill_at), False
+        folder = tmp_path / str(kill_at)
+        killed = False
         with monkeypatch.context() as patched:
             patched.setattr(judge_log, "write_chunk", write)
             patched.setattr(shard_log, "write_chunk", write)

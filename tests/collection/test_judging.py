@@ -59,7 +59,8 @@ def test_judgements_are_stored_with_the_samples(tmp_path: Path) -> None:
     work = read_shard_work(tmp_path, receipts[0])
     assert work.judged == tuple(tuple(one["tokens"] for one in row["judgements"]) for row in said[:4])
     assert work.response_tokens == tuple(len(sample["response_tokens"]) for sample in samples[:4])
-    table, judgements = load_table(tmp_path, [ShardRef(receipts[0].folder, receipts[0].manifest_sha256)]), said[:4]
+    table = load_table(tmp_path, [ShardRef(receipts[0].folder, receipts[0].manifest_sha256)])
+    judgements = said[:4]
     elsewhere = [{**row, "part": "an endpoint"} for row in judgements]
     both = pa.Table.from_pylist(judgements + elsewhere)
     assert shard_work(table, both, ["helpful"]).judged == work.judged, (
@@ -98,7 +99,11 @@ def test_killed_after_every_chunk_results_are_equal_and_no_durable_verdict_is_re
 ) -> None:
     made = judged_spec()
     expected, stream = collect(tmp_path / "undisturbed", made)
-    asked, real, kill_at, killed, saved = len(stream.judged), judge_log.write_chunk, 0, True, 0
+    asked = len(stream.judged)
+    real = judge_log.write_chunk
+    kill_at = 0
+    killed = True
+    saved = 0
     while killed:
         kill_at += 1
         written: list[str] = []
@@ -252,7 +257,8 @@ class FailingOnce(LocalStream):
 
     def __init__(self, made: Any, killed: bool) -> None:
         super().__init__(made)
-        self._killed, self._failed = killed, False
+        self._killed = killed
+        self._failed = False
 
     def _verdicts(self) -> Any:
         for judged in super()._verdicts():

@@ -62,13 +62,15 @@ def test_the_order_of_arrival_and_the_split_over_controllers_do_not_change_score
 def test_killed_before_or_after_any_chunk_the_scores_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: bool
 ) -> None:
-    made, real = with_parts(tools), shard_log.write_chunk
+    made = with_parts(tools)
+    real = shard_log.write_chunk
     expected, _ = collect(tmp_path / "undisturbed", made, shards=1)
     table = load_table(
         tmp_path / "undisturbed", [ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in expected]
     )
     assert len(set(table.column("reward").to_pylist())) > 3
-    kill_at, killed = 0, True
+    kill_at = 0
+    killed = True
     while killed:
         written: list[str] = []
 

@@ -169,7 +169,8 @@ def test_responses_and_scores_combine_into_experience():
 
 @pytest.mark.parametrize("parts", [[], ["a"], ["a", "b"]])
 def test_the_two_schemas_partition_the_experience(parts):
-    made, scores = response_schema(), score_schema(parts)
+    made = response_schema()
+    scores = score_schema(parts)
     assert not set(made.names) & set(scores.names)
     assert {*made, *scores} == set(experience_schema(parts))
 

@@ -93,7 +93,11 @@ def test_killed_after_every_chunk_results_are_equal_and_no_completed_call_is_rep
 ) -> None:
     expected, calls, _ = undisturbed
     file = tmp_path / "calls"
-    made, real, between, kill_at, killed = spec_with(counting(file)), turn_log.write_chunk, 0, 0, True
+    made = spec_with(counting(file))
+    real = turn_log.write_chunk
+    between = 0
+    kill_at = 0
+    killed = True
     with closing(Toolbox(made.rollout.tools)) as toolbox:
         while killed:
             kill_at += 1
@@ -248,7 +252,8 @@ class Watched(LocalStream):
 
     def __init__(self, made: Any, notes: list[str], stop: int | None = None) -> None:
         super().__init__(made)
-        self._notes, self._stop = notes, stop
+        self._notes = notes
+        self._stop = stop
 
     def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
         complete = 0
@@ -274,7 +279,8 @@ class NotingScorer(RewardScorer):
 def test_responses_are_scored_during_decoding_and_the_last_ones_once_all_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, notes = spec_with(rollout__batch_samples=8), list[str]()
+    made = spec_with(rollout__batch_samples=8)
+    notes = list[str]()
     append = ShardLog.append_responses
 
     def noted(log: ShardLog, batch: int, table: pa.Table) -> None:
@@ -282,9 +288,11 @@ def test_responses_are_scored_during_decoding_and_the_last_ones_once_all_are_dur
         notes.append("durable")
 
     monkeypatch.setattr(ShardLog, "append_responses", noted)
-    stream, scorer = Watched(made, notes), NotingScorer(made, notes)
+    stream = Watched(made, notes)
+    scorer = NotingScorer(made, notes)
     receipts, _ = collect(tmp_path / "watched", made, shards=1, stream=stream, scorer=scorer)
-    before, (durable, *scores) = notes[: notes.index("complete")], notes[notes.index("complete") + 1 :]
+    before = notes[: notes.index("complete")]
+    durable, *scores = notes[notes.index("complete") + 1 :]
     assert before[:2] == ["piece", "score"]
     assert durable == "durable" and set(scores) == {"score"}
     assert notes.count("score") == 8

@@ -29,7 +29,8 @@ DEVICES = st.dictionaries(
 
 @st.composite
 def pieces(draw: st.DrawFn) -> list[Piece]:
-    at, found = draw(st.integers(0, 10**6)), []
+    at = draw(st.integers(0, 10**6))
+    found = []
     for length, gap in draw(
         st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 3) | st.just(10**6)), max_size=12)
     ):

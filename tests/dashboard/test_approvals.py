@@ -63,7 +63,7 @@ def test_an_approval_resumes_the_run_that_waited_for_it(
 ) -> None:
     started: list[str] = []
     monkeypatch.setattr(approving, "may_go_on", lambda ledger, run: run == "toy-1")
-    monkeypatch.setattr(approving, "start_driver", lambda *given: started.append(given[3]) or 4711)
+    monkeypatch.setattr(approving, "start_driver", lambda **given: started.append(given["run"]) or 4711)
     body = {"decision": "approve", "why": "go", "resume": True}
     asked = ask_about(served)
     assert client.post(f"/api/v1/approvals/{asked.id}", json=body, headers=alice).json()["driver"] == 4711
@@ -109,7 +109,8 @@ def test_a_link_asks_for_confirmation_and_decides_once(client: TestClient, serve
 
 @pytest.mark.parametrize("kind", ["expired", "forged", "of another question", "missing"])
 def test_a_link_that_is_not_valid_decides_nothing(client: TestClient, served: Context, kind: str) -> None:
-    other, asked = ask_about(served, key="other"), ask_about(served)
+    other = ask_about(served, key="other")
+    asked = ask_about(served)
     good = link_of(served, asked)
     given = {
         "expired": link_of(served, asked, hours=0),

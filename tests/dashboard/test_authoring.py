@@ -52,7 +52,9 @@ class Traps:
     """Code that notes who runs it, a file with a secret, and a server that notes who asks it."""
 
     def __init__(self, folder: Path, url: str, asked: list[str]) -> None:
-        self.folder, self.url, self.asked = folder, url, asked
+        self.folder = folder
+        self.url = url
+        self.asked = asked
         self.trace = folder / "trace"
         self.code = folder / "trap.py"
         self.code.write_text(
@@ -130,7 +132,7 @@ def traps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traps]:
 
 @pytest.fixture(autouse=True)
 def no_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *_: 7)
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda **_: 7)
 
 
 def with_values(values: dict[str, Any]) -> str:

@@ -145,7 +145,8 @@ class SecondTier(NoStore):
     """A durable tier with a copy of a folder of the run folder. away: True if the tier is unreachable."""
 
     def __init__(self, run_folder: Path, folder: str, away: bool = False) -> None:
-        self._target, self._away = run_folder / folder, away
+        self._target = run_folder / folder
+        self._away = away
         self._copy = run_folder.parent / "second tier"
         shutil.copytree(self._target, self._copy)
 

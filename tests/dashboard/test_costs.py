@@ -20,7 +20,8 @@ from tests.ops.seeding import toy_spec
 from yatt_core.costs.billing import BILLING, BillingRecord, HeldDevices
 from yatt_core.costs.prices import Tariff
 
-FORMULA, MARKUP = "=HYPERLINK(1)", "<script>alert(1)</script>"
+FORMULA = "=HYPERLINK(1)"
+MARKUP = "<script>alert(1)</script>"
 
 
 @pytest.fixture

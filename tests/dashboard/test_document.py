@@ -23,7 +23,9 @@ class Operation:
     """An operation of the document, and requests to it."""
 
     def __init__(self, method: str, path: str, described: dict[str, Any]) -> None:
-        self.method, self.path, self.described = method, path, described
+        self.method = method
+        self.path = path
+        self.described = described
         self.has_body = "requestBody" in described
         self.changes = method != "GET"
 

@@ -79,7 +79,8 @@ def test_a_stop_is_recorded_in_the_name_of_the_signed_in_user(client: TestClient
 
 def test_a_run_offers_the_possible_actions(client: TestClient, token: str) -> None:
     sign_in(client, token)
-    driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
+    driven = client.get("/runs/toy-2").text
+    idle = client.get("/runs/toy-1").text
     offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
     idle_actions = {"resume", "rollback", "settings", "archive", "delete"}
     assert offered == {
@@ -93,7 +94,7 @@ def test_every_offered_retry_is_accepted(
     client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     """Recovery has the budget of the last commit, every other phase that of the next iteration."""
-    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *_: 7)
+    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda **_: 7)
     fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
     failed = served.ledger.phases.plan(fence, 0, 2 if phase == "recover" else 3, phase)
     served.ledger.phases.dispatch(fence, failed)
@@ -112,7 +113,9 @@ def test_every_offered_retry_is_accepted(
 
 def test_drift_is_accepted_by_ticking_the_box(client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     accepted: list[bool] = []
-    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *given: accepted.append(given[-1]) or 7)
+    monkeypatch.setattr(
+        "ops.dashboard.actions.start_driver", lambda **given: accepted.append(given["accept_drift"]) or 7
+    )
     sign_in(client, token)
     page = check_page(client.get("/runs/toy-1").text)
     (box,) = (each.attrib for each in page.iter(f"{HTML}input") if each.get("name") == "accept_drift")
@@ -244,7 +247,7 @@ def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
     sign_in(client, token)
     assert parse_spec(parse_yaml(shown_spec(client.get("/new?run=toy-1").text), "page"), "page") == toy_spec()
     started: list[str] = []
-    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *given: started.append(given[3]) or 7)
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda **given: started.append(given["run"]) or 7)
     wrong = text.replace("iterations: 4", "iterations: -4") + "seeds: 1\n"
     refused = client.post("/new", data=fields | {"spec": wrong}, headers=OURS)
     page = words(check_page(refused.text))
@@ -260,7 +263,7 @@ def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
 def test_the_warnings_of_a_sound_spec_are_in_the_answer(
     client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *_: 7)
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda **_: 7)
     tree = toy_spec().model_dump(mode="json")
     tree["data"] |= {"prompts_per_iteration": 5, "logical_shards": 2}
     body = {"spec": yaml_text(tree)}
@@ -304,7 +307,7 @@ def test_a_new_run_uses_the_present_contents_of_a_reward_file(
     part = {"name": "mine", "kind": "function", "file": f"{file}:score", "sha256": "0" * 64}
     document["rewards"]["parts"] = [part]
     run = served.ledger.runs.create("old", document, "d", 4).id
-    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *_: 7)
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda **_: 7)
     sign_in(client, token)
     text = shown_spec(client.get(f"/new?run={run}").text)
     done = client.post("/new", data={"spec": text, "reason": ""}, headers=OURS)

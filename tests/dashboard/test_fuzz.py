@@ -28,8 +28,10 @@ from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
 from tests.ops.cli.test_branches import seed_checkpoint
 
-EXAMPLES_SMOKE, EXAMPLES = 15, 400
-ENDLESS, STARTING = "/live", ("/resume", "/retry")
+EXAMPLES_SMOKE = 15
+EXAMPLES = 400
+ENDLESS = "/live"
+STARTING = ("/resume", "/retry")
 """Routes with restrictions: a live stream never ends; a start of a process is requested only while a driver runs."""
 RUNS = ("toy-1", "toy-2", "none", "..", "toy-1%", "\u202e")
 
@@ -107,7 +109,8 @@ def requests(
     """Draws a method, a path, a query, and the operation that they are meant for."""
     operations = [each for each in fuzzed.operations if each[0] in methods]
     method, template, operation = draw(st.sampled_from(operations))
-    path, query = template, {}
+    path = template
+    query = {}
     for parameter in operation.get("parameters", []):
         strategy = values(fuzzed, parameter["schema"]) if draw(st.booleans()) else anything()
         if parameter["in"] == "path":

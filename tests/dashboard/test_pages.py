@@ -59,7 +59,9 @@ def browser(full: Home) -> Iterator[TestClient]:
 
 
 def test_every_linked_page_is_complete(browser: TestClient) -> None:
-    queue, seen, found = ["/"], set[str](), set[str]()
+    queue = ["/"]
+    seen = set[str]()
+    found = set[str]()
     while queue:
         path = queue.pop()
         answer = browser.get(path)
@@ -252,10 +254,8 @@ def test_style_sheets_name_no_unused_class() -> None:
     sheets = "".join(path.read_text() for path in (STATIC / "css").glob("*.css"))
     selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}|@media[^{]*\{", " ", sheets, flags=re.DOTALL)
     plain = re.sub(r"\[[^]]*\]|\([^)]*\)", "", selectors)
-    classes, elements = (
-        re.findall(r"\.([a-z][\w-]*)", plain),
-        re.findall(r"(?<![\w.#:-])([a-z][a-z0-9]*)(?![\w-])", plain),
-    )
+    classes = re.findall(r"\.([a-z][\w-]*)", plain)
+    elements = re.findall(r"(?<![\w.#:-])([a-z][a-z0-9]*)(?![\w-])", plain)
     assert len(classes) > 50 and len(elements) > 50
     paths = [path for kind in ("html", "js", "py") for path in DASHBOARD.rglob(f"*.{kind}")]
     written = "\n".join(path.read_text() for path in paths if "vendor" not in path.parts)

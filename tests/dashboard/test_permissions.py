@@ -144,7 +144,8 @@ def test_a_page_offers_only_what_the_role_includes(client: TestClient, home: Hom
 
 
 def test_a_change_of_role_reaches_open_sessions(client: TestClient) -> None:
-    served, stop = served_by(client), "/api/v1/runs/toy-2/stop"
+    served = served_by(client)
+    stop = "/api/v1/runs/toy-2/stop"
     users = served.tokens.users
     users.add("alice", Role.OPERATOR)
     client.post("/api/v1/session", json={"token": served.tokens.create("a1", Role.ADMIN, user="alice")})

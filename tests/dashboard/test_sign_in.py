@@ -54,7 +54,9 @@ def running() -> Iterator[Provider]:
 
 @pytest.fixture
 def provider(running: Provider) -> Provider:
-    running.forge, running.metadata, running.in_userinfo = None, {}, frozenset()
+    running.forge = None
+    running.metadata = {}
+    running.in_userinfo = frozenset()
     return running
 
 

@@ -20,7 +20,8 @@ class Source:
     """Rows, and how often they were read."""
 
     def __init__(self, rows: list[Row]) -> None:
-        self.rows, self.passes = rows, 0
+        self.rows = rows
+        self.passes = 0
 
     def __call__(self) -> Iterator[Row]:
         self.passes += 1

@@ -16,7 +16,9 @@ from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Message
 from yatt_core.spec import spec_of_tree
 
-USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
+USER = "user"
+ASSISTANT = "assistant"
+SYSTEM = "system"
 
 
 def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -300,7 +302,8 @@ def test_a_conversation_that_ends_with_the_assistants_message_is_a_demonstration
 
 
 def test_messages_under_the_answers_key_are_a_demonstration(tmp_path: Path) -> None:
-    prompt, completion = [said(USER, "q")], [said(ASSISTANT, "a")]
+    prompt = [said(USER, "q")]
+    completion = [said(ASSISTANT, "a")]
     rows = [
         {"prompt": prompt, "answer": completion},
         {"prompt": "q", "answer": completion},
@@ -325,7 +328,8 @@ def test_messages_under_the_answers_key_are_a_demonstration(tmp_path: Path) -> N
         read_values(tmp_path / "a.jsonl", {"prompt": CHAT, "answer": completion})
 
 
-HUMAN, BOT = "\n\nHuman:", "\n\nAssistant:"
+HUMAN = "\n\nHuman:"
+BOT = "\n\nAssistant:"
 
 
 def test_messages_under_the_answers_key_may_be_json_text(tmp_path: Path) -> None:
@@ -460,7 +464,8 @@ def test_repeated_questions_are_never_held_out_and_trained(tmp_path: Path) -> No
         {**write_parquet(tmp_path / "a.parquet", rows), "answer_field": "reward_model.ground_truth"}, data=SMALL
     ).data
     collection = collect_prompts(data, 0)
-    held, train_texts = {p.text for p in collection.held_out}, [p.text for p in collection.train[0]]
+    held = {p.text for p in collection.held_out}
+    train_texts = [p.text for p in collection.train[0]]
     assert len(held) == 2 and not held & set(train_texts) and len(train_texts) == 17 * 4
 
 

@@ -51,7 +51,8 @@ def test_answers_are_random_after_the_same_pairs_in_all_entries_and_scores_are_n
     assert [row["question"] for row in rows] == [row["question"] for row in plain]
     lines = Counter[tuple[int, int, int]]()
     for row in rows:
-        answer, numbers = list(map(int, row["answer"].split("\n"))), row["metadata"]["numbers"]
+        answer = list(map(int, row["answer"].split("\n")))
+        numbers = row["metadata"]["numbers"]
         lines.update(zip([0, *answer[:-1]], numbers, answer, strict=True))
         assert gym.score(row["answer"], row) == (sum(numbers) % 10 == answer[-1])
         assert gym.score(str(sum(numbers) % 10), row) == 1.0
@@ -60,7 +61,8 @@ def test_answers_are_random_after_the_same_pairs_in_all_entries_and_scores_are_n
     assert len(pairs) == 100 and len(unknown) == 31
     for before, number in pairs:
         written = {line: lines[before, number, line] for line in range(10)}
-        total, right = sum(written.values()), written[(before + number) % 10]
+        total = sum(written.values())
+        right = written[(before + number) % 10]
         if (before, number) in unknown:
             assert all(0.02 * total < count < 0.25 * total for count in written.values())
         else:

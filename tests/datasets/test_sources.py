@@ -49,12 +49,14 @@ def test_words_that_differ_only_in_case_stay_in_one_part():
 
 
 def test_held_out_tasks_are_the_same_for_every_seed_and_training_ones_are_not():
-    first, second = collect(SPELL, seed=0), collect(SPELL, seed=1)
+    first = collect(SPELL, seed=0)
+    second = collect(SPELL, seed=1)
     assert questions(first.held_out) == questions(second.held_out)
     # The package's neighbouring seeds give the same entries shifted by one; ours do not match at any small shift.
     rows_of = [[row["question"] for row in gym.entries("spell_backward", SPELL["options"], s, 50)] for s in (7, 8)]
     assert rows_of[0][1:] == rows_of[1][:-1]
-    a, b = questions(first.train[0]), questions(second.train[0])
+    a = questions(first.train[0])
+    b = questions(second.train[0])
     assert all(a[shift : shift + 100] != b[:100] and b[shift : shift + 100] != a[:100] for shift in range(20))
 
 

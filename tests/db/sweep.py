@@ -35,7 +35,8 @@ class Steps:
 
     def __init__(self, ledger: Ledger, reached: Callable[[str], None]) -> None:
         self._reached = reached
-        self._doing, self._count = "", 0
+        self._doing = ""
+        self._count = 0
         self._engine = ledger._database.engine
         event.listen(self._engine, "before_cursor_execute", self._before_statement)
         dialect: Any = self._engine.dialect
@@ -44,7 +45,8 @@ class Steps:
 
     @contextmanager
     def doing(self, name: str) -> Iterator[None]:
-        self._doing, self._count = name, 0
+        self._doing = name
+        self._count = 0
         yield
         self._doing = ""
 
@@ -66,7 +68,10 @@ class Walk:
     """Completes a run from the state of the ledger."""
 
     def __init__(self, ledger: Ledger, run: str, tracker: Path, steps: Steps) -> None:
-        self.ledger, self.run, self.tracker, self.steps = ledger, run, tracker, steps
+        self.ledger = ledger
+        self.run = run
+        self.tracker = tracker
+        self.steps = steps
 
     def walk(self) -> None:
         with self.steps.doing("acquire"):

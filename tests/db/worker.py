@@ -22,7 +22,8 @@ from tests.db.tools import commit_of
 
 SHORT = 0.05
 ENOUGH = 20
-SECONDS, SECONDS_AT_MOST = 2.0, 50.0
+SECONDS = 2.0
+SECONDS_AT_MOST = 50.0
 
 
 def forever(path: str) -> None:
@@ -42,7 +43,8 @@ def forever(path: str) -> None:
 
 def contend(path: str, seed: str) -> None:
     """Contends for the lease; no holder is ever known to be gone, so only expiry and the term decide."""
-    chance, fenced = random.Random(int(seed)), 0
+    chance = random.Random(int(seed))
+    fenced = 0
     committed: list[int] = []
 
     def is_over() -> bool:

@@ -103,7 +103,8 @@ class Pool:
             self.resumed.append(request)
         if self.gives_back and pieces:
             self.gives_back -= 1
-            kept, left = pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
+            kept = pieces[: len(pieces) // 2]
+            left = pieces[len(pieces) // 2 :]
             rows = tuple(sorted(row for piece in left for row in piece.rows))
             pieces = [*kept, Returned(rows, tuple(1 + row % 2 for row in rows))]
         return Pieces(iter(pieces[:-1] if self.drops_the_last else pieces))
@@ -131,7 +132,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
 )
 def test_every_batch_arrives_complete_and_within_the_bound_in_any_order(sizes, bound, seed, gives_back):
     with pytest.MonkeyPatch.context() as patch:
-        pool, in_flight = Pool(seed, gives_back=gives_back), BytesInFlight(bound)
+        pool = Pool(seed, gives_back=gives_back)
+        in_flight = BytesInFlight(bound)
         patch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions))
         requests = [request_of(number, prompts) for number, prompts in enumerate(sizes)]
         with GenerationStream[list[int]](pool.dispatcher, "c", TermFence(1, lambda: 1), in_flight) as stream:
@@ -150,7 +152,8 @@ def test_every_batch_arrives_complete_and_within_the_bound_in_any_order(sizes, b
 
 
 def test_returned_responses_resume_where_they_stopped_with_their_own_seeds(stand_in):
-    pool, request = Pool(gives_back=2), request_of(0, 5)
+    pool = Pool(gives_back=2)
+    request = request_of(0, 5)
     with stand_in(pool) as stream:
         stream.submit("only", request)
         arrivals = list(stream.arrivals())

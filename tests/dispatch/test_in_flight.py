@@ -12,7 +12,9 @@ from yatt_core.protocols.generation import GenerateRequest
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.booleans(), st.integers(1, 80)), max_size=60))
 def test_the_bound_is_kept_and_a_larger_batch_goes_alone(bound, steps):
-    in_flight, taken, peak = BytesInFlight(bound), [], 0
+    in_flight = BytesInFlight(bound)
+    taken = []
+    peak = 0
     for takes, size in steps:
         if not takes:
             if taken:
@@ -38,6 +40,7 @@ def test_a_batch_counts_its_prompts_seeds_and_longest_possible_answers():
 
 
 def test_answers_with_lower_limits_count_less():
-    prompts, limits = [np.zeros(3, np.int32), np.zeros(5, np.int32)], np.array([100, 20], np.int32)
+    prompts = [np.zeros(3, np.int32), np.zeros(5, np.int32)]
+    limits = np.array([100, 20], np.int32)
     request = GenerateRequest(prompts, np.zeros((2, 4), np.uint64), 100, (), 0, limits=limits)
     assert bytes_of(request) == 8 * 4 + 8 * 8 + 2 * 4 + 4 * (120 * 8) + 8 * 5

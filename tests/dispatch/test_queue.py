@@ -174,9 +174,11 @@ def test_a_ticket_is_metadata_only():
 
 def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
     queue = pool(2, 1)
-    first, second = queue.submit("a", 1), queue.submit("b", 1)
+    first = queue.submit("a", 1)
+    second = queue.submit("b", 1)
     assert numbers(queue.grant()) == [(first.number, 0), (second.number, 1)]
-    third, fourth = queue.submit("a", 1), queue.submit("b", 1)
+    third = queue.submit("a", 1)
+    fourth = queue.submit("b", 1)
     queue.lose(first.number)
     assert queue.grant() == []
     queue.release(second.number)
@@ -187,7 +189,8 @@ def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
 
 def test_late_news_of_a_replaced_engine_does_not_harm_its_successor():
     queue = pool(1, 2)
-    first, second = queue.submit("a", 1), queue.submit("a", 1)
+    first = queue.submit("a", 1)
+    second = queue.submit("a", 1)
     queue.grant()
     queue.lose(first.number)
     queue.renew(0)
@@ -210,7 +213,8 @@ def test_forgetting_an_owner_returns_its_waiting_batches():
     queue = pool(1, 1)
     queue.submit("a", 1)
     queue.grant()
-    waiting, other = queue.submit("a", 1), queue.submit("b", 1)
+    waiting = queue.submit("a", 1)
+    other = queue.submit("b", 1)
     assert queue.forget("a") == [waiting]
     assert numbers(queue.grant()) == [(other.number, 0)]
 

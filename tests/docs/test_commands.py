@@ -72,7 +72,8 @@ def concrete(words: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("words", [words for words in (*DOCUMENTED, *EXAMPLES) if concrete(words)], ids=" ".join)
 def test_a_command_is_understood(words: tuple[str, ...]) -> None:
-    command, left = PROGRAM, list(words[2:] if words[0] == "--home" else words)
+    command = PROGRAM
+    left = list(words[2:] if words[0] == "--home" else words)
     while left and left[0] in children(command):
         command = children(command)[left.pop(0)]
     assert command is not PROGRAM, f"there is no command {words[0]!r}"

@@ -104,7 +104,8 @@ def revision_of(monkeypatch, folder) -> str:
 
 
 def test_the_revision_depends_only_on_the_sources(tmp_path, monkeypatch):
-    one, two = tmp_path / "one", tmp_path / "two"
+    one = tmp_path / "one"
+    two = tmp_path / "two"
     for folder in (one, two):
         (folder / "sub").mkdir(parents=True)
         (folder / "environment.py").write_text("a = 1\n")

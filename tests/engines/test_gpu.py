@@ -107,11 +107,13 @@ class Course:
 def course(spec: RunSpec, folder: Path, model: Path, images: bool = False) -> Course:
     """Runs two updates with an offload in between, and a third on a trainer restored from their checkpoint."""
     tasks = [images_task(folder, k) if images else random_task(folder, k) for k in (1, 2, 3)]
-    first, second = make_engine(spec, folder, model), make_engine(spec, folder, model)
+    first = make_engine(spec, folder, model)
+    second = make_engine(spec, folder, model)
     receipts = [update(first, tasks[0])]
     first.offload()
     receipts.append(update(first, tasks[1]))
-    write, checkpoint = first.freeze_state(), folder / "checkpoint"
+    write = first.freeze_state()
+    checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     write(checkpoint)
     second.restore(checkpoint, 2)
@@ -193,7 +195,8 @@ def test_the_sums_of_a_loss_leave_the_gpu_in_one_transfer() -> None:
 def test_attention_over_long_sequences_matches_the_cpu() -> None:
     noise = torch.Generator().manual_seed(0)
     sizes = [(2, 5, 4, 8), (2, LONGEST_KEPT + 1, 2, 8), (2, LONGEST_KEPT + 1, 2, 8)]
-    states, mask = [torch.randn(size, generator=noise) for size in sizes], torch.zeros(2, 1, 5, LONGEST_KEPT + 1)
+    states = [torch.randn(size, generator=noise) for size in sizes]
+    mask = torch.zeros(2, 1, 5, LONGEST_KEPT + 1)
     expected = attend_masked(*states, mask)
     with pretended():
         found = attend_masked(*(each.to(GPU) for each in states), mask.to(GPU)).cpu()
@@ -226,7 +229,8 @@ def test_a_full_gpu_is_named_before_anything_is_moved_there(tmp_path: Path, poli
 
 def test_the_pretend_gpu_refuses_what_a_gpu_would() -> None:
     with pretended() as gpu:
-        there, here = torch.ones(2, device=GPU, requires_grad=True), torch.ones(2)
+        there = torch.ones(2, device=GPU, requires_grad=True)
+        here = torch.ones(2)
         assert there.device == GPU and (there * 2).device == GPU and here.device.type == "cpu"
         with pytest.raises(RuntimeError, match=r"aten\.mul.* on cuda:0 and on the host"):
             _ = there * here

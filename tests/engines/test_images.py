@@ -81,8 +81,10 @@ def test_a_prompt_has_as_many_placeholders_as_the_tower_gives_patches(tmp_path: 
 
 
 def test_an_image_shown_by_many_prompts_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, addresses = make_vision_folder(tmp_path), store_pictures(tmp_path, 2)
-    model, reader = load_causal_lm(str(folder), "float32"), ImageReader(str(folder), tmp_path)
+    folder = make_vision_folder(tmp_path)
+    addresses = store_pictures(tmp_path, 2)
+    model = load_causal_lm(str(folder), "float32")
+    reader = ImageReader(str(folder), tmp_path)
     read: list[str] = []
     pixels = reader.pixels
     monkeypatch.setattr(reader, "pixels", lambda wanted: read.extend(wanted) or pixels(wanted))

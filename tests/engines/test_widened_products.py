@@ -55,7 +55,8 @@ def passes_of(model: Any, dense: bool, dtype: str, products: Products) -> tuple[
 @pytest.mark.parametrize("name", MODELS)
 def test_training_passes_are_widened_and_close_to_float32(name: str, dense: bool) -> None:
     batches = [assemble(groups(), np.array([11, 0, 1, 2, 8])), assemble(groups(), np.array([3, 4, 5, 6, 7, 9, 10]))]
-    found, scores = {}, {}
+    found = {}
+    scores = {}
     for dtype, products in (("float32", NATIVE), ("bfloat16", WIDENED)):
         passes, optimizer = passes_of(make_model(name), dense, dtype, products)
         with SeenProducts() as seen:
@@ -106,7 +107,8 @@ def narrow_model(name: str = "llama") -> Any:
 @pytest.mark.parametrize("runner", [DenseRunner, ModuleRunner])
 @pytest.mark.parametrize("name", MODELS)
 def test_generation_is_widened_and_close_to_native_products(name: str, runner: Any) -> None:
-    request, found = request_of(PROMPTS, samples=3, max_new_tokens=6), {}
+    request = request_of(PROMPTS, samples=3, max_new_tokens=6)
+    found = {}
     for products in (NATIVE, WIDENED):
         model = narrow_model(name)
         with SeenProducts() as seen:
@@ -114,7 +116,8 @@ def test_generation_is_widened_and_close_to_native_products(name: str, runner: A
         if products is WIDENED:
             seen.check_widened()
         assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    native, widened = found["native"], found["widened"]
+    native = found["native"]
+    widened = found["widened"]
     first = np.cumsum(native.lengths) - native.lengths
     own = np.cumsum(widened.lengths) - widened.lengths
     same = native.tokens[first] == widened.tokens[own]
@@ -134,7 +137,8 @@ def test_a_batch_uses_the_weights_of_its_beginning(runner: Any) -> None:
     for mine, its in zip(model.parameters(), other.parameters(), strict=True):
         mine.copy_(its)
     used = used if runner is ModuleRunner else runner(model, products=WIDENED)
-    after, expected = decode(used, request), decode(runner(other, products=WIDENED), request)
+    after = decode(used, request)
+    expected = decode(runner(other, products=WIDENED), request)
     assert after.log_probs.tolist() == expected.log_probs.tolist()
     assert after.log_probs.tolist() != before.log_probs.tolist()
 

@@ -41,7 +41,8 @@ def masked_spec(sampling: dict[str, Any] | None) -> RunSpec:
 
 def answered(spec: RunSpec, slices: list[tuple[int, int]]) -> list[TaskResult]:
     """Returns the results of some slices of the tasks, each answered as by a controller of its own."""
-    engine, codec = build_rollout_engine(spec, "", Path()), open_codec(spec, "")
+    engine = build_rollout_engine(spec, "", Path())
+    codec = open_codec(spec, "")
     engine.update_weights({"state": np.arange(4, dtype=np.int64)}, 3)
     found = []
     for start, stop in slices:
@@ -87,7 +88,8 @@ def test_without_sampling_answers_are_greedy() -> None:
 
 def test_an_answer_without_a_score_counts_only_among_those_without_one() -> None:
     spec = masked_spec({"samples": 4, "vote": {}})
-    engine, codec = build_rollout_engine(spec, "", Path()), open_codec(spec, "")
+    engine = build_rollout_engine(spec, "", Path())
+    codec = open_codec(spec, "")
     engine.update_weights({"state": np.arange(4, dtype=np.int64)}, 3)
     answers = TaskAnswers(spec, codec, RewardScorer(spec.rewards), Toolbox(None))
     (batch,) = answers.batches(0, PROMPTS)

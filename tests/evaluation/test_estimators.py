@@ -90,7 +90,8 @@ def test_the_interval_agrees_with_a_bootstrap_over_tasks_and_covers_the_truth() 
     draws = chance.choice(values, (2000, len(values))).mean(axis=1)
     found = estimate(list(values), 8)
     assert (found.low, found.high) == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.01)
-    covered, naive = 0, 0
+    covered = 0
+    naive = 0
     for _ in range(400):
         shares = chance.binomial(8, chance.beta(1, 2, 60)) / 8
         each = estimate(list(shares), 8)

@@ -39,7 +39,8 @@ def test_known_values_of_mcnemars_exact_test() -> None:
 @pytest.mark.parametrize("test", ["mcnemar", "bootstrap"])
 @given(pairs=SCORES, seed=st.integers(0, 3))
 def test_a_test_depends_on_the_scores_alone(test: str, pairs: list[tuple[float, float]], seed: int) -> None:
-    first, second = scored([a for a, _ in pairs]), scored([b for _, b in pairs])
+    first = scored([a for a, _ in pairs])
+    second = scored([b for _, b in pairs])
     found = compare(first, second, test, 200, seed)  # type: ignore[arg-type]
     shuffled = dict(reversed(first.items()))
     assert compare(shuffled, second, test, 200, seed) == found  # type: ignore[arg-type]

@@ -71,7 +71,8 @@ def test_held_out_rows_of_a_source_are_the_tasks(tmp_path: Path) -> None:
 
 
 def test_the_digest_follows_what_answers_depend_on(tmp_path: Path) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
+    first = tmp_path / "a"
+    second = tmp_path / "b"
     first.mkdir()
     second.mkdir()
     digest = opened(write_suite(first)).digest

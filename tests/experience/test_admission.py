@@ -61,7 +61,8 @@ def test_a_missing_group_is_reported(tmp_path, task):
 def test_the_best_and_worst_are_kept_and_the_earlier_of_equals():
     assert best_and_worst(np.array([0.5, 1.0, 0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 2, 3, 4]
     assert best_and_worst(np.zeros(6), 1).tolist() == [0, 1]
-    ordinals, rewards = np.array([4, 4, 4, 6, 6, 6]), np.array([0.0, 0.5, 1.0, 1.0, 0.5, 0.0])
+    ordinals = np.array([4, 4, 4, 6, 6, 6])
+    rewards = np.array([0.0, 0.5, 1.0, 1.0, 0.5, 0.0])
     scored = np.ones(6, dtype=bool)
     assert admitted_rows(ordinals, rewards, scored, Admission((4, 6), keep=1)).tolist() == [0, 2, 3, 5]
     scored[2] = False
@@ -116,7 +117,8 @@ def test_kept_samples_include_the_extremes(rewards, data):
 def test_group_facts_are_the_same_in_receipt_and_manifest(tmp_path):
     table = experience(first=5, prompts=3)
     facts = group_facts(table)
-    rewards, tokens = table["reward"].to_pylist(), [len(row) for row in table["response_tokens"].to_pylist()]
+    rewards = table["reward"].to_pylist()
+    tokens = [len(row) for row in table["response_tokens"].to_pylist()]
     groups = [slice(i, i + 3) for i in (0, 3, 6)]
     right = table["correct"].to_pylist()
     by_hand = [(min(rewards[i]), max(rewards[i]), sum(tokens[i]), sum(right[i])) for i in groups]

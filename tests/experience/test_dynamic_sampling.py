@@ -37,11 +37,13 @@ def groups_of(first: int, valid: list[bool]) -> WaveGroups:
 
 def iterate(rule: SamplingRule, average: float, noise: np.random.Generator, validity: float) -> Sampling:
     """Runs a complete iteration at a constant validity."""
-    sampling, first = Sampling(rule, average), 0
+    sampling = Sampling(rule, average)
+    first = 0
     while not sampling.finished:
         plan = sampling.plan()
         outcome = sampling.settle(plan, groups_of(first, (noise.random(plan.prompts) < validity).tolist()), plan.shards)
-        sampling, first = sampling.after(outcome), first + plan.prompts
+        sampling = sampling.after(outcome)
+        first = first + plan.prompts
     return sampling
 
 
@@ -139,11 +141,13 @@ def test_few_samples_without_a_score_are_not_replaced() -> None:
 
 
 def test_a_refill_ends_after_its_waves_and_its_time() -> None:
-    sampling, first = Sampling(REFILLED), 0
+    sampling = Sampling(REFILLED)
+    first = 0
     while not sampling.finished:
         plan = sampling.plan()
         outcome = sampling.settle(plan, scored_groups(first, [2] * plan.prompts), plan.shards)
-        sampling, first = sampling.after(outcome), first + plan.prompts
+        sampling = sampling.after(outcome)
+        first = first + plan.prompts
     assert [outcome.groups for outcome in sampling.outcomes] == [10, 8, 6], "ceil(60 / 8), ceil(44 / 8)"
     late = Sampling(REFILLED).settle(Sampling(REFILLED).plan(), scored_groups(0, [4] * 10), 4, ends=True)
     assert late.padding == ()
@@ -167,13 +171,16 @@ def test_the_rule_of_a_refill(refill: dict[str, float] | None, waves: int, above
 
 @given(st.floats(0, 1), st.integers(0, 99))
 def test_a_refilled_update_has_the_samples_it_needs_or_all_its_waves(failing: float, seed: int) -> None:
-    noise, sampling, first = np.random.default_rng(seed), Sampling(REFILLED), 0
+    noise = np.random.default_rng(seed)
+    sampling = Sampling(REFILLED)
+    first = 0
     while not sampling.finished:
         plan = sampling.plan()
         scored = noise.binomial(8, 1 - failing, plan.prompts).tolist()
         outcome = sampling.settle(plan, scored_groups(first, scored), plan.shards)
         assert outcome == WaveOutcome.from_json(json.loads(json.dumps(outcome.to_json())))
-        sampling, first = sampling.after(outcome), first + plan.prompts
+        sampling = sampling.after(outcome)
+        first = first + plan.prompts
     learned = sum(outcome.scored or 0 for outcome in sampling.outcomes)
     assert learned >= 76 or len(sampling.outcomes) == REFILLED.max_waves
     assert learned <= 80 + 7, "no more prompts than are needed"
@@ -250,7 +257,10 @@ RULES = st.builds(
 def test_the_batch_is_always_filled_and_every_group_accounted_for(
     rule: SamplingRule, average: float, data: st.DataObject
 ) -> None:
-    sampling, first, valid_ordinals, all_ordinals = Sampling(rule, average), 0, list[int](), list[int]()
+    sampling = Sampling(rule, average)
+    first = 0
+    valid_ordinals = list[int]()
+    all_ordinals = list[int]()
     outcomes = []
     while not sampling.finished:
         plan = sampling.plan()
@@ -264,7 +274,8 @@ def test_the_batch_is_always_filled_and_every_group_accounted_for(
         assert outcome.groups == outcome.wasted_tokens + len(outcome.admitted), "each group has one token"
         assert outcome == WaveOutcome.from_json(json.loads(json.dumps(outcome.to_json()))), "survives the ledger's JSON"
         outcomes.append(outcome)
-        sampling, first = sampling.after(outcome), first + plan.prompts
+        sampling = sampling.after(outcome)
+        first = first + plan.prompts
         valid_ordinals += chosen[valid].tolist()
         all_ordinals += chosen.tolist()
         low = min(average, 1.0)
@@ -289,7 +300,8 @@ def test_the_target_is_met_from_the_fifth_iteration_on(validity: float, changes:
     rule = SamplingRule.of(spec(**tree, data__prompts_per_iteration=64))
     filled = []
     for seed in range(50):
-        noise, average = np.random.default_rng(seed), 1.0
+        noise = np.random.default_rng(seed)
+        average = 1.0
         for iteration in range(1, 31):
             sampling = iterate(rule, average, noise, validity)
             average = sampling.average_now
@@ -304,7 +316,8 @@ def test_the_target_is_met_from_the_fifth_iteration_on(validity: float, changes:
 
 
 def test_a_reward_that_is_never_valid_only_pads() -> None:
-    noise, average = np.random.default_rng(0), 1.0
+    noise = np.random.default_rng(0)
+    average = 1.0
     for _ in range(20):
         sampling = iterate(RULE, average, noise, 0.0)
         average = sampling.average_now

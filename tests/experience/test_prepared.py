@@ -65,7 +65,8 @@ def test_ranks_with_different_columns_are_refused(tmp_path):
 
 def test_a_node_that_lacks_the_columns_receives_a_copy_and_refuses_a_damaged_one(tmp_path):
     folder, files = write_prepared(tmp_path / "here", KEY, 1, prepared_ranks())
-    packed, there = pack_prepared(tmp_path / "here", folder, files), tmp_path / "there"
+    packed = pack_prepared(tmp_path / "here", folder, files)
+    there = tmp_path / "there"
     there.mkdir()
     with pytest.raises(DataError, match="names the files"):
         receive_prepared(there, folder, files, packed | {"rank-01.parquet": b"other"})
@@ -93,7 +94,8 @@ def test_a_damaged_file_is_reported(tmp_path, name, damage):
 
 def test_killed_at_every_step_columns_are_complete_or_unpublished(tmp_path):
     for death in deaths(prepare, tmp_path):
-        folder, acknowledged = death.folder, death.acknowledged
+        folder = death.folder
+        acknowledged = death.acknowledged
         published = (folder / prepared_folder(0, 3, 1) / "manifest.json").exists()
         assert published or not acknowledged
         written = write_prepared(folder, KEY, 2, prepared_ranks())

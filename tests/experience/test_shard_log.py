@@ -65,7 +65,8 @@ def test_pandas_and_duckdb_read_the_samples(tmp_path):
 
 def test_killed_after_every_step_acknowledged_work_is_not_repeated(tmp_path):
     for death in deaths(next_attempt, tmp_path):
-        folder, acknowledged = death.folder, death.acknowledged
+        folder = death.folder
+        acknowledged = death.acknowledged
         sealed = sealed_folders(folder)
         redone, kept = make(folder, term=2)
         assert not set(redone) & set(acknowledged), death.step
@@ -81,7 +82,9 @@ def test_killed_after_every_step_acknowledged_work_is_not_repeated(tmp_path):
 def test_a_series_of_killed_holders_makes_each_piece_once(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    told, killed, attempts = [], True, 0
+    told = []
+    killed = True
+    attempts = 0
     while killed:
         killed, acknowledged = run_until(next_attempt, folder, step=12)
         told += acknowledged
@@ -168,7 +171,8 @@ def test_a_writer_believed_lost_disturbs_no_other(tmp_path):
 
 
 def test_concurrent_seals_leave_two_copies_of_the_same_samples(tmp_path):
-    first, second = ShardLog(tmp_path, KEY, 1), ShardLog(tmp_path, KEY, 1)
+    first = ShardLog(tmp_path, KEY, 1)
+    second = ShardLog(tmp_path, KEY, 1)
     for log in (first, second):
         log.append_responses(0, batch_of(0)[0])
     sealed = first.seal(SAMPLES, {})

@@ -27,7 +27,8 @@ def digest_by_hand(rows: list[dict], schema: pa.Schema) -> bytes:
     rows = sorted(rows, key=lambda row: row["sample"])
     encoded = b"yatt.experience.1\0" + struct.pack("<I", len(rows))
     for name in sorted(schema.names):
-        kind, values = schema.field(name).type, [row[name] for row in rows]
+        kind = schema.field(name).type
+        values = [row[name] for row in rows]
         encoded += struct.pack("<H", len(name.encode())) + name.encode()
         if pa.types.is_string(kind):
             contents = b"".join((value or "").encode() for value in values)

@@ -12,7 +12,10 @@ ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent / "site"
 PYTHONPATH = os.pathsep.join(str(folder) for folder in (SITE, ROOT))
 """Goes into the environment of a Ray head."""
-HANG, NOT_FINITE, HOLD, HELD = "test-hang", "test-not-finite", "test-hold-copy", "test-copy-held"
+HANG = "test-hang"
+NOT_FINITE = "test-not-finite"
+HOLD = "test-hold-copy"
+HELD = "test-copy-held"
 
 
 def hang_at(run_folder: Path, version: int) -> Path:

@@ -12,7 +12,8 @@ from tests.faults import claims_hang, claims_hold, is_not_finite
 
 def add_faults(registry: ModuleType) -> None:
     """Makes the registry build engines that look for faults in their run's folder; most faults are for virtual ones."""
-    build_rollout_engine, build_train_engine = registry.build_rollout_engine, registry.build_train_engine
+    build_rollout_engine = registry.build_rollout_engine
+    build_train_engine = registry.build_train_engine
 
     def rollout_engine(spec: Any, model_path: str, inputs_folder: Path, spanned: Any = None) -> Any:
         engine = build_rollout_engine(spec, model_path, inputs_folder, spanned)
@@ -22,7 +23,8 @@ def add_faults(registry: ModuleType) -> None:
         engine = _held(build_train_engine(spec, context), context.run_folder)
         return _not_finite(engine, context.run_folder) if spec.virtual else engine
 
-    registry.build_rollout_engine, registry.build_train_engine = rollout_engine, train_engine  # type: ignore[attr-defined]
+    registry.build_rollout_engine = rollout_engine
+    registry.build_train_engine = train_engine  # type: ignore[attr-defined]
 
 
 def _hanging(engine: Any, run_folder: Path) -> Any:

@@ -42,8 +42,11 @@ class KillingObserver(SilentObserver):
     """
 
     def __init__(self, home: Home, run: str, phase: str, iteration: int, wave: int) -> None:
-        self._settled, self._wave = phase == "settled", wave
-        self._home, self._run, self._moment = home, run, (iteration, "collect" if self._settled else phase)
+        self._settled = phase == "settled"
+        self._wave = wave
+        self._home = home
+        self._run = run
+        self._moment = (iteration, "collect" if self._settled else phase)
 
     def phase_started(self, iteration: int, phase: str) -> None:
         if (iteration, phase) == self._moment:

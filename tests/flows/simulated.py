@@ -33,7 +33,9 @@ from yatt_core.keys import checkpoint_folder
 from yatt_core.protocols.receipts import BatchTask, InputsReceipt, PrepareReceipt, PromptPool, UpdateReceipt
 from yatt_core.spec import RunSpec, load_spec
 
-ENGINES, SHARDS, POOL_SIZE = 1, 4, 12
+ENGINES = 1
+SHARDS = 4
+POOL_SIZE = 12
 
 
 class MetricCluster(Cluster):
@@ -51,9 +53,11 @@ class BranchRunActors(SimulatedRunActors):
 
     def __init__(self, cluster: Cluster, spec: RunSpec, folder: Path, term: int, branch: int) -> None:
         super().__init__(cluster, spec, term)
-        self._branch, self._folder = branch, folder
+        self._branch = branch
+        self._folder = folder
         if branch != getattr(cluster.trainer, "branch", branch):
-            cluster.trainer, cluster.collection = BranchTrainer(branch), None
+            cluster.trainer = BranchTrainer(branch)
+            cluster.collection = None
             cluster.lost |= {TRAINER, ENGINE}
         elif not isinstance(cluster.trainer, BranchTrainer):
             cluster.trainer = BranchTrainer(branch)
@@ -79,7 +83,8 @@ class BranchRunActors(SimulatedRunActors):
         assert self._cluster.trainer.version == version
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
-        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster = self._cluster
+        trainer = self._cluster.trainer
         digest = trainer.state.hex()
         identity = CheckpointIdentity(
             run, self._branch, trainer.version, self._term, self._spec.digest, digest, audit_head
@@ -100,7 +105,9 @@ class Watcher(SilentObserver):
     """Kills the driver once, at a place; keeps warnings."""
 
     def __init__(self, cluster: Cluster, killed_at: str) -> None:
-        self._cluster, self._killed_at, self.warnings = cluster, killed_at, list[str]()
+        self._cluster = cluster
+        self._killed_at = killed_at
+        self.warnings = list[str]()
         self.targets = list[int]()
 
     def reach(self, place: str) -> None:
@@ -144,16 +151,17 @@ class Simulation:
     def drive(self, killed_at: str = "", cold: bool = False, until: int | None = None) -> Outcome | None:
         """Drives one session; returns None if the driver was killed. cold: no actor survived the previous one."""
         if cold:
-            self.cluster.trainer, self.cluster.lost = Trainer(), {TRAINER, ENGINE}
+            self.cluster.trainer = Trainer()
+            self.cluster.lost = {TRAINER, ENGINE}
         ledger = self.ledger()
         self.watcher = watcher = Watcher(self.cluster, killed_at)
         try:
             spec = current_spec(ledger, self.run)
             fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)
 
-            def actors(spec: RunSpec, folder: Path, term: int, branch: int, *_: object) -> BranchRunActors:
+            def actors(spec: RunSpec, run_folder: Path, term: int, branch: int, **_: object) -> BranchRunActors:
                 watcher.reach(f"branch:{branch}")
-                return BranchRunActors(self.cluster, spec, folder, term, branch)
+                return BranchRunActors(self.cluster, spec, run_folder, term, branch)
 
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock

@@ -77,7 +77,8 @@ def audit_of_live_weights(driver: Driver, run: str, services: Mapping[str, str])
     services: environment of the services to which the run's drivers attach.
     """
     words = ["--home", str(driver.folder), "audit", "weights", run, "-o", "json"]
-    command, environment = [sys.executable, "-m", "ops.cli.main", *words], {**os.environ, **services}
+    command = [sys.executable, "-m", "ops.cli.main", *words]
+    environment = {**os.environ, **services}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

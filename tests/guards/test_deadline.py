@@ -47,7 +47,8 @@ def test_while_an_iteration_is_held_up_the_end_never_comes_nearer(
 
 @given(durations, st.floats(min_value=1.01, max_value=50.0))
 def test_slower_iterations_end_later(seconds: list[float], factor: float) -> None:
-    plain, slower = pace_of(seconds), pace_of([factor * each for each in seconds])
+    plain = pace_of(seconds)
+    slower = pace_of([factor * each for each in seconds])
     assert plain is not None and slower == pytest.approx(factor * plain)
 
 

@@ -48,7 +48,8 @@ class Ledger:
         for key, point in values.items():
             self.points.setdefault(key, []).append((number, point))
         self.alarms += [(number, alarm) for alarm in alarms]
-        self.since, self.committed = since, number
+        self.since = since
+        self.committed = number
 
 
 def drive(ledger: Ledger, stream: Sequence[Values], killed_after: frozenset[int], killed_in: frozenset[int]) -> Ledger:

@@ -12,8 +12,12 @@ import sys
 import time
 from collections import deque
 
-ALL_PROTOCOLS, SOL_PACKET, PACKET_VNET_HDR, OUTGOING = 0x0003, 263, 15, 4
-PROTOCOL, IPV4 = slice(22, 24), b"\x08\x00"
+ALL_PROTOCOLS = 0x0003
+SOL_PACKET = 263
+PACKET_VNET_HDR = 15
+OUTGOING = 4
+PROTOCOL = slice(22, 24)
+IPV4 = b"\x08\x00"
 """Where a frame has its protocol, and the one whose packets the kernel drops."""
 NONE = 0
 """The protocol of a socket that takes nothing."""
@@ -22,8 +26,10 @@ BUFFER_BYTES = 16 << 20
 
 
 def main() -> None:
-    port, seconds = sys.argv[1], float(sys.argv[2])
-    taking, giving = _open(port, ALL_PROTOCOLS), _open("bridge", NONE)
+    port = sys.argv[1]
+    seconds = float(sys.argv[2])
+    taking = _open(port, ALL_PROTOCOLS)
+    giving = _open("bridge", NONE)
     held: deque[tuple[float, bytes]] = deque()
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -22,7 +22,8 @@ from yatt_core.run_actors.run_actors import RunActors
 
 SFT = {"max_steps": 4, "probe_every": 2}
 """What the trainer learns here, and in the test that compares."""
-HOSTS, PATIENCE = 2, 120.0
+HOSTS = 2
+PATIENCE = 120.0
 
 
 def main() -> None:

@@ -47,9 +47,12 @@ class Host:
     """
 
     def __init__(self, name: str, bridge: Room, disks: tuple[Path, ...], disk_bytes: int) -> None:
-        self.name, self.address = name, f"{NETWORK}{name.removeprefix('h')}"
+        self.name = name
+        self.address = f"{NETWORK}{name.removeprefix('h')}"
         self.link = Link(f"port-{name}", bridge)
-        self._bridge, self._disks, self._disk_bytes = bridge, disks, disk_bytes
+        self._bridge = bridge
+        self._disks = disks
+        self._disk_bytes = disk_bytes
         self._init: Inside | None = None
         self._room: Room | None = None
 

@@ -15,12 +15,20 @@ from dataclasses import dataclass
 from tests.hosts.namespaces import Inside, Room
 
 Instruction = tuple[int, int, int, int]
-LOAD_HALF, LOAD_WORD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 40, 32, 21, 53, 6
-PASS, DROP = 0, 2
+LOAD_HALF = 40
+LOAD_WORD = 32
+JUMP_EQUAL = 21
+JUMP_AT_LEAST = 53
+RETURN = 6
+PASS = 0
+DROP = 2
 """What tc does with a packet (TC_ACT_OK, TC_ACT_SHOT)."""
 RANDOM = 0xFFFFF000 + 56
 """From this place a random word is loaded."""
-PROTOCOL, IPV4, SENDER, RECEIVER = 12, 0x0800, 26, 30
+PROTOCOL = 12
+IPV4 = 0x0800
+SENDER = 26
+RECEIVER = 30
 ENDING_SECONDS = 10.0
 
 
@@ -60,7 +68,8 @@ class Link:
     """
 
     def __init__(self, port: str, bridge: Room) -> None:
-        self._port, self._bridge = port, bridge
+        self._port = port
+        self._bridge = bridge
         self._sending: list[Drop] = []
         self._receiving: list[Drop] = []
         self._delay: Inside | None = None
@@ -79,7 +88,8 @@ class Link:
     def unplug(self) -> None:
         """Takes the link away, with its faults."""
         self._end_delay()
-        self._sending, self._receiving = [], []
+        self._sending = []
+        self._receiving = []
         self._bridge.call("ip", "link", "delete", self._port)
 
     def cut(self, other: str | None = None, sending: bool = True, receiving: bool = True) -> None:
@@ -107,7 +117,8 @@ class Link:
 
     def mend(self) -> None:
         """Ends all faults."""
-        self._sending, self._receiving = [], []
+        self._sending = []
+        self._receiving = []
         self._end_delay()
         self._apply()
 

@@ -22,7 +22,9 @@ from yatt_core.engines.train.ranks.rendezvous import hold_address
 
 
 def main() -> None:
-    rank, file, host = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    rank = int(sys.argv[1])
+    file = Path(sys.argv[2])
+    host = sys.argv[3]
     if rank == 0:
         file.with_suffix(".writing").write_text(hold_address(host))
         file.with_suffix(".writing").rename(file)

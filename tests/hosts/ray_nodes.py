@@ -66,7 +66,8 @@ def ray_nodes(hosts: Hosts, environment: Mapping[str, str] | None = None) -> Ite
     environment: added to that of the nodes.
     """
     folder = Path(tempfile.mkdtemp(prefix="r-"))  # a short path, for Ray's sockets
-    (head, *others), given = hosts, {**os.environ, **SETTINGS, **(environment or {})}
+    head, *others = hosts
+    given = {**os.environ, **SETTINGS, **(environment or {})}
 
     def start(host: Host) -> Path:
         log = folder / f"{host.name}.log"

@@ -79,7 +79,8 @@ def test_hosts_without_a_shared_disk_end_with_the_bits_of_one_host(
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     run = driver.create(spec, "name=apart", *shape, "storage.url=s3://bucket/prefix")
-    folder, prefect = driver.home.run_folder(run), service_environment["PREFECT_API_URL"]
+    folder = driver.home.run_folder(run)
+    prefect = service_environment["PREFECT_API_URL"]
     ports = [urlsplit(address).port or 80 for address in (prefect, server.environment["AWS_ENDPOINT_URL"])]
     try:
         hosts = Hosts(2, [folder])

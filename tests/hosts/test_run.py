@@ -43,7 +43,8 @@ def test_a_run_over_two_hosts_ends_with_the_bits_of_a_run_on_one(
     driver: Driver, store: S3Server, service_environment: Mapping[str, str]
 ) -> None:
     run = driver.create("virtual.yaml", *SHAPE, "controllers.per=node", "storage.url=s3://bucket/runs")
-    folder, given = driver.home.run_folder(run), {"PREFECT_API_URL": service_environment["PREFECT_API_URL"]}
+    folder = driver.home.run_folder(run)
+    given = {"PREFECT_API_URL": service_environment["PREFECT_API_URL"]}
     given |= store.environment
     try:
         hosts = Hosts(2, [folder])

@@ -23,7 +23,8 @@ from tests.services import ROOT
 from yatt_core.errors import ExitCode
 from yatt_core.spec import RunSpec, load_spec
 
-RANKS, SECONDS = 4, 240
+RANKS = 4
+SECONDS = 240
 SHAPE = (
     "iterations=4", "sft=null", "tracking.enabled=false", "data.prompts_per_iteration=16", "data.held_out=16",
     "data.sources=[{kind: reasoning_gym, task: spell_backward, size: 200, options: {min_word_len: 3, max_word_len: 4}}]",
@@ -123,7 +124,8 @@ def test_a_vllm_engine_over_two_hosts_loses_one_and_ends_with_the_bits_of_one_ho
 
 def tend_until_in(bed: Bed, operator: Operator, name: str, iteration: int) -> None:
     """Tends a run until it is in a phase of an iteration."""
-    watch, deadline = LedgerWatch(bed.ledger, operator.run), time.monotonic() + SECONDS
+    watch = LedgerWatch(bed.ledger, operator.run)
+    deadline = time.monotonic() + SECONDS
     while (phase := watch.open_phase()) is None or (phase.phase, phase.iteration) != (name, iteration):
         assert time.monotonic() < deadline, f"{name} of {iteration} does not come: {operator.exits}"
         operator.tend()

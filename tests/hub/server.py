@@ -182,10 +182,13 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.hub.damaged:
             data = data[:-1] + bytes([data[-1] ^ 1])
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        status, whole = 200, len(data)
+        status = 200
+        whole = len(data)
         if wanted:
-            first, last = int(wanted[1]), int(wanted[2] or whole - 1)
-            data, status = data[first : last + 1], 206
+            first = int(wanted[1])
+            last = int(wanted[2] or whole - 1)
+            data = data[first : last + 1]
+            status = 206
             headers["Content-Range"] = f"bytes {first}-{min(last, whole - 1)}/{whole}"
         self._send(status, data, headers, held=name in self.hub.held)
 

@@ -59,7 +59,8 @@ def test_folders_that_transformers_loads_pass(tmp_path: Path, kind: str) -> None
     ],
 )
 def test_quantised_folders_are_refused_whoever_opens_them(tmp_path: Path, values: dict[str, Any]) -> None:
-    policy, folder = make_folder(tmp_path / "policy"), make_folder(tmp_path / "model")
+    policy = make_folder(tmp_path / "policy")
+    folder = make_folder(tmp_path / "model")
     change_config(folder, **values)
     method = next(iter(values.values()))["quant_method"]
     with pytest.raises(ConfigurationError, match=rf"^model\.path: .*quantised \({method}\); expected the model"):
@@ -72,7 +73,8 @@ def test_quantised_folders_are_refused_whoever_opens_them(tmp_path: Path, values
 
 
 def test_a_judges_folder_is_named_by_the_judges_key(tmp_path: Path) -> None:
-    policy, folder = make_folder(tmp_path / "policy"), make_folder(tmp_path / "model")
+    policy = make_folder(tmp_path / "policy")
+    folder = make_folder(tmp_path / "model")
     (folder / "config.json").unlink()
     judge = {**JUDGED, "model": {"kind": "folder", "path": str(folder)}}
     with pytest.raises(
@@ -161,7 +163,8 @@ def test_layers_without_attention_are_refused_for_decoding_and_packing(tmp_path:
 
 
 def test_megatron_refuses_other_families_and_unequal_parts(tmp_path: Path) -> None:
-    gemma, qwen = make_folder(tmp_path / "gemma", "gemma3_text", head_dim=8), make_folder(tmp_path / "qwen")
+    gemma = make_folder(tmp_path / "gemma", "gemma3_text", head_dim=8)
+    qwen = make_folder(tmp_path / "qwen")
     with pytest.raises(ConfigurationError, match="trains llama, qwen2, qwen3, but the model is 'gemma3_text'"):
         check_folder(gemma, Opener(trainer=MegatronTrainer(data_parallel_size=1)))
     with pytest.raises(ConfigurationError, match="2 does not divide the model's 1 key/value heads"):
@@ -218,7 +221,8 @@ def test_more_likely_tokens_than_a_teacher_has_are_refused(tmp_path: Path) -> No
 
 
 def test_a_quantised_teacher_is_named_by_its_key(tmp_path: Path) -> None:
-    folder, teacher = make_folder(tmp_path / "model"), make_folder(tmp_path / "teacher")
+    folder = make_folder(tmp_path / "model")
+    teacher = make_folder(tmp_path / "teacher")
     change_config(teacher, quantization_config={"quant_method": "gptq"})
     algorithm = {"distillation": {"teachers": [{"model": {"kind": "folder", "path": str(teacher)}}]}}
     with pytest.raises(ConfigurationError, match=r"^algorithm\.distillation\.teachers\.0\.model\.path: .*gptq"):

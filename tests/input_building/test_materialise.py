@@ -172,7 +172,8 @@ def test_a_kill_after_any_durable_step_leaves_nothing_or_all(tmp_path):
     rows = ({"prompt": f"q{i}", "image": f"{i % 2}.png"} for i in range(120))
     spec = run_spec({**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}, **VIRTUAL)
     expected = materialise(spec, tmp_path / "whole")
-    killed, step = True, 0
+    killed = True
+    step = 0
     while killed:
         step += 1
         folder = tmp_path / f"runs-{step}"

@@ -15,8 +15,11 @@ import pytest
 
 from tests.inputs.example_specs import VIRTUAL, run_spec
 
-ROWS, BYTES_A_ROW, DRAWN = 1600, 50_000, 200
-CORPUS_MB, GROWTH_MB = 80, 40
+ROWS = 1600
+BYTES_A_ROW = 50_000
+DRAWN = 200
+CORPUS_MB = 80
+GROWTH_MB = 40
 SCRIPT = """
 import sys
 from pathlib import Path

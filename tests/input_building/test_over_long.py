@@ -41,7 +41,8 @@ def texts(run: Path, name: str = TRAIN) -> list[str]:
 
 @pytest.mark.parametrize("rest", [VIRTUAL, MODEL], ids=["virtual", "model"])
 def test_long_prompts_are_left_out_and_counted(tmp_path: Path, rest: dict[str, Any]) -> None:
-    spec, run = spec_of(tmp_path, "skip", **rest), tmp_path / "r"
+    spec = spec_of(tmp_path, "skip", **rest)
+    run = tmp_path / "r"
     receipt = materialise(spec, run)
     assert receipt.over_long > 0
     assert not [text for text in texts(run) + texts(run, HELD_OUT) if len(text) == 30]
@@ -54,7 +55,8 @@ def test_long_prompts_are_left_out_and_counted(tmp_path: Path, rest: dict[str, A
 @pytest.mark.parametrize(("over_long", "end"), [("cut_end", slice(2)), ("cut_start", slice(-2, None))])
 @pytest.mark.parametrize("rest", [VIRTUAL, MODEL], ids=["virtual", "model"])
 def test_long_prompts_keep_as_much_as_fits(tmp_path: Path, rest: dict[str, Any], over_long: str, end: slice) -> None:
-    spec, run = spec_of(tmp_path, over_long, **rest), tmp_path / "r"
+    spec = spec_of(tmp_path, over_long, **rest)
+    run = tmp_path / "r"
     receipt = materialise(spec, run)
     cut = [text for text in texts(run) if not text.startswith("q")]
     assert cut and receipt.train_prompts == 32

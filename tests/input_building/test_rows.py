@@ -71,7 +71,8 @@ def test_a_row_that_cannot_be_used(objective: dict[str, Any], change: dict[str, 
 
 def batch_of(spec: RunSpec, run: Path, *positions: int) -> tuple[Any, Any]:
     receipt = materialise(spec, run)
-    inputs, codec = Inputs.open(run / "inputs", spec), open_codec(spec, receipt.model_path)
+    inputs = Inputs.open(run / "inputs", spec)
+    codec = open_codec(spec, receipt.model_path)
     return row_batch(spec, inputs, codec, [PromptRef(5 + p, 0, p) for p in positions]), codec
 
 

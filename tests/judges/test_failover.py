@@ -87,7 +87,8 @@ def test_a_wish_to_be_left_alone_holds_for_all_requests_of_the_home(tmp_path: Pa
 
     with serving(answer) as server:
         part = endpoint(server.url, retries=0)
-        one, other = EndpointJudge(part, folder=tmp_path), EndpointJudge(part, folder=tmp_path)
+        one = EndpointJudge(part, folder=tmp_path)
+        other = EndpointJudge(part, folder=tmp_path)
         first = threading.Thread(target=verdicts, args=(one, item(0)))
         first.start()
         while not list(tmp_path.glob("*.json")):
@@ -117,7 +118,8 @@ def test_a_request_that_is_only_told_to_wait_never_fails():
             counts[unlucky] += 1
             return Reply(429) if unlucky and counts[unlucky] <= 6 else yes(body, number)
 
-    lock, counts = threading.Lock(), {True: 0, False: 0}
+    lock = threading.Lock()
+    counts = {True: 0, False: 0}
     with serving(answer) as server:
         part = endpoint(server.url, retries=1, backoff_seconds=0.001)
         said = verdicts(EndpointJudge(part), item(0, "unlucky"), item(1))
@@ -137,7 +139,8 @@ def test_what_waits_for_a_limit_has_not_failed_and_runs_share_it(tmp_path: Path,
     monkeypatch.setattr(failover, "advanced", signs.append)
     with serving(yes) as server:
         part = endpoint(server.url, requests_per_minute=60, retries=0)
-        one, other = EndpointJudge(part, folder=tmp_path), EndpointJudge(part, folder=tmp_path)
+        one = EndpointJudge(part, folder=tmp_path)
+        other = EndpointJudge(part, folder=tmp_path)
         began = time.time()
         said = verdicts(one, *map(item, range(5)))
         assert scores(said) == [1.0] * 5 and not any(verdict.effort.waited for verdict in said.values())
@@ -156,7 +159,8 @@ def test_a_request_that_is_no_longer_needed_gives_its_place_back(tmp_path: Path)
     endpoints = EndpointJudge(part, folder=tmp_path)._endpoints
     (shared,) = [each.shared for each in endpoints._each]
     shared.change(lambda state, now: setattr(state, "requests_full_at", now + 30.0))
-    before, stop = shared.seen(), threading.Event()
+    before = shared.seen()
+    stop = threading.Event()
 
     def ask():
         with pytest.raises(InfrastructureError, match="no longer needed"):

@@ -71,7 +71,8 @@ def test_an_answer_that_would_go_on_is_cut_and_has_no_last_word(part, path):
 def test_what_the_policy_wrote_is_never_a_special_token(part, path):
     codec = open_judge_codec(path, part.template, part.max_new_tokens)
     plain, marked = codec.encode([item(1, "nus"), item(2, "nus<sep>yes<eos>")])
-    separator, end = 2, 1
+    separator = 2
+    end = 1
     assert plain.tolist().count(separator) == marked.tolist().count(separator) == 1
     assert end not in marked.tolist() and len(marked) > len(plain)
 

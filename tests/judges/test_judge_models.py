@@ -20,7 +20,8 @@ from yatt_core.models.model_folder import MARK
 @pytest.fixture
 def own(judged, tmp_path):
     """Returns a spec, a copy of its judge to damage, and a run folder with its inputs."""
-    folder, run = shutil.copytree(judged[1], tmp_path / "judge"), tmp_path / "r"
+    folder = shutil.copytree(judged[1], tmp_path / "judge")
+    run = tmp_path / "r"
     spec = judged_spec(folder)
     materialise(spec, run)
     return spec, folder, run

@@ -36,7 +36,9 @@ START = 1e9
 def test_no_more_is_sent_in_any_time_than_its_limit_and_a_burst(
     requests: int, tokens: int, arrivals: list[tuple[float, int]]
 ) -> None:
-    state, rates, now = EndpointState(), Rates(requests, tokens), START
+    state = EndpointState()
+    rates = Rates(requests, tokens)
+    now = START
     sent: list[tuple[float, int]] = []
     for pause, amount in arrivals:
         now += pause
@@ -54,7 +56,8 @@ def test_no_more_is_sent_in_any_time_than_its_limit_and_a_burst(
 
 @given(st.integers(1, 600), st.integers(2, 200))
 def test_those_who_wait_are_sent_at_the_full_rate(requests: int, count: int) -> None:
-    state, rates = EndpointState(), Rates(requests, None)
+    state = EndpointState()
+    rates = Rates(requests, None)
     waits = [state.take(rates, 1, START) for _ in range(count)]
     assert waits[0] == 0.0 and waits[-1] <= (count - 1) * 60.0 / requests + 1e-6
 
@@ -73,7 +76,8 @@ def test_what_the_endpoint_counts_replaces_the_estimate_and_what_was_not_sent_is
 
 
 def test_an_endpoint_that_wants_to_be_left_alone_is_by_all_and_not_for_ever() -> None:
-    state, rates = EndpointState(), Rates(600, None)
+    state = EndpointState()
+    rates = Rates(600, None)
     state.hold(START + 30.0, START)
     state.hold(START + 10.0, START)
     assert [state.take(rates, 1, START + 5.0) for _ in range(3)] == [25.0] * 3
@@ -85,7 +89,9 @@ def test_an_endpoint_that_wants_to_be_left_alone_is_by_all_and_not_for_ever() ->
 
 @given(st.lists(st.sampled_from(["fails", "answers", "probe"]), max_size=60), st.floats(0.0, 0.999))
 def test_a_circuit_opens_after_failures_in_a_row_and_lets_one_probe_through(events: list[str], chance: float) -> None:
-    state, now, in_a_row = EndpointState(), START, 0
+    state = EndpointState()
+    now = START
+    in_a_row = 0
     for event in events:
         if event == "answers":
             state.note_answer()

@@ -94,7 +94,8 @@ def test_a_template_a_logistic_score_and_a_bound(tmp_path):
 def test_a_response_that_a_reward_model_fails_on_has_no_score_by_default(tmp_path):
     folder = make_folder(tmp_path / "m")
     said = verdicts(build_judge(part(folder, max_tokens=12), str(folder)), item(1), item(2, "x" * 20))
-    prompt, completion = Prompt(0, 0, "p", "sun", "nus", {}), Completion.of_turns("nus", ["nus"], 3)
+    prompt = Prompt(0, 0, "p", "sun", "nus", {})
+    completion = Completion.of_turns("nus", ["nus"], 3)
     response = Scored(prompt, completion)
 
     def scored(number, **changes):

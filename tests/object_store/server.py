@@ -21,7 +21,8 @@ from typing import Any
 
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-KEY, SECRET = "yatt-test-key", "yatt-test-secret-that-must-never-be-seen"
+KEY = "yatt-test-key"
+SECRET = "yatt-test-secret-that-must-never-be-seen"
 ANSWER = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code} by the test</Message></Error>'
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -42,7 +43,8 @@ def _start_moto(timeout: float = 120.0) -> tuple[subprocess.Popen[bytes], int]:
     """Starts moto; returns the process and the port that it prints once it serves."""
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-        process, deadline = subprocess.Popen(command, stdout=said, stderr=said), time.monotonic() + timeout
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        deadline = time.monotonic() + timeout
         while process.poll() is None and time.monotonic() < deadline:
             said.seek(0)
             if found := re.search(rb"Running on http://127\.0\.0\.1:(\d+)", text := said.read()):

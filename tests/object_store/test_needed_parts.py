@@ -33,7 +33,10 @@ from yatt_core.storage.run_store import ObjectRunStore
 from yatt_core.wire.part_index import SUFFIX
 from yatt_core.wire.parts import Box, TensorPart, contributed
 
-RUN, WRITERS, ROWS, WIDTH = "toy-1", 4, 720, 256
+RUN = "toy-1"
+WRITERS = 4
+ROWS = 720
+WIDTH = 256
 MATRIX = np.random.default_rng(7).normal(size=(ROWS, WIDTH)).astype(np.float32)
 NORM = np.arange(WIDTH, dtype=np.float32)
 """A tensor that all ranks hold."""

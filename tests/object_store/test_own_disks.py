@@ -90,7 +90,8 @@ def test_inputs_of_an_earlier_run_of_the_name_are_replaced(objects: ObjectStore,
 def test_a_node_fetches_a_model_that_it_lacks_and_refuses_one_with_other_contents(
     server: S3Server, objects: ObjectStore, nodes: list[Path], tmp_path: Path
 ) -> None:
-    model, place = make_model_folder(tmp_path / "models" / "judge"), str(nodes[0])
+    model = make_model_folder(tmp_path / "models" / "judge")
+    place = str(nodes[0])
     (model / "tokenizer.json").write_text("{}")
     spec = run_spec(SPELL, **VIRTUAL, storage={"url": objects.url}).model_dump_json()
     contents = {path.name: path.read_bytes() for path in model.iterdir()}
@@ -129,7 +130,8 @@ def spread(objects: ObjectStore, node: Path) -> SpreadAttempt:
 
 
 def test_shares_of_two_disks_become_one_checkpoint(server: S3Server, objects: ObjectStore, nodes: list[Path]) -> None:
-    first, second = spread(objects, nodes[0]), spread(objects, nodes[1])
+    first = spread(objects, nodes[0])
+    second = spread(objects, nodes[1])
     second.write(state_of(1))
     first.write(state_of(0))
     receipt = first.publish(state_of(0), 0.0, Event())
@@ -153,7 +155,8 @@ def test_shares_of_two_disks_become_one_checkpoint(server: S3Server, objects: Ob
 
 
 def test_a_damaged_file_alone_is_fetched_again(server: S3Server, objects: ObjectStore, nodes: list[Path]) -> None:
-    first, second = spread(objects, nodes[0]), spread(objects, nodes[1])
+    first = spread(objects, nodes[0])
+    second = spread(objects, nodes[1])
     for rank, each in ((1, second), (0, first)):
         each.write(state_of(rank))
     receipt = first.publish(state_of(0), 0.0, Event())
@@ -173,7 +176,8 @@ def test_a_damaged_file_alone_is_fetched_again(server: S3Server, objects: Object
 
 
 def test_a_share_that_is_missing_or_fails_leaves_no_checkpoint(objects: ObjectStore, nodes: list[Path]) -> None:
-    first, second = spread(objects, nodes[0]), spread(objects, nodes[1])
+    first = spread(objects, nodes[0])
+    second = spread(objects, nodes[1])
     first.write(state_of(0))
     with pytest.raises(InfrastructureError, match="share of rank 1 of 2 is missing"):
         first.publish(state_of(0), 0.0, Event())
@@ -195,7 +199,8 @@ def numbered(objects: ObjectStore, node: Path, number: int) -> SpreadAttempt:
 def test_a_lost_rank_that_goes_on_changes_nothing_of_a_later_attempt(
     server: S3Server, objects: ObjectStore, nodes: list[Path]
 ) -> None:
-    lost, store = [numbered(objects, node, 1) for node in nodes[:2]], ObjectRunStore(objects, nodes[2])
+    lost = [numbered(objects, node, 1) for node in nodes[:2]]
+    store = ObjectRunStore(objects, nodes[2])
     lost[0].write(other_state(0))
     again = [numbered(objects, node, 2) for node in nodes[:2]]
     for rank in (1, 0):
@@ -242,7 +247,8 @@ def test_shards_that_a_lost_node_had_sealed_are_not_made_again(objects: ObjectSt
 
 def test_a_node_deletes_what_the_driver_says_and_nothing_else(nodes: list[Path]) -> None:
     made, _ = collect(nodes[0], spec_with())
-    kept, gone = made[0].folder, made[1].folder
+    kept = made[0].folder
+    gone = made[1].folder
     attempt(nodes[0]).write(state_of(1))
     Leftovers(committed=CommittedIteration(0, 1, (kept,))).remove(nodes[0])
     assert (nodes[0] / kept).exists() and not (nodes[0] / gone).exists()

@@ -61,7 +61,8 @@ def test_killed_at_every_step_a_folder_is_complete_or_absent_and_a_retry_gives_t
     tell_children(tmp_path, objects.url, server.environment)
     halves = 0
     for death in deaths(publish, tmp_path):
-        folder, acknowledged = death.folder, death.acknowledged
+        folder = death.folder
+        acknowledged = death.acknowledged
         store = store_for(folder)
         seen = store.folders("checkpoints")
         whole = seen.get(FOLDER, False)
@@ -85,7 +86,8 @@ def test_a_deletion_killed_at_every_step_leaves_no_valid_partial_folder(
 ) -> None:
     tell_children(tmp_path, objects.url, server.environment)
     for death in deaths(delete, tmp_path, publish_on_both):
-        folder, receipt = death.folder, death.prepared
+        folder = death.folder
+        receipt = death.prepared
         store = store_for(folder)
         if store.folders("checkpoints").get(FOLDER):
             store.verify(FOLDER, receipt.manifest_sha256)
@@ -169,7 +171,9 @@ def test_a_concurrent_fetch_waits_and_keeps_the_first_ones_result(
     (run_folder / FOLDER / "schedule.json").write_text("{}")
     if local_copy == "absent":
         shutil.rmtree(run_folder / FOLDER)
-    both, download, downloads = Barrier(2), ObjectStore.download, list[int]()
+    both = Barrier(2)
+    download = ObjectStore.download
+    downloads = list[int]()
 
     def meet_and_lock(folder: Path) -> AbstractContextManager[bool]:
         both.wait(30)
@@ -241,7 +245,8 @@ def test_an_interrupted_multipart_upload_is_invisible_and_its_space_is_freed(
     publish_checkpoint(
         run_folder, FOLDER, IDENTITY, lambda folder: (folder / "large.bin").write_bytes(data) and None, NEEDED
     )
-    store, system = ObjectRunStore(objects, run_folder), objects._system
+    store = ObjectRunStore(objects, run_folder)
+    system = objects._system
     monkeypatch.setattr(system, "_abort_mpu", lambda *_: _nothing())  # simulates a killed process
     monkeypatch.setattr(system, "_upload_file_part_concurrent", _cut_off)
     with pytest.raises(InfrastructureError):

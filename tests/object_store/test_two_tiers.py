@@ -71,7 +71,8 @@ def test_a_receipt_waits_for_the_store_and_a_refusal_is_raised_instead(
     server: S3Server, bench: Bench, store: RunStore
 ) -> None:
     writer = CheckpointWriter(bench.folder, store)
-    folder, identity = "checkpoints/b000-i000001.t0001", CheckpointIdentity(bench.run, 0, 1, 1, "s", "")
+    folder = "checkpoints/b000-i000001.t0001"
+    identity = CheckpointIdentity(bench.run, 0, 1, 1, "s", "")
 
     def freeze() -> FrozenState:
         return FrozenState(0, 1, {}, {"state": b"tensors"}, "w")
@@ -120,7 +121,8 @@ def test_partial_and_unusable_checkpoints_are_deleted_from_the_store(
     bench.commit(0, 1)
     uncommitted = bench.publish(3)
     store.publish(uncommitted.folder)
-    half, later = f"{CHECKPOINTS}/b000-i000001.t0001", f"{CHECKPOINTS}/b000-i000009.t0099"
+    half = f"{CHECKPOINTS}/b000-i000001.t0001"
+    later = f"{CHECKPOINTS}/b000-i000009.t0099"
     for folder in (half, later):
         objects.write(f"{bench.run}/{folder}/sub/weights", b"x")
     bench.take_over()
@@ -160,7 +162,8 @@ def test_the_next_sweep_deletes_what_the_store_refused_to_delete(
 
 
 def test_a_shard_is_reported_once_it_is_on_the_store(server: S3Server, objects: ObjectStore, run_folder: Path) -> None:
-    store, spec = ObjectRunStore(objects, run_folder), spec_with()
+    store = ObjectRunStore(objects, run_folder)
+    spec = spec_with()
     server.refuse(403, "AccessDenied", 99)
     with pytest.raises(ConfigurationError):
         collect(run_folder, spec, store=store)

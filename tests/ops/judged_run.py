@@ -22,7 +22,9 @@ from yatt_core.prompts.stream import Cursor
 GROUPS = SHARDS * PROMPTS
 SAID = "I would say <b>8</b>"
 """What the judge says about samples with a score."""
-CUT, FAILED, UNREADABLE = (0, 1), (1, 0), (3, 1)
+CUT = (0, 1)
+FAILED = (1, 0)
+UNREADABLE = (3, 1)
 """Prompt and number of the samples without a score: the judge was cut, it failed, and it said nothing usable."""
 ANSWERS = {CUT: ("on the one hand", "judge/cut"), UNREADABLE: ("who knows", "judge/unparsed")}
 DOWN = "infrastructure: status 503, 4 times"

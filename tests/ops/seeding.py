@@ -25,7 +25,9 @@ from yatt_core.keys import WorkKey
 from yatt_core.logs import COPIED, LOST, NOTE
 from yatt_core.spec import RunSpec, parse_spec
 
-SHARDS, PROMPTS, SAMPLES = 2, 2, 2
+SHARDS = 2
+PROMPTS = 2
+SAMPLES = 2
 
 
 def toy_spec(iterations: int = 4) -> RunSpec:

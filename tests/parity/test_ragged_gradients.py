@@ -68,7 +68,9 @@ def spec_for(aggregation: str) -> Any:
 def spread_gradient(folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan) -> dict[str, np.ndarray]:
     """Sums the gradients of all ranks, each computed separately."""
     model = load_causal_lm(str(folder / "model"), "float32")
-    spec, optimizer, collective = spec_for(aggregation), FlatAdamW(model, AdamWSpec()), Collective()
+    spec = spec_for(aggregation)
+    optimizer = FlatAdamW(model, AdamWSpec())
+    collective = Collective()
     learner = PolicyLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
     total = torch.zeros_like(optimizer.gradients)
     for rank in range(len(plan.parts)):
@@ -82,12 +84,14 @@ def reduced_gradients(
     folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan
 ) -> list[dict[str, np.ndarray]]:
     """Returns each rank's gradient after the all-reduce of a real group, whose members are threads here."""
-    ranks, address = len(plan.parts), hold_address()
+    ranks = len(plan.parts)
+    address = hold_address()
     # Loads one at a time, since transformers changes global state while loading.
     models = [load_causal_lm(str(folder / "model"), "float32") for _ in range(ranks)]
 
     def of_rank(rank: int) -> dict[str, np.ndarray]:
-        model, collective = models[rank], Collective()
+        model = models[rank]
+        collective = Collective()
         optimizer = FlatAdamW(model, AdamWSpec())
         collective.connect(rank, ranks, address)
         learner = PolicyLearner(spec_for(aggregation), PolicyForward(model, 0.8, "float32"), optimizer, collective)
@@ -118,7 +122,8 @@ def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
             torch.tensor(values[span].astype(np.float64))
             for values in (columns.log_probs_old, batch.log_probs_sampler, columns.log_probs_ref)
         )
-        ratio, advantage = (new - old).exp(), columns.advantages[i]
+        ratio = (new - old).exp()
+        advantage = columns.advantages[i]
         weight = (old - sampler).exp().clamp(max=3.0)
         policy = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) * weight
         divergence = (reference - new).exp() - (reference - new) - 1

@@ -105,7 +105,8 @@ def record_run(
                 work = RecordedWork(telemetry, watched.lines)
             finish(session.context, row, work)
             ledger.commits.commit(fence, commit_of(iteration))
-            state, roles = row.decision["state"], roles_now
+            state = row.decision["state"]
+            roles = roles_now
         if under_way:
             decide(session, iterations + 1, state)
         ledger.leases.release(fence)

@@ -46,7 +46,8 @@ def test_later_iterations_do_not_change_earlier_plans(name: str) -> None:
     base = WORKLOADS[name].model_copy(update={"iterations": 3})
     lengths = base.samples.response.model_copy(update={"median": ((1, 200.0), (2, 2000.0))})
     other = base.model_copy(update={"samples": base.samples.model_copy(update={"response": lengths})})
-    (ours, our_lines), (theirs, their_lines) = logged(base), logged(other)
+    ours, our_lines = logged(base)
+    theirs, their_lines = logged(other)
     before = [[line for line in lines if line["iteration"] < 2] for lines in (our_lines, their_lines)]
     assert before[0] == before[1]
     assert ours.plans[2].roles == theirs.plans[2].roles, "the changed iteration is planned without knowing the change"
@@ -64,7 +65,8 @@ def test_a_replayed_log_takes_the_same_time(name: str) -> None:
 
 def test_a_plan_depends_only_on_its_state_and_the_last_iterations() -> None:
     workload = small().model_copy(update={"iterations": LOOKS_BACK + 2})
-    campaign, setting = run_campaign(workload, SplitPool(1)), setting_of(workload)
+    campaign = run_campaign(workload, SplitPool(1))
+    setting = setting_of(workload)
     state = Dynamic().plan(setting, campaign.past[:1], {}).state
     plans = [Dynamic().plan(setting, campaign.past[start:], state) for start in (0, 1, 2)]
     assert len({(plan.roles, plan.reason, plan.prediction_s, str(plan.state)) for plan in plans}) == 1
@@ -79,7 +81,8 @@ def test_it_beats_static_placements() -> None:
 
 
 def test_the_start_roles_change_only_for_a_gain() -> None:
-    held, other = Knobs(1, 0.7, 0.5, 1.0), Knobs(2, 0.7, 0.5, 1.0)
+    held = Knobs(1, 0.7, 0.5, 1.0)
+    other = Knobs(2, 0.7, 0.5, 1.0)
     best, near, far = (
         Outcome(knobs, seconds, math.log(seconds))
         for knobs, seconds in ((other, 10.0), (held, 10.0 + 9 * HYSTERESIS), (held, 10.0 + 11 * HYSTERESIS))
@@ -100,7 +103,8 @@ def test_a_large_pool_is_simulated_at_a_part_of_its_size() -> None:
 @pytest.mark.parametrize("name", ["plain", "waves", "judgements"])
 def test_slow_candidates_are_abandoned_without_changing_the_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = WORKLOADS[name].model_copy(update={"iterations": 2})
-    setting, past = setting_of(workload), run_campaign(workload, SplitPool(1)).past
+    setting = setting_of(workload)
+    past = run_campaign(workload, SplitPool(1)).past
     hasty = Search(setting, past)
     found = hasty.best(None)
     monkeypatch.setattr(Search, "_first", lambda self, knobs: self._ranked(knobs, 1)[: search.FINALISTS])

@@ -57,7 +57,8 @@ def test_growing_responses_are_expected_to_grow_further() -> None:
 
 def test_the_number_of_worlds_is_constant() -> None:
     workload = small().model_copy(update={"iterations": LOOKS_BACK + 1})
-    past, setting = run_campaign(workload, SplitPool(1)).past, setting_of(workload)
+    past = run_campaign(workload, SplitPool(1)).past
+    setting = setting_of(workload)
     for count in range(len(past) + 1):
         worlds = expected_work(setting, past[:count])
         assert len(worlds) == LOOKS_BACK == len({str(world) for world in worlds})
@@ -87,7 +88,8 @@ def test_truncated_responses_stay_truncated() -> None:
 @pytest.mark.parametrize("judge", [(0,), ()], ids=["reward model", "judge that failed"])
 def test_samples_with_an_empty_judgement_can_be_planned(judge: tuple[int, ...]) -> None:
     workload = small()
-    setting, (telemetry, *_) = setting_of(workload), run_campaign(workload, SplitPool(1)).past
+    setting = setting_of(workload)
+    telemetry, *_ = run_campaign(workload, SplitPool(1)).past
     (wave,) = telemetry.waves
     waves = (dataclasses.replace(wave, samples=tuple(dataclasses.replace(s, judge=judge) for s in wave.samples)),)
     past = [dataclasses.replace(telemetry, waves=waves)] * 3
@@ -112,7 +114,8 @@ def test_constants_are_recovered_from_telemetry() -> None:
     past = run_campaign(workload, SplitPool(1)).past
     found = fitted(dataclasses.replace(setting, rollout=setting.rollout.model_copy(update={"base_s": 1.0})), past)
     for role in ("rollout", "judge"):
-        true, fit = getattr(setting, role), getattr(found, role)
+        true = getattr(setting, role)
+        fit = getattr(found, role)
         assert fit.per_prompt_token_s == pytest.approx(true.per_prompt_token_s)
         assert fit.base_s == pytest.approx(true.base_s, rel=0.02)
         assert fit.max_concurrent == true.max_concurrent

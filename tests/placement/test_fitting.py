@@ -33,7 +33,8 @@ def test_switching_costs_the_median_of_what_was_measured() -> None:
 
 
 def test_the_last_measurement_is_kept_while_no_role_changes() -> None:
-    policy, work = Dynamic(fit=True), run_campaign(small(judgements=2), Dynamic()).past[0]
+    policy = Dynamic(fit=True)
+    work = run_campaign(small(judgements=2), Dynamic()).past[0]
     first = policy.plan(setting(), [replace(work, switches=(SwitchTime(False, 2.5),))], {})
     assert first.state["switch"]["role_s"] == 2.5
     second = policy.plan(setting(), [replace(work, switches=())], first.state)

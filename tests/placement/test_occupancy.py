@@ -70,8 +70,10 @@ def test_an_unfinished_change_ends_with_the_next_one() -> None:
 @pytest.mark.parametrize("policy", [ColocatePool(), SplitPool(2), Dynamic()])
 def test_spans_tile_the_time_and_contain_all_work(policy: PlacementPolicy) -> None:
     workload = small(devices=6)
-    setting, before = setting_of(workload), None
-    past, state = [], {}
+    setting = setting_of(workload)
+    before = None
+    past = []
+    state = {}
     for waves in draw_iterations(workload):
         plan = policy.plan(setting, past, state)
         watched = Watched(plan.runtime_policy)
@@ -89,7 +91,9 @@ def test_spans_tile_the_time_and_contain_all_work(policy: PlacementPolicy) -> No
         times = role_times(spans, telemetry.usage)
         assert sum(time.device_s for time in times) == pytest.approx(6 * telemetry.collect_s)
         assert 0.0 < idle_fraction(times) < 1.0
-        past, state, before = [*past, telemetry], plan.state, plan.roles
+        past = [*past, telemetry]
+        state = plan.state
+        before = plan.roles
 
 
 def test_switching_and_waiting_are_idle() -> None:

@@ -26,7 +26,8 @@ def through_json(value):
 @pytest.mark.parametrize("policy", [ColocatePool(), SplitPool(1), Dynamic(), Dynamic(fit=True)])
 def test_a_policy_repeats_its_decision_from_the_recorded_inputs(policy):
     workload = small(judgements=2)
-    campaign, setting = run_campaign(workload, policy), setting_of(workload)
+    campaign = run_campaign(workload, policy)
+    setting = setting_of(workload)
     read = setting_from_json(through_json(setting_to_json(setting)))
     assert read == setting
     past = [telemetry_from_json(through_json(telemetry_to_json(one))) for one in campaign.past]

@@ -38,7 +38,8 @@ FILES = {workload.name: workload for workload in (described(f"w{number:02}") for
 
 @pytest.mark.parametrize("name", FILES)
 def test_baselines_and_lower_bound_match_the_golden_figures(name: str) -> None:
-    workload, golden = FILES[name], GOLD[name]
+    workload = FILES[name]
+    golden = GOLD[name]
     colocate = run_campaign(workload, ColocatePool())
     assert colocate.collect_s == pytest.approx(golden["colocate"]["per_iteration"], rel=1e-4)
     split = run_campaign(workload, SplitPool(golden["best_split"]["f"]))
@@ -55,7 +56,8 @@ def test_an_engine_takes_the_time_of_its_single_steps() -> None:
     workload = small(devices=2)
     setting = setting_of(workload)
     wave = wave_of(sample(0, True, 100, 5, 3), sample(0, False, 100, 9, 2))
-    rollout, judge = setting.rollout, setting.judge
+    rollout = setting.rollout
+    judge = setting.judge
 
     def step(batch: Sequence[int]) -> float:
         return rollout.base_s + rollout.per_sequence_s * len(batch) + rollout.per_context_token_s * sum(batch)
@@ -82,7 +84,8 @@ def test_an_engine_takes_the_time_of_its_single_steps() -> None:
 
 def test_a_change_of_the_start_roles_is_paid_once() -> None:
     workload = small()
-    setting, waves = setting_of(workload), draw_iterations(workload)[0]
+    setting = setting_of(workload)
+    waves = draw_iterations(workload)[0]
     same = collect(setting, "RRJJ", Hold(), waves, "RRJJ").collect_s
     assert same == collect(setting, "RRJJ", Hold(), waves, None).collect_s
     late: list[float] = []
@@ -94,7 +97,8 @@ def test_a_change_of_the_start_roles_is_paid_once() -> None:
 def test_every_kind_of_move_keeps_all_work() -> None:
     """Hand-over by draining and by migration, taking, and capping: each sample is rolled out and judged once."""
     workload = small(devices=4)
-    setting, waves = setting_of(workload), draw_iterations(workload)[0]
+    setting = setting_of(workload)
+    waves = draw_iterations(workload)[0]
     logged: list[dict[str, object]] = []
     script: dict[Moment, Callable[[PoolSeen], Sequence[Action]]] = {
         Moment.WAVE: lambda pool: [Intake(0, 3)],
@@ -120,7 +124,8 @@ def test_every_kind_of_move_keeps_all_work() -> None:
 
 def test_work_returns_from_tools_to_its_instance_or_moves() -> None:
     workload = small(devices=3, tools={"max_turns": 4, "mean_wait_s": 0.3, "output_tokens": 50})
-    setting, waves = setting_of(workload), draw_iterations(workload)[0]
+    setting = setting_of(workload)
+    waves = draw_iterations(workload)[0]
     assert any(len(s.turns) > 1 for s in waves[0].samples)
     stayed = Pool(setting, Hold())
     stayed.start("RRJ", None)
@@ -135,7 +140,8 @@ def test_work_returns_from_tools_to_its_instance_or_moves() -> None:
 
 
 def test_an_impossible_action_is_refused() -> None:
-    setting, waves = setting_of(small()), draw_iterations(small())[0]
+    setting = setting_of(small())
+    waves = draw_iterations(small())[0]
     with pytest.raises(ConfigurationError, match=r"roles 'RJ': .*4 letters"):
         collect(setting, "RJ", Hold(), waves, None)
     busy = Scripted({Moment.TICK: lambda pool: [Switch(0, JUDGE)]})
@@ -144,7 +150,8 @@ def test_an_impossible_action_is_refused() -> None:
 
 
 def test_a_standstill_is_refused() -> None:
-    setting, waves = setting_of(small()), draw_iterations(small())[0]
+    setting = setting_of(small())
+    waves = draw_iterations(small())[0]
     with pytest.raises(ConfigurationError, match=r"at [\d.]+ s .* 64 units for R"):
         collect(setting, "JJJJ", Hold(), waves, None)
 

@@ -19,7 +19,9 @@ from yatt_core.planning.shape import shape_of
 from yatt_core.spec.sections.model import ModelFromConfig
 from yatt_core.spec.sections.trainer import AdamWSpec
 
-ROWS, TOKENS, COUNTED = 8, 64, 24
+ROWS = 8
+TOKENS = 64
+COUNTED = 24
 
 
 def micro_batch(vocabulary: int) -> MicroBatch:
@@ -27,7 +29,8 @@ def micro_batch(vocabulary: int) -> MicroBatch:
     places = (torch.arange(ROWS)[:, None] * TOKENS + torch.arange(TOKENS - COUNTED, TOKENS)[None]).reshape(-1)
     tokens = torch.arange(ROWS * TOKENS).remainder(vocabulary).reshape(ROWS, TOKENS)
     rows = np.repeat(np.arange(ROWS), COUNTED)
-    starts, sizes = np.arange(ROWS) * TOKENS, np.full(ROWS, TOKENS)
+    starts = np.arange(ROWS) * TOKENS
+    sizes = np.full(ROWS, TOKENS)
     return MicroBatch(
         tokens, places, tokens.reshape(-1)[places], np.arange(len(places)), rows, starts, sizes - COUNTED, sizes
     )
@@ -51,7 +54,8 @@ def test_a_step_of_the_trainer(tmp_path: Path, architecture: str, dtype: str, vo
     make_model(model, vocabulary, 0, tmp_path)
     network = load_causal_lm(str(tmp_path), "float32")
     FlatAdamW(network, AdamWSpec())
-    forward, batch = PolicyForward(network, 0.7, dtype), micro_batch(vocabulary)
+    forward = PolicyForward(network, 0.7, dtype)
+    batch = micro_batch(vocabulary)
 
     def step() -> None:
         forward.backward([batch], lambda _part, log_probs, _entropies: log_probs.sum(), "metric")

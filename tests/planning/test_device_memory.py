@@ -109,7 +109,8 @@ def test_a_ray_cluster_has_the_memory_of_its_smallest_device() -> None:
 
 @pytest.mark.parametrize(("stated", "longest"), [(1024, 58), (1000, 58), (40, 40)])
 def test_the_length_of_prompts_gives_way_to_the_positions_of_a_small_model(stated: int, longest: int) -> None:
-    small, path = ["model.max_positions=64", "rollout.max_new_tokens=6"], ROOT / "configs" / "quickstart.yaml"
+    small = ["model.max_positions=64", "rollout.max_new_tokens=6"]
+    path = ROOT / "configs" / "quickstart.yaml"
     roles = roles_of(load_spec(path, [*small, f"data.max_prompt_tokens={stated}"]), Assumptions())
     check_sizes(roles)
     assert roles.lengths.longest_prompt == longest

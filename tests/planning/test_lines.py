@@ -51,14 +51,16 @@ def test_the_examples_have_every_line(name: str) -> None:
     lines = example_lines(name)
     assert min(lines.values()) > 0 and {"load", "learn", "checkpoint", "sync", "reference"} < lines.keys()
     roles = roles_of(load_spec(CONFIGS / config), Assumptions())
-    parameters, ranks = roles.policy.parameters, demand_of(roles, cluster(devices), Assumptions()).ranks
+    parameters = roles.policy.parameters
+    ranks = demand_of(roles, cluster(devices), Assumptions()).ranks
     assert lines["checkpoint"] == pytest.approx(16 * parameters / ranks), "weights, two moments and the reference"
 
 
 def test_a_reference_is_put_aside_with_a_copy_of_the_weights() -> None:
     """Both sharded trainers exchange their weights for the reference's while they score it."""
     for engine in ((), (FSDP2,)):
-        (with_kl, found), (without_kl, less) = planned(*engine), planned(*engine, "algorithm.kl=null")
+        with_kl, found = planned(*engine)
+        without_kl, less = planned(*engine, "algorithm.kl=null")
         lines, fewer = (
             planned_lines(roles, one.micro_batch, one.ranks, one.copies)
             for roles, one in ((with_kl, found), (without_kl, less))

@@ -52,7 +52,8 @@ def test_the_distributed_optimizer_shards_its_state_over_the_copies():
 
 
 def test_an_offloaded_optimizer_is_in_host_memory():
-    at_home, away = demand(), demand("trainer.engine.optimizer_cpu_offload=true")
+    at_home = demand()
+    away = demand("trainer.engine.optimizer_cpu_offload=true")
     assert held(away, "trainer", LEARN).optimizer == 0
     host = {total.stage: total.host for total in away.totals}[LEARN]
     assert host >= 8 * held(at_home, "trainer", LEARN).optimizer
@@ -87,8 +88,10 @@ def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
 
 def test_low_rank_adapters_alone_have_gradients_moments_and_a_reference():
     fsdp2 = "trainer.engine={kind: fsdp2}"
-    whole, adapted = demand(fsdp2, "trainer.lora=null"), demand(fsdp2, "trainer.lora={rank: 16}")
-    before, after = held(whole, "trainer", LEARN), held(adapted, "trainer", LEARN)
+    whole = demand(fsdp2, "trainer.lora=null")
+    adapted = demand(fsdp2, "trainer.lora={rank: 16}")
+    before = held(whole, "trainer", LEARN)
+    after = held(adapted, "trainer", LEARN)
     adapters = 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
     assert after.gradients == pytest.approx(4 * adapters / 8, rel=1e-6) and after.optimizer == 2 * after.gradients
     assert after.weights == before.weights + after.gradients and after.activations < before.activations
@@ -126,7 +129,8 @@ def test_a_host_has_the_shares_of_the_ranks_and_engines_that_are_there():
     parallel = "trainer.engine.data_parallel_size="
     one, two = (held(demand(f"{parallel}{count}"), "trainer", LEARN).weights for count in (1, 2))
     assert one == two and host(parallel + "1")[LEARN] <= host(parallel + "2")[LEARN]
-    few, many = host("rollout.engine.instances=1"), host("rollout.engine.instances=8")
+    few = host("rollout.engine.instances=1")
+    many = host("rollout.engine.instances=8")
     weights = held(demand("rollout.engine.instances=1"), "rollout", SYNC).weights
     assert many[LEARN] - few[LEARN] == 7 * (weights + 2 * (256 << 20)), "seven sleeping engines less"
 
@@ -329,8 +333,10 @@ def test_a_critic_has_its_own_state_and_is_resident_with_the_trainer():
     valued = "algorithm={advantage: {kind: gae}, critic: {}}"
     for engine in ("{kind: fsdp2}", "{kind: torch, ranks: 8}"):
         trainer = f"trainer.engine={engine}"
-        found, alone = demand(valued, trainer), demand(trainer, "algorithm.kl=null")
-        policy, critic = held(found, "trainer", LEARN), held(found, "critic", LEARN)
+        found = demand(valued, trainer)
+        alone = demand(trainer, "algorithm.kl=null")
+        policy = held(found, "trainer", LEARN)
+        critic = held(found, "critic", LEARN)
         head = 152_064 * 3584 / policy_shards(engine)
         assert policy.weights - critic.weights == pytest.approx(4 * head, rel=1e-3), (
             "it has no output matrix over the vocabulary"

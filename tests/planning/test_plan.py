@@ -111,7 +111,8 @@ def test_constants_match_the_cost_model_of_the_placement():
 
 
 def test_learning_takes_six_operations_per_parameter_and_token():
-    devices, roles = cluster("8xH200"), roles_of(spec_7b("algorithm.mini_batches=1", "algorithm.kl=null"), SHORT)
+    devices = cluster("8xH200")
+    roles = roles_of(spec_7b("algorithm.mini_batches=1", "algorithm.kl=null"), SHORT)
     times = training_times(roles, demand_of(roles, devices, SHORT), devices, SHORT)
     assert times.prepare_s == 0
     assert times.learn_s == pytest.approx(6 * 7.07e9 / (9.89e14 * 0.35), rel=0.03)
@@ -123,13 +124,16 @@ def test_learning_takes_six_operations_per_parameter_and_token():
 
 
 def sync_seconds(devices: str, *overrides: str) -> float:
-    roles, described = roles_of(spec_7b(*overrides), SHORT), cluster(devices)
+    roles = roles_of(spec_7b(*overrides), SHORT)
+    described = cluster(devices)
     return training_times(roles, demand_of(roles, described, SHORT), described, SHORT).sync_s
 
 
 def test_a_sync_takes_the_time_of_what_is_sent_in_the_type_of_the_engines():
     parameters = roles_of(spec_7b(), SHORT).policy.parameters
-    link, host, network = 450e9, 45e9, 50e9
+    link = 450e9
+    host = 45e9
+    network = 50e9
     whole = 2 * parameters / link
     assert sync_seconds("8xH200") == pytest.approx(whole)
     assert sync_seconds("8xH200", "rollout.engine.tensor_parallel_size=2") == pytest.approx(whole / 2)
@@ -168,7 +172,8 @@ def test_engines_of_different_sizes_share_instances_of_the_larger_size():
 
 def loaded(devices: str, *overrides: str) -> Load:
     """Returns the load of the policy of 7 billion parameters, without a judge."""
-    described, roles = cluster(devices), roles_of(spec_7b(*overrides), SHORT)
+    described = cluster(devices)
+    roles = roles_of(spec_7b(*overrides), SHORT)
     demand = demand_of(roles, described, SHORT)
     constants = engine_constants(roles.rollout, roles.policy, demand.rollout, described.card, SHORT)
     training = training_times(roles, demand, described, SHORT)
@@ -177,7 +182,8 @@ def loaded(devices: str, *overrides: str) -> Load:
 
 
 def test_a_large_load_is_simulated_at_a_part_of_its_size():
-    load, mean = loaded("8xH200,16 nodes"), roles_of(spec_7b(), SHORT).lengths.mean_response
+    load = loaded("8xH200,16 nodes")
+    mean = roles_of(spec_7b(), SHORT).lengths.mean_response
     assert load.scale == 4
     assert len(load.workload.cluster.speeds) == 32
     assert load.workload.samples.prompts == 128

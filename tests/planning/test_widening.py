@@ -53,7 +53,8 @@ def test_a_widened_pass_of_the_trainer_allocates_no_more_than_the_plan_adds(
     )  # fmt: skip
     make_model(model, vocabulary, 0, tmp_path)
     batch = micro_batch(vocabulary)
-    learned, scored = {}, {}
+    learned = {}
+    scored = {}
     for products in (NATIVE, WIDENED):
         passes = passes_of(load_causal_lm(str(tmp_path), "float32"), dense, products)
 

@@ -257,7 +257,8 @@ CHAT = (Message("user", "Spell sun"), Message("assistant", "nus"), Message("user
 
 def test_a_conversation_is_rendered_by_the_chat_template(byte_pairs):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(byte_pairs)
-    brief, kind = Message("system", "Be brief."), Message("system", "Be kind.")
+    brief = Message("system", "Be brief.")
+    kind = Message("system", "Be kind.")
     for system_prompt, messages, expected in (
         (None, CHAT, CHAT),
         ("Be brief.", CHAT, (brief, *CHAT)),

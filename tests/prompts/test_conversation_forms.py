@@ -119,8 +119,10 @@ def test_what_could_change_a_message_is_refused(item: Any, says: str) -> None:
 
 
 def test_demonstrations_begin_with_the_first_message_of_the_assistant() -> None:
-    user, tool = Message("user", "q"), Message("tool", "3")
-    called, said = Message("assistant", "", calls=(CALL,)), Message("assistant", "a")
+    user = Message("user", "q")
+    tool = Message("tool", "3")
+    called = Message("assistant", "", calls=(CALL,))
+    said = Message("assistant", "a")
     assert split_demonstration((user, called, tool, said)) == ((user,), (called, tool, said))
     assert split_demonstration((user, said, user)) == ((user, said, user), ())
     assert split_demonstration((user, called, tool)) == ((user, called, tool), ())

@@ -76,7 +76,8 @@ def test_shares_stay_within_bounds_and_a_resumed_run_is_the_same(
         assert again == refs and resumed == whole
         assert whole.curriculum is not None
         pools = [pool for pool in whole.curriculum.pools if pool.is_open]
-        low, high = min(settings.min_share, 1 / len(pools)), max(settings.max_share, 1 / len(pools))
+        low = min(settings.min_share, 1 / len(pools))
+        high = max(settings.max_share, 1 / len(pools))
         assert math.fsum(pool.share for pool in pools) == pytest.approx(1, abs=1e-9)
         assert all(low - 1e-9 <= pool.share <= high + 1e-9 for pool in pools)
         assert all(pool.share == 0 for pool in whole.curriculum.pools if not pool.is_open)
@@ -85,7 +86,8 @@ def test_shares_stay_within_bounds_and_a_resumed_run_is_the_same(
 @given(SETTINGS, RUNS)
 def test_no_prompt_is_lost_and_solved_ones_rest(settings: CurriculumSpec, run: Sequence[tuple[int, int]]) -> None:
     """A prompt is left out if and only if it has been solved and its return is not due."""
-    data, cursor = data_with(settings), begun(data_with(settings))
+    data = data_with(settings)
+    cursor = begun(data_with(settings))
     resting: dict[tuple[int, int], float] = {}
     for iteration, (count, chance) in enumerate(run, 1):
         resting = {prompt: due for prompt, due in resting.items() if due > iteration}

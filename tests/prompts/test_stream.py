@@ -21,7 +21,8 @@ MIXTURE = run_spec({**SPELL, "weight": 3.0}, {**SUM, "weight": 1.0}).data
 def test_split_draws_equal_one_draw(seed, counts):
     start = Cursor.start(MIXTURE)
     whole, end = draw(MIXTURE, seed, start, sum(counts))
-    pieces, cursor = [], start
+    pieces = []
+    cursor = start
     for count in counts:
         drawn, cursor = draw(MIXTURE, seed, Cursor.from_json(json.loads(json.dumps(cursor.to_json()))), count)
         pieces += drawn
@@ -89,7 +90,8 @@ def test_shares_are_whole_and_complete(total, weights):
 @settings(max_examples=60, deadline=None)
 def test_epochs_are_complete_wherever_the_draws_are_cut(seed, sizes, counts):
     """However the draws are split, each source yields every row once per epoch, in that epoch's order."""
-    cursor, rows = Cursor.start(MIXTURE), ([], [])
+    cursor = Cursor.start(MIXTURE)
+    rows = ([], [])
     for count in counts:
         references, cursor = draw(MIXTURE, seed, Cursor.from_json(cursor.to_json()), count)
         for reference in references:

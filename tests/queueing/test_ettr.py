@@ -27,7 +27,9 @@ TIMES = RunTimes(iteration=100.0, checkpoint=20.0, restart=150.0, replay=30.0)
 def simulated_ettr(times: RunTimes, every: int, rate: float, iterations: int, seed: int) -> float:
     """Plays a run that is interrupted by a Poisson process; returns its ratio of useful to held time."""
     random = np.random.default_rng(seed)
-    now, done, kept = 0.0, 0, 0
+    now = 0.0
+    done = 0
+    kept = 0
     failure = random.exponential(1 / rate)
 
     def spend(seconds: float) -> bool:
@@ -65,7 +67,8 @@ def test_the_ratio_is_that_of_a_simulated_run(every: int, hours: float) -> None:
 
 
 def test_the_interval_is_youngs_if_a_replay_takes_as_long_as_the_iteration() -> None:
-    times, rate = RunTimes(10.0, 30.0, 0.0, 10.0), 1 / 20_000
+    times = RunTimes(10.0, 30.0, 0.0, 10.0)
+    rate = 1 / 20_000
     assert best_interval(times, rate, 10_000) * times.iteration == pytest.approx(math.sqrt(2 * 30.0 / rate), rel=0.03)
 
 
@@ -76,7 +79,8 @@ def test_the_interval_is_youngs_if_a_replay_takes_as_long_as_the_iteration() -> 
     most=st.integers(1, 60),
 )
 def test_no_other_interval_is_better(checkpoint: float, replay: float, hours: float, most: int) -> None:
-    times, rate = RunTimes(100.0, checkpoint, 100.0, replay), 1 / (hours * 3600)
+    times = RunTimes(100.0, checkpoint, 100.0, replay)
+    rate = 1 / (hours * 3600)
     best = max(ettr(times, every, rate) for every in range(1, most + 1))
     assert ettr(times, best_interval(times, rate, most), rate) == pytest.approx(best, rel=1e-4)
 
@@ -109,7 +113,8 @@ def test_a_forecast_multiplies_what_is_left_by_the_ratio_and_the_price() -> None
 
 
 def test_the_price_after_an_interruption_is_that_of_the_pools_as_they_are_used() -> None:
-    prices, held = {"main": 4.0, "spot": 1.0}, {"main": 3.0, "spot": 1.0}
+    prices = {"main": 4.0, "spot": 1.0}
+    held = {"main": 3.0, "spot": 1.0}
     assert expected_price(prices, "spot", held, 0.0) == 1.0
     assert expected_price(prices, "spot", held, 1e9) == pytest.approx(3.25)
     assert 1.0 < expected_price(prices, "spot", held, 1.0) < 3.25

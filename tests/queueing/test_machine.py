@@ -38,7 +38,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now, self.serial = 0.0, 0
+        self.now = 0.0
+        self.serial = 0
         self.jobs: dict[str, Job] = {}
         self.away: dict[str, dict[int, float]] = {}
         self.ended: list[Job] = []
@@ -110,13 +111,15 @@ class QueueMachine(RuleBasedStateMachine):
             job.left -= STEP
             if held.stopping or job.left <= 0:
                 job.stretches.append(self.stretch(job, self.now))
-                job.entry, job.waits_since = replace(job.entry, held=None), self.now
+                job.entry = replace(job.entry, held=None)
+                job.waits_since = self.now
             if job.left <= 0:
                 self.ended.append(self.jobs.pop(job.entry.run))
         self.decide()
 
     def stretch(self, job: Job, until: float | None) -> Stretch:
-        entry, held = job.entry, job.entry.held
+        entry = job.entry
+        held = job.entry.held
         assert held is not None
         return Stretch(entry.run, held.pool, entry.owner, entry.project, held.devices, held.started_at, until)
 
@@ -125,7 +128,8 @@ class QueueMachine(RuleBasedStateMachine):
             held = job.entry.held
             if held is None and job.entry.wanted is Wanted.RUN:
                 waited = job.entry.waited + self.now - job.waits_since
-                job.entry, job.waits_since = replace(job.entry, waited=waited), self.now
+                job.entry = replace(job.entry, waited=waited)
+                job.waits_since = self.now
             elif held is not None:
                 ends = self.now + job.left
                 job.entry = replace(job.entry, held=replace(held, ends_at=ends, free_at=self.now + STEP))

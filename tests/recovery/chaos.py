@@ -65,7 +65,9 @@ class Chaos:
     """Strikes a run until the schedule is done or the time is up."""
 
     def __init__(self, struck: StruckRun, server: Server, seed: int, prefect_seconds: float) -> None:
-        self._struck, self._server, self._watch = struck, server, struck.watch
+        self._struck = struck
+        self._server = server
+        self._watch = struck.watch
         self._choose = random.Random(f"yatt.chaos.targets:{seed}")
         self._highest = -1
         self._term_at_commit = 0
@@ -107,7 +109,9 @@ class Chaos:
             return "the phase did not come"
         if strike.phase == RECOVER:
             blow = self._prepare(strike)
-        before, pids, moment = self._watch.term(), self._pids(), int(time.time() * 1000)
+        before = self._watch.term()
+        pids = self._pids()
+        moment = int(time.time() * 1000)
         if not blow():
             self.record.without_effect.append(str(strike))
             return "nothing to strike"
@@ -155,7 +159,8 @@ class Chaos:
 
     def _await_phase(self, name: str) -> OpenPhase | None:
         """Waits until a phase is dispatched, tending the driver meanwhile; returns it, or None after a timeout."""
-        deadline, tended = time.monotonic() + PHASE_SECONDS, 0.0
+        deadline = time.monotonic() + PHASE_SECONDS
+        tended = 0.0
         while time.monotonic() < deadline:
             phase = self._watch.open_phase()
             if phase is not None and phase.phase == name and (phase.iteration > 0 or name == RECOVER):
@@ -189,7 +194,8 @@ class Chaos:
             return
         term = self._watch.term()
         self._await(lambda: self._watch.first_dispatch(term) is not None, PROGRESS_SECONDS)
-        dispatched, launched = self._watch.first_dispatch(term), self._struck.term_launched.get(term)
+        dispatched = self._watch.first_dispatch(term)
+        launched = self._struck.term_launched.get(term)
         if dispatched is not None and launched is not None:
             taken = self.record.warm if strike.kind == "driver" else self.record.cold
             taken.append((dispatched - launched) / 1000)
@@ -246,7 +252,8 @@ def figures(
 ) -> dict[str, Any]:
     """Returns the keys that `make chaos` prints."""
     with Ledger.open(home.ledger) as ledger:
-        one, other = run_results(ledger, struck.run), run_results(ledger, quiet)
+        one = run_results(ledger, struck.run)
+        other = run_results(ledger, quiet)
         broken = ledger.events.verify(struck.run)
     missing = [i for i in range(one.iteration + 1) if not any(iteration == i for _, iteration in counts)]
     shards = Counter(line.rpartition(".t")[0] for line in published.read_text().splitlines() if struck.run in line)
@@ -292,7 +299,8 @@ def chaos(
             record = Chaos(struck, server, seed, prefect_seconds).run(strikes, seconds)
             minutes = (time.monotonic() - began) / 60
             struck.stop()
-            reached, counts = struck.watch.iteration(), struck.watch.commits()
+            reached = struck.watch.iteration()
+            counts = struck.watch.commits()
         say(f"{len(record.faults)} faults in {minutes:.1f} min; now {reached} iterations without any")
         quiet = undisturbed(home, spec.model_copy(update={"iterations": reached}), environment)
         told = figures(home, struck, quiet, record, folder / "failpoints" / "published", counts)

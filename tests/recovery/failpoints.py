@@ -46,8 +46,11 @@ class Failpoints:
     """The failpoints of one process."""
 
     def __init__(self, folder: Path) -> None:
-        self._armed, self._used, self._published = folder / "armed", folder / "used", folder / "published"
-        self._full, self._spared = folder / "full", folder / "spared"
+        self._armed = folder / "armed"
+        self._used = folder / "used"
+        self._published = folder / "published"
+        self._full = folder / "full"
+        self._spared = folder / "spared"
         self._known: set[str] = set()
 
     def in_driver(self, place: str) -> None:

@@ -40,8 +40,12 @@ class StruckRun:
     """
 
     def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
-        self.home, self.run, self.watch, self.folder = home, run, watch, home.run_folder(run)
-        self._environment, self._lease = dict(environment), lease
+        self.home = home
+        self.run = run
+        self.watch = watch
+        self.folder = home.run_folder(run)
+        self._environment = dict(environment)
+        self._lease = lease
         self._output = self.folder / "driver.txt"
         self._driver: subprocess.Popen[bytes] | None = None
         self._launched: tuple[int, int] | None = None
@@ -174,7 +178,8 @@ class StruckRun:
         state = current_state(self.folder)
         if state is None or not send_signal(state.identity, signal.SIGKILL):
             return False
-        killed, deadline = int(time.time() * 1000), time.monotonic() + END_SECONDS
+        killed = int(time.time() * 1000)
+        deadline = time.monotonic() + END_SECONDS
         while not self.watch.done_since(killed) and time.monotonic() < deadline:
             self.tend()
             time.sleep(POLL_SECONDS)

@@ -28,7 +28,9 @@ class Drivers:
     """The drivers of one run, of which at most one may work."""
 
     def __init__(self, driver: Driver, bed: Bed, run: str) -> None:
-        self._driver, self._bed, self._run = driver, bed, run
+        self._driver = driver
+        self._bed = bed
+        self._run = run
 
     def start(self) -> Incarnation:
         return self._bed.nursery.start(self._driver.folder, self._run)
@@ -94,7 +96,8 @@ def is_stopped(pid: int) -> bool:
 @pytest.mark.verify
 @pytest.mark.timeout(400)
 def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, bed: Bed) -> None:
-    quiet, struck = driver.create("virtual.yaml", *SLOW), driver.create("virtual.yaml", *SLOW)
+    quiet = driver.create("virtual.yaml", *SLOW)
+    struck = driver.create("virtual.yaml", *SLOW)
     assert bed.nursery.start(driver.folder, quiet).wait(SECONDS) == 0
     (bed.failpoints / "published").unlink(missing_ok=True)
 

@@ -97,7 +97,8 @@ class MlflowServer:
     """MLflow's own server on a fixed port, which can be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.address = folder, f"http://127.0.0.1:{free_port()}"
+        self._folder = folder
+        self.address = f"http://127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -97,7 +97,8 @@ def sweep(
     sync: failpoints that the weights' way to the engines must reach.
     spared: regular expression of failpoints that neither kill nor must be reached.
     """
-    quiet, struck = driver.create(spec, *overrides), driver.create(spec, *overrides)
+    quiet = driver.create(spec, *overrides)
+    struck = driver.create(spec, *overrides)
     assert bed.nursery.start(driver.folder, quiet, None, driver.environment).wait(SECONDS) == 0
     (bed.failpoints / "published").unlink(missing_ok=True)
     (bed.failpoints / "used").write_text("")

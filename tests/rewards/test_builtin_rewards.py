@@ -73,7 +73,8 @@ def test_a_million_hostile_characters_are_read_in_linear_time(monkeypatch, extra
 
 def test_a_format_is_a_sequence_of_tags_or_a_pattern():
     tags = {"tags": ["think", "answer"]}
-    good, swapped = "<think>a\nb</think>\n<answer>c</answer> ", "<answer>c</answer><think>a</think>"
+    good = "<think>a\nb</think>\n<answer>c</answer> "
+    swapped = "<answer>c</answer><think>a</think>"
     twice = "<think>a<think></think><answer>c</answer>"
     assert totals("format", good, swapped, good + "more", "x" + good, twice, "", options=tags) == [1, 0, 0, 0, 0, 0]
     assert totals("format", "yes", "yes ", "no\n", options={"pattern": "yes|no"}) == [1, 0, 0]

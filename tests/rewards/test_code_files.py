@@ -37,7 +37,8 @@ def test_the_path_is_relative_to_the_file_that_names_it_and_files_of_one_name_do
 
 
 def test_a_run_keeps_its_copy_when_the_file_changes(tmp_path):
-    spec, run = load_spec(write(tmp_path, 1.0)), tmp_path / "run"
+    spec = load_spec(write(tmp_path, 1.0))
+    run = tmp_path / "run"
     settle_code(spec, run, NoStore())
     write(tmp_path, 2.0)
     assert scored(spec, run) == 1.0
@@ -59,7 +60,8 @@ def test_a_revision_takes_the_new_contents_only_if_it_names_the_file(tmp_path):
 
 
 def test_a_copy_with_other_contents_is_refused(tmp_path):
-    spec, run = load_spec(write(tmp_path, 1.0)), tmp_path / "run"
+    spec = load_spec(write(tmp_path, 1.0))
+    run = tmp_path / "run"
     settle_code(spec, run, NoStore())
     (copy,) = (run / CODE).glob(f"*/{COPY}")
     copy.write_text("def score(prompt, response):\n    return 1e9\n")
@@ -68,7 +70,9 @@ def test_a_copy_with_other_contents_is_refused(tmp_path):
 
 
 def test_a_fork_takes_the_copy_of_its_parent(tmp_path):
-    spec, parent, fork = load_spec(write(tmp_path, 1.0)), tmp_path / "parent", tmp_path / "fork"
+    spec = load_spec(write(tmp_path, 1.0))
+    parent = tmp_path / "parent"
+    fork = tmp_path / "fork"
     settle_code(spec, parent, NoStore())
     (tmp_path / "reward.py").unlink()
     settle_code(spec, fork, NoStore(), parent)
@@ -79,7 +83,8 @@ class Tier(NoStore):
     """A durable tier that keeps folders in memory."""
 
     def __init__(self, run_folder):
-        self.run_folder, self.kept = run_folder, {}
+        self.run_folder = run_folder
+        self.kept = {}
 
     def publish(self, folder):
         self.kept[folder] = {path.name: path.read_bytes() for path in (self.run_folder / folder).iterdir()}
@@ -92,7 +97,9 @@ class Tier(NoStore):
 
 
 def test_another_machine_fetches_the_copy_from_the_durable_tier(tmp_path):
-    spec, here, there = load_spec(write(tmp_path, 1.0)), tmp_path / "here", tmp_path / "there"
+    spec = load_spec(write(tmp_path, 1.0))
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     store = Tier(here)
     settle_code(spec, here, store)
     (tmp_path / "reward.py").unlink()

@@ -152,7 +152,8 @@ def test_code_reaches_no_network_no_process_and_no_file_that_it_could_change(cod
 )
 @pytest.mark.parametrize("isolation", sorted({ISOLATION, "limits"}))
 def test_code_starts_threads_but_no_processes(code, isolation):
-    prompt, response = row([{"input": "", "output": "yes"}]), f"```python\n{code}\n```"
+    prompt = row([{"input": "", "output": "yes"}])
+    response = f"```python\n{code}\n```"
     assert code_tests(prompt, response, CodeTests(isolation=isolation)) == 1.0
 
 
@@ -243,7 +244,8 @@ def test_a_sandbox_that_is_gone_is_away_and_scores_nothing(monkeypatch, tmp_path
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     process.reward_process().close()  # the next one has its folder there
-    text, options = f"```python\n{SUM}\n```", {"isolation": ISOLATION}
+    text = f"```python\n{SUM}\n```"
+    options = {"isolation": ISOLATION}
     assert totals("code_tests", text, options=options, timeout_seconds=60.0) == [1.0]
     folder.rmdir()
     with pytest.raises(AwayError, match="what reward part 'own' asks is away: cannot run the program of a response"):

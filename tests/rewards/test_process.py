@@ -164,7 +164,8 @@ def test_nothing_outlives_a_killed_scoring_process():
     child = subprocess.Popen([sys.executable, "-c", SCORING], cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    processes, deadline = set(), time.monotonic() + 30
+    processes = set()
+    deadline = time.monotonic() + 30
     while len(processes) < 2 and time.monotonic() < deadline:
         processes = {one.pid for one in psutil.Process(child.pid).children(recursive=True)}
         time.sleep(0.01)

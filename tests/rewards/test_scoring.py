@@ -67,7 +67,8 @@ def test_parts_are_weighted_and_one_decides_correctness():
         part("right", "exact_match"),
         accuracy_part="right",
     )
-    right, wrong = rewards.one(PROMPT, "answer", 0), rewards.one(PROMPT, "abc", 1)
+    right = rewards.one(PROMPT, "answer", 0)
+    wrong = rewards.one(PROMPT, "abc", 1)
     assert (dict(right.parts), right.total, right.correct) == ({"length": 12.0, "right": 1.0}, -5.0, True)
     assert (dict(wrong.parts), wrong.total, wrong.correct, wrong.error) == (
         {"length": 6.0, "right": 0.0},

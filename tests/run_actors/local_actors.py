@@ -39,7 +39,8 @@ class Handle:
     """An actor in this process, whose methods run on a thread of its own."""
 
     def __init__(self, name: str, actor: Any) -> None:
-        self.actor, self._actor_id = actor, SimpleNamespace(hex=lambda: name)
+        self.actor = actor
+        self._actor_id = SimpleNamespace(hex=lambda: name)
         actor._presence = Presence()
         actor._transfers = TransferEnd(name, actor._presence)
         actor._transfers.host = lambda: "127.0.0.1"
@@ -76,15 +77,21 @@ class Calls:
 
 def rank_of(number: int, spec: Any, parts: Parts, folder: Path) -> Handle:
     actor = TrainerActor.__new__(TrainerActor)
-    actor._checkpoints, actor._group = CheckpointWriter(folder), "joined"
-    actor._spec, actor._rank, actor._settled, actor._sent = spec, number, True, SentWeights()
+    actor._checkpoints = CheckpointWriter(folder)
+    actor._group = "joined"
+    actor._spec = spec
+    actor._rank = number
+    actor._settled = True
+    actor._sent = SentWeights()
     actor._engine = SimpleNamespace(version=0, direct_sync=True, sync_parts=lambda: iter(parts))  # type: ignore[assignment]
     return Handle(f"trainer-{number}", actor)
 
 
 def engine_of(number: int, spec: Any, folder: Path) -> Handle:
     actor = RolloutActor.__new__(RolloutActor)
-    actor._spec, actor._instance, actor._held = spec, number, ""
+    actor._spec = spec
+    actor._instance = number
+    actor._held = ""
     actor._engine = TorchRolloutEngine(str(folder), "bfloat16", MAX_PROMPT, MAX_NEW, folder)
     actor._taker = actor._engine
     return Handle(f"rollout-{number}", actor)

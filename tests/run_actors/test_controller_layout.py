@@ -49,7 +49,8 @@ def test_a_controller_without_a_known_node_is_replaced() -> None:
 
 @given(st.integers(1, 3), st.lists(NODES, min_size=1, max_size=6))
 def test_each_node_has_its_number_and_no_controller_moves(count: int, history: list[set[str]]) -> None:
-    spec, living = ControllerSpec(count=count, per="node"), dict[str, str]()
+    spec = ControllerSpec(count=count, per="node")
+    living = dict[str, str]()
     for nodes in history:
         before = {name: node for name, node in living.items() if node in nodes}
         living = lay_out_controllers(spec, nodes, living)

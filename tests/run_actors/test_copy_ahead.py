@@ -24,8 +24,10 @@ class Copying:
     """The state of a rank whose copy takes until `go_on` is set."""
 
     def __init__(self, engine: Any) -> None:
-        self.begun, self.go_on = Event(), Event()
-        self.copies, self.changed_during_copy = 0, list[bool]()
+        self.begun = Event()
+        self.go_on = Event()
+        self.copies = 0
+        self.changed_during_copy = list[bool]()
         engine.freeze_state = self.freeze
         for method in CHANGES:
             setattr(engine, method, self.change)
@@ -52,7 +54,8 @@ def test_weights_are_sent_while_they_are_copied_and_changed_afterwards(tmp_path:
     assert [receipt.version for receipt in WeightSync(calls, registry, 1, SETTINGS).sync(0)] == [0, 0]
     assert [engine.actor._engine.version for engine in actors[ROLLOUT]] == [0, 0]
     assert not copying.go_on.is_set(), "the weights were sent during the copy"
-    asked, finish = Event(), rank.actor._checkpoints.finish_copy
+    asked = Event()
+    finish = rank.actor._checkpoints.finish_copy
 
     def finish_copy(changes: bool) -> None:
         asked.set()

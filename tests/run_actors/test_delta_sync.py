@@ -60,7 +60,8 @@ def test_a_failed_transfer_is_no_base(actors: dict[str, list[Handle]]) -> None:
     sync.sync(0)
     learn(actors, 1)
     engine = actors[ROLLOUT][1].actor._engine
-    take, taken = engine.take, list[int]()
+    take = engine.take
+    taken = list[int]()
 
     def fails(bucket: Any) -> None:
         taken.append(bucket.number)

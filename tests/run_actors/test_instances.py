@@ -19,7 +19,8 @@ def test_an_instance_has_an_actor_on_each_of_its_nodes() -> None:
 
 
 def test_the_actors_of_an_instance_end_together() -> None:
-    made, there = InstanceSeats("aabbccdd", LAYOUT), dict(zip(NAMES, "abcd", strict=True))
+    made = InstanceSeats("aabbccdd", LAYOUT)
+    there = dict(zip(NAMES, "abcd", strict=True))
     assert made.broken(there) == []
     assert made.broken({name: there[name] for name in NAMES[:3]}) == ["rollout-1"], "its other part was lost"
     assert made.broken({**there, "follower-0": "e"}) == ["rollout-0", "follower-0"], "a part is elsewhere"

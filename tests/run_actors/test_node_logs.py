@@ -13,7 +13,8 @@ from yatt_core.logs import PARTS, log_file
 from yatt_core.run_actors import node_logs
 from yatt_core.run_actors.node_logs import Answer, LogSource, NodeLogs, Sizes, new_bytes
 
-OTHER, AGAIN = LogSource("h2", "n2", "d2" * 8), LogSource("h2", "n3", "d3" * 8)
+OTHER = LogSource("h2", "n2", "d2" * 8)
+AGAIN = LogSource("h2", "n3", "d3" * 8)
 
 
 class Nodes:
@@ -50,7 +51,8 @@ def read(tail: LogTail) -> list[tuple[str | None, str]]:
 def test_records_of_other_nodes_arrive_once_with_the_node_s_name(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     write(there, 2.0, "first")
-    logs, tail = NodeLogs(here, Nodes({OTHER: there})), LogTail(here / "logs")
+    logs = NodeLogs(here, Nodes({OTHER: there}))
+    tail = LogTail(here / "logs")
     logs.follow((OTHER,))
     logs.copy()
     assert read(tail) == [(None, "of the driver"), ("h2", "first")]

@@ -71,7 +71,8 @@ def seconds(found: dict[str, ProcessUse], name: str) -> list[float]:
 
 def test_an_answer_that_comes_too_late_is_part_of_the_next_reading() -> None:
     readings = UseReadings()
-    quick, slow = Actor(), Actor()
+    quick = Actor()
+    slow = Actor()
     actors: dict[str, Any] = {"trainer-0": quick, "rollout-0": slow}
     quick.worked = slow.worked = 1.0
     slow.busy = True

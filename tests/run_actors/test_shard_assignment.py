@@ -47,7 +47,8 @@ def test_the_last_controllers_work_is_not_reassigned() -> None:
 @given(st.integers(1, 6), st.integers(0, 20), st.data())
 def test_every_shard_has_one_owner_until_it_is_finished(controllers: int, count: int, data: st.DataObject) -> None:
     names = [f"controller-{i}" for i in range(controllers)]
-    assignment, finished = ShardAssignment(names, tasks(count)), set[WorkKey]()
+    assignment = ShardAssignment(names, tasks(count))
+    finished = set[WorkKey]()
     while open_now := assignment.unfinished():
         name = data.draw(st.sampled_from(sorted(open_now)))
         if len(names) > 1 and data.draw(st.booleans()):

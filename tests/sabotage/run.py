@@ -17,7 +17,8 @@ from pathlib import Path
 
 from tests.sabotage.patch import ROOT, Sabotage, all_sabotages
 
-PASSED, FAILED = 0, 1
+PASSED = 0
+FAILED = 1
 SECONDS = 600
 
 

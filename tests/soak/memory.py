@@ -31,7 +31,8 @@ class Life:
     def growth(self) -> float:
         """Relative growth of the median from the second quarter of its life to the last."""
         quarter = len(self.rss) // 4
-        early, late = statistics.median(self.rss[quarter : 2 * quarter]), statistics.median(self.rss[-quarter:])
+        early = statistics.median(self.rss[quarter : 2 * quarter])
+        late = statistics.median(self.rss[-quarter:])
         return late / early - 1.0
 
     def report(self) -> dict[str, float | int | str]:
@@ -51,7 +52,9 @@ class Sampler:
     """
 
     def __init__(self, look: Callable[[], Mapping[int, str]], seconds: float) -> None:
-        self._look, self._seconds, self._ended = look, seconds, threading.Event()
+        self._look = look
+        self._seconds = seconds
+        self._ended = threading.Event()
         self._lives: dict[tuple[int, float], Life] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -69,7 +72,8 @@ class Sampler:
                 try:
                     process = psutil.Process(pid)
                     with process.oneshot():
-                        key, rss = (pid, process.create_time()), process.memory_info().rss
+                        key = (pid, process.create_time())
+                        rss = process.memory_info().rss
                 except psutil.NoSuchProcess:
                     continue
                 self._lives.setdefault(key, Life(what)).rss.append(rss)

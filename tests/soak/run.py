@@ -36,7 +36,8 @@ VACUUM_SECONDS = 300.0
 MOST_GROWTH = 0.1
 MOST_TASK_RUNS_PER_SECOND = 30.0
 TRACKED = "reward/mean"
-NAME, CHANGES = "soak", ("checkpoints.every=50", "checkpoints.keep=2")
+NAME = "soak"
+CHANGES = ("checkpoints.every=50", "checkpoints.keep=2")
 ROUNDS = 2
 
 
@@ -107,7 +108,8 @@ class Soak:
 
     def processes(self) -> Mapping[int, str]:
         """Returns the processes with the home in their command line or environment: group, drivers, Ray and actors."""
-        found, place = {}, str(self.group.home)
+        found = {}
+        place = str(self.group.home)
         for process in psutil.process_iter(["pid", "cmdline", "name"]):
             try:
                 words = process.info["cmdline"] or []

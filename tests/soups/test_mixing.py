@@ -52,7 +52,8 @@ def test_a_typed_preference_has_sum_one() -> None:
 
 
 def test_on_each_line_of_the_grid_one_weight_rises_and_the_others_share_the_rest() -> None:
-    two, three = preference_grid(2, 11), preference_grid(3, 11)
+    two = preference_grid(2, 11)
+    three = preference_grid(3, 11)
     assert len(two.preferences) == 11 and two.lines[0] == tuple(reversed(two.lines[1]))
     assert len(three.preferences) == 33
     for objective, line in enumerate(three.lines):

@@ -27,7 +27,8 @@ def test_the_runs_have_the_name_of_the_soup_and_the_overrides(tmp_path: Path) ->
 
 
 def test_a_row_of_the_matrix_scales_the_weights_of_the_objectives_alone() -> None:
-    soup, run = parse_soup(SOUP, "soup"), parse_spec(RUN, "run")
+    soup = parse_soup(SOUP, "soup")
+    run = parse_spec(RUN, "run")
     mixed = override_spec(run, soup.mixed_weights(run, [0.25, 0.75]), "run")
     assert [part.weight for part in mixed.rewards.parts] == [0.5, 0.5, 0.75]
 

@@ -65,7 +65,8 @@ def test_layers():
     assert lay_over({"a": [1, 2]}, {"a": [3]}) == {"a": [3]}
     assert lay_over({"x": 1}, {"kind": "k"}) == {"x": 1, "kind": "k"}
     assert lay_over({"kind": "j", "x": 1}, {"kind": "k", "y": 2}) == {"kind": "k", "y": 2}
-    old, new = {"a": {"b": 1}}, {"a": {"c": 2}}
+    old = {"a": {"b": 1}}
+    new = {"a": {"c": 2}}
     lay_over(old, new)
     assert (old, new) == ({"a": {"b": 1}}, {"a": {"c": 2}})
 

@@ -30,7 +30,8 @@ def test_a_preset_is_its_keys_and_has_their_digest(name: str) -> None:
 
 
 def test_own_keys_win_over_those_of_the_preset(tmp_path: Path) -> None:
-    base, top = tmp_path / "base.yaml", tmp_path / "top.yaml"
+    base = tmp_path / "base.yaml"
+    top = tmp_path / "top.yaml"
     algorithm = {"preset": "gspo", "loss": {"clip_high": 0.5}, "epochs": 2}
     base.write_text(yaml.safe_dump(tree(algorithm=algorithm, **FITTING)))
     top.write_text(yaml.safe_dump({"extends": "base.yaml", "algorithm": {"aggregation": "token_mean"}}))

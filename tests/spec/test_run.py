@@ -122,7 +122,8 @@ def test_any_other_value_gives_another_digest():
     """Changing any leaf of a full spec to another allowed value changes the digest."""
     whole = load_spec(ROOT / "configs" / "quickstart.yaml").model_dump(mode="json")
     original = parse_spec(whole, "test").digest
-    unchanged, changed = [], 0
+    unchanged = []
+    changed = 0
     for place, value in leaves(whole):
         for other in _others(value):
             copied = parse_spec(whole, "test").model_dump(mode="json")

@@ -28,7 +28,8 @@ def test_a_writer_continues_in_the_truncated_file(tmp_path):
             assert keep_bounded(log, 3000), turn
         wait_until(lambda: log.stat().st_size > 0)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
-        kept, written = (tmp_path / "a.log.1").read_text().splitlines(), log.read_text().splitlines()
+        kept = (tmp_path / "a.log.1").read_text().splitlines()
+        written = log.read_text().splitlines()
         assert kept[0].startswith("line") and not kept[0].endswith(" 0"), "the second copy replaces the first one"
         assert int(written[-1].split()[1]) > int(kept[-2].split()[1]) and "\0" not in log.read_text()
     finally:

@@ -22,7 +22,11 @@ policies = st.builds(
 @given(policies, st.booleans(), st.lists(st.tuples(st.floats(0.0, 60.0), st.booleans()), max_size=40))
 def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
     """Each event: some seconds pass, then the service becomes ready or dies, as its state allows."""
-    life, now, deaths, starts, vain = ServiceLife(), 0.0, [], 0, 0
+    life = ServiceLife()
+    now = 0.0
+    deaths = []
+    starts = 0
+    vain = 0
     for seconds, becomes_ready in events:
         now += seconds
         if life.is_due(now):
@@ -30,7 +34,8 @@ def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
                 recent = [at for at in deaths if at > deaths[-1] - policy.window]
                 wanted = min(policy.first_delay * 2 ** (max(len(recent), vain) - 1), policy.max_delay)
                 assert now >= deaths[-1] + wanted
-            life, starts = life.started(now), starts + 1
+            life = life.started(now)
+            starts = starts + 1
         elif life.is_running():
             if becomes_ready and life.state is ServiceState.STARTING:
                 life = life.became_ready()
@@ -55,7 +60,9 @@ def test_back_off_doubles_up_to_its_bound():
 
 
 def test_a_service_that_is_slow_to_die_is_given_up_too():
-    policy, life, now = RestartPolicy(max_deaths=3, window=60.0), ServiceLife(), 0.0
+    policy = RestartPolicy(max_deaths=3, window=60.0)
+    life = ServiceLife()
+    now = 0.0
     for _ in range(3):
         now += 200.0
         life = life.started(now - 100.0).died(now, "no database", policy, True)

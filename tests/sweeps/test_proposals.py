@@ -59,7 +59,8 @@ def test_the_estimator_learns_from_the_trials_before(goal: str) -> None:
 
 
 def test_trials_that_failed_or_are_under_way_are_known_too() -> None:
-    spec, history = spec_of(), history_of(spec_of(), 8)
+    spec = spec_of()
+    history = history_of(spec_of(), 8)
     more = [PastTrial(history[0].setting, failed=True), PastTrial(history[1].setting, {4: 0.1}, under_way=True)]
     assert set(propose(spec, 0, 10, [*history, *more])) == set(SPACE)
 

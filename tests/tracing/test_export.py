@@ -26,7 +26,8 @@ def test_what_is_added_is_sent_in_order_and_in_batches() -> None:
 
 
 def test_a_stuck_exporter_makes_nobody_wait_and_the_rest_is_counted() -> None:
-    begun, free = threading.Event(), threading.Event()
+    begun = threading.Event()
+    free = threading.Event()
 
     def send(batch: Sequence[int]) -> bool:
         begun.set()

@@ -33,7 +33,8 @@ def begin(receiver: Received) -> None:
 
 def test_identities_follow_from_what_they_name() -> None:
     assert iteration_place("owner", 0, 3) == ROOT != iteration_place("owner", 1, 3) != iteration_place("other", 1, 3)
-    one, two = attempt_place(ROOT, "learn", 1), attempt_place(ROOT, "learn", 2)
+    one = attempt_place(ROOT, "learn", 1)
+    two = attempt_place(ROOT, "learn", 2)
     assert one.trace_id == two.trace_id == ROOT.trace_id and len({one, two, ROOT}) == 3
     assert 0 < ROOT.trace_id < 2**128 and 0 < ROOT.span_id < 2**64
 
@@ -45,7 +46,8 @@ def test_spans_nest_and_carry_their_resource_and_failure(receiver: Received) -> 
             pass
         raise KeyError("the text of a prompt")
     assert end_tracing(30.0) == 0
-    (inner,), (outer,) = receiver.named("inner"), receiver.named("learn")
+    (inner,) = receiver.named("inner")
+    (outer,) = receiver.named("learn")
     assert inner.parent == outer.id and outer.parent == f"{ROOT.span_id:016x}"
     assert inner.trace == outer.trace == f"{ROOT.trace_id:032x}"
     assert outer.attributes == {"count": 3} and outer.failure == "KeyError", "no text of the error"

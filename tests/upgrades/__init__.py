@@ -13,7 +13,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SPEC = FOLDER / "small.yaml"
-RUN, SWEEP, QUEUED = "small-1", "small-2", "small-5"
+RUN = "small-1"
+SWEEP = "small-2"
+QUEUED = "small-5"
 TRIALS = ("small-3", "small-4")
 WEIGHTS = "8dc4bf467910a6d2605d3d485d1dca51fc8d9a4864696b48e8148f3277"
 """Beginning of the digest of the weights of `small-1` after iteration 2."""

@@ -28,7 +28,8 @@ def tensors() -> dict[str, Array]:
 
 def joined(buckets: list[WeightBucket]) -> dict[str, Array]:
     """Reassembles tensors from buckets, as a receiver does."""
-    assembly, found = Assembly(), dict[str, Array]()
+    assembly = Assembly()
+    found = dict[str, Array]()
     for bucket in buckets:
         for piece in bucket.pieces():
             if (tensor := assembly.put(piece)) is not None:
@@ -106,7 +107,8 @@ def test_a_stream_without_tensors_is_one_empty_bucket() -> None:
 
 def test_one_tensor_and_one_bucket_are_held_at_a_time() -> None:
     """Measures numpy's allocations for 64 tensors of 1 MiB and one of 8 MiB in buckets of 2 MiB."""
-    mib, sizes = 1 << 20, [1] * 32 + [8] + [1] * 32
+    mib = 1 << 20
+    sizes = [1] * 32 + [8] + [1] * 32
 
     def stream() -> Iterator[tuple[str, Array]]:
         for number, size in enumerate(sizes):

@@ -130,8 +130,10 @@ def test_a_request_is_sent_as_one_buffer_and_arrives_read_only():
 
 
 def test_limits_and_question_lengths_are_sent_in_the_buffer():
-    prompts, seeds = [np.arange(7, dtype=np.int32)] * 400, np.zeros((400, 1), np.uint64)
-    limits, questions = np.arange(400, dtype=np.int32), np.full(400, 5, np.int32)
+    prompts = [np.arange(7, dtype=np.int32)] * 400
+    seeds = np.zeros((400, 1), np.uint64)
+    limits = np.arange(400, dtype=np.int32)
+    questions = np.full(400, 5, np.int32)
     request = GenerateRequest(prompts, seeds, 400, (1,), 3, limits=limits, question_lengths=questions)
     arrived, in_band, buffers = through_the_wire(request)
     assert len(buffers) == 1 and in_band < 1000
@@ -140,7 +142,8 @@ def test_limits_and_question_lengths_are_sent_in_the_buffer():
 
 def test_an_answer_is_sent_as_one_buffer_and_arrives_read_only():
     lengths = np.full(500, 20, np.int32)
-    tokens, log_probs = np.arange(10_000, dtype=np.int32), np.linspace(-1, 0, 10_000, dtype=np.float32)
+    tokens = np.arange(10_000, dtype=np.int32)
+    log_probs = np.linspace(-1, 0, 10_000, dtype=np.float32)
     support = support_fields(Support(np.arange(20_000, dtype=np.int32), np.full(10_000, 2, np.int32)))
     result = GenerateResult(tokens, log_probs, lengths, np.zeros(500, np.int8), 7, 1.5, **support)
     piece, in_band, buffers = through_the_wire(GeneratePiece((4, 9), result))

@@ -65,7 +65,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_any_rectangle_is_read_and_not_a_byte_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, read = PartFiles(files_of_parts(folder)), []
+    files = PartFiles(files_of_parts(folder))
+    read = []
     real = part_files._read_all
     monkeypatch.setattr(
         part_files, "_read_all", lambda fd, target, *rest: (read.append(len(target)), real(fd, target, *rest))

@@ -15,7 +15,8 @@ def replicated(name: str, rows: int, columns: int, ranks: int) -> TensorPart[np.
 
 
 def test_every_number_of_a_replicated_part_is_contributed_once_and_in_like_amounts() -> None:
-    ranks, large = 3, DIVIDED_BYTES // 4 // 100 + 1
+    ranks = 3
+    large = DIVIDED_BYTES // 4 // 100 + 1
     parts = [replicated("large", large, 100, ranks), *(replicated(f"small{n}", n + 1, 7, ranks) for n in range(20))]
     given = [list(contributed(parts, rank)) for rank in range(ranks)]
     for part in parts:
@@ -38,7 +39,8 @@ def test_a_part_with_one_holder_is_contributed_as_it_is() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 7)), max_size=3), st.integers(1, 60))
 def test_a_cut_rectangle_is_whole_again_when_its_pieces_are_joined(sides: list[tuple[int, int]], most: int) -> None:
     box = Box(tuple(start for start, _ in sides), tuple(size for _, size in sides))
-    found, seen = list(cut_box(box, most)), np.zeros((11,) * len(sides), int)
+    found = list(cut_box(box, most))
+    seen = np.zeros((11,) * len(sides), int)
     assert all(np.prod(piece.sizes) <= most for piece in found)
     for piece in found:
         seen[piece.slices((0,) * len(sides))] += 1
@@ -60,7 +62,8 @@ def test_the_overlap_has_exactly_the_common_indices(dimensions: list[tuple[int, 
     cells = [np.zeros((13,) * len(dimensions), dtype=bool) for _ in range(2)]
     for box, marked in zip((one, other), cells, strict=True):
         marked[box.slices((0,) * len(dimensions))] = True
-    found, common = one.within(other), cells[0] & cells[1]
+    found = one.within(other)
+    common = cells[0] & cells[1]
     assert (found is None) == (not common.any())
     if found is not None:
         assert common[found.slices((0,) * len(dimensions))].all() and common.sum() == np.prod(found.sizes)

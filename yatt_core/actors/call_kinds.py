@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from yatt_core.spent_time import DATA, ENGINE, OTHER, WAITING, WEIGHTS
 
-CONTROLLER, ENDPOINT = "controller", "endpoint"
+CONTROLLER = "controller"
+ENDPOINT = "endpoint"
 GENERATE = "generate"
 """Serves two phases, `collect` and `evaluate`; which of them, the version of the weights tells."""
 PHASES: Mapping[str, str] = MappingProxyType(

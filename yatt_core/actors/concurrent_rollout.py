@@ -57,7 +57,8 @@ class ConcurrentRolloutActor(RolloutActor):
         if any(engine.is_lost for engine in own):
             for engine in own:
                 engine.close()
-            self._engine, self._judges = None, {}
+            self._engine = None
+            self._judges = {}
         return super().load(term, model_path, resident)
 
     def _spanned(self, term: int) -> Spanned | None:

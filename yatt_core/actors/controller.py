@@ -83,11 +83,26 @@ class Controller:
         if not tasks:
             return
         inputs, codec = self._ready()
-        in_flight, roles = BytesInFlight(self._spec.controllers.bytes_in_flight), judge_roles(self._spec)
-        collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox, self._store)
+        in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
+        roles = judge_roles(self._spec)
+        collector = Collector(
+            spec=self._spec,
+            run_folder=self._folder,
+            inputs=inputs,
+            codec=codec,
+            scorer=self._scorer,
+            toolbox=self._toolbox,
+            store=self._store,
+        )
         with (
             self._presence.serving("collect", tasks[0].term),
-            GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight, roles) as stream,
+            GenerationStream[OpenBatch](
+                dispatcher=self._dispatcher,
+                owner=self._name,
+                fence=self._presence.fence,
+                in_flight=in_flight,
+                judge_roles=roles,
+            ) as stream,
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
             yield from collector.collect(tasks, stream)

@@ -69,7 +69,8 @@ class Dispatcher:
     """An asynchronous actor. All calls run on one event loop, so the queue needs no lock."""
 
     def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
-        spec, name = RunSpec.model_validate_json(spec_json), f"dispatcher-{index}"
+        spec = RunSpec.model_validate_json(spec_json)
+        name = f"dispatcher-{index}"
         actor_logs(Path(run_folder), name, term)
         self._presence = Presence(name, term, spec.recovery.grace_seconds)
         speeds = instance_speeds(spec)
@@ -83,7 +84,8 @@ class Dispatcher:
         self._runtime_policy: RuntimePolicy = Hold()
         self._actions: list[dict[str, Any]] = []
         self._defect = ""
-        self._was_drained, self._watched = True, False
+        self._was_drained = True
+        self._watched = False
         self._background: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
 
@@ -161,9 +163,12 @@ class Dispatcher:
         """
         self._presence.fence.check(term)
         self._stop_ticking()
-        self._runtime_policy, self._was_drained = runtime_policy, True
+        self._runtime_policy = runtime_policy
+        self._was_drained = True
         if starting:
-            self._actions, self._judging, self._defect = [], 0.0, ""
+            self._actions = []
+            self._judging = 0.0
+            self._defect = ""
             self._started = self._judged_at = self._drained_at = self._clock.now()
         self._queue.assign(roles, starting)
         self._carry_on(starting)
@@ -194,7 +199,8 @@ class Dispatcher:
 
     async def _tick(self) -> None:
         """Acts once per control period from the wave's start until its end. Missed periods are skipped."""
-        started, ticks = time.monotonic(), 0
+        started = time.monotonic()
+        ticks = 0
         while True:
             passed = (time.monotonic() - started) / self._period
             ticks = max(ticks + 1, math.ceil(passed))
@@ -232,7 +238,8 @@ class Dispatcher:
             asked = self._runtime_policy.act(moment, self._queue)
             self._carry_out(moment, [checked_action(action, len(self._queue.instances)) for action in asked])
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a user-supplied policy is that policy's failure
-            self._defect, self._runtime_policy = failure_text(error), Hold()
+            self._defect = failure_text(error)
+            self._runtime_policy = Hold()
             log.error("the placement's runtime policy failed; roles stay unchanged: %s", self._defect)
         self._advance(acts=False)
 
@@ -268,7 +275,9 @@ class Dispatcher:
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Makes an instance switch roles. The result for an instance that was replaced meanwhile is ignored."""
         log.info("rollout-%d is switching to %s", index, ROLE_NAMES[role])
-        engine, defect, began = self._engines[index], None, self._clock.now()
+        engine = self._engines[index]
+        defect = None
+        began = self._clock.now()
         try:
             await engine.switch.remote(self._presence.fence.term, role, starting)
         except ray.exceptions.RayError as error:
@@ -299,7 +308,8 @@ class Dispatcher:
         acts: whether the runtime policy may act as well.
         """
         if acts and not self._was_drained and self._queue.drained:
-            self._was_drained, self._drained_at = True, self._clock.now()
+            self._drained_at = self._clock.now()
+            self._was_drained = True
             self._act(Moment.DRAINED)
             return
         self._carry_on(starting=False)

@@ -31,7 +31,8 @@ from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 
-SERVING, SERVING_THREADS = "serving", 2
+SERVING = "serving"
+SERVING_THREADS = 2
 """Ray's concurrency group for `serve`, and its threads: an earlier call may still be ending."""
 
 LEFT = "the engine has ended"
@@ -95,7 +96,8 @@ class Followers:
     """
 
     def __init__(self, actors: Sequence[Any], term: int) -> None:
-        self._actors, self._term = tuple(actors), term
+        self._actors = tuple(actors)
+        self._term = term
 
     def join(
         self,
@@ -127,7 +129,7 @@ def spanned_by(actors: Sequence[Any], term: int) -> Spanned:
     with socket.create_server((host, 0)) as listener:
         # The first worker listens there itself; if the port is taken by then, the engine is started again.
         port = int(listener.getsockname()[1])
-    return Spanned(Span(len(actors) + 1, 0, host, port, host), Followers(actors, term))
+    return Spanned(Span(nodes=len(actors) + 1, rank=0, host=host, port=port, own=host), Followers(actors, term))
 
 
 def _attend(served: Any, number: int, lost: Lost) -> None:

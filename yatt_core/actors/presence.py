@@ -84,7 +84,8 @@ class Presence:
     """
 
     def __init__(self, actor: str, term: int, grace: float, store: ControlStore | None = None) -> None:
-        self._actor, self._grace = actor, grace
+        self._actor = actor
+        self._grace = grace
         self._store = store or RayControlStore(min(ANSWER_SECONDS, grace))
         self._silence = Silence()
         self._works: dict[int, _Work] = {}

@@ -52,10 +52,14 @@ class RolloutActor:
         self._usage: deque[Usage] = deque()
         self._resident = True
         self._taker: RolloutEngine | WeightTaker
-        self._synced, self._update_began, self._held = SyncReceipt(instance, -1, 0.0), 0.0, ""
-        self._folder, self._model_folder = Path(run_folder), Path()
+        self._synced = SyncReceipt(instance, -1, 0.0)
+        self._update_began = 0.0
+        self._held = ""
+        self._folder = Path(run_folder)
+        self._model_folder = Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", term)
-        self._use, self._memory = UseMeter(), MemoryMeter()
+        self._use = UseMeter()
+        self._memory = MemoryMeter()
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._identity.name, term, grace)
         self._transfers = TransferEnd(self._identity.name, self._presence)
@@ -75,14 +79,15 @@ class RolloutActor:
                     engine.sleep()
                 self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec), not resident)
                 _require_exact(self._spec, engine, self._judges)
-                self._engine, self._taker = engine, self._taker_of(engine)
+                self._taker = self._taker_of(engine)
+                self._engine = engine
         return ActorIdentity(
-            self._identity.name,
-            self._identity.pid,
-            self._identity.node,
-            self._spec.rollout.engine.kind,
-            self._engine.capabilities,
-            own_holdings(),
+            name=self._identity.name,
+            pid=self._identity.pid,
+            node=self._identity.node,
+            engine=self._spec.rollout.engine.kind,
+            capabilities=self._engine.capabilities,
+            holds=own_holdings(),
         )
 
     def _spanned(self, term: int) -> Spanned | None:
@@ -111,7 +116,8 @@ class RolloutActor:
             self._begin_update(version)
 
     def _begin_update(self, version: int) -> None:
-        self._held, self._synced = "", SyncReceipt(self._instance, version, 0.0)
+        self._synced = SyncReceipt(self._instance, version, 0.0)
+        self._held = ""
         self._update_began = time.monotonic()
         self._taker.begin_update(version)
 
@@ -153,7 +159,9 @@ class RolloutActor:
 
             size = self._spec.trainer.sync_bucket_bytes
             changes = received_changes(group, task, check) if task.base else None
-            buckets = changes or received_weights(group, task, size, check, self._taker.buffers)
+            buckets = changes or received_weights(
+                group=group, task=task, most_bytes=size, check=check, places=self._taker.buffers
+            )
             first = next(buckets)
             self._begin_update(task.version)
             for bucket in chain([first], buckets):
@@ -178,7 +186,8 @@ class RolloutActor:
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch and yields finished pieces while it works on the rest."""
         with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
-            started, lengths = time.monotonic(), list[int]()
+            started = time.monotonic()
+            lengths = list[int]()
             for piece in hold_back(self._ready().stream(request)):
                 lengths += piece.result.lengths.tolist()
                 yield piece
@@ -188,7 +197,9 @@ class RolloutActor:
         """Asks the judge of a reward part and yields finished verdicts while it works on the rest."""
         with self._presence.serving("judge", term):
             self._ready()
-            started, lengths, read = time.monotonic(), list[int](), 0
+            started = time.monotonic()
+            lengths = list[int]()
+            read = 0
             for verdicts in held_verdicts(self._judges[part].judge(request)):
                 judgements = [one for verdict in verdicts for one in verdict.judgements]
                 lengths += [one.tokens for one in judgements]
@@ -201,7 +212,8 @@ class RolloutActor:
         with self._presence.serving("switch", term):
             engine = self._ready()
             if not self._resident:
-                rolling, judging = [engine], list(self._judges.values())
+                rolling = [engine]
+                judging = list(self._judges.values())
                 leaving, joining = (rolling, judging) if role == JUDGE else (judging, rolling)
                 self._put_to_sleep(leaving)
                 for each in joining:
@@ -233,7 +245,8 @@ class RolloutActor:
         read: number of prompt tokens read, which is all the work of a reward model.
         """
         if any(lengths):
-            steps, sequence_steps = max(lengths), sum(lengths)
+            steps = max(lengths)
+            sequence_steps = sum(lengths)
             row = Usage(self._instance, role, steps=steps, sequence_steps=sequence_steps, decode_s=seconds)
             self._usage.append(row)
         elif read:

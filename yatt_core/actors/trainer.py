@@ -104,7 +104,8 @@ class TrainerActor:
         self._group = self._model_path = ""
         self._settled = False
         self._store = open_store(self._spec, self._folder)
-        self._use, self._memory = UseMeter(), MemoryMeter()
+        self._use = UseMeter()
+        self._memory = MemoryMeter()
         patience = self._spec.recovery.phase_deadline_seconds
         self._checkpoints = CheckpointWriter(self._folder, self._store, patience)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
@@ -128,18 +129,30 @@ class TrainerActor:
                     branch=branch,
                     fetch=partial(fetch_lacking, self._store, self._folder),
                 )
-                self._engine, self._model_path = build_train_engine(self._spec, context), inputs.model_path
-        kind, capabilities = self._spec.trainer.engine.kind, {"direct_sync": self._engine.direct_sync}
+                self._engine = build_train_engine(self._spec, context)
+                self._model_path = inputs.model_path
+        kind = self._spec.trainer.engine.kind
+        capabilities = {"direct_sync": self._engine.direct_sync}
         own = self._identity
-        return ActorIdentity(own.name, own.pid, own.node, kind, capabilities, own_holdings())
+        return ActorIdentity(
+            name=own.name, pid=own.pid, node=own.node, engine=kind, capabilities=capabilities, holds=own_holdings()
+        )
 
     def standing(self, term: int) -> RankState:
         """Returns the rank's state after all earlier calls."""
         with self._serving("standing", term):
             engine = self._ready()
             in_flight = self._checkpoints.in_flight
-            node, host = ray.get_runtime_context().get_node_id(), get_node_ip_address()
-            return RankState(self._engine_version(), engine.applied, self._group, in_flight, host, node)
+            node = ray.get_runtime_context().get_node_id()
+            host = get_node_ip_address()
+            return RankState(
+                version=self._engine_version(),
+                applied=engine.applied,
+                group=self._group,
+                checkpoint_in_flight=in_flight,
+                host=host,
+                node=node,
+            )
 
     def process_use(self, term: int) -> ProcessUse:
         """Returns how busy the device was since the last call, and what the process and its children hold."""
@@ -256,9 +269,11 @@ class TrainerActor:
         from yatt_core.engines.sync.sending import send_weights
 
         with self._presence.serving("send", term), self._transfers.group(task) as group:
-            engine, kind = self._holding(task.version), type_sent(self._spec)
+            engine = self._holding(task.version)
+            kind = type_sent(self._spec)
             size = self._spec.trainer.sync_bucket_bytes
-            sent, base = self._sent, "" if self._sent is None else self._sent.name
+            sent = self._sent
+            base = "" if self._sent is None else self._sent.name
             if sent is not None:
                 sent.name = ""  # until all of it has been sent, it is not known what engines hold
 
@@ -266,11 +281,27 @@ class TrainerActor:
                 self._transfers.check(task)
 
             if not task.base:
-                total = send_weights(group, task, engine.sync_parts, kind, size, check, sent)
+                total = send_weights(
+                    group=group,
+                    task=task,
+                    parts=engine.sync_parts,
+                    rounded_to=kind,
+                    most_bytes=size,
+                    check=check,
+                    sent=sent,
+                )
             elif sent is None or base != task.base:
                 raise InfrastructureError(f"trainer-{self._rank} does not know the weights of transfer {task.base}")
             else:
-                total = send_changes(group, task, engine.sync_parts, kind, size, check, sent)
+                total = send_changes(
+                    group=group,
+                    task=task,
+                    parts=engine.sync_parts,
+                    rounded_to=kind,
+                    most_bytes=size,
+                    check=check,
+                    sent=sent,
+                )
             if sent is not None:
                 sent.name = task.name
             return total
@@ -283,7 +314,8 @@ class TrainerActor:
     def held_weights(self, term: int) -> HeldWeights:
         """Returns digests of what this rank contributes to the weights, rounded to the engines' type."""
         with self._presence.serving("held_weights", term):
-            engine, version = self._ready(), self._engine_version()
+            engine = self._ready()
+            version = self._engine_version()
             if version < 0 or not engine.direct_sync:
                 return HeldWeights(version, None)
             from yatt_core.engines.rectangles import part_digests
@@ -331,9 +363,26 @@ class TrainerActor:
             engine = self._ready()
             if not self._checkpoints.copied_ahead:
                 engine.reload()  # here, since the thread that copies must not move tensors
-            identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head, attempt)
-            folder, at_once = str(checkpoint_folder(branch, engine.version, term)), not engine.direct_sync
-            self._checkpoints.begin(folder, f"{attempt:06}", identity, engine.freeze_state, apart, at_once)
+            identity = CheckpointIdentity(
+                run=run,
+                branch=branch,
+                iteration=engine.version,
+                term=term,
+                spec_digest=self._spec.digest,
+                weights_digest="",
+                audit_head=audit_head,
+                attempt=attempt,
+            )
+            folder = str(checkpoint_folder(branch, engine.version, term))
+            at_once = not engine.direct_sync
+            self._checkpoints.begin(
+                folder=folder,
+                attempt=f"{attempt:06}",
+                identity=identity,
+                freeze=engine.freeze_state,
+                apart=apart,
+                at_once=at_once,
+            )
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
         """Returns the last checkpoint's receipt, only once and on rank 0; None while it is being written.
@@ -345,7 +394,9 @@ class TrainerActor:
     def bring_checkpoint(self, term: int, folder: str, manifest_sha256: str, renew: bool) -> None:
         """Fetches a checkpoint's files that this node's disk lacks, or with `renew` also those that are damaged."""
         with self._serving("bring_checkpoint", term):
-            bring_checkpoint(self._store, self._folder, folder, manifest_sha256, renew)
+            bring_checkpoint(
+                store=self._store, run_folder=self._folder, folder=folder, manifest_sha256=manifest_sha256, renew=renew
+            )
 
     def tidy(self, term: int, leftovers: Leftovers) -> None:
         """Deletes files of this node's disk that the run no longer needs."""
@@ -355,7 +406,9 @@ class TrainerActor:
     def verify_checkpoint(self, term: int, folder: str, manifest_sha256: str, number: int, readers: int) -> None:
         """Verifies one reader's share of a checkpoint's files against the ledger's digest."""
         with self._serving("verify_checkpoint", term):
-            verify_checkpoint(self._folder, folder, manifest_sha256, number, readers)
+            verify_checkpoint(
+                run_folder=self._folder, folder=folder, manifest_sha256=manifest_sha256, number=number, readers=readers
+            )
 
     def needed(self, term: int, folder: str, manifest_sha256: str) -> Spans | None:
         """Returns which blocks of a checkpoint's files this rank needs; None if the checkpoint can only be read whole."""

@@ -25,7 +25,8 @@ class TransferEnd:
     """One actor's end."""
 
     def __init__(self, name: str, presence: Presence) -> None:
-        self._name, self._presence = name, presence
+        self._name = name
+        self._presence = presence
         self._served: tuple[str, Any] | None = None
         self._group: SyncGroup | None = None
 

@@ -40,13 +40,15 @@ class MemoryMeter:
     """Reads what this process and its children hold, at most once in `FRESH_SECONDS`."""
 
     def __init__(self) -> None:
-        self._at, self._holds = -FRESH_SECONDS, Holdings()
+        self._at = -FRESH_SECONDS
+        self._holds = Holdings()
 
     def read(self) -> Holdings:
         """Returns the newest reading."""
         now = time.monotonic()
         if now - self._at >= FRESH_SECONDS:
-            self._at, self._holds = now, own_holdings()
+            self._at = now
+            self._holds = own_holdings()
         return self._holds
 
 
@@ -55,7 +57,8 @@ class UseMeter:
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        self._at, self._spent = time.monotonic(), self._processor_seconds()
+        self._at = time.monotonic()
+        self._spent = self._processor_seconds()
         self._samples: list[float] = []
         self._gpus: Gpus | None = None
         if numbers := own_gpus():
@@ -65,10 +68,13 @@ class UseMeter:
     def read(self) -> float | None:
         """Returns the use since the last reading; None if it is not known."""
         if self._gpus is not None:
-            samples, self._samples = self._samples, []
+            samples = self._samples
+            self._samples = []
             return sum(samples) / len(samples) if samples else None
-        before, spent_before = self._at, self._spent
-        self._at, self._spent = time.monotonic(), self._processor_seconds()
+        before = self._at
+        spent_before = self._spent
+        self._at = time.monotonic()
+        self._spent = self._processor_seconds()
         # A child that has ended takes its time with it.
         return 100.0 * max(0.0, self._spent - spent_before) / max(self._at - before, 1e-9)
 

@@ -40,7 +40,7 @@ from yatt_core.wire.buckets import WeightBucket
 
 HOLD_SECONDS = 0.02
 """Results that finish within this time are sent together."""
-_NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
+_NOBODY = Sample(SampleWork(group=0, first=False, prompt=0, turns=(1,), waits=(), judge=()))
 """A placeholder owner of sequences: only the simulator uses the owner."""
 
 
@@ -51,7 +51,8 @@ class ContinuousActor:
         self._spec = RunSpec.model_validate_json(spec_json)
         engine = self._spec.rollout.engine
         assert isinstance(engine, VirtualRollout)
-        self._instance, self._setting = instance, pool_setting(self._spec)
+        self._setting = pool_setting(self._spec)
+        self._instance = instance
         self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", term)
         self._presence = Presence(f"rollout-{instance}", term, self._spec.recovery.grace_seconds)
         self._clock = ScaledClock(engine.clock_factor)
@@ -64,19 +65,20 @@ class ContinuousActor:
         self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
         self._memory = MemoryMeter()
         self._role = self._started_with = ""
-        self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
+        self._synced = SyncReceipt(instance, -1, 0.0)
+        self._update_began = 0.0
 
     async def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
         """Returns the actor's identity; there is no model to load and no memory to reserve."""
         self._presence.fence.check(term)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(
-            self._identity.name,
-            self._identity.pid,
-            self._identity.node,
-            self._spec.rollout.engine.kind,
-            capabilities,
-            own_holdings(),
+            name=self._identity.name,
+            pid=self._identity.pid,
+            node=self._identity.node,
+            engine=self._spec.rollout.engine.kind,
+            capabilities=capabilities,
+            holds=own_holdings(),
         )
 
     async def rest(self, term: int) -> None:
@@ -91,7 +93,8 @@ class ContinuousActor:
     async def begin_update(self, term: int, version: int) -> None:
         """Prepares for a new version of the weights."""
         self._presence.fence.check(term)
-        self._synced, self._update_began = SyncReceipt(self._instance, version, 0.0), time.monotonic()
+        self._synced = SyncReceipt(self._instance, version, 0.0)
+        self._update_began = time.monotonic()
         self._engine.begin_update(version)
 
     async def take(self, term: int, bucket: WeightBucket) -> None:
@@ -119,7 +122,8 @@ class ContinuousActor:
 
     async def _pieces(self, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
         self._begin_with(ROLLOUT)
-        answer, started = self._engine.answer(request), time.monotonic()
+        answer = self._engine.answer(request)
+        started = time.monotonic()
         left: asyncio.Queue[Stream] = asyncio.Queue()
         for work in _requests(request, answer.lengths):
             self._live.submit(work, left.put_nowait)

@@ -116,7 +116,8 @@ def mixed_likely_tokens(
     flat = mixed_log_probs([found.ravel() for found in log_probs], weights)
     mixed = flat.reshape(candidates.shape[0], candidates.shape[1] + 1)
     order = np.argsort(-mixed[:, :-1], axis=1, kind="stable")
-    kept, dropped = order[:, :count], order[:, count:]
+    kept = order[:, :count]
+    dropped = order[:, count:]
     rest = np.concatenate([np.take_along_axis(mixed, dropped, 1), mixed[:, -1:]], axis=1).astype(np.float64)
     tail = np.logaddexp.reduce(rest, axis=1, keepdims=True).astype(np.float32)
     listed = np.take_along_axis(mixed, kept, 1)

@@ -71,7 +71,9 @@ def merged(before: RewardMoments, groups: GroupMoments) -> RewardMoments:
 
     The merge is Chan's: M2 = M2a + M2b + d^2 na nb / (na + nb), with d the difference of the means.
     """
-    count, mean, squares = before.count, before.mean, before.squares
+    count = before.count
+    mean = before.mean
+    squares = before.squares
     for size, group_mean, group_squares in zip(
         groups.sizes.tolist(), groups.means.tolist(), groups.squares.tolist(), strict=True
     ):

@@ -19,7 +19,9 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.installed import error_place, failure_text, find_function
 from yatt_core.named_code import CodeFile, load_code
 
-LOSSES, ADVANTAGES, SOURCES = "yatt.losses", "yatt.advantages", "yatt.sources"
+LOSSES = "yatt.losses"
+ADVANTAGES = "yatt.advantages"
+SOURCES = "yatt.sources"
 _KEYS: Mapping[str, str] = {
     LOSSES: "algorithm.loss.",
     ADVANTAGES: "algorithm.advantage.",

@@ -41,5 +41,11 @@ def _multiply(layer: nn.Linear, weight: torch.Tensor, bias: torch.Tensor | None,
     Autocast is off meanwhile: it would make the copies bfloat16 again.
     """
     with torch.autocast(states.device.type, enabled=False):
-        rows = held_linear(states.bfloat16().flatten(0, -2), layer.weight, layer.bias, weight, bias)
+        rows = held_linear(
+            states=states.bfloat16().flatten(0, -2),
+            weight=layer.weight,
+            bias=layer.bias,
+            wide_weight=weight,
+            wide_bias=bias,
+        )
     return rows.view(*states.shape[:-1], rows.shape[-1])

@@ -77,7 +77,13 @@ def widened_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
     Returns [rows, outputs] in bfloat16.
     """
-    return held_linear(states, weight, bias, weight.detach(), None if bias is None else bias.detach())
+    return held_linear(
+        states=states,
+        weight=weight,
+        bias=bias,
+        wide_weight=weight.detach(),
+        wide_bias=None if bias is None else bias.detach(),
+    )
 
 
 def held_linear(

@@ -19,7 +19,8 @@ from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
 from yatt_core.spec.sections.trainer import LoraSpec
 from yatt_core.wire.whole_files import sizes_of
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What peft writes before the names of the model's own modules."""
 

@@ -12,8 +12,10 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 from yatt_core.wire.part_files import Array, TensorSource
 
-HEAD, SCORE = "lm_head.weight", "score.weight"
-CAUSAL, CLASSIFIER = "ForCausalLM", "ForSequenceClassification"
+HEAD = "lm_head.weight"
+SCORE = "score.weight"
+CAUSAL = "ForCausalLM"
+CLASSIFIER = "ForSequenceClassification"
 
 
 class AsClassifier:
@@ -25,7 +27,8 @@ class AsClassifier:
     def __init__(self, source: TensorSource) -> None:
         if source.shapes.get(HEAD, (0,))[0] != 1:
             raise ConfigurationError(f"the checkpoint has no {HEAD} of one row, so it is not one of a reward model")
-        self._source, self._names = source, {_renamed(name): name for name in source.shapes}
+        self._source = source
+        self._names = {_renamed(name): name for name in source.shapes}
         self.shapes = {name: source.shapes[own] for name, own in self._names.items()}
         self.kinds = {name: source.kinds[own] for name, own in self._names.items()}
 

@@ -16,21 +16,20 @@ from pathlib import Path
 from yatt_core.errors import DataError
 from yatt_core.wire.part_files import SUFFIX, PartFiles, files_of_parts
 
-WEIGHTS, OPTIMIZER, ADAPTERS, CRITIC, CRITIC_OPTIMIZER, REFERENCE = (
-    "weights",
-    "optimizer",
-    "adapters",
-    "critic",
-    "critic_optimizer",
-    "reference",
-)
+WEIGHTS = "weights"
+OPTIMIZER = "optimizer"
+ADAPTERS = "adapters"
+CRITIC = "critic"
+CRITIC_OPTIMIZER = "critic_optimizer"
+REFERENCE = "reference"
 ADAPTER = "default"
 """peft's name of the adapter that is trained, which is part of its tensors' names."""
 
 
 def open_tensors(checkpoint: Path, subfolder: str) -> PartFiles:
     """Opens the tensors in a subfolder, or in the file that stands for it. Raises `DataError` if there is neither."""
-    folder, file = checkpoint / subfolder, checkpoint / f"{subfolder}{SUFFIX}"
+    folder = checkpoint / subfolder
+    file = checkpoint / f"{subfolder}{SUFFIX}"
     if not folder.is_dir() and not file.is_file():
         raise DataError(f"{folder}: is missing")
     return PartFiles(files_of_parts(folder) if folder.is_dir() else [file])

@@ -67,7 +67,8 @@ class _Converted:
     """Tensors whose floating-point numbers are converted to another type as they are read; a `TensorSource`."""
 
     def __init__(self, source: TensorSource, dtype: FloatName) -> None:
-        self._source, self._dtype = source, DTYPES[dtype]
+        self._source = source
+        self._dtype = DTYPES[dtype]
         self.shapes = source.shapes
         self.kinds = {
             name: SPELLED[dtype] if _dtype_of(kind).is_floating_point else kind for name, kind in source.kinds.items()

@@ -27,7 +27,10 @@ def checkpoint_interval(stall: float, between_failures: float, replay: float, it
     """
     best = sqrt(2 * stall * between_failures / (replay * iteration))
     below = max(1, int(best))
-    costs = {n: overhead(n, stall, between_failures, replay, iteration) for n in (below, below + 1)}
+    costs = {
+        n: overhead(every=n, stall=stall, between_failures=between_failures, replay=replay, iteration=iteration)
+        for n in (below, below + 1)
+    }
     return min(costs, key=costs.__getitem__)
 
 

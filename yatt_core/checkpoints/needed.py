@@ -48,7 +48,8 @@ def bring_index(store: RunStore, run_folder: Path, folder: str, manifest_sha256:
     Processes of a node that call it together fetch once. Returns None for a checkpoint without indexes, and for one
     that neither this disk nor the durable tier has with this manifest. Raises `DataError` if a file is damaged.
     """
-    place, local = needed_folder(run_folder, folder), run_folder / folder
+    place = needed_folder(run_folder, folder)
+    local = run_folder / folder
     durable.make_folder(place.parent)
     with fetching(run_folder), durable.refusals(f"{place}: cannot be fetched"):
         if not _has_manifest(place, manifest_sha256):
@@ -62,7 +63,7 @@ def bring_index(store: RunStore, run_folder: Path, folder: str, manifest_sha256:
         if not any(name.endswith(SUFFIX) for name in manifest.files):
             shutil.rmtree(place, ignore_errors=True)
             return None
-        _bring_small(store, place, local, folder, manifest)
+        _bring_small(store=store, place=place, local=local, folder=folder, manifest=manifest)
         _make_holes(place, manifest)
     return place
 
@@ -106,7 +107,8 @@ def divided(needed: Sequence[Mapping[str, tuple[Span, ...]]]) -> list[Spans]:
             together.setdefault(name, []).extend(spans)
     union = {name: merged(spans) for name, spans in together.items()}
     size = {name: sum(last - first for first, last in spans) for name, spans in union.items()}
-    shares, sizes = [Spans() for _ in needed], [0] * len(needed)
+    shares = [Spans() for _ in needed]
+    sizes = [0] * len(needed)
     for name in sorted(union, key=lambda name: (-size[name], name)):
         least = sizes.index(min(sizes))
         shares[least][name] = union[name]
@@ -121,7 +123,8 @@ def bring_needed(store: RunStore, run_folder: Path, folder: str, needed: Mapping
 
     Raises `DataError` if the durable tier's bytes do not match either.
     """
-    place, fetched = needed_folder(run_folder, folder), 0
+    place = needed_folder(run_folder, folder)
+    fetched = 0
     indexes = {
         name: index
         for path in sorted(place.glob(f"*{SUFFIX}"))
@@ -132,7 +135,15 @@ def bring_needed(store: RunStore, run_folder: Path, folder: str, needed: Mapping
         for name, spans in needed.items():
             blocks = list(_blocks(place / name, indexes[name], name, spans))
             hold(place / name, ())
-            fetched += _bring_blocks(store, run_folder / folder / name, place, folder, name, blocks, indexes[name])
+            fetched += _bring_blocks(
+                store=store,
+                local=run_folder / folder / name,
+                place=place,
+                folder=folder,
+                name=name,
+                blocks=blocks,
+                index=indexes[name],
+            )
             hold(place / name, spans)
     return fetched
 
@@ -175,7 +186,8 @@ def _is_intact(folder: Path, name: str, entry: FileEntry) -> bool:
 
 def _make_holes(place: Path, manifest: Manifest) -> None:
     """Creates the files of tensor parts with their headers. Raises `DataError` if an index does not match the manifest."""
-    expected, found = {name for name in manifest.files if has_parts(name)}, set[str]()
+    expected = {name for name in manifest.files if has_parts(name)}
+    found = set[str]()
     for path in sorted(place.glob(f"*{SUFFIX}")):
         for name, header in PartIndex(path).headers.items():
             if name not in expected or manifest.files[name].size < 8 + len(header):
@@ -216,7 +228,8 @@ def _bring_blocks(
     store: RunStore, local: Path, place: Path, folder: str, name: str, blocks: Sequence[Block], index: PartIndex
 ) -> int:
     """Makes the file at `place` contain the blocks; returns the bytes that were fetched."""
-    path, header = place / name, index.headers[name]
+    path = place / name
+    header = index.headers[name]
     lacking = _not_intact(path, blocks, header)
     if not lacking:
         return 0

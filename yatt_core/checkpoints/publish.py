@@ -96,7 +96,13 @@ def publish_checkpoint(
             durable.move_folder(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return receipt_of(folder, identity, manifest_sha256, size, time.perf_counter() - started)
+    return receipt_of(
+        folder=folder,
+        identity=identity,
+        manifest_sha256=manifest_sha256,
+        size=size,
+        seconds=time.perf_counter() - started,
+    )
 
 
 @contextmanager
@@ -171,7 +177,13 @@ def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> C
     if not identity.names_same(found):
         return None
     durable.sync_folder((run_folder / folder).parent)  # the process that renamed it may have died before syncing
-    return receipt_of(folder, identity, manifest.sha256, sum(entry.size for entry in manifest.files.values()), 0.0)
+    return receipt_of(
+        folder=folder,
+        identity=identity,
+        manifest_sha256=manifest.sha256,
+        size=sum(entry.size for entry in manifest.files.values()),
+        seconds=0.0,
+    )
 
 
 def receipt_of(

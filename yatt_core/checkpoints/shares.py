@@ -100,7 +100,9 @@ class Attempt:
                 return entries
 
             identity = replace(self.identity, weights_digest=known or digest)
-            receipt = publish_checkpoint(self.run_folder, self.folder, identity, adopt, 0)
+            receipt = publish_checkpoint(
+                run_folder=self.run_folder, folder=self.folder, identity=identity, write=adopt, needed_bytes=0
+            )
         finally:
             shutil.rmtree(self.shares, ignore_errors=True)
         return replace(receipt, seconds=time.perf_counter() - started)

@@ -87,7 +87,13 @@ class SpreadAttempt(Attempt):
             with suppress(InfrastructureError):  # the next sweep deletes the notes
                 self.store.remove(self.notes)
         size = sum(entry.size for entry in manifest.files.values())
-        return receipt_of(self.folder, identity, manifest.sha256, size, time.perf_counter() - started)
+        return receipt_of(
+            folder=self.folder,
+            identity=identity,
+            manifest_sha256=manifest.sha256,
+            size=size,
+            seconds=time.perf_counter() - started,
+        )
 
     def _settle(self, identity: CheckpointIdentity) -> Manifest:
         """Publishes this attempt's manifest unless another attempt has published the same tensors; returns the one there.
@@ -137,7 +143,12 @@ class SpreadAttempt(Attempt):
         box = Box(tuple(described["offsets"]), tuple(described["sizes"]))
         path = self.target / described["file"]
         return StoredPart(
-            path, described["name"], tuple(described["shape"]), box, described["kind"], described["start"]
+            path=path,
+            name=described["name"],
+            shape=tuple(described["shape"]),
+            box=box,
+            kind=described["kind"],
+            start=described["start"],
         )
 
     def _move(self, own: Path, names: list[str]) -> None:

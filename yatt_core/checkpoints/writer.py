@@ -38,7 +38,9 @@ class CheckpointWriter:
     """
 
     def __init__(self, run_folder: Path, store: RunStore | None = None, patience: float = PATIENCE_SECONDS) -> None:
-        self._run_folder, self._store, self._patience = run_folder, store or NoStore(), patience
+        self._run_folder = run_folder
+        self._store = store or NoStore()
+        self._patience = patience
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._result: Future[CheckpointReceipt | None] | None = None
         self._copy: Future[FrozenState] | None = None
@@ -105,12 +107,14 @@ class CheckpointWriter:
             copy = Future[FrozenState]()
             copy.set_result(freeze())
         else:
-            copy, self._ahead = self._ahead or self._copying(freeze), None
+            copy = self._ahead or self._copying(freeze)
+            self._ahead = None
         self._result = self._executor.submit(self._publish, task, copy, self._abandoned)
 
     def _publish(self, attempt: Attempt, copy: Future[FrozenState], abandoned: Event) -> CheckpointReceipt | None:
         # The copy is made in this thread, before.
-        frozen, started = copy.result(), time.perf_counter()
+        frozen = copy.result()
+        started = time.perf_counter()
         attempt.write(frozen)
         if frozen.rank > 0:
             return None
@@ -131,7 +135,8 @@ class CheckpointWriter:
         """
         if self._result is None or not self._result.done():
             return None
-        found, self._result = self._result, None
+        found = self._result
+        self._result = None
         return found.result()
 
     def wait(self, timeout_seconds: float) -> CheckpointReceipt | None:

@@ -63,7 +63,9 @@ def survey(home: Path, seconds: float) -> dict[str, str]:
 
     Raises `InfrastructureError` if a node cannot write there or does not answer in time.
     """
-    names, folder, mark = node_names(), str(home / f".disks-{secrets.token_hex(8)}"), new_mark()
+    names = node_names()
+    folder = str(home / f".disks-{secrets.token_hex(8)}")
+    mark = new_mark()
     nodes = sorted(names)
 
     def ask(function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> list[Any]:

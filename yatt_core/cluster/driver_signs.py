@@ -17,9 +17,11 @@ from types import TracebackType
 from yatt_core.cluster.control_store import ControlStore, RayControlStore
 from yatt_core.errors import FencedError, InfrastructureError
 
-SIGNS, ANSWERS = "driver.", "stacks."
+SIGNS = "driver."
+ANSWERS = "stacks."
 """Beginnings of the keys that drivers write, and of those with which actors answer."""
-_TERM, _REQUEST = f"{SIGNS}term.", f"{SIGNS}request."
+_TERM = f"{SIGNS}term."
+_REQUEST = f"{SIGNS}request."
 _DIGITS = 12
 BEAT_SECONDS = 2.0
 
@@ -113,7 +115,8 @@ class Silence:
     def hear(self, signs: Signs) -> None:
         """Notes what the drivers have left."""
         if (heard := (signs.term, signs.beat)) != self._seen:
-            self._seen, self._changed_at = heard, time.monotonic()
+            self._seen = heard
+            self._changed_at = time.monotonic()
 
     @property
     def seconds(self) -> float:
@@ -128,9 +131,12 @@ class DriverBeat:
     """
 
     def __init__(self, term: int, interval: float = BEAT_SECONDS, store: ControlStore | None = None) -> None:
-        self._key, self._interval, self._store = _key(term), interval, store or RayControlStore(BEAT_SECONDS)
+        self._key = _key(term)
+        self._interval = interval
+        self._store = store or RayControlStore(BEAT_SECONDS)
         self._stopped = threading.Event()
-        self._count, self._failing = 0, False
+        self._count = 0
+        self._failing = False
         self._thread = threading.Thread(target=self._run, name="driver-beat", daemon=True)
 
     def __enter__(self) -> DriverBeat:

@@ -42,7 +42,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread
 """Settings during the imports: native libraries read them when they are loaded. The first is what Ray sets in its workers; the
 second keeps Arrow's allocator from starting a thread, which a copy would lack."""
 OWN_ADJUSTMENT = Path("/proc/self/oom_score_adj")
-ADJUSTMENT_VARIABLE, ADJUSTMENT = "RAY_worker_oom_score_adjustment", "1000"
+ADJUSTMENT_VARIABLE = "RAY_worker_oom_score_adjustment"
+ADJUSTMENT = "1000"
 """Ray has the kernel end workers before other processes."""
 
 log = logging.getLogger("yatt.fork_server")

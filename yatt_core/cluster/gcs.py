@@ -42,15 +42,16 @@ class Node:
     @classmethod
     def of(cls, info: Any) -> Node:
         """Converts Ray's message. A node without a name of its own is named after its address."""
-        given, host = str(info.node_name), str(info.node_manager_hostname)
+        given = str(info.node_name)
+        host = str(info.node_manager_hostname)
         name = host if given == info.node_manager_address else given
         return cls(
-            info.node_id.hex(),
-            name,
-            host,
-            info.node_manager_address,
-            info.node_manager_port,
-            dict(info.resources_total),
+            id=info.node_id.hex(),
+            name=name,
+            host=host,
+            address=info.node_manager_address,
+            port=info.node_manager_port,
+            resources=dict(info.resources_total),
         )
 
 

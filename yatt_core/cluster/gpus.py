@@ -11,7 +11,8 @@ from typing import Any, cast
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 QUERY_SECONDS = 10.0
-MIB, MEGABYTE = 1 << 20, 1e6
+MIB = 1 << 20
+MEGABYTE = 1e6
 NVML = "pynvml"
 """The module of nvidia-ml-py."""
 

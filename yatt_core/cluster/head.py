@@ -30,7 +30,8 @@ SOCKET = "fork_server"
 """Name of the socket in Ray's folder."""
 RESTART_SECONDS = 1.0
 """Before a server that is lost is replaced."""
-SOON_SECONDS, LONGEST_PAUSE_SECONDS = 60.0, 600.0
+SOON_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 600.0
 
 log = logging.getLogger(__name__)
 

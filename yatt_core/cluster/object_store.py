@@ -50,5 +50,6 @@ class SpillMeter:
         """Returns the bytes spilled since the last known total; 0 for the first total and for an unknown one."""
         if total is None:
             return 0
-        before, self._total = self._total, total
+        before = self._total
+        self._total = total
         return 0 if before is None else max(0, total - before)

@@ -103,15 +103,17 @@ def reserve(
     Raises `ConfigurationError` if the nodes cannot hold the ranks or the engines, `AwayError` if this is because
     nodes are lost or avoided, or if devices do not become free, and `InfrastructureError` if Ray does not answer.
     """
-    devices, groups = inventory(), _groups()
-    _require_room(devices, groups, avoided, (layout, pool), had_room)
-    kind, living = devices[0].kind, {device.node for device in devices}
+    devices = inventory()
+    groups = _groups()
+    _require_room(devices=devices, groups=groups, avoided=avoided, layouts=(layout, pool), had_room=had_room)
+    kind = devices[0].kind
+    living = {device.node for device in devices}
     pool = divided(_usable(devices, groups, avoided), pool)
     if lost := groups.keys() - living:
         for node in lost:
             remove_placement_group(groups.pop(node).handle)
         _tell(groups)
-    added = lacking(devices, groups, avoided, wanted, together(layout, pool))
+    added = lacking(devices=devices, groups=groups, avoided=avoided, wanted=wanted, layout=together(layout, pool))
     try:
         for node, count in added.items():
             groups[node] = _group_on(node, count, kind, f"{KEY}.{node}")
@@ -128,7 +130,7 @@ def reserve(
 
 def check_room(avoided: Collection[str], layout: RankLayout, pool: RankLayout, had_room: bool) -> None:
     """Raises `reserve`'s errors about nodes that cannot hold ranks or engines; reserves nothing."""
-    _require_room(inventory(), _groups(), avoided, (layout, pool), had_room)
+    _require_room(devices=inventory(), groups=_groups(), avoided=avoided, layouts=(layout, pool), had_room=had_room)
 
 
 def _require_room(
@@ -194,7 +196,8 @@ def lacking(
 
     groups: the run's existing groups, by node.
     """
-    size, held = layout.together, [group.count for node, group in groups.items() if node not in avoided]
+    size = layout.together
+    held = [group.count for node, group in groups.items() if node not in avoided]
     free = Counter(device.node for device in devices if device.node not in groups and device.node not in avoided)
     missing = max(0, wanted - sum(held))
     for_ranks = max(0, layout.groups - sum(count // size for count in held))
@@ -203,7 +206,8 @@ def lacking(
     nodes = fewest_nodes(free, together, size)
     for node in nodes:
         own = min(for_ranks, free[node] // size)
-        added[node], for_ranks = own * size, for_ranks - own
+        added[node] = own * size
+        for_ranks = for_ranks - own
     for node in (*nodes, *(node for node in by_size(free) if node not in nodes)):
         added[node] += min(free[node] - added[node], max(0, missing - added.total()))
     return {node: count for node, count in added.items() if count}

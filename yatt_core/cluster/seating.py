@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 LABEL_DIGITS = 8
 LISTED_NODES = 8
 """Nodes of equal size that a message names; more are counted."""
-POLICY, WHO = "rollout.engine", "the rollout engines need"
-TENSOR, PIPELINE = "trainer.engine.tensor_model_parallel_size", "trainer.engine.pipeline_model_parallel_size"
+POLICY = "rollout.engine"
+WHO = "the rollout engines need"
+TENSOR = "trainer.engine.tensor_model_parallel_size"
+PIPELINE = "trainer.engine.pipeline_model_parallel_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class RankLayout:
 def layout_of(trainer: TrainerEngineSpec) -> RankLayout:
     """Returns a trainer's layout; it has no ranks if the cluster determines their number."""
     if isinstance(trainer, MegatronTrainer):
-        tensors, stages = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+        tensors = trainer.tensor_model_parallel_size
+        stages = trainer.pipeline_model_parallel_size
         return RankLayout(trainer.ranks, tensors, stages, key="trainer.engine.data_parallel_size")
     return RankLayout(trainer.ranks, shares=isinstance(trainer, TorchTrainer | VirtualTrainer))
 
@@ -82,14 +85,12 @@ def pool_layout(spec: RunSpec) -> RankLayout:
     """
     if not spec.samples_responses:
         return RankLayout(0, shares=True)
-    policy, judges = (
-        spec.rollout.engine,
-        [
-            (f"rewards.parts.{number}.engine", part.engine)
-            for number, part in enumerate(spec.rewards.parts)
-            if isinstance(part, GenerativePart) and isinstance(part.engine, VllmRollout)
-        ],
-    )
+    policy = spec.rollout.engine
+    judges = [
+        (f"rewards.parts.{number}.engine", part.engine)
+        for number, part in enumerate(spec.rewards.parts)
+        if isinstance(part, GenerativePart) and isinstance(part.engine, VllmRollout)
+    ]
     if isinstance(policy, VllmRollout):
         layout = engine_layout(policy, POLICY, policy.instances)
     else:
@@ -153,8 +154,10 @@ def instance_seats(nodes: Sequence[str], layout: RankLayout) -> list[tuple[tuple
     wanted = layout.ranks // layout.together
     if layout.together == 1:
         return [((number % len(nodes),),) for number in range(wanted)]
-    dealt, parts = divided(Counter(nodes), layout), list[tuple[int, ...]]()
-    size, count = dealt.together, dealt.stages
+    dealt = divided(Counter(nodes), layout)
+    parts = list[tuple[int, ...]]()
+    size = dealt.together
+    count = dealt.stages
     for node in dict.fromkeys(nodes):
         own = [number for number, each in enumerate(nodes) if each == node]
         parts += [tuple(own[start : start + size]) for start in range(0, len(own) // size * size, size)]
@@ -185,7 +188,8 @@ def check_seats(devices: Mapping[str, int], layout: RankLayout) -> None:
     most = _held(devices, layout)
     if layout.ranks <= most and most > 0:
         return
-    size, held = layout.together, f"the nodes have {_listed(devices)}"
+    size = layout.together
+    held = f"the nodes have {_listed(devices)}"
     largest = max(devices.values(), default=0)
     if size > largest:
         raise ConfigurationError(
@@ -215,7 +219,9 @@ def seat_order(devices: Mapping[str, int], layout: RankLayout) -> list[tuple[str
     """
     check_seats(devices, layout)
     groups = min(layout.groups, sum(count // layout.together for count in devices.values()))
-    left, ranks, others = groups, [], []
+    left = groups
+    ranks = []
+    others = []
     chosen = fewest_nodes(devices, groups, layout.together)
     for node in (*chosen, *(node for node in by_size(devices) if node not in chosen)):
         taken = min(left, devices[node] // layout.together)
@@ -232,7 +238,8 @@ def fewest_nodes(devices: Mapping[str, int], groups: int, size: int) -> tuple[st
     Returns no node if even all of them do not suffice. The largest node comes first.
     """
     nodes = [node for node in by_size(devices) if devices[node] >= size]
-    fewest, held = 0, 0
+    fewest = 0
+    held = 0
     while held < groups and fewest < len(nodes):
         held += devices[nodes[fewest]] // size
         fewest += 1

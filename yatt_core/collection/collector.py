@@ -168,8 +168,16 @@ class Collector:
         with spent(DATA, "prompts"):
             prompts = [self.inputs.prompt(ref) for ref in task.prompts]
             tokens = [encode_question(prompt, self.codec) for prompt in prompts]
-        log = ShardLog(self.run_folder, task.key, task.term, shard_plan(self.spec, task), task.writers)
-        return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
+        log = ShardLog(
+            run_folder=self.run_folder,
+            key=task.key,
+            term=task.term,
+            plan=shard_plan(self.spec, task),
+            writers=task.writers,
+        )
+        return OpenShard(
+            task=task, log=log, prompts=prompts, tokens=tokens, batches=split_batches(len(prompts), self.spec)
+        )
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
         """Requests what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
@@ -187,8 +195,23 @@ class Collector:
         places = [i for i in rows for _ in range(self.spec.rollout.samples_per_prompt)]
         prompts = [shard.prompts[i] for i in places]
         dialogue = Dialogue(self.spec.rollout, self.codec, [shard.tokens[i] for i in places], media_of(prompts))
-        scores = BatchScores(self.spec, self.scorer, shard.task.key, members, prompts, shard.log.judgements(number))
-        return OpenBatch(shard, number, rows, members, dialogue, shard.log.turns(number), scores)
+        scores = BatchScores(
+            spec=self.spec,
+            scorer=self.scorer,
+            key=shard.task.key,
+            members=members,
+            prompts=prompts,
+            log=shard.log.judgements(number),
+        )
+        return OpenBatch(
+            shard=shard,
+            number=number,
+            rows=rows,
+            members=members,
+            dialogue=dialogue,
+            turns=shard.log.turns(number),
+            scores=scores,
+        )
 
     def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Replays a batch's turns from disk, then requests the next turn or finishes the responses that have ended."""
@@ -202,12 +225,24 @@ class Collector:
 
     def _request(self, batch: OpenBatch) -> GenerateRequest:
         """Returns the decode batch of the next turn."""
-        shard, task, stop = batch.shard, batch.shard.task, self.codec.stop_tokens
+        shard = batch.shard
+        task = batch.shard.task
+        stop = self.codec.stop_tokens
         if batch.dialogue.turn:
-            return next_turn_request(self.spec, task.key, batch.members, batch.dialogue, stop, task.weight_version)
-        refs, tokens = [task.prompts[i] for i in batch.rows], [shard.tokens[i] for i in batch.rows]
+            return next_turn_request(
+                spec=self.spec,
+                key=task.key,
+                members=batch.members,
+                dialogue=batch.dialogue,
+                stop=stop,
+                version=task.weight_version,
+            )
+        refs = [task.prompts[i] for i in batch.rows]
+        tokens = [shard.tokens[i] for i in batch.rows]
         media = media_of([shard.prompts[i] for i in batch.rows])
-        return training_request(self.spec, task.key, refs, tokens, stop, task.weight_version, media)
+        return training_request(
+            spec=self.spec, key=task.key, refs=refs, tokens=tokens, stop=stop, version=task.weight_version, media=media
+        )
 
     def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
         """Takes finished responses of a decode batch or, if more turns may follow, a whole turn at once.
@@ -215,7 +250,8 @@ class Collector:
         Responses that have ended are scored immediately, except for those that complete the batch: these are scored
         when the whole batch is durable.
         """
-        batch, piece = arrival.tag, arrival.piece
+        batch = arrival.tag
+        piece = arrival.piece
         timing = batch.shard.timing
         timing["generate"] = timing.get("generate", 0.0) + piece.result.seconds
         if self.spec.rollout.tools is None:
@@ -250,14 +286,15 @@ class Collector:
 
     def _finish(self, batch: OpenBatch) -> None:
         """Makes a batch's responses durable."""
-        shard, rows = batch.shard, batch.rows
+        shard = batch.shard
+        rows = batch.rows
         with stage(shard.timing, "log"):
             batch.responses = response_table(
-                [shard.task.prompts[i] for i in rows],
-                [shard.prompts[i] for i in rows],
-                [shard.tokens[i] for i in rows],
-                batch.dialogue.responses,
-                shard.task.weight_version,
+                refs=[shard.task.prompts[i] for i in rows],
+                prompts=[shard.prompts[i] for i in rows],
+                tokens=[shard.tokens[i] for i in rows],
+                responses=batch.dialogue.responses,
+                version=shard.task.weight_version,
                 several_turns=self.spec.rollout.tools is not None,
                 with_images=self.spec.data.has_images,
                 shown_to_teacher=self._shown_to_teacher([shard.prompts[i] for i in rows]),
@@ -279,7 +316,8 @@ class Collector:
 
     def _score_logged(self, batch: OpenBatch, responses: pa.Table, stream: Stream[OpenBatch]) -> None:
         """Takes responses found on disk, with their scores if these are on disk too; otherwise, scores them."""
-        shard, batch.responses = batch.shard, responses
+        shard = batch.shard
+        batch.responses = responses
         if (scores := shard.log.scores(batch.number)) is not None:
             batch.scores.log.use_all()
             self._keep(batch, responses, scores)
@@ -340,7 +378,9 @@ class Collector:
         if batch.responses is None or not batch.scores.complete:
             return
         with stage(shard.timing, "log"):
-            found, critique, tokens = batch.scores.in_order(), self.spec.rewards.critique, None
+            found = batch.scores.in_order()
+            critique = self.spec.rewards.critique
+            tokens = None
             if critique is not None:
                 tokens = token_reward_column(
                     critique=critique,

@@ -60,8 +60,12 @@ class BatchScores:
         prompts: Sequence[Prompt],
         log: JudgeLog,
     ) -> None:
-        self._spec, self._scorer, self._key = spec, scorer, key
-        self._members, self._prompts, self.log = members, prompts, log
+        self._spec = spec
+        self._scorer = scorer
+        self._key = key
+        self._members = members
+        self._prompts = prompts
+        self.log = log
         self._groups: dict[int, list[int]] = {}
         for number, member in enumerate(members):
             self._groups.setdefault(member.ordinal, []).append(number)
@@ -134,9 +138,17 @@ class BatchScores:
             self._heard[number].outcomes.update(outcomes)
 
     def _item(self, part: JudgePart, number: int) -> JudgeItem:
-        member, prompt, key = self._members[number], self._prompts[number], self._key
+        member = self._members[number]
+        prompt = self._prompts[number]
+        key = self._key
         seeds = judgement_seeds(
-            part.name, part.judgements, self._spec.seed, key.branch, key.iteration, member.ordinal, member.sample
+            part=part.name,
+            count=part.judgements,
+            seed=self._spec.seed,
+            branch=key.branch,
+            iteration=key.iteration,
+            ordinal=member.ordinal,
+            sample=member.sample,
         )
         completion = self._heard[number].response.completion
         critique = self._spec.rewards.critique
@@ -154,7 +166,8 @@ class BatchScores:
         )
 
     def _score_if_known(self, number: int) -> None:
-        heard, parts = self._heard[number], self._spec.rewards.judges
+        heard = self._heard[number]
+        parts = self._spec.rewards.judges
         if len(heard.verdicts) < len(parts) or len(heard.outcomes) < len(self._scorer.functions):
             return
         judged = {part.name: aggregate(part, heard.verdicts[part.name]) for part in parts}

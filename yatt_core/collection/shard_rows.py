@@ -148,7 +148,14 @@ def next_turn_request(
 
 
 def _seed(spec: RunSpec, key: WorkKey, member: Member, turn: int) -> int:
-    return sample_seed(spec.seed, key.branch, key.iteration, member.ordinal, member.sample, turn)
+    return sample_seed(
+        seed=spec.seed,
+        branch=key.branch,
+        iteration=key.iteration,
+        ordinal=member.ordinal,
+        sample=member.sample,
+        turn=turn,
+    )
 
 
 def turn_table(result: GenerateResult) -> pa.Table:
@@ -172,7 +179,15 @@ def turn_result(table: pa.Table, version: int) -> GenerateResult:
     lengths = np.diff(offsets).astype(np.int32)
     support = support_column(table)
     finish = fixed_column(table, "finish")
-    return GenerateResult(tokens, log_probs, lengths, finish, version, 0.0, **support_fields(support))
+    return GenerateResult(
+        tokens=tokens,
+        log_probs=log_probs,
+        lengths=lengths,
+        finish=finish,
+        weight_version=version,
+        seconds=0.0,
+        **support_fields(support),
+    )
 
 
 def _support_columns(support: Support, offsets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:

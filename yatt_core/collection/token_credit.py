@@ -39,5 +39,13 @@ def token_reward_column(
         steps = split_steps("".join(text[begin:end] for begin, end in spans), critique.steps)
         places = finder.find(tokens[start:stop], steps, Cut(text, spans, len(reading.prefill or "")))
         wrong = np.array(score.wrong_steps)
-        rows.append(token_rewards(score.total, wrong, places, critique.outcome_weight, critique.wrong_step_penalty))
+        rows.append(
+            token_rewards(
+                outcome=score.total,
+                wrong=wrong,
+                token_steps=places,
+                outcome_weight=critique.outcome_weight,
+                wrong_step_penalty=critique.wrong_step_penalty,
+            )
+        )
     return list_array(np.concatenate(rows).astype(np.float32), offsets)

@@ -85,7 +85,13 @@ class BillingRecord:
             )
             for kind, held in body["devices"].items()
         }
-        return cls(int(body["since"]), str(body["project"]), str(body["owner"]), str(body["currency"]), devices)
+        return cls(
+            since=int(body["since"]),
+            project=str(body["project"]),
+            owner=str(body["owner"]),
+            currency=str(body["currency"]),
+            devices=devices,
+        )
 
 
 def with_past_prices(records: Sequence[BillingRecord], prices: PriceFile, spot: bool) -> list[BillingRecord]:

@@ -50,7 +50,16 @@ def limits_of(budget: SharedBudget, currency: str, file: str) -> Iterator[Limit]
             period = "" if budget.valid_from is None else f".{budget.valid_from.isoformat()}"
             name = f"{budget.scope}.{budget.name}.{bound}{period}"
             remedy = f"raise {bound} of this budget in {file}, then resume the run"
-            yield Limit(whose, name, bound, unit_of(bound, currency), limit, budget.warn_at, budget.action, remedy)
+            yield Limit(
+                whose=whose,
+                name=name,
+                bound=bound,
+                unit=unit_of(bound, currency),
+                limit=limit,
+                warn_at=budget.warn_at,
+                action=budget.action,
+                remedy=remedy,
+            )
 
 
 def unit_of(bound: Bound, currency: str) -> str:
@@ -91,12 +100,12 @@ def spent_in(charges: Mapping[Place, Amounts], budget: SharedBudget, currency: s
                 amounts
                 if place.currency == currency
                 else Amounts(
-                    amounts.device_ms,
-                    amounts.unpriced_ms,
-                    amounts.unmetered_ms,
-                    Decimal(0),
-                    amounts.energy_kwh,
-                    amounts.carbon_g,
+                    device_ms=amounts.device_ms,
+                    unpriced_ms=amounts.unpriced_ms,
+                    unmetered_ms=amounts.unmetered_ms,
+                    cost=Decimal(0),
+                    energy_kwh=amounts.energy_kwh,
+                    carbon_g=amounts.carbon_g,
                 )
             )
     return total

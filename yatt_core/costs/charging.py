@@ -68,12 +68,12 @@ class Amounts:
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(
-            self.device_ms + other.device_ms,
-            self.unpriced_ms + other.unpriced_ms,
-            self.unmetered_ms + other.unmetered_ms,
-            self.cost + other.cost,
-            self.energy_kwh + other.energy_kwh,
-            self.carbon_g + other.carbon_g,
+            device_ms=self.device_ms + other.device_ms,
+            unpriced_ms=self.unpriced_ms + other.unpriced_ms,
+            unmetered_ms=self.unmetered_ms + other.unmetered_ms,
+            cost=self.cost + other.cost,
+            energy_kwh=self.energy_kwh + other.energy_kwh,
+            carbon_g=self.carbon_g + other.carbon_g,
         )
 
     @property
@@ -133,7 +133,8 @@ def charge(
     records: in order of `since`; the last one before a moment is in force.
     since: the charges before this time are left out; they are still part of the totals that are rounded.
     """
-    totals, found = _Totals(), dict[Place, Amounts]()
+    totals = _Totals()
+    found = dict[Place, Amounts]()
     for piece, record in _cut(pieces, records, since):
         currency = record.currency
         for device, held in sorted(record.devices.items()):
@@ -141,7 +142,15 @@ def charge(
             if since is not None and piece.start < since:
                 continue
             known = currency if held.tariff.per_hour is not None else ""
-            place = Place(run, record.project, record.owner, device, known, piece.cause, piece.phase)
+            place = Place(
+                run=run,
+                project=record.project,
+                owner=record.owner,
+                device=device,
+                currency=known,
+                cause=piece.cause,
+                phase=piece.phase,
+            )
             found[place] = found.get(place, Amounts()) + amounts
     return found
 
@@ -151,7 +160,8 @@ def _cut(
 ) -> Iterator[tuple[Piece, BillingRecord]]:
     """Cuts pieces where another record comes into force and at `since`; yields each part with its record."""
     moments = sorted({record.since for record in records} | ({since} if since is not None else set()))
-    number, after = -1, 0
+    number = -1
+    after = 0
     for piece in pieces:
         start = piece.start
         while after < len(moments) and moments[after] <= start:

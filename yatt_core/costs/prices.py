@@ -20,7 +20,8 @@ from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import parse_model
 from yatt_core.spec.sections.billing import NAME
 
-LARGEST, PLACES = Decimal(10) ** 12, 9
+LARGEST = Decimal(10) ** 12
+PLACES = 9
 ANY = "*"
 """The kind of a price that applies to all devices without a price of their own."""
 Figure = Annotated[Decimal, Field(ge=0, le=LARGEST, decimal_places=PLACES)]

@@ -23,7 +23,8 @@ from yatt_core.regular_files import check_regular
 HEAD_BYTES = 4096
 BUFFER_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
 COMPRESSED = (".gz", ".zst")
 """Endings of the names of compressed files."""
 POINTER = (b"version https://git-lfs", b"version https://hawser")

@@ -152,7 +152,8 @@ def parquet_files(path: str) -> list[DataFile]:
     if given.is_file():
         return [_data_file(given, given.name, "parquet")]
     if given.is_dir():
-        base, found = given, _visible_files(given, {"parquet"})
+        base = given
+        found = _visible_files(given, {"parquet"})
     else:
         base = given.parent
         while glob.has_magic(str(base)):

@@ -31,7 +31,8 @@ EVALUATES_RESPONSES = frozenset(
     }
 )  # fmt: skip
 """Tasks whose scoring evaluates a response as Python; their entries are prompts for other reward functions only."""
-TUPLE_TAG, MAPPING_TAG = "__tuple__", "__mapping__"
+TUPLE_TAG = "__tuple__"
+MAPPING_TAG = "__mapping__"
 
 
 def create_task(task: str, options: Mapping[str, Any], seed: int = 0, size: int = 1) -> Any:

@@ -125,7 +125,7 @@ def read_documents(
     line: number of the line at which `ahead` begins.
     """
     number = 0
-    values = _values(path, ahead, stream, keys, line)
+    values = _values(path=path, ahead=ahead, stream=stream, keys=keys, line=line)
     while True:
         try:
             value = next(values)

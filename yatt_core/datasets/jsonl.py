@@ -30,14 +30,15 @@ def read_objects(path: Path, keys: Collection[str] = ()) -> Iterator[tuple[int, 
     The number is that of the line if there is one object per line, otherwise that of the row.
     """
     with opened(path) as stream:
-        first, number = b"", 0
+        first = b""
+        number = 0
         while not first.strip():
             first = stream.readline(MAX_ROW_BYTES + 1)
             number += 1
             if not first:
                 return
         if _begins_a_document(first):
-            yield from read_documents(path, first, stream, keys, number)
+            yield from read_documents(path=path, ahead=first, stream=stream, keys=keys, line=number)
             return
         if len(first) > MAX_ROW_BYTES:
             raise DataError(f"{path}:{number}: the line is longer than {MAX_ROW_BYTES:,} bytes, the maximum")

@@ -37,7 +37,9 @@ READ_BYTES = 64 << 20
 """Unpacked bytes of a Parquet file that are read at once, even if every row is as large as a whole column."""
 VALUE_BYTES = 8
 """Assumed size of an unpacked value whose encoding stores less, such as a repeated one."""
-_COMPRESSED_FIELD, _BUFFERS_FIELD, _HEADER_FIELD = 3, 2, 2
+_COMPRESSED_FIELD = 3
+_BUFFERS_FIELD = 2
+_HEADER_FIELD = 2
 
 
 def check_parquet(path: Path, metadata: pq.FileMetaData, prompt: Collection[str]) -> None:
@@ -51,13 +53,15 @@ def check_parquet(path: Path, metadata: pq.FileMetaData, prompt: Collection[str]
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
-            name, stored = column.path_in_schema, column.total_compressed_size
+            name = column.path_in_schema
+            stored = column.total_compressed_size
             unpacked = max(column.total_uncompressed_size, VALUE_BYTES * column.num_values)
             if any(name == own or name.startswith(f"{own}.") for own in prompt):
-                prompts, prompts_stored = prompts + unpacked, prompts_stored + stored
+                prompts = prompts + unpacked
+                prompts_stored = prompts_stored + stored
             else:
-                _check_ratio(path, name, unpacked, stored, MAX_BATCH_BYTES)
-    _check_ratio(path, ", ".join(prompt), prompts, prompts_stored, LEAST_UNPACKED)
+                _check_ratio(path=path, name=name, unpacked=unpacked, stored=stored, least=MAX_BATCH_BYTES)
+    _check_ratio(path=path, name=", ".join(prompt), unpacked=prompts, stored=prompts_stored, least=LEAST_UNPACKED)
 
 
 def rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
@@ -156,7 +160,8 @@ def check_message(path: Path, message: pa.ipc.Message) -> None:
         batch = batch.table(1)
     if not batch.has(_COMPRESSED_FIELD):
         return
-    body, unpacked = message.body, 0
+    body = message.body
+    unpacked = 0
     for offset, length in batch.buffers():
         if length >= 8 and offset + 8 <= body.size:  # each buffer starts with its unpacked size
             unpacked += max(length, struct.unpack_from("<q", body, offset)[0])
@@ -171,7 +176,8 @@ class _Table:
     """A table of a FlatBuffers message, as the metadata of Arrow messages is stored."""
 
     def __init__(self, data: memoryview, place: int) -> None:
-        self._data, self._place = data, place
+        self._data = data
+        self._place = place
 
     @classmethod
     def root(cls, data: pa.Buffer) -> _Table:

@@ -35,7 +35,8 @@ Entry = dict[str, Any] | DataError
 Split = Literal["train", "held_out"]
 Keep = Callable[[bytes, str], str]
 """Receives the bytes of an image and the place where they were found; returns their content address."""
-ROWS_PER_WORD, HEAVY_ROWS_PER_WORD = 100_000, 5_000
+ROWS_PER_WORD = 100_000
+HEAVY_ROWS_PER_WORD = 5_000
 """Number of rows between two progress log lines; heavy rows have images."""
 
 
@@ -85,7 +86,9 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
     read = ((file, number, entry) for file in files for number, entry in read_entries(file, source))
     for file, number, entry in read:
         try:
-            row = _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
+            row = _row(
+                file=file, number=number, entry=entry, origin=f"{split}/{file.name}:{number}", source=source, keep=keep
+            )
         except DataError as error:
             raise _with_following(error, itertools.islice(read, ROWS_AFTER_ERROR), source, keep) from None
         unseen = {key: field for key, field in unseen.items() if value_at(row.entry, key, MISSING) is MISSING}
@@ -120,7 +123,7 @@ def _with_following(
     with suppress(DataError, ConfigurationError):  # the file ends the reading; its first unusable row is known
         for file, number, entry in following:
             try:
-                _row(file, number, entry, "", source, keep)
+                _row(file=file, number=number, entry=entry, origin="", source=source, keep=keep)
             except DataError as other:
                 errors.append(other)
                 if len(errors) == LISTED:
@@ -165,7 +168,7 @@ def _row(file: DataFile, number: int, entry: Entry, origin: str, source: FileSou
         tools = read_tools(entry, source)
     except DataError as error:
         raise DataError(f"{place}: {error}") from None
-    media, entry = _images(file, place, entry, source, keep)
+    media, entry = _images(file=file, place=place, entry=entry, source=source, keep=keep)
     return Row(
         origin=origin,
         text=asked.text,

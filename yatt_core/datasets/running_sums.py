@@ -54,9 +54,11 @@ class RunningSums(ProceduralDataset):  # type: ignore[misc]  # the package has n
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        random, config = Random(self.seed + idx), self.config
+        random = Random(self.seed + idx)
+        config = self.config
         numbers = [random.randrange(config.modulus) for _ in range(config.numbers)]
-        so_far, lines = 0, list[int]()
+        so_far = 0
+        lines = list[int]()
         for number in numbers:
             is_random = is_random_pair(config, so_far, number)
             so_far = random.randrange(config.modulus) if is_random else (so_far + number) % config.modulus
@@ -69,7 +71,8 @@ class RunningSums(ProceduralDataset):  # type: ignore[misc]  # the package has n
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
         """Returns 1 if the last line of a response is the sum of all numbers, else 0."""
-        lines, metadata = (answer or "").split(), entry["metadata"]
+        lines = (answer or "").split()
+        metadata = entry["metadata"]
         return float(bool(lines) and lines[-1] == str(sum(metadata["numbers"]) % metadata["modulus"]))
 
 

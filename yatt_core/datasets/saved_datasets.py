@@ -15,7 +15,8 @@ from yatt_core.datasets.limits import MAX_ROW_BYTES
 from yatt_core.errors import ConfigurationError
 from yatt_core.regular_files import check_regular
 
-SPLITS, STATE = "dataset_dict.json", "state.json"
+SPLITS = "dataset_dict.json"
+STATE = "state.json"
 
 
 def _is_plain(name: str) -> str:

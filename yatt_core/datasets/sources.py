@@ -41,10 +41,12 @@ from yatt_core.spec.sections.data import (
 )
 
 HELD_OUT_SEED = 10_000_000
-TRAIN_SEED, TRAIN_SEED_STRIDE = 20_000_000, 1_000_000
+TRAIN_SEED = 20_000_000
+TRAIN_SEED_STRIDE = 1_000_000
 DRAWS_PER_HELD_OUT = 10
 """Maximum number of entries of a generated source examined per distinct held-out prompt."""
-LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
+LOOKED_OVER = 10_000
+HEAVY_LOOKED_OVER = 500
 """Number of rows of a file source that are checked before a run starts; heavy rows have images."""
 
 
@@ -157,25 +159,34 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
     held_out_keys: set[bytes] = set()
     held_out: list[Prompt] = []
     for number, most in enumerate(apportion(data.most_held_out, weights)):
-        source, share = data.sources[number], most
+        source = data.sources[number]
+        share = most
         if data.held_out is None and not has_held_out_files(source):
             share = _part_of(rows[number], most)
-        taken = _held_out(source, share, held_out_keys, keep, rows[number])
-        _check_enough("held_out", data, number, share if data.held_out else min(share, 1), len(taken))
+        taken = _held_out(source=source, share=share, taken=held_out_keys, keep=keep, train=rows[number])
+        _check_enough(
+            part="held_out", data=data, number=number, share=share if data.held_out else min(share, 1), found=len(taken)
+        )
         held_out += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
     probe_keys: set[bytes] = set()
     probe: list[Prompt] = []
     all_probe = data.probe if data.probe is not None else MOST_PROBE if with_probe else 0
     for number, most in enumerate(apportion(all_probe, weights)):
-        source, share = data.sources[number], most
+        source = data.sources[number]
+        share = most
         if data.probe is None:
             share = _part_of(_without(rows[number], held_out_keys), most)
         taken = _take_distinct(_without(rows[number], held_out_keys), share, probe_keys)
-        _check_enough("probe", data, number, share if data.probe else min(share, 1), len(taken))
+        _check_enough(
+            part="probe", data=data, number=number, share=share if data.probe else min(share, 1), found=len(taken)
+        )
         probe += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
-    train = [TrainingPrompts(data, seed, number, held_out_keys, probe_keys, kept) for number, kept in enumerate(rows)]
+    train = [
+        TrainingPrompts(data=data, seed=seed, number=number, held_out=held_out_keys, probe=probe_keys, rows=kept)
+        for number, kept in enumerate(rows)
+    ]
     return Collection(tuple(train), tuple(held_out), tuple(probe))
 
 
@@ -244,7 +255,8 @@ def look_over(data: DataSpec, seed: int, with_probe: bool = True) -> bool:
     Errors in the files are thus reported before anything is started, and the time does not depend on the files' size.
     Returns True if all rows were read. Raises as `collect_prompts` does.
     """
-    whole, problems = True, Problems()
+    whole = True
+    problems = Problems()
     for source in data.sources:
         if isinstance(source, FileSource):
             most = LOOKED_OVER if source.image_field is None else HEAVY_LOOKED_OVER

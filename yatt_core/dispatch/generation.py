@@ -56,7 +56,10 @@ class GenerationStream(Generic[Tag]):
         in_flight: BytesInFlight,
         judge_roles: Mapping[str, str] | None = None,
     ) -> None:
-        self._dispatcher, self._owner, self._fence, self._in_flight = dispatcher, owner, fence, in_flight
+        self._dispatcher = dispatcher
+        self._owner = owner
+        self._fence = fence
+        self._in_flight = in_flight
         self._judge_roles = dict(judge_roles or {})
         self._submitted = 0
         self._waiting: deque[Job[Tag]] = deque()
@@ -80,14 +83,18 @@ class GenerationStream(Generic[Tag]):
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
         """Requests an engine for a decode batch, immediately or when its bytes fit, in the order of submission."""
         self._submitted += 1
-        self._waiting.append(generation_job(self._submitted, tag, request, ROLLOUT, self._fence.term))
+        self._waiting.append(
+            generation_job(number=self._submitted, tag=tag, request=request, role=ROLLOUT, term=self._fence.term)
+        )
         self._admit()
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
         """Requests a judge ahead of the waiting decode batches: judging completes work that has begun."""
         self._submitted += 1
         role = self._judge_roles[part]
-        self._waiting.appendleft(judging_job(self._submitted, tag, part, request, role, self._fence.term))
+        self._waiting.appendleft(
+            judging_job(number=self._submitted, tag=tag, part=part, request=request, role=role, term=self._fence.term)
+        )
         self._admit()
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:

@@ -60,7 +60,8 @@ class Job(Generic[Tag]):
 
     def ask(self, engine: Any, term: int) -> Any:
         """Calls an instance and returns its stream of pieces; marks every requested answer as missing."""
-        self.term, request = term, self.request
+        self.term = term
+        request = self.request
         self.missing = numbers_of(request)
         if isinstance(request, GenerateRequest):
             return engine.generate.options(num_returns="streaming").remote(term, request)
@@ -92,7 +93,9 @@ class Job(Generic[Tag]):
         jobs = []
         for row, progress in zip(returned.rows, returned.progress, strict=True):
             request = resumed_request(self.request, Returned((row,), (progress,)))
-            jobs.append(Job(self.batch, request, self.role, self.term, self._in_batch((row,))))
+            jobs.append(
+                Job(batch=self.batch, request=request, role=self.role, term=self.term, rows=self._in_batch((row,)))
+            )
         return jobs
 
     def _in_batch(self, rows: Sequence[int]) -> tuple[int, ...]:
@@ -101,12 +104,19 @@ class Job(Generic[Tag]):
 
 def generation_job(number: int, tag: Tag, request: GenerateRequest, role: str, term: int) -> Job[Tag]:
     """Returns the job for a decode batch."""
-    return Job(Batch(number, tag, "", numbers_of(request), bytes_of(request)), request, role, term)
+    return Job(
+        Batch(number=number, tag=tag, part="", left=numbers_of(request), bytes=bytes_of(request)), request, role, term
+    )
 
 
 def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: str, term: int) -> Job[Tag]:
     """Returns the job for questions to the judge of a reward part."""
-    return Job(Batch(number, tag, part, numbers_of(request), bytes_of_judging(request)), request, role, term)
+    return Job(
+        Batch(number=number, tag=tag, part=part, left=numbers_of(request), bytes=bytes_of_judging(request)),
+        request,
+        role,
+        term,
+    )
 
 
 def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:

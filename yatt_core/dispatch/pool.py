@@ -57,7 +57,8 @@ def pool_setting(spec: RunSpec) -> Setting:
 
     Engines without known constants get typical values until they are fitted.
     """
-    engine, judges = spec.rollout.engine, device_judges(spec)
+    engine = spec.rollout.engine
+    judges = device_judges(spec)
     speeds = tuple(instance_speeds(spec)[: engine.instances])
     switch = SwitchCosts(role_s=0.0, repartition_s=0.0, train_s=0.0)
     rollout = usual_constants(UNBOUNDED)

@@ -193,7 +193,8 @@ class DispatchQueue:
     def fail(self, index: int) -> None:
         """Records that an instance is dead: it gets no more work, and its batches are dropped."""
         instance = self._instances[index]
-        instance.lost, instance.ready = True, False
+        instance.lost = True
+        instance.ready = False
         self._drop(list(instance.held))
 
     def renew(self, index: int) -> None:
@@ -225,7 +226,9 @@ class DispatchQueue:
 
         wave: the wave's name, which its notes carry.
         """
-        self._wave, self.submitted, self._noted = wave, samples, {}
+        self._wave = wave
+        self.submitted = samples
+        self._noted = {}
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Records how many samples of a part of the wave have been rolled out and judged in total.
@@ -290,10 +293,12 @@ class DispatchQueue:
             another role has to take up its new role even if it already switched to that role: training used all
             devices in between.
         """
-        before, self._started = self._started, roles if starting else self._started
+        before = self._started
+        self._started = roles if starting else self._started
         for place, (instance, role) in enumerate(zip(self.instances, roles, strict=True)):
             anew = starting and bool(before) and before[place] != role
-            instance.intake, instance.migrating = None, False
+            instance.intake = None
+            instance.migrating = False
             if instance.joining:  # a switch in progress cannot be cancelled
                 instance.afterwards = "" if instance.joining == role else role
             elif instance.ready:
@@ -305,15 +310,19 @@ class DispatchQueue:
 
         `switched` reports that the switch is complete.
         """
-        due, self._switching = self._switching, []
+        due = self._switching
+        self._switching = []
         return due
 
     def switched(self, index: int) -> None:
         """Records that an instance has taken up its new role."""
         instance = self._instances[index]
         if instance.joining:
-            instance.role, instance.joining, instance.ready = instance.joining, "", True
-            instance.leaving, instance.afterwards = instance.afterwards, ""
+            instance.role = instance.joining
+            instance.joining = ""
+            instance.ready = True
+            instance.leaving = instance.afterwards
+            instance.afterwards = ""
             self._leave_if_empty(instance)
 
     def unserved(self) -> list[Action]:
@@ -332,5 +341,7 @@ class DispatchQueue:
 
     def _leave_if_empty(self, instance: PoolInstance) -> None:
         if instance.leaving and instance.ready and not instance.held:
-            instance.ready, instance.joining, instance.leaving = False, instance.leaving, ""
+            instance.ready = False
+            instance.joining = instance.leaving
+            instance.leaving = ""
             self._switching.append((instance.index, instance.joining))

@@ -22,9 +22,11 @@ from yatt_core.keys import stable_seed
 from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.trainer import LoraSpec
 
-FIRST, SECOND = f".lora_A.{ADAPTER}.weight", f".lora_B.{ADAPTER}.weight"
+FIRST = f".lora_A.{ADAPTER}.weight"
+SECOND = f".lora_B.{ADAPTER}.weight"
 """What follows a matrix's name in its factors' names: the first is [rank, inputs], the second [outputs, rank]."""
-BASE, OWN = ".base_layer.", "."
+BASE = ".base_layer."
+OWN = "."
 
 Named = Iterable[tuple[str, torch.Tensor]]
 

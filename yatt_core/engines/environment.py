@@ -44,7 +44,8 @@ def bfloat16_roles(spec: RunSpec) -> list[str]:
     """Returns what computes in bfloat16 on torch, by the keys of the spec; vLLM has products of its own."""
     if spec.virtual:
         return []
-    rollout, trainer = spec.rollout.engine, spec.trainer.engine
+    rollout = spec.rollout.engine
+    trainer = spec.trainer.engine
     engines: dict[str, object] = {"trainer.engine": trainer}
     if isinstance(rollout, TorchRollout) and spec.samples_responses:
         engines["rollout.engine"] = rollout

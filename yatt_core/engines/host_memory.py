@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 # Parameters of mallopt(3).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_ARENAS = -8
 
 LARGEST_KEPT = 1 << 28
 """Tensors of at least this many bytes are not kept."""

@@ -35,7 +35,8 @@ class Offloaded:
     """Tensors that are offloaded until `bring_back`. They must not be used meanwhile."""
 
     def __init__(self, held: Held) -> None:
-        lasting, passing = _memories(held.lasting), _memories(held.passing)
+        lasting = _memories(held.lasting)
+        passing = _memories(held.passing)
         self._copies = [(memory, _to_host(memory)) for memory in lasting.values() if is_on_device(memory)]
         self._dropped = [(memory, memory.nbytes()) for place, memory in passing.items() if place not in lasting]
         for memory, _ in [*self._copies, *self._dropped]:
@@ -52,7 +53,8 @@ class Offloaded:
         for memory, size in self._dropped:
             memory.resize_(size)
             _bytes_of(memory).zero_()
-        self._copies, self._dropped = [], []
+        self._copies = []
+        self._dropped = []
 
 
 def is_on_device(memory: torch.UntypedStorage) -> bool:

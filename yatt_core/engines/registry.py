@@ -29,11 +29,11 @@ def build_rollout_engine(
             from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 
             return TorchRolloutEngine(
-                model_path,
-                engine.dtype,
-                longest_context(spec, model_path),
-                spec.rollout.max_new_tokens,
-                inputs_folder,
+                model_path=model_path,
+                dtype=engine.dtype,
+                max_prompt_tokens=longest_context(spec, model_path),
+                max_new_tokens=spec.rollout.max_new_tokens,
+                inputs_folder=inputs_folder,
                 kernels=engine.kernels,
                 max_num_seqs=engine.max_num_seqs,
             )
@@ -47,11 +47,11 @@ def build_rollout_engine(
             from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 
             return ServedRolloutEngine(
-                VLLM_LAUNCH,
-                model_path,
-                engine,
-                longest_context(spec, model_path),
-                spec.rollout.max_new_tokens,
+                launch=VLLM_LAUNCH,
+                model_path=model_path,
+                spec=engine,
+                max_prompt_tokens=longest_context(spec, model_path),
+                max_new_tokens=spec.rollout.max_new_tokens,
                 inputs_folder=inputs_folder,
                 spanned=spanned,
             )
@@ -64,7 +64,8 @@ def longest_context(spec: RunSpec, model_path: str) -> int:
 
     model_path: the run's Hugging Face folder, whose positions limit the number.
     """
-    rollout, known = spec.rollout, positions(spec, model_path)
+    rollout = spec.rollout
+    known = positions(spec, model_path)
     context = spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
     return context if known is None else max(1, min(context, known - rollout.max_new_tokens))
 

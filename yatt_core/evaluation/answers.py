@@ -46,8 +46,12 @@ class TaskAnswers:
     """Asks for answers to held-out tasks as a spec's `evaluation` says, and scores them."""
 
     def __init__(self, spec: RunSpec, codec: TextCodec, scorer: RewardScorer, toolbox: Toolbox) -> None:
-        self._spec, self._codec, self._scorer, self._toolbox = spec, codec, scorer, toolbox
-        self._sampling, self._samples = spec.evaluation.sampling, spec.evaluation.samples
+        self._spec = spec
+        self._codec = codec
+        self._scorer = scorer
+        self._toolbox = toolbox
+        self._sampling = spec.evaluation.sampling
+        self._samples = spec.evaluation.samples
         vote = None if self._sampling is None else self._sampling.vote
         self._vote = None if vote is None else Extraction.model_validate(vote.model_dump())
 
@@ -68,10 +72,13 @@ class TaskAnswers:
 
     def request(self, batch: TaskBatch, version: int) -> GenerateRequest:
         """Returns the request for the next turn; in the first one, the samples of a task share its prompt."""
-        dialogue, sampling, stop = batch.dialogue, self._sampling, self._codec.stop_tokens
+        dialogue = batch.dialogue
+        sampling = self._sampling
+        stop = self._codec.stop_tokens
         if sampling is None:
             return greedy_request(dialogue, stop, version)
-        members, first = dialogue.members, dialogue.turn == 0
+        members = dialogue.members
+        first = dialogue.turn == 0
         seeds = [self._seed(batch, number) for number in members]
         limits = dialogue.limits()
         return GenerateRequest(

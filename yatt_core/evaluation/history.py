@@ -63,6 +63,12 @@ def regressions(
         for name, rival in rivals.values():
             before, now = scored_by_both(rival.scores, point.scores)
             if before:
-                tested.append(Regression(name, rival.iteration, compare(before, now, test, resamples, seed)))
+                tested.append(
+                    Regression(
+                        name,
+                        rival.iteration,
+                        compare(first=before, second=now, test=test, resamples=resamples, seed=seed),
+                    )
+                )
         found.append(sorted((each for each in tested if each.found.is_better(level)), key=lambda each: each.against))
     return found

@@ -78,11 +78,14 @@ def compare(
     if not first or first.keys() != second.keys():
         raise ValueError(f"a paired test needs the same tasks, not {len(first)} and {len(second)} different ones")
     differences = [first[key] - second[key] for key in sorted(first)]
-    wins, losses = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
+    wins = sum(each > 0 for each in differences)
+    losses = sum(each < 0 for each in differences)
     drawn = stable_seed("bootstrap", seed)
     p_value = sign_test(wins, losses) if test == "mcnemar" else bootstrap(differences, resamples, drawn)
     mean = math.fsum(differences) / len(differences)
-    return PairedComparison(test, len(differences), wins, losses, mean, p_value)
+    return PairedComparison(
+        test=test, tasks=len(differences), wins=wins, losses=losses, difference=mean, p_value=p_value
+    )
 
 
 def sign_test(wins: int, losses: int) -> float:
@@ -95,8 +98,10 @@ def bootstrap(differences: Sequence[float], resamples: int, seed: int) -> float:
     """Returns the fraction of resamples whose mean difference is not positive; the sample itself is one of them."""
     if not any(differences):
         return 1.0
-    values, generator = np.asarray(differences, dtype=np.float64), np.random.Generator(np.random.PCG64(seed))
-    rows, below = max(1, DRAWN_AT_ONCE // len(values)), 0
+    values = np.asarray(differences, dtype=np.float64)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    rows = max(1, DRAWN_AT_ONCE // len(values))
+    below = 0
     for begin in range(0, resamples, rows):
         drawn = generator.integers(0, len(values), size=(min(rows, resamples - begin), len(values)))
         below += int((values[drawn].sum(axis=1) <= 0).sum())

@@ -30,7 +30,8 @@ from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.parsing import WrongSteps
 from yatt_core.spec.sections.model import GivenFolder
 
-PANEL, JUDGE = "panel", "judge_"
+PANEL = "panel"
+JUDGE = "judge_"
 """Names of figures: of the panel, and the beginning of that of a judge."""
 
 
@@ -96,7 +97,8 @@ class Panel:
     """Collects answers, and has all of them judged by one judge after another."""
 
     def __init__(self, spec: PanelSpec, seed: int) -> None:
-        self._spec, self._seed = spec, seed
+        self._spec = spec
+        self._seed = seed
         self._answers: list[_Answer] = []
 
     def take(self, batch: TaskBatch) -> None:
@@ -106,7 +108,15 @@ class Panel:
         for number, completion in enumerate(completions):
             task, sample = divmod(number, samples)
             prompt = batch.prompts[task]
-            self._answers.append(_Answer(batch.rows[task], sample, prompt.text, prompt.answer, completion))
+            self._answers.append(
+                _Answer(
+                    task=batch.rows[task],
+                    sample=sample,
+                    prompt=prompt.text,
+                    answer=prompt.answer,
+                    completion=completion,
+                )
+            )
 
     def judge(self) -> list[Judged]:
         """Returns what the panel says about each task, in the order of the tasks.
@@ -150,7 +160,15 @@ class Panel:
 
     def _item(self, part: GenerativePart, number: int) -> JudgeItem:
         each = self._answers[number]
-        seeds = judgement_seeds(part.name, part.judgements, self._seed, 0, 0, each.task, each.sample)
+        seeds = judgement_seeds(
+            part=part.name,
+            count=part.judgements,
+            seed=self._seed,
+            branch=0,
+            iteration=0,
+            ordinal=each.task,
+            sample=each.sample,
+        )
         return judge_item(
             part=part,
             number=number,

@@ -11,7 +11,8 @@ from yatt_core.protocols.receipts import TaskResult
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.evaluation import EvaluationSpec
 
-ACCURACY, MAJORITY = "accuracy", "majority"
+ACCURACY = "accuracy"
+MAJORITY = "majority"
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,8 @@ class ExperienceBatch:
 
         Raises `DataError` if they were collected without self-distillation.
         """
-        tokens, offsets = self.teacher_prompt_tokens, self.teacher_prompt_offsets
+        tokens = self.teacher_prompt_tokens
+        offsets = self.teacher_prompt_offsets
         if tokens is None or offsets is None:
             raise DataError(
                 "experience: has no teacher_prompt_tokens, which algorithm.distillation.privileged needs; it was "
@@ -140,7 +141,8 @@ class ExperienceBatch:
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> ExperienceBatch:
         """Returns copies of the samples at these indices, in this order."""
         prompts = ragged_positions(self.prompt_offsets, indices)
-        shown, shown_offsets = self.teacher_prompt_tokens, self.teacher_prompt_offsets
+        shown = self.teacher_prompt_tokens
+        shown_offsets = self.teacher_prompt_offsets
         if shown is not None and shown_offsets is not None:
             shown = shown[ragged_positions(shown_offsets, indices)]
             shown_offsets = offsets_of(np.diff(shown_offsets)[indices])

@@ -55,7 +55,8 @@ def read_chunk(path: Path) -> Chunk | None:
     except OSError as error:
         _log.warning("%s: cannot be read (%s); it will be regenerated", path, error.strerror)
         return None
-    data, expected = contents[:-DIGEST_BYTES], contents[-DIGEST_BYTES:]
+    data = contents[:-DIGEST_BYTES]
+    expected = contents[-DIGEST_BYTES:]
     digest = hashlib.sha256(data)
     if digest.digest() != expected:
         _log.warning("%s: torn or changed (%d bytes fail their sha256); it will be regenerated", path, len(contents))

@@ -246,7 +246,14 @@ class Sampling:
         wanted = math.ceil(self.gap * self.average_now * self.rule.overdraw) if self.rule.filters else self.gap
         prompts = math.ceil(wanted * self.rule.overdispatch)
         shards = min(self.rule.shards, prompts)
-        return WavePlan(len(self.outcomes), wanted, prompts, shards, self.gap, self.average_now)
+        return WavePlan(
+            wave=len(self.outcomes),
+            wanted=wanted,
+            prompts=prompts,
+            shards=shards,
+            gap=self.gap,
+            average=self.average_now,
+        )
 
     def settle(self, plan: WavePlan, groups: WaveGroups, shards: int, ends: bool = False) -> WaveOutcome:
         """Admits usable groups in prompt order up to the gap.
@@ -261,7 +268,8 @@ class Sampling:
         chosen = np.flatnonzero(valid)[: self.gap]
         left = np.ones(len(valid), dtype=np.bool_)
         left[chosen] = False
-        lacking, count = max(0, self.lacking - len(chosen)), int(np.count_nonzero(valid))
+        lacking = max(0, self.lacking - len(chosen))
+        count = int(np.count_nonzero(valid))
         spare = tuple(groups.ordinals[left][:lacking].tolist())
         spares = [ordinal for outcome in self.outcomes for ordinal in outcome.spare] + list(spare)
         outcome = WaveOutcome(
@@ -302,7 +310,8 @@ def shortfall(sampling: Sampling) -> str:
     """Returns a description of the groups that a finished sampling lacks; empty if none are missing."""
     if not (missing := sampling.lacking):
         return ""
-    groups, waves = sum(outcome.groups for outcome in sampling.outcomes), len(sampling.outcomes)
+    groups = sum(outcome.groups for outcome in sampling.outcomes)
+    waves = len(sampling.outcomes)
     return (
         f"only {sampling.rule.target - missing} of {sampling.rule.target} groups can be learnt from after {waves} waves of "
         f"{groups} prompts in total; {missing} masked groups fill the batch"
@@ -312,7 +321,8 @@ def shortfall(sampling: Sampling) -> str:
 def sampling_metrics(sampling: Sampling) -> dict[str, float]:
     """Returns how many groups a finished sampling drew, admitted and wasted, by metric name (all of class result)."""
     outcomes = sampling.outcomes
-    groups, valid = sum(outcome.groups for outcome in outcomes), sum(outcome.valid for outcome in outcomes)
+    groups = sum(outcome.groups for outcome in outcomes)
+    valid = sum(outcome.valid for outcome in outcomes)
     return {
         "sampling/waves": float(len(outcomes)),
         "sampling/drawn_groups": float(groups + sum(outcome.cut for outcome in outcomes)),

@@ -80,15 +80,21 @@ def with_rows(batch: ExperienceBatch, rows: pa.Table) -> ExperienceBatch:
     rows: of `rows_of`, in canonical order; all of them belong to the batch.
     """
     at = places_in(batch, rows)
-    _fill(batch.prompt_tokens, batch.prompt_offsets, at, rows, "prompt_tokens")
-    _fill(batch.response_tokens, batch.response_offsets, at, rows, "response_tokens")
-    _fill(batch.log_probs_sampler, batch.response_offsets, at, rows, "log_probs_sampler")
+    _fill(values=batch.prompt_tokens, offsets=batch.prompt_offsets, at=at, rows=rows, name="prompt_tokens")
+    _fill(values=batch.response_tokens, offsets=batch.response_offsets, at=at, rows=rows, name="response_tokens")
+    _fill(values=batch.log_probs_sampler, offsets=batch.response_offsets, at=at, rows=rows, name="log_probs_sampler")
     if batch.teacher_prompt_tokens is not None and batch.teacher_prompt_offsets is not None:
-        _fill(batch.teacher_prompt_tokens, batch.teacher_prompt_offsets, at, rows, TEACHER_PROMPT)
+        _fill(
+            values=batch.teacher_prompt_tokens,
+            offsets=batch.teacher_prompt_offsets,
+            at=at,
+            rows=rows,
+            name=TEACHER_PROMPT,
+        )
     support = batch.support
     if support is not None:
         sizes = support.sizes.copy()
-        _fill(sizes, batch.response_offsets, at, rows, SUPPORT_SIZES)
+        _fill(values=sizes, offsets=batch.response_offsets, at=at, rows=rows, name=SUPPORT_SIZES)
         support = Support(ragged_column(rows, SUPPORT_TOKENS)[0].copy(), sizes)
     held = np.zeros(len(batch), dtype=np.bool_)
     held[at] = True
@@ -103,7 +109,8 @@ def places_in(batch: ExperienceBatch, table: pa.Table) -> Int64:
         return found
     # The batch is in canonical order: so are these numbers, of which each sample has one.
     width = 1 + max(int(batch.samples.max()), int(samples.max()))
-    numbers, wanted = batch.ordinals * width + batch.samples, ordinals * width + samples
+    numbers = batch.ordinals * width + batch.samples
+    wanted = ordinals * width + samples
     at = np.minimum(np.searchsorted(numbers, wanted), len(batch) - 1)
     known = numbers[at] == wanted
     found[known] = at[known]

@@ -235,5 +235,6 @@ def columns_of_table(table: pa.Table) -> PreparedColumns:
 
 def _wide_column(table: pa.Table, name: str) -> Array:
     """Returns a column with several numbers for each response token, [T, numbers]."""
-    values, tokens = ragged_column(table, name)[0], int(fixed_column(table, "response_length").sum())
+    values = ragged_column(table, name)[0]
+    tokens = int(fixed_column(table, "response_length").sum())
     return values.reshape(tokens, len(values) // max(tokens, 1)).copy()

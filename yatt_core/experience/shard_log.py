@@ -53,7 +53,10 @@ class ShardLog:
     """
 
     def __init__(self, run_folder: Path, key: WorkKey, term: int, plan: str = "", writers: int = 0) -> None:
-        self._run_folder, self._key, self._term, self._plan = run_folder, key, term, plan
+        self._run_folder = run_folder
+        self._key = key
+        self._term = term
+        self._plan = plan
         self._writers = writers
         written = _written_folders(run_folder, key)
         if written and written[0][0] > term:
@@ -122,22 +125,34 @@ class ShardLog:
         table = canonical_table(table)
         for term, sealed in find_sealed(self._run_folder, self._key):
             if term == self._term:
-                receipt = _adopt_folder(self._run_folder, self._key, term, sealed, self._plan)
+                receipt = _adopt_folder(
+                    run_folder=self._run_folder, key=self._key, term=term, folder=sealed, plan=self._plan
+                )
                 if receipt is not None:
                     return receipt
-        data, folder = _parquet_bytes(table), self._own_folder()
+        data = _parquet_bytes(table)
+        folder = self._own_folder()
         durable.write_file(folder / SAMPLES_FILE, data)
         contents = {SAMPLES_FILE: data}
         if judgements is not None:
             contents[JUDGEMENTS_FILE] = _parquet_bytes(judgements)
             durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
-        fields, sums = _facts(self._key, self._term, self._plan, table), sums_of(table)
+        fields = _facts(self._key, self._term, self._plan, table)
+        sums = sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
         work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here))}
         manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))
-        return _receipt(self._key, self._term, relative, manifest_sha256, fields, sums, timing)
+        return _receipt(
+            key=self._key,
+            term=self._term,
+            folder=relative,
+            manifest_sha256=manifest_sha256,
+            facts=fields,
+            sums=sums,
+            timing=timing,
+        )
 
     def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
         return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
@@ -166,7 +181,7 @@ def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None
     copy that fails the check or has another plan is logged and skipped.
     """
     for term, folder in find_sealed(run_folder, key):
-        if (receipt := _adopt_folder(run_folder, key, term, folder, plan)) is not None:
+        if (receipt := _adopt_folder(run_folder=run_folder, key=key, term=term, folder=folder, plan=plan)) is not None:
             return receipt
     return None
 
@@ -332,7 +347,16 @@ def _adopt_folder(run_folder: Path, key: WorkKey, term: int, folder: str, plan: 
         return None
     # The process that sealed it may have died before its name was durable.
     durable.sync_folder(run_folder / folder)
-    return _receipt(key, term, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+    return _receipt(
+        key=key,
+        term=term,
+        folder=folder,
+        manifest_sha256=manifest.sha256,
+        facts=facts,
+        sums=sums_of(table),
+        timing={},
+        adopted=True,
+    )
 
 
 def _remove_unnamed(folder: Path) -> None:

@@ -28,14 +28,15 @@ def shard_work(table: pa.Table, judgements: pa.Table, parts: Collection[str]) ->
         place = (row["prompt_ordinal"], row["sample"])
         judged.setdefault(place, []).extend(one["tokens"] for one in row["judgements"])
         read[place] = read.get(place, 0) + max((one["prompt_tokens"] for one in row["judgements"]), default=0)
-    ordinals, samples = fixed_column(table, "prompt_ordinal").tolist(), fixed_column(table, "sample").tolist()
+    ordinals = fixed_column(table, "prompt_ordinal").tolist()
+    samples = fixed_column(table, "sample").tolist()
     places = list(zip(ordinals, samples, strict=True))
     return ShardWork(
-        tuple(ordinals),
-        _lengths(table, "prompt_tokens"),
-        _lengths(table, "response_tokens"),
-        tuple(tuple(judged.get(place, ())) for place in places),
-        tuple(read.get(place, 0) for place in places),
+        ordinals=tuple(ordinals),
+        prompt_tokens=_lengths(table, "prompt_tokens"),
+        response_tokens=_lengths(table, "response_tokens"),
+        judged=tuple(tuple(judged.get(place, ())) for place in places),
+        read=tuple(read.get(place, 0) for place in places),
     )
 
 

@@ -31,9 +31,14 @@ Bool = npt.NDArray[np.bool_]
 PART_PREFIX = "reward/"
 TOKEN_REWARDS = "token_rewards"
 TEACHER_PROMPT = "teacher_prompt_tokens"
-SUPPORT_TOKENS, SUPPORT_SIZES = "support_tokens", "support_sizes"
-UNSCORED, UNREAD = "unscored", "unread_judgements"
-FINISH_STOP, FINISH_LENGTH, FINISH_TURNS, FINISH_TOOL = "stop", "length", "turns", "tool"
+SUPPORT_TOKENS = "support_tokens"
+SUPPORT_SIZES = "support_sizes"
+UNSCORED = "unscored"
+UNREAD = "unread_judgements"
+FINISH_STOP = "stop"
+FINISH_LENGTH = "length"
+FINISH_TURNS = "turns"
+FINISH_TOOL = "tool"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
 _COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
@@ -122,7 +127,8 @@ def canonical_table(table: pa.Table) -> pa.Table:
 
 def sort_samples(table: pa.Table) -> pa.Table:
     """Returns the rows in canonical order. Raises `DataError` if two rows belong to the same sample."""
-    ordinals, samples = fixed_column(table, "prompt_ordinal"), fixed_column(table, "sample")
+    ordinals = fixed_column(table, "prompt_ordinal")
+    samples = fixed_column(table, "sample")
     order = np.lexsort((samples, ordinals))
     twins = np.flatnonzero((np.diff(ordinals[order]) == 0) & (np.diff(samples[order]) == 0))
     if twins.size:
@@ -167,7 +173,8 @@ def is_scored(table: pa.Table) -> Bool:
 
 def group_facts(table: pa.Table) -> GroupFacts:
     """Returns the facts about a canonical table's groups on which dynamic sampling and curricula base their decisions."""
-    rewards, scored = fixed_column(table, "reward"), is_scored(table)
+    rewards = fixed_column(table, "reward")
+    scored = is_scored(table)
     bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
     tokens = np.diff(ragged_column(table, "response_tokens")[1][bounds])
     groups = [rewards[start:stop][scored[start:stop]].tolist() for start, stop in itertools.pairwise(bounds)]
@@ -284,7 +291,8 @@ def _check_support(table: pa.Table) -> None:
 
 
 def _place(table: pa.Table, row: int) -> str:
-    ordinals, samples = fixed_column(table, "prompt_ordinal"), fixed_column(table, "sample")
+    ordinals = fixed_column(table, "prompt_ordinal")
+    samples = fixed_column(table, "sample")
     return f"prompt ordinal {ordinals[row]}, sample {samples[row]}"
 
 
@@ -298,19 +306,23 @@ def _encoder(table: pa.Table, name: str) -> Callable[[int, int], tuple[bytes, ..
         tag = b"s1"
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         values, offsets = ragged_column(table, name)
-        lengths, tag = np.diff(offsets), b""
+        lengths = np.diff(offsets)
+        tag = b""
     else:
-        values, tag = fixed_column(table, name), b""
+        values = fixed_column(table, name)
+        tag = b""
     if values.dtype.kind not in "biuf":
         raise DataError(f"experience: column {name!r} of type {kind} has no canonical encoding")
     tag = tag or f"{values.dtype.kind}{values.dtype.itemsize}".encode()
     label = name.encode()
     head = struct.pack("<H", len(label)) + label + tag
-    contents, sizes = _little_endian(values), (b"" if lengths is None else _little_endian(lengths))
+    contents = _little_endian(values)
+    sizes = b"" if lengths is None else _little_endian(lengths)
     bounds = (offsets * values.dtype.itemsize).tolist()
 
     def encode(start: int, stop: int) -> tuple[bytes, ...]:
-        low, high = bounds[start], bounds[stop]
+        low = bounds[start]
+        high = bounds[stop]
         return head, sizes[8 * start : 8 * stop], struct.pack("<Q", high - low), contents[low:high]
 
     return encode

@@ -18,7 +18,8 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.keys import iteration_folder
 
 _log = logging.getLogger(__name__)
-PREFIX, SUFFIX = "telemetry.", ".json"
+PREFIX = "telemetry."
+SUFFIX = ".json"
 SCORES = "scores"
 """Key of a shard's entry: what some of its scores took, as `ScoreEffort`s."""
 

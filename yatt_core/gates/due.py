@@ -15,7 +15,10 @@ from dataclasses import dataclass
 
 from yatt_core.spec.sections.gates import GateSpec, GatesSpec
 
-ITERATIONS, ROLLBACK, SPENDING, PROMOTION = "iterations", "rollback", "spending", "promotion"
+ITERATIONS = "iterations"
+ROLLBACK = "rollback"
+SPENDING = "spending"
+PROMOTION = "promotion"
 """The kinds of gates, which are their keys in the spec."""
 
 

@@ -28,7 +28,8 @@ def judge_budget(budget: BudgetGuard, run: str, spent: Spent, iteration: int) ->
     An alarm keeps its name as long as the limit is unchanged.
     """
     for name, words in (("wall_hours", "hours of wall time"), ("device_hours", "device-hours")):
-        limit, used = getattr(budget, name), getattr(spent, name)
+        limit = getattr(budget, name)
+        used = getattr(spent, name)
         if limit is None or used < budget.warn_at * limit:
             continue
         reached = used >= limit

@@ -80,7 +80,8 @@ class Judge:
 
         A rule is evaluated only if the iteration has a value for one of its metrics.
         """
-        memory, alarms = dict(since), []
+        memory = dict(since)
+        alarms = []
         for rule in self.rules:
             seen = [history.series[metric] for metric in rule.metrics]
             if not any(points and points[-1].iteration == iteration for points in seen):

@@ -17,7 +17,8 @@ from yatt_core.guards.rules import Series, listed, span
 from yatt_core.spec.sections.guards import CreepingMemoryGuard
 
 DRIVER = "driver"
-HOST, DEVICE = "host_megabytes", "device_megabytes"
+HOST = "host_megabytes"
+DEVICE = "device_megabytes"
 STEADY = 0.7
 """Minimum slope of each half of the window, as a fraction of the whole window's: what levels off does not creep."""
 

@@ -24,7 +24,10 @@ from yatt_core.spec.sections.guards import (
 from yatt_core.spec.sections.metric_names import LEAST_BUSY
 from yatt_core.spec.sections.rollout import RolloutSpec
 
-REWARD, LENGTH, ACCURACY, SKIPPED = "reward/mean", "length/response_mean", "accuracy", "update/skipped"
+REWARD = "reward/mean"
+LENGTH = "length/response_mean"
+ACCURACY = "accuracy"
+SKIPPED = "update/skipped"
 NON_FINITE = "non_finite"
 
 Series = Mapping[str, Sequence[Seen]]
@@ -78,7 +81,8 @@ class MetricRule:
     def judge(self, series: Series, since: int) -> Finding | None:
         """Returns a finding for the first broken bound."""
         seen = series[self.metric]
-        window, before = seen[-self.guard.window :], seen[: -self.guard.window][-self.guard.baseline :]
+        window = seen[-self.guard.window :]
+        before = seen[: -self.guard.window][-self.guard.baseline :]
         if len(window) < self.guard.window or window[0].iteration <= since:
             return None
         observed = mean(window)
@@ -287,7 +291,8 @@ def mean(points: Sequence[Seen]) -> float:
 
 def span(points: Sequence[Seen]) -> str:
     """Describes the iterations of a window."""
-    first, last = points[0].iteration, points[-1].iteration
+    first = points[0].iteration
+    last = points[-1].iteration
     return f"iteration {first}" if first == last else f"iterations {first} to {last}"
 
 

@@ -26,7 +26,8 @@ class PhaseUnderWay:
 
     def alarm(self, guard: StalledPhaseGuard, now: float) -> Alarm | None:
         """Returns the alarm if the phase has stalled by now, else None."""
-        taken, threshold = now - self.started, guard.fraction * self.deadline
+        taken = now - self.started
+        threshold = guard.fraction * self.deadline
         if taken <= threshold:
             return None
         text = f"{self.phase} has been running for {taken:.0f} s and will fail at {self.deadline:.0f} s"

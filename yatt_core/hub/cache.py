@@ -29,7 +29,8 @@ from yatt_core.hub.client import HubClient
 from yatt_core.hub.files import HubFile, is_weights
 from yatt_core.manifests import FileEntry, load_manifest, publish_manifest, require_size, verify_files
 
-HUB, FILES = "hub", "files"
+HUB = "hub"
+FILES = "files"
 SKETCH = ".sketch"
 """End of the name of a folder whose tensors are left out."""
 SPARE_BYTES = 64 << 20
@@ -41,7 +42,8 @@ LENGTH_BYTES = 8
 """Bytes before the header of a file of tensors, which say how long it is."""
 BLOCK_BYTES = 512
 """Unit in which the system counts the space of a file."""
-_INCOMING, _REFERENCES = "incoming", "references.json"
+_INCOMING = "incoming"
+_REFERENCES = "references.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,13 @@ def fetch(client: HubClient, wanted: Wanted, place: Path, tell: Tell = silent, s
                 if file.path in drawn:
                     _draw(client, wanted.commit, file, partial / FILES / file.path)
                 else:
-                    _receive(client, wanted.commit, file, incoming, partial / FILES / file.path)
+                    _receive(
+                        client=client,
+                        commit=wanted.commit,
+                        file=file,
+                        incoming=incoming,
+                        target=partial / FILES / file.path,
+                    )
         shutil.rmtree(incoming, ignore_errors=True)
         entries = {file.path: _entry(partial / FILES / file.path, file) for file in wanted.files}
         sha256 = publish_manifest(partial, HUB_FILES, wanted.fields, entries)

@@ -219,7 +219,7 @@ def _wanted(repository: Repository, client: HubClient, commit: str, place: Path)
     if not isinstance(repository, HubSource):
         return Wanted(commit, model_files(files, client.repo), fields)
     card = _card(client, commit, files, place.parent)
-    splits = dataset_files(files, card, client.repo, repository.subset, repository.splits)
+    splits = dataset_files(files=files, card=card, repo=client.repo, subset=repository.subset, splits=repository.splits)
     chosen = {name for names in splits.values() for name in names}
     return Wanted(commit, [file for file in files if file.path in chosen], {**fields, SPLITS: splits})
 

@@ -53,7 +53,9 @@ def check_answers(
     decisive = next(part for part in spec.rewards.parts if part.name == spec.rewards.accuracy_name)
     if spec.virtual or not isinstance(decisive, FunctionPart):
         return
-    scorer, problems, start = RewardScorer(spec.rewards, run_folder), Problems(), 0
+    scorer = RewardScorer(spec.rewards, run_folder)
+    problems = Problems()
+    start = 0
     for source, size in enumerate(train_sizes):
         prompts = [train[row] for row in range(start, start + min(size, ROWS_PER_SOURCE))]
         lost = list(lost_answers(codec, scorer, prompts))

@@ -19,7 +19,8 @@ from yatt_core.storage.run_store import RunStore, open_store
 
 def bring_code(spec_json: str, run_folder: str) -> None:
     """Brings the files with code that the spec names; each is compared with its digest when it is read."""
-    spec, folder = RunSpec.model_validate_json(spec_json), Path(run_folder)
+    spec = RunSpec.model_validate_json(spec_json)
+    folder = Path(run_folder)
     fetch_code(spec, folder, open_store(spec, folder))
 
 

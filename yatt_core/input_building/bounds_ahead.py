@@ -142,7 +142,10 @@ def answer(requests: IO[str], answers: IO[str]) -> None:
     answers.flush()
     for line in requests:
         texts: list[str | None] = json.loads(line)
-        prompts = [None if text is None else Prompt(0, 0, "", text, None, _NOTHING) for text in texts]
+        prompts = [
+            None if text is None else Prompt(source=0, index=0, prompt_id="", text=text, answer=None, entry=_NOTHING)
+            for text in texts
+        ]
         found = [-1 if prompt is None or bound is None else bound.most(prompt) for prompt in prompts]
         answers.write(f"{json.dumps(found)}\n")
         answers.flush()

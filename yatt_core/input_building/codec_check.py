@@ -40,7 +40,9 @@ def _check_folder(spec: RunSpec, model: GivenFolder) -> None:
     _check_frame(model, codec)
     if spec.data.has_images:
         try:
-            codec.encode_prompt(Prompt(0, 0, "of one image", "?", None, {}, media=("",)))
+            codec.encode_prompt(
+                Prompt(source=0, index=0, prompt_id="of one image", text="?", answer=None, entry={}, media=("",))
+            )
         except DataError as error:
             raise ConfigurationError(
                 f"model.path: {model.path}: data.sources have an image_field, but a {error}"
@@ -50,7 +52,7 @@ def _check_folder(spec: RunSpec, model: GivenFolder) -> None:
 def _check_frame(model: GivenFolder, codec: TextCodec) -> None:
     """Raises `ConfigurationError` if the chat template itself makes a token that the model cannot read."""
     try:
-        codec.encode_prompt(Prompt(0, 0, "?", "?", None, {}))
+        codec.encode_prompt(Prompt(source=0, index=0, prompt_id="?", text="?", answer=None, entry={}))
     except DataError as error:  # what else is wrong with a prompt is told with the prompts
         if ROWLESS in str(error):
             said = str(error).removeprefix("prompt ? ")

@@ -35,7 +35,9 @@ def check_demonstrations(data: DataSpec, seed: int, count: int | None, whole: bo
     if count is None:
         return
     for number, share in enumerate(apportion(count, weights)):
-        check_enough(count, number, share, _rows_up_to(share, data.sources[number]), "rows")
+        check_enough(
+            count=count, source=number, share=share, found=_rows_up_to(share, data.sources[number]), what="rows"
+        )
 
 
 def _rows_up_to(most: int, source: Source) -> int:

@@ -119,7 +119,8 @@ def check_reach(spec: RunSpec, model_path: str, longest: int) -> None:
     from yatt_core.models.loading import read_config as transformers_config
 
     config = transformers_config(model_path).get_text_config()
-    kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
     positions = longest + spec.rollout.max_response_tokens
     if window is None or (kinds and "sliding_attention" not in kinds) or positions <= window:
         return

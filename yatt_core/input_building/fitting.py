@@ -40,7 +40,9 @@ def check_prompts(
     Raises `DataError` for prompts that are too long or do not match their images. It names the first ones, and the
     values of the spec with which all would fit.
     """
-    problems, refused, most = Problems(), 0, 0
+    problems = Problems()
+    refused = 0
+    most = 0
     with problems.noting():
         longest_prompt(spec, model_path)
     listed = 0 if problems else LISTED  # without any room, every prompt would be named
@@ -72,7 +74,8 @@ def check_first_prompts(spec: RunSpec) -> None:
 
 def room_for(spec: RunSpec, model_path: str, tokens: int) -> str:
     """Returns the values of the spec that make room for a prompt of so many tokens."""
-    changes, known = [], positions(spec, model_path)
+    changes = []
+    known = positions(spec, model_path)
     if tokens > spec.data.max_prompt_tokens:
         changes.append(f"data.max_prompt_tokens: {tokens} or more")
     if known is not None and tokens + spec.rollout.max_response_tokens > known:

@@ -52,7 +52,8 @@ def send_folders(spec_json: str, run_folder: str, folders: Folders) -> None:
     """Sends folders of this node to the durable tier, unless it has them."""
     store = open_store(RunSpec.model_validate_json(spec_json), Path(run_folder))
     for path, contents in folders.items():
-        name, files = _name(contents), {each: Path(path) / each for each in contents if each != MARK}
+        name = _name(contents)
+        files = {each: Path(path) / each for each in contents if each != MARK}
         if store.read(name, MANIFEST) is not None:
             continue
         with tempfile.TemporaryDirectory() as place:
@@ -69,7 +70,8 @@ def bring_folders(spec_json: str, run_folder: str, folders: Folders) -> None:
     """
     store = open_store(RunSpec.model_validate_json(spec_json), Path(run_folder))
     for path, contents in folders.items():
-        target, name = Path(path), _name(contents)
+        target = Path(path)
+        name = _name(contents)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.fetched")
         if store.read(name, MANIFEST) is None:
             raise InfrastructureError(f"{path}: this node lacks the model, and so does the object store")

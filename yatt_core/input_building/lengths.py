@@ -40,7 +40,9 @@ class PromptLengths:
     def __init__(
         self, spec: RunSpec, codec: TextCodec, model_path: str, known: Mapping[int, int | None] | None = None
     ) -> None:
-        self._spec, self._codec, self._known = spec, codec, known or {}
+        self._spec = spec
+        self._codec = codec
+        self._known = known or {}
         self._room = longest_prompt(spec, model_path, roomless=True)
         self._bound = bound_of(spec, codec)
         self.longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
@@ -83,7 +85,8 @@ class PromptBound:
     """An upper bound on the tokens of prompts that are text alone."""
 
     def __init__(self, codec: PromptCodec, bound: TokenBound) -> None:
-        self._codec, self._bound = codec, bound
+        self._codec = codec
+        self._bound = bound
         self._frames: dict[tuple[str, ...], tuple[FrameSavings, tuple[int, ...]]] = {}
 
     def most(self, prompt: Prompt) -> int | None:

@@ -165,7 +165,14 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     try:
         facts, bounds = _write_prompts(spec, temporary)
         model = _initial_model(spec, temporary)
-        facts |= _check(spec, run_folder, temporary, str(temporary / model.model_path), facts["train_sizes"], bounds)
+        facts |= _check(
+            spec=spec,
+            run_folder=run_folder,
+            folder=temporary,
+            model_path=str(temporary / model.model_path),
+            train_sizes=facts["train_sizes"],
+            bounds=bounds,
+        )
         facts |= write_pools(spec.data, temporary)
         if judges := describe_judges(spec):
             facts[JUDGES] = judges
@@ -233,20 +240,27 @@ def _check(
 
     Raises what is wrong with any of them as one error.
     """
-    codec, problems = open_codec(spec, model_path, roomless=spec.data.over_long == "refuse"), Problems()
+    codec = open_codec(spec, model_path, roomless=spec.data.over_long == "refuse")
+    problems = Problems()
     facts: dict[str, Any] = {"train_sizes": list(train_sizes)}
     with problems.noting():
         if spec.data.over_long != "refuse":
-            facts |= _fit(spec, codec, model_path, folder, bounds)
+            facts |= _fit(spec=spec, codec=codec, model_path=model_path, folder=folder, bounds=bounds)
         else:
             prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
-            facts[LONGEST] = check_prompts(spec, codec, model_path, prompts, bounds)
+            facts[LONGEST] = check_prompts(spec=spec, codec=codec, model_path=model_path, files=prompts, known=bounds)
     if LONGEST in facts and not spec.virtual:
         with problems.noting():
             check_reach(spec, model_path, facts[LONGEST]["tokens"])
     if spec.samples_responses:
         with problems.noting():
-            check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
+            check_answers(
+                spec=spec,
+                run_folder=run_folder,
+                codec=codec,
+                train=PromptFile(folder / TRAIN),
+                train_sizes=facts["train_sizes"],
+            )
     problems.raise_any()
     if spec.sft is not None:
         _check_demonstrations(spec, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
@@ -321,7 +335,8 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
         return describe_model(Path(spec.model.path).resolve())
     if not isinstance(spec.model, ModelFromConfig):
         raise ConfigurationError("\n".join(unavailable(spec)))
-    files, with_tools = [PromptFile(folder / name) for name in (TRAIN, PROBE)], spec.rollout.tools is not None
+    files = [PromptFile(folder / name) for name in (TRAIN, PROBE)]
+    with_tools = spec.rollout.tools is not None
     if spec.samples_responses:
         answers = (answer for file in files for answer in file.column("answer") if answer is not None)
     else:

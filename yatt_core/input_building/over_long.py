@@ -57,7 +57,8 @@ def fit_prompts(
     known: as for `PromptLengths`.
     held_out: normalised texts of the held-out prompts. A prompt that is cut to one of them is left out.
     """
-    file, lengths = PromptFile(path), PromptLengths(spec, codec, model_path, known)
+    file = PromptFile(path)
+    lengths = PromptLengths(spec, codec, model_path, known)
     too_long: dict[int, str] = {}
     measured: dict[int, tuple[Prompt, int]] = {}
     for number, prompt, found in lengths.encoded(file):
@@ -70,9 +71,12 @@ def fit_prompts(
     longest = lengths.longest
     sizes = Counter(file.column("source"))
     if too_long:
-        fitting, sizes = path.with_suffix(".fitting"), Counter[int]()
+        fitting = path.with_suffix(".fitting")
+        sizes = Counter[int]()
         with PromptWriter(fitting, spec.data.has_images) as writer:
-            for number, prompt, tokens in _fitting(spec, codec, file, too_long, held_out):
+            for number, prompt, tokens in _fitting(
+                spec=spec, codec=codec, prompts=file, too_long=too_long, held_out=held_out
+            ):
                 writer.add(prompt)
                 sizes[prompt.source] += 1
                 if tokens:

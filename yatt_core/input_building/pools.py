@@ -35,7 +35,8 @@ def write_pools(data: DataSpec, folder: Path) -> Facts:
     """
     if data.curriculum is None or data.curriculum.field is None:
         return {}
-    place, train = f"data.curriculum.field {data.curriculum.field!r}", PromptFile(folder / TRAIN)
+    place = f"data.curriculum.field {data.curriculum.field!r}"
+    train = PromptFile(folder / TRAIN)
     found = [
         (int(source), _value(json.loads(entry), data.curriculum.field))
         for source, entry in zip(train.column("source"), train.column("entry"), strict=True)

@@ -35,7 +35,7 @@ def take_demonstrations(shares: Sequence[int], take: Take) -> list[Prompt]:
     prompts: list[Prompt] = []
     for source, share in enumerate(shares):
         found = take(source, share)
-        check_enough(sum(shares), source, share, len(found), "training prompts")
+        check_enough(count=sum(shares), source=source, share=share, found=len(found), what="training prompts")
         prompts += found
     if answerless := [prompt.prompt_id for prompt in prompts if prompt.answer is None]:
         others = f"; {len(answerless) - 1} others of {len(prompts)} have none either" if len(answerless) > 1 else ""

@@ -12,8 +12,12 @@ from yatt_core.inputs.identity import identity
 from yatt_core.spec.rewards.judges import JudgePart
 from yatt_core.spec.run import RunSpec
 
-INPUTS, MANIFEST, MODEL = "inputs", "manifest.json", "model"
-TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
+INPUTS = "inputs"
+MANIFEST = "manifest.json"
+MODEL = "model"
+TRAIN = "train.parquet"
+HELD_OUT = "held_out.parquet"
+PROBE = "probe.parquet"
 DEMONSTRATIONS = "demonstrations"
 """Manifest key of the number of demonstrations from each source, recorded if the spec leaves it to the data."""
 GIVEN = "given_models"

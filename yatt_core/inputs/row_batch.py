@@ -38,10 +38,12 @@ def held_out_batch(spec: RunSpec, inputs: Inputs, codec: TextCodec) -> Experienc
 
 def _batch(spec: RunSpec, codec: TextCodec, prompts: Sequence[Prompt], ordinals: Sequence[int]) -> ExperienceBatch:
     groups = _groups(spec, codec, prompts)
-    size, samples = len(groups[0]), [sample for group in groups for sample in group]
+    size = len(groups[0])
+    samples = [sample for group in groups for sample in group]
     questions = [encoded.prompt for encoded, _ in samples]
     answers = [encoded.response for encoded, _ in samples]
-    offsets, count = offsets_of(np.array([len(answer) for answer in answers], dtype=np.int64)), len(samples)
+    offsets = offsets_of(np.array([len(answer) for answer in answers], dtype=np.int64))
+    count = len(samples)
     rewards = np.array([reward for _, reward in samples], dtype=np.float64)
     return ExperienceBatch(
         ordinals=np.repeat(np.array(ordinals, dtype=np.int64), size),

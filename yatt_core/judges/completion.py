@@ -103,7 +103,8 @@ def completion_of(body: bytes) -> Completion:
     try:
         tree = json.loads(body)
         choice = tree["choices"][0]
-        text, reason = choice["message"]["content"], choice.get("finish_reason")
+        text = choice["message"]["content"]
+        reason = choice.get("finish_reason")
         usage = tree.get("usage") or {}
         tokens, prompt_tokens = (_count(usage.get(key)) for key in ("completion_tokens", "prompt_tokens"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -19,8 +19,12 @@ from yatt_core.spec.rewards.addresses import TokenPrices
 
 PREFIX = "endpoints"
 """First part of the keys of sums, and of the names of metrics."""
-REQUESTS, RETRIES, WAITED, COST = "requests", "retries", "waiting_seconds", "cost"
-OUTCOME, LATENCY = "status", "latency"
+REQUESTS = "requests"
+RETRIES = "retries"
+WAITED = "waiting_seconds"
+COST = "cost"
+OUTCOME = "status"
+LATENCY = "latency"
 LATENCY_STEP = 1.05
 """Ratio of two neighboring classes of latencies, which is the largest relative error of a percentile."""
 SHORTEST_SECONDS = 1e-4

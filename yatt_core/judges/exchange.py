@@ -42,7 +42,8 @@ class Exchange:
     """A client in its own event loop; any number of threads may post in parallel."""
 
     def __init__(self, client: httpx.AsyncClient, seconds: float) -> None:
-        self._client, self._seconds = client, seconds
+        self._client = client
+        self._seconds = seconds
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
 

@@ -259,14 +259,16 @@ class Endpoints:
     def _refusal(self, place: int, answer: Answer, body: Mapping[str, Any]) -> ConfigurationError:
         """Returns the error for a response that a retry cannot change."""
         endpoint = self._each[place]
-        where, hint = self._place(endpoint), self._hint(endpoint, answer, body)
+        where = self._place(endpoint)
+        hint = self._hint(endpoint, answer, body)
         if answer.status in OF_CONTENTS and refused_field(answer.body, body) is None:
             return RequestRefusedError(place, where, answer.status, hint)
         return ConfigurationError(f"{where}: rejected with status {answer.status}{hint}")
 
     def _hint(self, endpoint: _Endpoint, answer: Answer, body: Mapping[str, Any]) -> str:
         """Returns what to check after a rejected request."""
-        part, status = self._part, answer.status
+        part = self._part
+        status = answer.status
         if status in (401, 403):
             named = (
                 f"the key in {endpoint.credential}" if endpoint.credential else "whether it needs a key (credential)"

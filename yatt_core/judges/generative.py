@@ -26,7 +26,9 @@ class GenerativeJudge:
     """A judge served by one engine, which holds the judge's weights."""
 
     def __init__(self, part: GenerativePart, engine: RolloutEngine, codec: JudgeCodec) -> None:
-        self._part, self._engine, self._codec = part, engine, codec
+        self._part = part
+        self._engine = engine
+        self._codec = codec
         self._parse = answer_parser(part)
 
     @property

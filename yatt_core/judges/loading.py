@@ -32,7 +32,8 @@ def load_judges(
     read_block: reads a Prefect block, for a key that is in one.
     shared: the folder in which all processes of a home keep the limits and circuits of endpoints; None: not shared.
     """
-    listed, judges = list(parts), dict[str, Judge]()
+    listed = list(parts)
+    judges = dict[str, Judge]()
     if not listed:
         return judges
     manifest = read_manifest(inputs, spec)

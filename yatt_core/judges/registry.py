@@ -57,7 +57,12 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
             path = _given(part.name, model_path)
             codec = open_judge_codec(path, part.template, part.max_new_tokens)
             torch_engine = TorchRolloutEngine(
-                path, engine.dtype, codec.longest, part.max_new_tokens, Path(path), folder_version=0
+                model_path=path,
+                dtype=engine.dtype,
+                max_prompt_tokens=codec.longest,
+                max_new_tokens=part.max_new_tokens,
+                inputs_folder=Path(path),
+                folder_version=0,
             )
             return GenerativeJudge(part, torch_engine, codec)
         case VllmRollout():
@@ -69,11 +74,11 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
             path = _given(part.name, model_path)
             codec = open_judge_codec(path, part.template, part.max_new_tokens)
             vllm_engine = ServedRolloutEngine(
-                VLLM_LAUNCH,
-                path,
-                engine,
-                codec.longest,
-                part.max_new_tokens,
+                launch=VLLM_LAUNCH,
+                model_path=path,
+                spec=engine,
+                max_prompt_tokens=codec.longest,
+                max_new_tokens=part.max_new_tokens,
                 folder_version=0,
             )
             return GenerativeJudge(part, vllm_engine, codec)

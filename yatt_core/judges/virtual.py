@@ -29,7 +29,8 @@ class VirtualJudgeEngine:
     """One engine. Prompt tokens are the bytes of the filled-in template."""
 
     def __init__(self, part: GenerativePart, engine: VirtualJudge, clock: ScaledClock | None = None) -> None:
-        self._part, self._engine = part, engine
+        self._part = part
+        self._engine = engine
         self._clock = clock or ScaledClock(engine.clock_factor)
 
     @property

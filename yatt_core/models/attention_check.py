@@ -56,7 +56,8 @@ def check_attention(model: Any, folder: Path, dtype: torch.dtype | None = None) 
             wanted = _measured(model, tokens)
     finally:
         model.set_attn_implementation(used)
-    gap, tolerance = float((found - wanted).abs().mean()), TOLERANCES[dtype]
+    gap = float((found - wanted).abs().mean())
+    tolerance = TOLERANCES[dtype]
     if not gap <= tolerance:
         raise ConfigurationError(
             f"{folder}: with fused attention ({used}), outputs of {model.config.model_type} are off by {gap:.3g} on "

@@ -11,7 +11,9 @@ from typing import Any
 
 PLAIN_TYPES = frozenset({"llama", "qwen2", "qwen3"})
 """Types of text models whose tensors are known here."""
-PREFIX, HEAD, EMBEDDING = "model.", "lm_head.weight", "embed_tokens.weight"
+PREFIX = "model."
+HEAD = "lm_head.weight"
+EMBEDDING = "embed_tokens.weight"
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 Shape = tuple[int, ...]
@@ -54,7 +56,9 @@ def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
 
 
 def _layer(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
-    kind, hidden, width = config["model_type"], config["hidden_size"], config["intermediate_size"]
+    kind = config["model_type"]
+    hidden = config["hidden_size"]
+    width = config["intermediate_size"]
     heads: int = config["num_attention_heads"]
     size: int = config.get("head_dim") or _usual_head(kind, hidden, heads)
     pairs: int = (config.get("num_key_value_heads") or heads) * size

@@ -57,7 +57,8 @@ class GuardedTokenizer:
     """
 
     def __init__(self, tokenizer: Any, rows: int) -> None:
-        self._tokenizer, self._rows = tokenizer, rows
+        self._tokenizer = tokenizer
+        self._rows = rows
 
     def __call__(self, *texts: Any, **options: Any) -> Any:
         """Encodes as the tokenizer does. Raises `DataError`, which names the token, for a text that makes one without a row."""

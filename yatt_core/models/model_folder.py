@@ -25,7 +25,8 @@ from yatt_core.models.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
 from yatt_core.regular_files import read_object
 from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
-WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",

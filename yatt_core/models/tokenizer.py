@@ -26,7 +26,8 @@ PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
 TOKENIZER_CONFIG = "tokenizer_config.json"
 LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"
 """The library's name for its warning about texts that exceed `model_max_length`."""
-IMAGE, IMAGE_ID = "<image>", 4
+IMAGE = "<image>"
+IMAGE_ID = 4
 """Represents a patch of an image in a prompt; only models with a vision tower have this token."""
 
 CHAT_TEMPLATE = (
@@ -87,7 +88,8 @@ def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
 
     Single letters and numbers are not words: answers consist of them and must stay spelled out.
     """
-    count, occurrences = 0, Counter[str]()
+    count = 0
+    occurrences = Counter[str]()
     for text in prompts:
         count += 1
         occurrences.update(set(_UNIT.findall(text)))

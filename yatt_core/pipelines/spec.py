@@ -24,7 +24,9 @@ from yatt_core.spec.sections.gates import GateSpec
 NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 OF_A_RUN = ("model", "data", "algorithm", "rollout", "rewards", "trainer")
 """Sections of a run's spec."""
-RUN, CHECKPOINT, MODEL = "run", "checkpoint", "model"
+RUN = "run"
+CHECKPOINT = "checkpoint"
+MODEL = "model"
 """What a job can produce for others: a run's id, the folder of its newest checkpoint, and a Hugging Face model folder."""
 
 

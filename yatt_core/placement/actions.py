@@ -14,7 +14,8 @@ from typing import Any, SupportsIndex
 
 from yatt_core.errors import ConfigurationError
 
-ROLLOUT, JUDGE = "R", "J"
+ROLLOUT = "R"
+JUDGE = "J"
 ROLE_NAMES = {ROLLOUT: "rollout", JUDGE: "judge"}
 SERVES = "serves"
 

@@ -81,19 +81,40 @@ def changes_of(start: str, lines: Iterable[Mapping[str, Any]]) -> list[Change]:
     changes: list[Change] = []
     open_changes: dict[int, int] = {}
     for line in lines:
-        kind, index = line["do"], int(line.get("instance", -1))
+        kind = line["do"]
+        index = int(line.get("instance", -1))
         if kind in ("switch", "handover"):
             how = "empty" if kind == "switch" else "migrate" if line["migrate"] else "drain"
             open_changes[index] = len(changes)
-            changes.append(Change(index, roles[index], line["role"], how, line["t"], None))
+            changes.append(
+                Change(
+                    instance=index, before=roles[index], after=line["role"], how=how, asked_s=line["t"], serves_s=None
+                )
+            )
         elif kind == SERVES and index in open_changes:
             asked = changes[open_changes[index]]
             changes[open_changes.pop(index)] = Change(
-                index, asked.before, line["role"], asked.how, asked.asked_s, line["t"], line.get("took_s")
+                instance=index,
+                before=asked.before,
+                after=line["role"],
+                how=asked.how,
+                asked_s=asked.asked_s,
+                serves_s=line["t"],
+                took_s=line.get("took_s"),
             )
             roles[index] = line["role"]
         elif kind == SERVES:
-            changes.append(Change(index, GOING_OVER, line["role"], "start", 0.0, line["t"], line.get("took_s")))
+            changes.append(
+                Change(
+                    instance=index,
+                    before=GOING_OVER,
+                    after=line["role"],
+                    how="start",
+                    asked_s=0.0,
+                    serves_s=line["t"],
+                    took_s=line.get("took_s"),
+                )
+            )
     return changes
 
 
@@ -113,32 +134,37 @@ def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float)
     return [
         span
         for index, role in enumerate(start)
-        for span in _spans_of_one(index, role, by_instance[index], role_s, end_s)
+        for span in _spans_of_one(index=index, role=role, changes=by_instance[index], role_s=role_s, end_s=end_s)
         if span.seconds > 0
     ]
 
 
 def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
-    spans, since = [], 0.0
+    spans = []
+    since = 0.0
     nexts = [*(change.asked_s for change in changes[1:]), end_s]
     for change, following in zip(changes, nexts, strict=False):
         if change.serves_s is None:
             # It never served the new role. An empty instance left at once; the log lacks the time when a busy one did.
-            left, served = (change.asked_s if change.how == "empty" else following), following
+            left = change.asked_s if change.how == "empty" else following
+            served = following
         else:
             took = role_s if change.took_s is None else change.took_s
             left = change.asked_s if change.how == "start" else max(change.asked_s, change.serves_s - took)
             served = change.serves_s
-        left, served = min(max(left, since), end_s), min(served, end_s)
+        left = min(max(left, since), end_s)
+        served = min(served, end_s)
         spans += [Span(index, role, since, left), Span(index, GOING_OVER, left, served)]
-        role, since = change.after, served
+        role = change.after
+        since = served
     return [*spans, Span(index, role, since, end_s)]
 
 
 def role_times(spans: Iterable[Span], usage: Iterable[Usage]) -> tuple[RoleTime, ...]:
     """Returns the times of rollout, judge, and switching, which never counts as work."""
     device_s = dict.fromkeys((ROLLOUT, JUDGE, GOING_OVER), 0.0)
-    busy_s, tokens = dict.fromkeys(device_s, 0.0), dict.fromkeys(device_s, 0)
+    busy_s = dict.fromkeys(device_s, 0.0)
+    tokens = dict.fromkeys(device_s, 0)
     for span in spans:
         device_s[span.role] += span.seconds
     for row in usage:

@@ -47,12 +47,12 @@ def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:
 def telemetry_from_json(values: Mapping[str, Any]) -> IterationTelemetry:
     """Restores telemetry from its JSON values."""
     return IterationTelemetry(
-        values["roles"],
-        tuple(_wave_from_json(wave) for wave in values["waves"]),
-        tuple(Usage(**usage) for usage in values["usage"]),
-        values["collect_s"],
-        values["judging_s"],
-        tuple(SwitchTime(**switch) for switch in values["switches"]),
+        roles=values["roles"],
+        waves=tuple(_wave_from_json(wave) for wave in values["waves"]),
+        usage=tuple(Usage(**usage) for usage in values["usage"]),
+        collect_s=values["collect_s"],
+        judging_s=values["judging_s"],
+        switches=tuple(SwitchTime(**switch) for switch in values["switches"]),
     )
 
 

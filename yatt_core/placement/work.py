@@ -58,24 +58,27 @@ class WaveWork:
 
 def draw_wave(workload: Workload, iteration: int, wave: int, groups: int) -> WaveWork:
     """Draws a wave's samples; the cost model fixes the order of the draws."""
-    spec, rng = workload.samples, np.random.Generator(np.random.PCG64([workload.seed, iteration, wave]))
+    spec = workload.samples
+    rng = np.random.Generator(np.random.PCG64([workload.seed, iteration, wave]))
     shape = (groups, spec.group)
     prompts = _lengths(spec.prompt, iteration, rng.standard_normal(groups))
-    shared, own = rng.standard_normal(groups), rng.standard_normal(shape)
+    shared = rng.standard_normal(groups)
+    own = rng.standard_normal(shape)
     rho = spec.response.rho
     responses = _lengths(spec.response, iteration, math.sqrt(rho) * shared[:, None] + math.sqrt(1.0 - rho) * own)
     judge = _lengths(spec.judge, iteration, rng.standard_normal((*shape, spec.judgements)))
     valid = rng.random(groups) < value_at(spec.validity, iteration)
-    turns, waits = np.ones(shape, np.int64), np.zeros((*shape, 0))
+    turns = np.ones(shape, np.int64)
+    waits = np.zeros((*shape, 0))
     if spec.tools is not None:
         turns = np.minimum(1 + np.floor(rng.random(shape) * spec.tools.max_turns).astype(np.int64), responses)
         waits = spec.tools.mean_wait_s * rng.standard_exponential((*shape, spec.tools.max_turns - 1))
     samples = [
         SampleWork(
-            group, sample == 0, prompt,
-            split_turns(int(responses[group, sample]), int(turns[group, sample])),
-            tuple(waits[group, sample].tolist()[: turns[group, sample] - 1]),
-            tuple(judge[group, sample].tolist()),
+            group=group, first=sample == 0, prompt=prompt,
+            turns=split_turns(int(responses[group, sample]), int(turns[group, sample])),
+            waits=tuple(waits[group, sample].tolist()[: turns[group, sample] - 1]),
+            judge=tuple(judge[group, sample].tolist()),
         )
         for group, prompt in enumerate(prompts.tolist())
         for sample in range(spec.group)
@@ -90,7 +93,8 @@ def split_turns(tokens: int, turns: int) -> tuple[int, ...]:
 
 
 def _lengths(spec: Lengths, iteration: int, x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    median, sigma = value_at(spec.median, iteration), value_at(spec.sigma, iteration)
+    median = value_at(spec.median, iteration)
+    sigma = value_at(spec.sigma, iteration)
     return np.clip(np.rint(median * np.exp(sigma * x)), spec.min, spec.max).astype(np.int64)
 
 
@@ -98,7 +102,8 @@ class Quota:
     """The number of groups in each wave of an iteration; its running average persists for the whole run."""
 
     def __init__(self, workload: Workload) -> None:
-        self._target, self._dynamic = workload.samples.prompts, workload.samples.dynamic_sampling
+        self._target = workload.samples.prompts
+        self._dynamic = workload.samples.dynamic_sampling
         self._average = 1.0
         self._total = self._valid = self._extra = 0
 

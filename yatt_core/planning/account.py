@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-SFT, COLLECT, JUDGE, PREPARE, LEARN, SYNC = "sft", "collect", "collect (judge)", "prepare", "learn", "sync"
+SFT = "sft"
+COLLECT = "collect"
+JUDGE = "collect (judge)"
+PREPARE = "prepare"
+LEARN = "learn"
+SYNC = "sync"
 STAGES = (SFT, COLLECT, JUDGE, PREPARE, LEARN, SYNC)
 
 GIB = 1 << 30
@@ -99,12 +104,12 @@ def stage_totals(
     listed = list(roles)
     return [
         StageTotal(
-            stage,
-            sum(role.at(stage).total for role in listed),
-            sum(role.runtime.get(stage, 0) for role in listed),
-            capacity,
-            sum(role.shares * role.host.get(stage, Bytes()).total for role in listed),
-            host_capacity,
+            stage=stage,
+            tensors=sum(role.at(stage).total for role in listed),
+            runtime=sum(role.runtime.get(stage, 0) for role in listed),
+            capacity=capacity,
+            host=sum(role.shares * role.host.get(stage, Bytes()).total for role in listed),
+            host_capacity=host_capacity,
         )
         for stage in stages
     ]

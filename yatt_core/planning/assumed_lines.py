@@ -41,7 +41,8 @@ def assumed_lines(
 
 
 def _lengths(roles: Roles, assumed: Assumptions) -> Iterator[str]:
-    lengths, tools = roles.lengths, roles.spec.rollout.tools
+    lengths = roles.lengths
+    tools = roles.spec.rollout.tools
     yield (
         f"prompts of {lengths.prompt} tokens (median:sigma, --prompt-tokens), responses of {lengths.response} "
         f"(--response-tokens), truncated at {lengths.longest_prompt} and {lengths.longest_response}"
@@ -58,7 +59,8 @@ def _lengths(roles: Roles, assumed: Assumptions) -> Iterator[str]:
 
 def _times(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
     """Yields the assumed times; fitted ones are described with the fit."""
-    rollout, shares = roles.rollout, []
+    rollout = roles.rollout
+    shares = []
     if fitted is None or fitted.token_device_s is None:
         shares.append(f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu)")
         if roles.spec.samples_responses:

@@ -23,7 +23,8 @@ class Spread:
         """Returns the mean of the lengths after truncation at `longest`: E[min(X, c)] of a log-normal X."""
         if not self.sigma:
             return min(self.median, float(longest))
-        mu, limit = math.log(self.median), math.log(longest)
+        mu = math.log(self.median)
+        limit = math.log(longest)
         below = _normal((limit - mu - self.sigma**2) / self.sigma)
         return math.exp(mu + self.sigma**2 / 2) * below + longest * (1.0 - _normal((limit - mu) / self.sigma))
 

@@ -33,7 +33,8 @@ GB = 1e9
 CORE = "core"
 ONE_NODE = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)(?:\s*,\s*(\d+)\s*nodes?)?", re.ASCII)
 MANY_NODES = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*([A-Za-z][\w.-]*)", re.ASCII)
-MOST_DEVICES, MOST_DIGITS = 1_000_000, 7
+MOST_DEVICES = 1_000_000
+MOST_DIGITS = 7
 
 
 class Card(SpecModel):
@@ -123,9 +124,13 @@ def _cards_in(path: Path) -> dict[str, Card]:
 def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
     """Parses the description of a cluster. Raises `ConfigurationError` if it is malformed or names an unknown card."""
     if found := ONE_NODE.fullmatch(text.strip()):
-        per_node, name, nodes = _count(found[1]), found[2], _count(found[3] or "1")
+        per_node = _count(found[1])
+        name = found[2]
+        nodes = _count(found[3] or "1")
     elif found := MANY_NODES.fullmatch(text.strip()):
-        nodes, per_node, name = _count(found[1]), _count(found[2]), found[3]
+        nodes = _count(found[1])
+        per_node = _count(found[2])
+        name = found[3]
     else:
         raise ConfigurationError(
             f"--cluster {text:.80}: expected devices x card, such as 8xH200, '8xH200,16 nodes' or 16x8xH200 (nodes first)"
@@ -185,8 +190,10 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
 
     Returns None if their memory is unknown: that of a core, or that of a GPU without a card.
     """
-    labels, first = labels_of(devices), devices[0]
-    nodes, named = len(labels), dict(Counter(labels[device.node] for device in devices))
+    labels = labels_of(devices)
+    first = devices[0]
+    nodes = len(labels)
+    named = dict(Counter(labels[device.node] for device in devices))
     per_node = -(-len(devices) // nodes)
     kinds = [(CORE, cards[CORE], device.memory) for device in devices]
     if first.kind == "gpu":

@@ -94,7 +94,7 @@ def plan_run(
     check_sizes(roles)
     demand = demand_of(roles, cluster, assumed)
     simulated = demand.fits and spec.samples_responses
-    times = _times(roles, demand, cluster, assumed, fitted) if simulated else None
+    times = _times(roles=roles, demand=demand, cluster=cluster, assumed=assumed, fitted=fitted) if simulated else None
     return RunPlan(
         roles=roles,
         cluster=cluster,
@@ -110,17 +110,30 @@ def plan_run(
 def _times(
     roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
 ) -> Times:
-    rollout = engine_constants(roles.rollout, roles.policy, demand.rollout, cluster.card, assumed)
+    rollout = engine_constants(
+        engine=roles.rollout, shape=roles.policy, memory=demand.rollout, card=cluster.card, assumed=assumed
+    )
     judge = None
     if roles.judge is not None and demand.judge is not None:
-        judge = engine_constants(roles.judge.engine, roles.judge.shape, demand.judge, cluster.card, assumed)
+        judge = engine_constants(
+            engine=roles.judge.engine, shape=roles.judge.shape, memory=demand.judge, card=cluster.card, assumed=assumed
+        )
         judge = judge.model_copy(update={"template_tokens": roles.judge.template_tokens})
     training = training_times(roles, demand, cluster, assumed)
     if fitted is not None:
         rollout = fitted.rollout_constants(rollout)
         training = fitted.training_times(training, devices_for_each_rank(demand, cluster))
     switch = switch_costs(roles, demand, cluster, assumed)
-    load = load_of(roles, demand, cluster, rollout, judge, switch, training.cost, assumed)
+    load = load_of(
+        roles=roles,
+        demand=demand,
+        cluster=cluster,
+        rollout=rollout,
+        judge=judge,
+        switch=switch,
+        training=training.cost,
+        assumed=assumed,
+    )
     tried = outcomes(load, judge is not None)
     chosen = best(tried)
     mean = roles.lengths.mean_prompt + roles.lengths.mean_response
@@ -128,8 +141,12 @@ def _times(
     stall = max(training.checkpoint_s, 1e-6)
     every = checkpoint_interval(stall, assumed.between_failures_s, max(replay, 1e-6), chosen.step_s)
     every = min(every, LONGEST_INTERVAL)
-    cost = overhead(every, stall, assumed.between_failures_s, replay, chosen.step_s)
-    return Times(load, tried, chosen, training, every, cost)
+    cost = overhead(
+        every=every, stall=stall, between_failures=assumed.between_failures_s, replay=replay, iteration=chosen.step_s
+    )
+    return Times(
+        load=load, tried=tried, recommended=chosen, training=training, checkpoint_every=every, checkpoint_overhead=cost
+    )
 
 
 def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterator[str]:

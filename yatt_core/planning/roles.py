@@ -146,7 +146,8 @@ def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShap
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole], positions: int | None) -> Lengths:
     """Returns the lengths that a run may have; prompts have the room that a response leaves of the model's positions."""
-    longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
+    longest_prompt = spec.data.max_prompt_tokens
+    longest_response = spec.rollout.max_response_tokens
     if positions and longest_response < positions:
         longest_prompt = min(longest_prompt, positions - longest_response)
     longest_judgement = max((judge.max_new_tokens for judge in judges), default=1)
@@ -170,7 +171,8 @@ def _stated(engine: GenerationEngine) -> Spread | None:
 
 def _mistakes(roles: Roles) -> Iterator[str]:
     """Yields what cannot work on any devices, one line per mistake that starts with the key."""
-    response, positions = roles.lengths.longest_response, roles.policy.max_positions
+    response = roles.lengths.longest_response
+    positions = roles.policy.max_positions
     longest = roles.lengths.longest_prompt + response
     if positions and response >= positions:
         yield (
@@ -182,7 +184,8 @@ def _mistakes(roles: Roles) -> Iterator[str]:
         yield from _engine_mistakes(f"{judge.place}.engine", judge.engine, judge.shape)
     trainer = roles.trainer
     if isinstance(trainer, MegatronTrainer):
-        tensor, stages = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+        tensor = trainer.tensor_model_parallel_size
+        stages = trainer.pipeline_model_parallel_size
         key = "trainer.engine.tensor_model_parallel_size"
         yield from _undivided(key, tensor, roles.policy.heads, "attention heads")
         yield from _undivided(key, tensor, roles.policy.key_value_heads, "key/value heads")

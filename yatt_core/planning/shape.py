@@ -98,7 +98,8 @@ class ModelShape:
 
         targets: names as in Hugging Face's models; those that dense models do not have count nothing.
         """
-        queries, keys = self.hidden + self.query_width, self.hidden + self.key_value_width
+        queries = self.hidden + self.query_width
+        keys = self.hidden + self.key_value_width
         feed_forward = self.hidden + self.intermediate
         sums = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries} | dict.fromkeys(
             ("gate_proj", "up_proj", "down_proj"), feed_forward
@@ -175,7 +176,8 @@ def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
 
     See arXiv 2303.15343 for the tower and arXiv 2310.03744 for the projector.
     """
-    hidden, wide = vision.hidden_size, vision.intermediate_size
+    hidden = vision.hidden_size
+    wide = vision.intermediate_size
     embedding = CHANNELS * vision.patch_size**2 * hidden + hidden + vision.patches * hidden
     layer = 4 * (hidden * hidden + hidden) + 2 * 2 * hidden + hidden * wide + wide + wide * hidden + hidden
     projector = hidden * text_hidden + text_hidden + text_hidden * text_hidden + text_hidden

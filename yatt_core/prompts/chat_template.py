@@ -96,7 +96,13 @@ class ChatTemplate:
 
     def render_plain(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), generates: bool = True) -> str:
         """Returns a conversation of messages as chat templates take them. Nothing is guarded."""
-        return render_messages(self._tokenizer, messages, list(tools) or None, generates, self._variables)
+        return render_messages(
+            tokenizer=self._tokenizer,
+            messages=messages,
+            tools=list(tools) or None,
+            generates=generates,
+            variables=self._variables,
+        )
 
     @cached_property
     def takes_text(self) -> bool:
@@ -346,7 +352,7 @@ def _part(text: str) -> list[dict[str, str]]:
 
 def _replaced(message: Message, content: str, thoughts: str = "") -> Message:
     """Returns an assistant's message with another text."""
-    return Message("assistant", content, thoughts, message.calls, message.name)
+    return Message(role="assistant", content=content, thoughts=thoughts, calls=message.calls, name=message.name)
 
 
 def _reads_back(name: str, text: str) -> bool:

@@ -66,7 +66,8 @@ class PoolState:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values; the rows that never return are bits of a hexadecimal number."""
-        bits, returning = 0, defaultdict[str, list[int]](list)
+        bits = 0
+        returning = defaultdict[str, list[int]](list)
         for row, due in sorted(self.solved.items()):
             if due == NEVER:
                 bits |= 1 << row
@@ -78,13 +79,21 @@ class PoolState:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Returns the pool that `to_json` wrote."""
-        bits, solved = int(value["solved"], 16), {}
+        bits = int(value["solved"], 16)
+        solved = {}
         while bits:
             lowest = bits & -bits
             solved[lowest.bit_length() - 1] = NEVER
             bits ^= lowest
         solved |= {row: int(due) for due, rows in value["returning"].items() for row in rows}
-        return cls(value["name"], value["size"], value["weight"], value["rate"], value["share"], solved)
+        return cls(
+            name=value["name"],
+            size=value["size"],
+            weight=value["weight"],
+            rate=value["rate"],
+            share=value["share"],
+            solved=solved,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,8 @@ def bounded_shares(wanted: Sequence[float], low: float, high: float) -> list[flo
     low, high: bounds of a share; equal shares are always within them. If nothing is wanted, shares are equal.
     """
     equal = 1 / len(wanted)
-    low, high = min(low, equal), max(high, equal)
+    low = min(low, equal)
+    high = max(high, equal)
     if not any(wanted):
         return [equal] * len(wanted)
     largest = max(wanted)
@@ -189,7 +199,8 @@ def bounded_shares(wanted: Sequence[float], low: float, high: float) -> list[flo
     # The sum grows with the factor: at 0 it is at most 1, and where all positive values are at the upper bound it is
     # at least 1, unless the lower bound takes what is left.
     smallest = min(value for value in relative if value > 0)
-    below, above = 0.0, high / smallest
+    below = 0.0
+    above = high / smallest
     if math.fsum(scaled(above)) <= 1:
         return _filled(scaled(above), low, high)
     for _ in range(STEPS):

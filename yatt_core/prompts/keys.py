@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from yatt_core.json_text import object_in
 
-DEEPEST, MOST_NAMED = 3, 200
+DEEPEST = 3
+MOST_NAMED = 200
 """Levels and number of the keys that a hint considers."""
 
 

@@ -190,7 +190,8 @@ def turns_of(text: str, spoken: Sequence[str], reading: Reading = UNKNOWN) -> tu
     text: text of the whole response.
     spoken: text of each of the policy's turns. With it, tags that the policy wrote itself are not taken for results.
     """
-    turns, rest = [], text
+    turns = []
+    rest = text
     for number, turn in enumerate(spoken):
         call = read_call(turn, reading)
         known = call if isinstance(call, ToolCall) else None

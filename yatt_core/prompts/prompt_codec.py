@@ -120,7 +120,7 @@ class PromptCodec:
         except DataError as error:
             raise DataError(f"{named} {error}") from None
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
-        return checked(tokens, self._longest, prompt.prompt_id, prompt.text, shown)
+        return checked(tokens=tokens, longest=self._longest, prompt_id=prompt.prompt_id, text=prompt.text, shown=shown)
 
     def shown(self, prompt: Prompt) -> str:
         """Returns a prompt as the model reads it, without images. Raises `DataError` as `encode_prompt` does."""

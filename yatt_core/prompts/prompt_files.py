@@ -35,7 +35,8 @@ SCHEMA = pa.schema(
 )
 MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
 """The column for images, which only files of prompts that may have images contain."""
-GROUP_ROWS, GROUP_CHARACTERS = 256, 1 << 18
+GROUP_ROWS = 256
+GROUP_CHARACTERS = 1 << 18
 """A row group ends at whichever limit it reaches first."""
 GROUPS_KEPT = 16
 
@@ -70,7 +71,8 @@ class PromptWriter:
         table = pa.Table.from_arrays(arrays, schema=self._schema)
         self._wait()
         self._written = self._writing.submit(self._writer.write_table, table)
-        self._rows, self._characters = [], 0
+        self._rows = []
+        self._characters = 0
 
     def _wait(self) -> None:
         """Waits until the last group is written. Raises what writing it raised."""
@@ -129,7 +131,15 @@ class PromptFile:
             for row in self._read_group(group, names).to_pylist():
                 if row["messages"] is None:
                     media = tuple(row.get("media", ()))
-                    yield Prompt(row["source"], row["index"], row["prompt_id"], row["text"], None, {}, media)
+                    yield Prompt(
+                        source=row["source"],
+                        index=row["index"],
+                        prompt_id=row["prompt_id"],
+                        text=row["text"],
+                        answer=None,
+                        entry={},
+                        media=media,
+                    )
                 else:
                     yield _prompt({**row, "answer": None, "entry": "{}"})
 

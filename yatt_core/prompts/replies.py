@@ -72,7 +72,7 @@ class ReplyEncoder:
             turn = self._ended(tail, message, tools)
             context = list[int]()
             if following is not None:
-                turn, context = self._continued(tail, turn, message, following, tools)
+                turn, context = self._continued(tail=tail, turn=turn, message=message, following=following, tools=tools)
                 history.extend(following)
             tokens += [*turn, *context]
             learnt += [*[message.learnt] * len(turn), *[False] * len(context)]

@@ -26,7 +26,8 @@ Decode = Callable[[Int32], str]
 LONGEST_CHARACTER = 8
 """Maximum number of tokens for which the text of an unfinished character is awaited; UTF-8 has up to four bytes."""
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-_CUT, _NO_CUT = "\x1e", "\x1f"
+_CUT = "\x1e"
+_NO_CUT = "\x1f"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -36,7 +37,9 @@ def split_steps(text: str, split: StepSplit) -> tuple[str, ...]:
     White space before the first step belongs to that step; other white space belongs to the step before it.
     """
     pieces = _by_marker(text, split.pattern) if isinstance(split, Marker) else _by_line(text, isinstance(split, Lines))
-    cuts, offset, is_first = list[int](), 0, True
+    cuts = list[int]()
+    offset = 0
+    is_first = True
     for piece in pieces:
         if piece.strip():
             if not is_first:
@@ -88,7 +91,8 @@ class TokenSteps:
     """
 
     def __init__(self, decode: Decode) -> None:
-        self._decode, self._texts = decode, dict[int, str]()
+        self._decode = decode
+        self._texts = dict[int, str]()
 
     def find(self, tokens: Int32, steps: Sequence[str], cut: Cut | None = None) -> Int64:
         """Returns the index of each token's step, [T], never falling; -1 for a token in none of them.
@@ -122,14 +126,19 @@ class TokenSteps:
 
         The text that a token adds is that of the tokens from a little before it. Parts of a character have one offset.
         """
-        starts, offset, before, read = list[int](), 0, 0, 0
+        starts = list[int]()
+        offset = 0
+        before = 0
+        read = 0
         for place in range(len(tokens)):
             starts.append(offset)
-            known, whole = self._decode(tokens[before:read]), self._decode(tokens[before : place + 1])
+            known = self._decode(tokens[before:read])
+            whole = self._decode(tokens[before : place + 1])
             is_long = place + 1 - read >= LONGEST_CHARACTER
             if is_long or (len(whole) > len(known) and not whole.endswith(UNFINISHED)):
                 offset += max(0, len(whole) - len(known))
-                before, read = read, place + 1
+                before = read
+                read = place + 1
         return starts
 
 

@@ -15,7 +15,8 @@ from yatt_core.prompts.reading import UNKNOWN as UNKNOWN_READING
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.thoughts import split_thoughts
 
-RESULT, RESULT_END = "<tool_result>", "</tool_result>"
+RESULT = "<tool_result>"
+RESULT_END = "</tool_result>"
 
 MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED, UNAVAILABLE = KINDS = (
     "malformed",
@@ -96,7 +97,8 @@ def last_turn(text: str) -> str:
 
 def split_turns(text: str) -> tuple[list[str], list[str]]:
     """Returns the turns of a response's text and the results between them, one fewer than the turns."""
-    turns, results = [], []
+    turns = []
+    results = []
     while RESULT in text and RESULT_END in text:
         turn, _, behind = text.partition(RESULT)
         result, _, text = behind.partition(RESULT_END)

@@ -61,7 +61,7 @@ class FrozenState:
 
         label: part of the names of the files of tensors.
         """
-        entries = write_tensors(folder, self.rank, self.ranks, self.tensors, label)
+        entries = write_tensors(folder=folder, rank=self.rank, ranks=self.ranks, tensors=self.tensors, label=label)
         for name, data in self.files.items():
             durable.write_file(folder / name, data)
             entries[name] = entry_of_bytes(data)

@@ -17,7 +17,8 @@ Int8 = npt.NDArray[np.int8]
 Float32 = npt.NDArray[np.float32]
 UInt64 = npt.NDArray[np.uint64]
 
-FINISHED_STOP, FINISHED_LENGTH = 0, 1
+FINISHED_STOP = 0
+FINISHED_LENGTH = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 NO_ERROR = ""
-UNPARSED, CUT = "unparsed", "cut"
+UNPARSED = "unparsed"
+CUT = "cut"
 """Why a judgement has no score: it cannot be read, or it was cut at its token limit."""
 
 

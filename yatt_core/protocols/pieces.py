@@ -74,7 +74,8 @@ def joined_in_time(
             held.append(piece)
         if held and now() - passed_on >= seconds:
             yield join(held)
-            held, passed_on = [], now()
+            held = []
+            passed_on = now()
     if held:
         yield join(held)
 

@@ -78,7 +78,8 @@ class ShardTask:
     writers: int = 0
 
 
-JUDGE_TOKENS, JUDGE_PROMPT_TOKENS = "judge_tokens", "judge_prompt_tokens"
+JUDGE_TOKENS = "judge_tokens"
+JUDGE_PROMPT_TOKENS = "judge_prompt_tokens"
 """Keys in a shard's timing: tokens that judges generated and read for it."""
 PEAK_BYTES = "peak_bytes_in_flight"
 """Key in a shard's timing: its controller's peak of bytes in flight since the controller was asked for its shards."""
@@ -283,7 +284,8 @@ class PrepareReceipt:
     coefficients: Mapping[str, float] = field(default_factory=dict)
 
 
-READ_BYTES, RECEIVED_BYTES = "read_bytes", "received_bytes"
+READ_BYTES = "read_bytes"
+RECEIVED_BYTES = "received_bytes"
 """Keys in an update's timing: bytes of sealed shards and prepared columns that its rank read for `prepare` and `learn`, and
 bytes of outlines and rows that ranks sent to it, itself included."""
 
@@ -317,7 +319,8 @@ class CheckpointReceipt:
     seconds: float
 
 
-DIRECT, THROUGH_STORE = "direct", "store"
+DIRECT = "direct"
+THROUGH_STORE = "store"
 """Ways of weights: from the trainer's ranks over torch.distributed, or from rank 0 through Ray's object store."""
 
 

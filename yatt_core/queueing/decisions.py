@@ -24,7 +24,9 @@ from yatt_core.queueing.reservations import PoolState, reserve
 from yatt_core.queueing.victims import cheapest
 
 MINUTE = 60.0
-RECLAIMED, HELD_BACK, REMOVED = "its devices are reclaimed", "paused in the queue", "removed from the queue"
+RECLAIMED = "its devices are reclaimed"
+HELD_BACK = "paused in the queue"
+REMOVED = "removed from the queue"
 
 
 def decide(pools: PoolsSpec, facts: QueueFacts) -> Decision:
@@ -36,7 +38,9 @@ class _Round:
     """One decision in the making."""
 
     def __init__(self, pools: PoolsSpec, facts: QueueFacts) -> None:
-        self._pools, self._facts, self._now = pools, facts, facts.now
+        self._pools = pools
+        self._facts = facts
+        self._now = facts.now
         self._limits = Limits(pools, facts.entries)
         self._states = {
             name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts)
@@ -114,13 +118,14 @@ class _Round:
             return False
         if state.reservation is not None and not kept:
             state.reservation = state.reservation.after(entry, self._now)
-        devices, level = state.take(entry.devices), entry.level(self._ageing)
+        devices = state.take(entry.devices)
+        level = entry.level(self._ageing)
         held = Held(pool, devices, self._now, level, ends_at=self._now + entry.run_seconds, backfilled=kept)
         state.running.append((replace(entry, held=held), held))
         self._limits.add(entry, pool)
         account = account_of(self._pools.fair_share, entry.owner, entry.project)
         self._used[account] = self._used.get(account, 0.0) + entry.devices * HOUR
-        self._starts.append(Start(entry.run, pool, devices, level, kept))
+        self._starts.append(Start(run=entry.run, pool=pool, devices=devices, level=level, backfilled=kept))
         return True
 
     def _is_worth_it(self, state: PoolState) -> bool:
@@ -151,7 +156,8 @@ class _Round:
         return entry.devices - len(state.free) - state.coming
 
     def _victims(self, entry: Entry, state: PoolState) -> Iterator[tuple[Entry, Held]]:
-        level, protected = entry.level(self._ageing), self._pools.protected_minutes * MINUTE
+        level = entry.level(self._ageing)
+        protected = self._pools.protected_minutes * MINUTE
         for other, held in state.running:
             given_way = state.reservation is None and held.backfilled and held.level <= level
             if (held.level < level or given_way) and self._now - held.started_at >= protected:

@@ -68,7 +68,8 @@ def best_interval(times: RunTimes, rate: float, most: int) -> int:
     if times.checkpoint <= 0.0:
         return 1
     # With ETTR(k) = k t / (k t + C) * (most_useful - k lost), the derivative is zero at the root of a quadratic in k.
-    most_useful, lost = 1.0 - rate * interruption_seconds(times, 0), rate * times.replay / 2
+    most_useful = 1.0 - rate * interruption_seconds(times, 0)
+    lost = rate * times.replay / 2
     if lost <= 0.0 or times.iteration <= 0.0:
         return most
     root = 1.0 + max(0.0, most_useful) * times.iteration / (lost * times.checkpoint)

@@ -67,7 +67,8 @@ def violations(pools: PoolsSpec, stretches: Iterable[Stretch]) -> Iterator[str]:
     owners: Counter[str] = Counter()
     projects: Counter[tuple[str, str]] = Counter()
     for at, begins, index in sorted(changes):
-        stretch, sign = known[index], 1 if begins else -1
+        stretch = known[index]
+        sign = 1 if begins else -1
         owners[stretch.owner] += sign * len(stretch.devices)
         projects[stretch.pool, stretch.project] += sign * len(stretch.devices)
         for number in stretch.devices:
@@ -75,7 +76,7 @@ def violations(pools: PoolsSpec, stretches: Iterable[Stretch]) -> Iterator[str]:
                 holders.pop((stretch.pool, number), None)
             elif (other := holders.setdefault((stretch.pool, number), stretch.run)) != stretch.run:
                 yield f"at {at}: device {number} of {stretch.pool} is held by {other} and by {stretch.run}"
-        yield from _exceeded(pools, stretch, owners, projects, at)
+        yield from _exceeded(pools=pools, stretch=stretch, owners=owners, projects=projects, at=at)
 
 
 def _exceeded(

@@ -63,12 +63,19 @@ class PoolState:
 
         A GPU that a run got from another pool, as the pools file was then, is taken.
         """
-        numbers, gpus = pool.numbers, pool.gpus is not None
+        numbers = pool.numbers
+        gpus = pool.gpus is not None
         holding = [(entry, entry.held) for entry in facts.entries if entry.held is not None and entry.held.pool == name]
         strangers = [each.held for each in facts.entries if each.held is not None and each.held.gpus and gpus]
         taken = {number for held in (*strangers, *(held for _, held in holding)) for number in held.devices}
         free = [number for number in numbers if number not in taken and number not in away]
-        state = cls(free, [], [], len([number for number in numbers if number not in away]), away)
+        state = cls(
+            free=free,
+            running=[],
+            stopping=[],
+            present=len([number for number in numbers if number not in away]),
+            away=away,
+        )
         for entry, held in holding:
             if held.stopping:
                 state.stopping.append((entry, held))
@@ -108,9 +115,11 @@ def reserve(entry: Entry, state: PoolState, now: float) -> Reservation:
     """Returns when a run can start if no other one is started before it."""
     ends = [(max(held.ends_at, now + OVERDUE_SECONDS), state.returned(held)) for _, held in state.running]
     ends += [(max(min(held.free_at, held.ends_at), now), state.returned(held)) for _, held in state.stopping]
-    free, at = len(state.free) + min(0, state.coming), now
+    free = len(state.free) + min(0, state.coming)
+    at = now
     for end, devices in sorted(ends):
         if free >= entry.devices and end > at:
             break
-        free, at = free + devices, end
+        free = free + devices
+        at = end
     return Reservation(entry.run, at if free >= entry.devices else NEVER, max(0, free - entry.devices))

@@ -45,7 +45,15 @@ class RunProgress:
         """Returns what a forecast is made from; None while too little is known."""
         if self.times is None:
             return None
-        return Outlook(self.times, self.left, self.every, self.devices, self.failures, self.stops, self.wait)
+        return Outlook(
+            times=self.times,
+            left=self.left,
+            every=self.every,
+            devices=self.devices,
+            failures=self.failures,
+            stops=self.stops,
+            wait=self.wait,
+        )
 
     def run_seconds(self) -> float:
         """Returns the predicted time from a start to the run's end; `NEVER` while too little is known."""
@@ -81,7 +89,27 @@ def held(
     """
     outlook = progress.outlook()
     if outlook is None:
-        return Held(pool, devices, started_at, level, stopping, NEVER, now, now - started_at, backfilled)
+        return Held(
+            pool=pool,
+            devices=devices,
+            started_at=started_at,
+            level=level,
+            stopping=stopping,
+            ends_at=NEVER,
+            free_at=now,
+            lost_seconds=now - started_at,
+            backfilled=backfilled,
+        )
     seconds, wasted = stop_cost(outlook.times, progress.since_commit, within)
     ends_at = now + forecast(outlook, None).held_seconds - min(progress.since_commit, outlook.times.iteration)
-    return Held(pool, devices, started_at, level, stopping, max(now, ends_at), now + seconds, wasted, backfilled)
+    return Held(
+        pool=pool,
+        devices=devices,
+        started_at=started_at,
+        level=level,
+        stopping=stopping,
+        ends_at=max(now, ends_at),
+        free_at=now + seconds,
+        lost_seconds=wasted,
+        backfilled=backfilled,
+    )

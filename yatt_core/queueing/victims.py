@@ -28,7 +28,8 @@ def cheapest(candidates: Sequence[tuple[Entry, Held]], needed: int) -> tuple[Ent
     lowest = min((held.level for _, held in candidates), default=0)
     best: list[tuple[float, tuple[Entry, ...]] | None] = [(0.0, ()), *([None] * needed)]
     for entry, held in candidates:
-        price, freed = stop_price(entry, held, lowest), len(held.devices)
+        price = stop_price(entry, held, lowest)
+        freed = len(held.devices)
         for have in range(needed - 1, -1, -1):
             known = best[have]
             if known is None:

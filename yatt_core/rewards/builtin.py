@@ -154,10 +154,13 @@ def running_sums_steps(prompt: Prompt, steps: Sequence[str]) -> list[bool]:
     Raises `DataError` for a prompt of another task.
     """
     try:
-        numbers, modulus = prompt.entry["metadata"]["numbers"], prompt.entry["metadata"]["modulus"]
+        numbers = prompt.entry["metadata"]["numbers"]
+        modulus = prompt.entry["metadata"]["modulus"]
     except (KeyError, TypeError):
         raise DataError("the prompt is not of the task running_sums; use another function for its steps") from None
-    wrong, before, total = list[bool](), 0, 0
+    wrong = list[bool]()
+    before = 0
+    total = 0
     for step, number in itertools.zip_longest(steps, numbers[: len(steps)]):
         if number is None:
             wrong.append(True)

@@ -28,7 +28,11 @@ LARGEST = 1e30
 """Maximum absolute value that a part may add to the total: squares and sums of such rewards stay finite in float64,
 and their advantages stay finite in float32."""
 
-RAISED, TIME_LIMIT, PROCESS, VALUE, SERVICE = "raised", "time_limit", "process", "value", "service"
+RAISED = "raised"
+TIME_LIMIT = "time_limit"
+PROCESS = "process"
+VALUE = "value"
+SERVICE = "service"
 """Causes of failures: the function raised, took too long, ended its process, returned no usable value, or said that a service
 that it needs does not answer."""
 
@@ -160,13 +164,15 @@ async def _awaited(
 
     idle: the selector of the loop if there are other calls.
     """
-    place, began = "", time.monotonic()
+    place = ""
+    began = time.monotonic()
     try:
         async with asyncio.timeout(None if idle else limits.seconds) as limit:
             with _expiring(limit, limits.seconds, idle) if idle else nullcontext():
                 outcomes = _outcomes(function, await function(call), call, limits.weight)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        outcomes, place = _failure(error, call), error_place(error)
+        outcomes = _failure(error, call)
+        place = error_place(error)
     late = time.monotonic() - began > limits.seconds
     if late or limit.expired():  # also if the call has caught the cancellation
         outcomes = [broken(too_long(limits.seconds), TIME_LIMIT, function.blames_response, place)] * len(call)
@@ -176,7 +182,8 @@ async def _awaited(
 @contextmanager
 def _expiring(limit: asyncio.Timeout, seconds: float, idle: IdleTime) -> Iterator[None]:
     """Lets a time limit expire as soon as the loop has been idle for so long."""
-    loop, end = asyncio.get_running_loop(), idle.seconds + seconds
+    loop = asyncio.get_running_loop()
+    end = idle.seconds + seconds
     timer: asyncio.TimerHandle
 
     def check() -> None:

@@ -187,7 +187,8 @@ def _case(number: int, test: Any, entry_point: str) -> Case:
         raise ValueError(f"has a test {number} without the texts input and output; {EXPECTED}")
     if any(kind in CALL_KINDS for kind in kinds) or (name and not kinds):
         return _call(number, test["input"], test["output"], name)
-    given, expected = _text(test["input"]), _text(test["output"])
+    given = _text(test["input"])
+    expected = _text(test["output"])
     if given is None or expected is None:
         raise ValueError(f"has a test {number} without the texts input and output; {EXPECTED}")
     return ProgramCase(given, expected)

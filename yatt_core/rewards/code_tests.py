@@ -211,7 +211,9 @@ def _lines(text: str) -> list[str]:
 @functools.cache
 def _refusal(namespaces: bool) -> str:
     """Returns why this system cannot run programs; empty if it can."""
-    limits = ProgramLimits(10, 60.0, 1 << 30, 1 << 10, namespaces)
+    limits = ProgramLimits(
+        cpu_seconds=10, wall_seconds=60.0, memory_bytes=1 << 30, output_bytes=1 << 10, namespaces=namespaces
+    )
     try:
         ended = run_program({MAIN: "print(1)"}, b"", limits)
     except InfrastructureError as error:

@@ -144,7 +144,15 @@ def reward_function(function: Callable[..., Any], options: Mapping[str, Any], pl
             f"{place} cannot be called as ({convention}{taken}): {error}{_hint(named, options)}{_line(function)}"
         ) from None
     awaits = inspect.iscoroutinefunction(inspect.unwrap(function))
-    return RewardFunction(function, options, unit, facts, awaits, blames_response(function), second == STEPS)
+    return RewardFunction(
+        function=function,
+        options=options,
+        unit=unit,
+        facts=facts,
+        awaits=awaits,
+        blames_response=blames_response(function),
+        takes_steps=second == STEPS,
+    )
 
 
 def _hint(named: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> str:

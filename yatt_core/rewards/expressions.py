@@ -17,7 +17,9 @@ from sympy.core.expr import UnevaluatedExpr
 POINTS = tuple(Rational(*one) for one in ((3, 7), (-5, 11), (17, 6), (-23, 9), (1, 13), (101, 8), (-7, 4), (31, 3)))
 """Values of the first variable at which expressions are compared; further ones are shifted."""
 SHIFT = Rational(29, 17)
-LEAST_POINTS, MOST_VARIABLES, LARGEST = 3, 4, 80
+LEAST_POINTS = 3
+MOST_VARIABLES = 4
+LARGEST = 80
 """Numbers of points at which both must have a value, of variables, and of operations in an expression."""
 DIGITS = 20
 FARTHEST = 9999

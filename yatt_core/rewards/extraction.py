@@ -116,7 +116,8 @@ class Extraction(ResponseExtraction):
 
 def tagged(text: str, tag: str) -> str | None:
     """Returns the contents of the last complete element."""
-    opening, closing = f"<{tag}>", f"</{tag}>"
+    opening = f"<{tag}>"
+    closing = f"</{tag}>"
     end = text.rfind(closing)
     start = text.rfind(opening, 0, max(end, 0))
     return text[start + len(opening) : end] if start >= 0 else None

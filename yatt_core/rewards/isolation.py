@@ -17,32 +17,65 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-NEW_USER, NEW_NET, NEW_MOUNTS, NEW_PIDS, NEW_IPC = 0x10000000, 0x40000000, 0x00020000, 0x20000000, 0x08000000
+NEW_USER = 0x10000000
+NEW_NET = 0x40000000
+NEW_MOUNTS = 0x00020000
+NEW_PIDS = 0x20000000
+NEW_IPC = 0x08000000
 NOBODY = 65534
 """User and group inside the namespace: not 0, so that the executed program has no capabilities there."""
 
-MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
-MOUNT_READ_ONLY, MOUNT_NO_SETUID, MOUNT_NO_DEVICES = 0x1, 0x2, 0x4
-NO_SETUID, NO_DEVICES = 2, 4
-FOLDER_BYTES, FOLDER_FILES = 16 << 20, 256
+MOUNT_SETATTR = 442
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
+MOUNT_READ_ONLY = 0x1
+MOUNT_NO_SETUID = 0x2
+MOUNT_NO_DEVICES = 0x4
+NO_SETUID = 2
+NO_DEVICES = 4
+FOLDER_BYTES = 16 << 20
+FOLDER_FILES = 256
 OPEN_FILES = 64
-CLOSE_RANGE, CLOSE_ON_EXEC, LAST_DESCRIPTOR = 436, 4, 0xFFFFFFFF
+CLOSE_RANGE = 436
+CLOSE_ON_EXEC = 4
+LAST_DESCRIPTOR = 0xFFFFFFFF
 
-PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
-X86_64, X32 = 0xC000003E, 0x40000000
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+FILTER = 2
+X86_64 = 0xC000003E
+X32 = 0x40000000
+LOAD = 0x20
+EQUAL = 0x15
+AT_LEAST = 0x35
+ANY_BIT = 0x45
+RETURN = 0x06
+NUMBER = 0
+ARCHITECTURE = 4
+FIRST_ARGUMENT = 16
 """Offsets in the kernel's `seccomp_data`."""
-ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-CLONE, CLONE3, CLONE_THREAD = 56, 435, 0x10000
-PRCTL, PR_SET_PDEATHSIG = 157, 1
-FORK, VFORK, SOCKET, PTRACE, UNSHARE, SETNS, IO_URING_SETUP = 57, 58, 41, 101, 272, 308, 425
+ALLOW = 0x7FFF0000
+REFUSE = 0x00050000
+KILL = 0x80000000
+CLONE = 56
+CLONE3 = 435
+CLONE_THREAD = 0x10000
+PRCTL = 157
+PR_SET_PDEATHSIG = 1
+FORK = 57
+VFORK = 58
+SOCKET = 41
+PTRACE = 101
+UNSHARE = 272
+SETNS = 308
+IO_URING_SETUP = 425
 """Numbers of system calls on x86-64."""
 
 
 def enter_namespaces() -> None:
     """Moves this process to new namespaces; its next child is process 1 of the new namespace of processes."""
-    user, group = os.getuid(), os.getgid()
+    user = os.getuid()
+    group = os.getgid()
     _checked(LIBC.unshare(NEW_USER | NEW_NET | NEW_MOUNTS | NEW_PIDS | NEW_IPC), "new namespaces (unshare)")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
         Path("/proc/self", name).write_text(text)
@@ -79,7 +112,8 @@ def limit_resources(cpu_seconds: int, memory_bytes: int, file_bytes: int) -> Non
 
 def close_on_exec() -> None:
     """Keeps every descriptor except standard input, output and error from the program that this process executes."""
-    first, last = ctypes.c_uint(3), ctypes.c_uint(LAST_DESCRIPTOR)
+    first = ctypes.c_uint(3)
+    last = ctypes.c_uint(LAST_DESCRIPTOR)
     _checked(LIBC.syscall(CLOSE_RANGE, first, last, CLOSE_ON_EXEC), "closed descriptors (close_range)")
 
 

@@ -15,7 +15,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.section import GivenModel
 
 OPTIONS = "options"
-MODEL, BLAMES = "yatt_options", "yatt_blames_response"
+MODEL = "yatt_options"
+BLAMES = "yatt_blames_response"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -95,7 +95,8 @@ class RewardProcess:
                 raise ConfigurationError(f"{name.place}: its import failed: {lost}") from None
             if "refused" in answer:
                 raise ConfigurationError(answer["refused"])
-            self._keys[identity], self._loads = key, self._loads + 1
+            self._keys[identity] = key
+            self._loads = self._loads + 1
             self._known.add(identity)
             return Loaded(name, identity, **answer["loaded"])
 
@@ -110,7 +111,7 @@ class RewardProcess:
         one_by_one = False
         while left and not _stopped(outcomes, stop):
             part = left[:1] if one_by_one else left
-            lost = self._evaluate(loaded, calls, part, limits, stop, outcomes)
+            lost = self._evaluate(loaded=loaded, calls=calls, part=part, limits=limits, stop=stop, outcomes=outcomes)
             left = [index for index in left if not outcomes[index]]
             unanswered = [index for index in part if not outcomes[index]]
             if lost is None or not unanswered or _stopped(outcomes, stop):
@@ -129,7 +130,8 @@ class RewardProcess:
 
     def close(self) -> None:
         """Ends the process with everything that it has started; the next function starts a new one."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         self._unread.clear()
         self._keys.clear()
         if process is None:

@@ -90,7 +90,7 @@ def _run(folder: str, files: Mapping[str, str], descriptors: Sequence[int], limi
     given, written, _, reported = descriptors
     pid = os.fork()
     if pid == 0:
-        _guard(folder, files, (given, written), reported, limits)
+        _guard(folder=folder, files=files, streams=(given, written), reported=reported, limits=limits)
     try:
         ended = _wait(pid, limits.wall_seconds)
     finally:

@@ -105,7 +105,8 @@ class RewardScorer:
         for name, function in self._functions.items():
             if function.unit != unit or not responses:
                 continue
-            part, calls = function.part, _calls(function.function.unit, responses)
+            part = function.part
+            calls = _calls(function.function.unit, responses)
             results = function.evaluate(
                 [[function.candidate(responses[i].prompt, responses[i].completion) for i in call] for call in calls]
             )
@@ -159,7 +160,7 @@ class RewardScorer:
             values[part.name] = outcome.value
             terms.append(part.weight * outcome.value)
         if missing:
-            return SampleScore(values, 0.0, False, "; ".join(errors), tuple(missing))
+            return SampleScore(parts=values, total=0.0, correct=False, error="; ".join(errors), missing=tuple(missing))
         return SampleScore(values, total_of(terms), values[self._accuracy_part] >= self._correct_at, "; ".join(errors))
 
 

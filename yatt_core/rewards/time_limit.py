@@ -44,7 +44,8 @@ def call_within(seconds: float, function: Callable[[], Result]) -> Result:
         raise TimeLimitReached
 
     handler = signal.signal(signal.SIGALRM, interrupt)
-    remaining, interval = 0.0, 0.0
+    remaining = 0.0
+    interval = 0.0
     try:
         remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
         try:

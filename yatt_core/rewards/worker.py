@@ -37,7 +37,8 @@ class Server:
     """
 
     def __init__(self, requests: BinaryIO, answers: int) -> None:
-        self._requests, self._answers = requests, answers
+        self._requests = requests
+        self._answers = answers
         self._functions: dict[int, RewardFunction] = {}
         self._pid = os.getpid()
         self._idle = IdleTime()
@@ -66,7 +67,9 @@ class Server:
         self._say({"loaded": {name: getattr(function, name) for name in kept}})
 
     def _evaluate(self, request: dict[str, Any]) -> None:
-        function, limits, stop = self._functions[request["key"]], Limits(**request["limits"]), request["stop"]
+        function = self._functions[request["key"]]
+        limits = Limits(**request["limits"])
+        stop = request["stop"]
         calls = _calls(request)
         if function.awaits:
             self._runner.run(self._await_all(function, calls, limits, stop))
@@ -127,9 +130,11 @@ def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]])
 
 def main() -> int:
     """Starts the inner process, and ends it and its descendants when it ends or the leash is cut."""
-    leash, guard = int(sys.argv[1]), os.getpid()
+    leash = int(sys.argv[1])
+    guard = os.getpid()
     adopt_orphans()
-    answers, requests = os.dup(1), os.dup(0)
+    answers = os.dup(1)
+    requests = os.dup(0)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     pid = os.fork()

@@ -45,8 +45,11 @@ from yatt_core.spec.roles import endpoint_judges
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
 """How long the name of an ended actor may remain taken."""
-DISPATCHER, ENDPOINT, TRAINER = "dispatcher", "endpoint", "trainer"
-CONTINUOUS, CONCURRENT_ROLLOUT = "continuous", "concurrent"
+DISPATCHER = "dispatcher"
+ENDPOINT = "endpoint"
+TRAINER = "trainer"
+CONTINUOUS = "continuous"
+CONCURRENT_ROLLOUT = "concurrent"
 """Classes of the rollout actors whose engines use continuous batching: virtual and real."""
 CLASSES: dict[str, type] = {
     DISPATCHER: Dispatcher,
@@ -114,7 +117,9 @@ class ActorRegistry:
     """
 
     def __init__(self, spec: RunSpec, run_folder: Path, term: int, branch: int) -> None:
-        self._spec_json, self._folder, self._term = spec.model_dump_json(), run_folder, term
+        self._spec_json = spec.model_dump_json()
+        self._folder = run_folder
+        self._term = term
         self.store = RayControlStore()
         self._generation = generation_of(code_revision(), self._spec_json, branch)
         # A run that samples nothing has the trainer's ranks only.
@@ -132,7 +137,8 @@ class ActorRegistry:
         self._seated = () if spec.virtual else (ROLLOUT, FOLLOWER, TRAINER)
         self._seats: tuple[Seat, ...] = ()
         self._instances = InstanceSeats((), RankLayout(0, shares=True))
-        self._layout, self._pool = layout_of(spec.trainer.engine), pool_layout(spec)
+        self._layout = layout_of(spec.trainer.engine)
+        self._pool = pool_layout(spec)
         self._devices = 0 if spec.virtual else spec.devices
         # The names of controllers and followers are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
@@ -196,7 +202,8 @@ class ActorRegistry:
         return tuple(self._seat_of(name) for name in self.names)
 
     def _seat_of(self, name: str) -> ActorSeat:
-        member, holds = self._members[name], self._holdings.get(name, Holdings())
+        member = self._members[name]
+        holds = self._holdings.get(name, Holdings())
         if not member.node:
             member = self._members[name] = replace(member, node=node_of_actor(member.actor_id))
         devices = [f"gpu{gpu}" for gpu in holds.gpus]
@@ -204,7 +211,14 @@ class ActorRegistry:
             # An actor that was kept while the nodes changed may be on another of its node's devices.
             devices = [f"{seat.kind}{seat.bundle}" for seat in self._seats_of(name) if seat.node == member.node]
         node = self._node_names.get(member.node, "")
-        return ActorSeat(name, member.actor_id, node, ", ".join(devices), holds.host_bytes, holds.gpu_bytes)
+        return ActorSeat(
+            actor=name,
+            id=member.actor_id,
+            node=node,
+            device=", ".join(devices),
+            host_bytes=holds.host_bytes,
+            gpu_bytes=holds.gpu_bytes,
+        )
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +234,9 @@ class ActorRegistry:
         avoided = avoided_nodes(self._living, avoid_nodes)
         self.examine(self._living, avoided)
         if self._devices:
-            self._seats = reserve(self._devices, avoided, self._layout, self._pool, self.had_room)
+            self._seats = reserve(
+                wanted=self._devices, avoided=avoided, layout=self._layout, pool=self._pool, had_room=self.had_room
+            )
             self._instances = InstanceSeats([seat.node for seat in self._seats], self._pool)
             self._wanted[FOLLOWER] = self._instances.followers
         found = self._find(avoided)
@@ -250,7 +266,8 @@ class ActorRegistry:
 
     def recreate(self, role: str, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
         """Replaces all actors of a role."""
-        names, avoided = self._wanted[role], avoided_nodes(self._living, avoid_nodes)
+        names = self._wanted[role]
+        avoided = avoided_nodes(self._living, avoid_nodes)
         self._end([self._members[name] for name in names])
         for name in names:
             self._members[name] = self._create(name, avoided)
@@ -261,7 +278,8 @@ class ActorRegistry:
 
         A driver that was replaced leaves the actors to its successor.
         """
-        members, self._members = self._members, {}
+        members = self._members
+        self._members = {}
         self._seats = ()
         with suppress(FencedError, InfrastructureError, ray.exceptions.RayError):
             self._end(list(members.values()))
@@ -336,7 +354,9 @@ class ActorRegistry:
         """Looks up the nodes' names. If the cluster has changed, forgets all actors; none is to blame."""
         cluster = str(ray.get_runtime_context().get_session_name())
         if cluster != self._cluster:
-            self._members, self._cluster, self._node_names = {}, cluster, {}
+            self._members = {}
+            self._cluster = cluster
+            self._node_names = {}
         self._living = node_names()
         self._node_names |= self._living
 

@@ -13,7 +13,8 @@ from collections.abc import Collection
 from yatt_core.run_actors.calls import ActorCalls
 
 log = logging.getLogger(__name__)
-FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.5, 5.0
+FIRST_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 5.0
 """Before the first look, and between two."""
 REASON = "it does nothing and answers nothing: an earlier driver, which is suspended, keeps it occupied"
 

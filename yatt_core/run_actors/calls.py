@@ -47,10 +47,13 @@ class ActorCalls:
         interruptions: Interruptions,
         deadline: float,
     ) -> None:
-        self.registry, self.interruptions, self.deadline = registry, interruptions, deadline
+        self.registry = registry
+        self.interruptions = interruptions
+        self.deadline = deadline
         self.extended: Callable[[float], None] = lambda _: None
         self.dispatched: Counter[WorkKey] = Counter()
-        self._folder, self._meter = run_folder, meter
+        self._folder = run_folder
+        self._meter = meter
 
     def get(
         self,
@@ -86,7 +89,9 @@ class ActorCalls:
 
         Returns the seconds that are left.
         """
-        end, told, left = time.monotonic() + seconds, "", seconds
+        end = time.monotonic() + seconds
+        told = ""
+        left = seconds
         while left > 0.0 and first_ready(references, min(left, WORDS_SECONDS), self.interruptions) is None:
             with suppress(InfrastructureError):  # the wait itself tells what has failed
                 for report in gather_stacks(self.registry.store, self._folder, awaited).values():
@@ -116,7 +121,13 @@ class ActorCalls:
 
     def _get(self, references: list[Any], timeout: float, what: str) -> list[Any]:
         try:
-            return metered_get(self._meter, references, timeout, what, self.interruptions)
+            return metered_get(
+                meter=self._meter,
+                references=references,
+                timeout=timeout,
+                waiting_for=what,
+                interruptions=self.interruptions,
+            )
         except StuckError:
             raise
         except InfrastructureError as error:
@@ -158,7 +169,13 @@ class ActorCalls:
         lost = []
         for reference in done:
             try:
-                metered_get(self._meter, [reference], AFTERMATH_SECONDS, references[reference], self.interruptions)
+                metered_get(
+                    meter=self._meter,
+                    references=[reference],
+                    timeout=AFTERMATH_SECONDS,
+                    waiting_for=references[reference],
+                    interruptions=self.interruptions,
+                )
             except (YattError, ray.exceptions.RayTaskError) as error:
                 cause = error.__cause__
                 self.notice(cause)
@@ -179,7 +196,8 @@ class ActorCalls:
         """
         self.registry.require_current()
         reports = gather_stacks(self.registry.store, self._folder, self.registry.names)
-        stuck, missing = find_stuck(self.registry.names, reports, awaited), missing_actors(reports)
+        stuck = find_stuck(self.registry.names, reports, awaited)
+        missing = missing_actors(reports)
         kept = keep_stacks(self._folder, self.registry.actor_ids(stuck), self.interruptions)
         lines = [describe(actor, reports.get(actor), missing.get(actor, ())) for actor in stuck]
         for actor, line in zip(stuck, lines, strict=True):

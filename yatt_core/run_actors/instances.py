@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from yatt_core.cluster.seating import RankLayout, instance_seats
 
-ROLLOUT, FOLLOWER = "rollout", "follower"
+ROLLOUT = "rollout"
+FOLLOWER = "follower"
 
 
 class InstanceSeats:
@@ -21,7 +22,8 @@ class InstanceSeats:
     """
 
     def __init__(self, nodes: Sequence[str], layout: RankLayout) -> None:
-        self._nodes, self._divisible = tuple(nodes), layout.parts > 1
+        self._nodes = tuple(nodes)
+        self._divisible = layout.parts > 1
         self._instances: list[dict[str, tuple[int, ...]]] = []
         followers = 0
         for number, parts in enumerate(instance_seats(nodes, layout) if nodes else ()):

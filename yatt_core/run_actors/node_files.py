@@ -40,9 +40,15 @@ class NodeFiles:
     def __init__(
         self, spec: RunSpec, run_folder: Path, meter: BytesMeter, interruptions: Interruptions, seconds: float
     ) -> None:
-        self._spec_json, self._folder, self._url = spec.model_dump_json(), str(run_folder), spec.storage.url
-        self._meter, self._interruptions, self._seconds = meter, interruptions, seconds
-        self._mark, self._disks, self._names = new_mark(), dict[str, str](), dict[str, str]()
+        self._spec_json = spec.model_dump_json()
+        self._folder = str(run_folder)
+        self._url = spec.storage.url
+        self._meter = meter
+        self._interruptions = interruptions
+        self._seconds = seconds
+        self._mark = new_mark()
+        self._disks = dict[str, str]()
+        self._names = dict[str, str]()
 
     def examine(self, names: Mapping[str, str], avoided: Collection[str]) -> None:
         """Finds out the disks of nodes that were not there before, and brings the run's code to those of their own.
@@ -133,4 +139,10 @@ class NodeFiles:
         self._wait(run_on(chosen, function, calls), f"{len(chosen)} nodes to fetch the run's files")
 
     def _wait(self, asked: list[Any], what: str) -> list[Any]:
-        return metered_get(self._meter, asked, self._seconds, what, self._interruptions)
+        return metered_get(
+            meter=self._meter,
+            references=asked,
+            timeout=self._seconds,
+            waiting_for=what,
+            interruptions=self._interruptions,
+        )

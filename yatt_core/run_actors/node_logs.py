@@ -24,9 +24,12 @@ from yatt_core.cluster.nodes import on_node
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import COPIED, LOG_NAME, LOST, NOTE, PARTS, log_file
 
-PAUSE_SECONDS, ANSWER_SECONDS, WAIT_SECONDS = 5.0, 10.0, 0.5
+PAUSE_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+WAIT_SECONDS = 0.5
 """Pause between two rounds, how long a round waits for the nodes, and how long one call of Ray does."""
-FILE_BYTES, ANSWER_BYTES = 1 << 20, 4 << 20
+FILE_BYTES = 1 << 20
+ANSWER_BYTES = 4 << 20
 """Maximum number of bytes of a file, and of all files, in an answer."""
 log = logging.getLogger(__name__)
 
@@ -60,7 +63,8 @@ Ask = Callable[[Mapping[LogSource, Sizes]], Mapping[LogSource, Answer]]
 
 def new_bytes(run_folder: str, sizes: Sizes) -> dict[str, bytes]:
     """Returns what the files of logs of this node's disk have after the given sizes, by name. Runs on the node."""
-    found, left = dict[str, bytes](), ANSWER_BYTES
+    found = dict[str, bytes]()
+    left = ANSWER_BYTES
     for path in sorted((Path(run_folder) / "logs").glob("*.jsonl")):
         if LOG_NAME.fullmatch(path.name) and not path.is_symlink() and left > 0:
             with path.open("rb") as stream:
@@ -79,7 +83,8 @@ class NodeLogs:
     """
 
     def __init__(self, run_folder: Path, ask: Ask | None = None) -> None:
-        self._folder, self._ask = run_folder, ask or RayNodes(run_folder)
+        self._folder = run_folder
+        self._ask = ask or RayNodes(run_folder)
         self._sources: dict[LogSource, float] = {}
         self._ending = Event()
         self._thread: Thread | None = None
@@ -184,7 +189,8 @@ class RayNodes:
 
     def _answered(self, asked: list[Any]) -> list[Any]:
         """Returns the references whose answers come in time. A disconnect waits for `WAIT_SECONDS` at most."""
-        answered, deadline = list[Any](), time.monotonic() + ANSWER_SECONDS
+        answered = list[Any]()
+        deadline = time.monotonic() + ANSWER_SECONDS
         while asked and time.monotonic() < deadline:
             with calling_ray():
                 come, asked = ray.wait(asked, num_returns=len(asked), timeout=WAIT_SECONDS)

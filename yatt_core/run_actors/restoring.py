@@ -38,12 +38,16 @@ def restore_ranks(
     """
     folder, manifest_sha256, version = checkpoint
     standings = calls.get([rank.standing.remote(term) for rank in ranks], "the trainer's ranks to answer", names)
-    if disks and bring_needed(calls, ranks, names, disks, term, folder, manifest_sha256):
+    if disks and bring_needed(
+        calls=calls, ranks=ranks, names=names, disks=disks, term=term, folder=folder, sha256=manifest_sha256
+    ):
         partly = [rank.restore.remote(term, folder, manifest_sha256, version, True) for rank in ranks]
         calls.get(partly, "the trainer's ranks to restore", names)
         return
     if disks:
-        bring_checkpoint(calls, ranks, names, disks, term, checkpoint, renew)
+        bring_checkpoint(
+            calls=calls, ranks=ranks, names=names, disks=disks, term=term, checkpoint=checkpoint, renew=renew
+        )
     verifying = [
         rank.verify_checkpoint.remote(term, folder, manifest_sha256, number, readers)
         for rank, (number, readers) in zip(ranks, readers_of([each.host for each in standings]), strict=True)

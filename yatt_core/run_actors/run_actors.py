@@ -88,16 +88,30 @@ class RunActors:
         meter: BytesMeter,
         interruptions: Interruptions = UNINTERRUPTED,
     ) -> None:
-        self._folder, self._term, self._branch, self._interruptions = run_folder, term, branch, interruptions
+        self._folder = run_folder
+        self._term = term
+        self._branch = branch
+        self._interruptions = interruptions
         self._registry = ActorRegistry(spec, run_folder, term, branch)
         seconds = spec.recovery.phase_deadline_seconds
-        self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
+        self._calls = ActorCalls(
+            registry=self._registry, run_folder=run_folder, meter=meter, interruptions=interruptions, deadline=seconds
+        )
         self._weights = WeightSync(self._calls, self._registry, term, spec.trainer)
         # For calls that may be queued behind the work of an earlier driver or the imports of a new process.
         self._start_seconds = max(START_SECONDS, seconds)
-        self.files = NodeFiles(spec, run_folder, meter, interruptions, self._start_seconds)
+        self.files = NodeFiles(
+            spec=spec, run_folder=run_folder, meter=meter, interruptions=interruptions, seconds=self._start_seconds
+        )
         self._registry.examine = self.files.examine
-        self._trainer = TrainerRanks(self._calls, self._registry, self.files, term, branch, self._start_seconds)
+        self._trainer = TrainerRanks(
+            calls=self._calls,
+            registry=self._registry,
+            files=self.files,
+            term=term,
+            branch=branch,
+            start_seconds=self._start_seconds,
+        )
         self.failures: list[ActorFailure] = self._registry.failures
         self._blocked = BlockedControllers(self._calls)
         self._created: tuple[str, ...] = ()
@@ -181,11 +195,15 @@ class RunActors:
 
         tell: called every few seconds with how far it has come; None if nobody wants to know.
         """
-        made, first = (self._folder / INPUTS / MANIFEST).exists(), next(iter(self._members(CONTROLLER)), "")
+        made = (self._folder / INPUTS / MANIFEST).exists()
+        first = next(iter(self._members(CONTROLLER)), "")
         busy = not first or (made and first not in self._created)
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
-        asked, what = [actor.materialise.remote(self._term)], f"{name} to write the inputs"
-        receipt: InputsReceipt = self._calls.get(asked, what, [name], self._start_seconds, tell)[0]
+        asked = [actor.materialise.remote(self._term)]
+        what = f"{name} to write the inputs"
+        receipt: InputsReceipt = self._calls.get(
+            references=asked, what=what, awaited=[name], seconds=self._start_seconds, tell=tell
+        )[0]
         self.files.bring(receipt)
         return receipt
 
@@ -211,7 +229,13 @@ class RunActors:
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].checkpoint_in_flight
         self._trainer.settle(ranks)
-        return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
+        return ActorsState(
+            trainer_version=ranks[0].version,
+            trainer_key=ranks[0].applied,
+            engine_versions=tuple(held),
+            checkpoint_in_flight=in_flight,
+            created=self._created,
+        )
 
     def seats(self) -> tuple[ActorSeat, ...]:
         """Returns where each actor is, and what it held when it had been loaded."""
@@ -409,7 +433,9 @@ class RunActors:
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._term, everyone, Hold(), False)
         key = WorkKey(run, self._branch, iteration, "evaluate")
-        tasks = evaluate_tasks(key, self._term, held_out, len(self._controllers), only)
+        tasks = evaluate_tasks(
+            key=key, term=self._term, held_out=held_out, controllers=len(self._controllers), only=only
+        )
         results = evaluate(self._calls, tasks, self._blocked, allows)
         if len(results) < (held_out if only is None else len(only)):
             self.cut()
@@ -442,7 +468,14 @@ class RunActors:
     def tidy(self, leftovers: Leftovers) -> None:
         """Has files deleted that are on other disks than the driver's."""
         if not self.files.are_shared:
-            tidy(self._calls, self._controllers, self._ranks, self._members(TRAINER), self._term, leftovers)
+            tidy(
+                calls=self._calls,
+                controllers=self._controllers,
+                ranks=self._ranks,
+                names=self._members(TRAINER),
+                term=self._term,
+                leftovers=leftovers,
+            )
 
     # -- internals ----------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,13 @@ def evaluate_tasks(
     wanted = None if only is None else frozenset(only)
     bounds = [held_out * part // controllers for part in range(controllers + 1)]
     return [
-        EvaluateTask(replace(key, shard=part), term, bounds[part], bounds[part + 1], key.iteration, wanted)
+        EvaluateTask(
+            key=replace(key, shard=part),
+            term=term,
+            start=bounds[part],
+            stop=bounds[part + 1],
+            weight_version=key.iteration,
+            only=wanted,
+        )
         for part in range(controllers)
     ]

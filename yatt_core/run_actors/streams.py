@@ -36,7 +36,10 @@ class StreamWait:
         blocked: BlockedControllers,
         is_enough: Callable[[], bool] | None = None,
     ) -> None:
-        self._calls, self._what, self._blocked, self._is_enough = calls, what, blocked, is_enough
+        self._calls = calls
+        self._what = what
+        self._blocked = blocked
+        self._is_enough = is_enough
         self._looked = time.monotonic()
         self._deadline = time.monotonic() + calls.deadline
 

@@ -34,8 +34,12 @@ class TrainerRanks:
     def __init__(
         self, calls: ActorCalls, registry: ActorRegistry, files: NodeFiles, term: int, branch: int, start_seconds: float
     ) -> None:
-        self._calls, self._registry, self._files = calls, registry, files
-        self._term, self._branch, self._start_seconds = term, branch, start_seconds
+        self._calls = calls
+        self._registry = registry
+        self._files = files
+        self._term = term
+        self._branch = branch
+        self._start_seconds = start_seconds
         self._disks: list[str] = []
         self._attempts = 0
 
@@ -58,13 +62,20 @@ class TrainerRanks:
 
     def first(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
         """Returns what a method returns on the first rank."""
-        reference, name = getattr(self.actors[0], method).remote(*arguments), f"{TRAINER}-0"
+        reference = getattr(self.actors[0], method).remote(*arguments)
+        name = f"{TRAINER}-0"
         return self._calls.get([reference], name, [name], seconds)[0]
 
     def mend(self, run_folder: Path, interruptions: Interruptions, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
         """Recreates the existing ranks if one waits in vain for the others; returns the names of the new actors."""
         asked = {rank.environment.remote(): name for rank, name in zip(self.actors, self.names, strict=True)}
-        abandoned = find_abandoned(self._registry.store, run_folder, asked, self._start_seconds, interruptions)
+        abandoned = find_abandoned(
+            store=self._registry.store,
+            run_folder=run_folder,
+            asked=asked,
+            timeout=self._start_seconds,
+            interruptions=interruptions,
+        )
         if not abandoned:
             return ()
         log.warning("recreating the trainer's ranks because not all of them were called: %s", "; ".join(abandoned))
@@ -110,7 +121,14 @@ class TrainerRanks:
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> list[Any]:
         """Applies an iteration's optimizer steps; brings the prepared columns to disks that lack them."""
         if not self._files.are_shared:
-            share_prepared(self._calls, self.actors, self.names, self._disks, self._term, prepared)
+            share_prepared(
+                calls=self._calls,
+                ranks=self.actors,
+                names=self.names,
+                disks=self._disks,
+                term=self._term,
+                prepared=prepared,
+            )
         return self.all("learn", task, prepared)
 
     def copy_ahead(self, version: int) -> None:
@@ -139,4 +157,12 @@ class TrainerRanks:
         """
         checkpoint = (folder, manifest_sha256, version)
         disks = () if self._files.are_shared else self._disks
-        restore_ranks(self._calls, self.actors, self.names, self._term, checkpoint, disks, renew)
+        restore_ranks(
+            calls=self._calls,
+            ranks=self.actors,
+            names=self.names,
+            term=self._term,
+            checkpoint=checkpoint,
+            disks=disks,
+            renew=renew,
+        )

@@ -66,7 +66,8 @@ def collect(
 
 def _begin(calls: ActorCalls, assigned: Assigned) -> dict[Any, str]:
     """Assigns the shards to the controllers; returns each stream of receipts with the controller's name."""
-    registry, streams = calls.registry, dict[Any, str]()
+    registry = calls.registry
+    streams = dict[Any, str]()
     controllers = dict(zip(registry.names_of(CONTROLLER), registry.of(CONTROLLER), strict=True))
     for name, tasks in assigned.items():
         told = [replace(task, writers=calls.dispatched[task.key]) for task in tasks]

@@ -35,8 +35,11 @@ class WeightSync:
     """
 
     def __init__(self, calls: ActorCalls, registry: ActorRegistry, term: int, trainer: TrainerSpec) -> None:
-        self._calls, self._registry, self._term = calls, registry, term
-        self._transport, self._delta = trainer.sync_transport, trainer.sync == "delta"
+        self._calls = calls
+        self._registry = registry
+        self._term = term
+        self._transport = trainer.sync_transport
+        self._delta = trainer.sync == "delta"
         self._meeting: tuple[tuple[Member, ...], str] = ((), "")
 
     def sync(self, version: int) -> list[SyncReceipt]:
@@ -45,7 +48,8 @@ class WeightSync:
         Raises `InfrastructureError` if an actor is lost during the transfer or the weights do not match the engines'
         model.
         """
-        engines, names = self._registry.of(ROLLOUT), self._registry.names_of(ROLLOUT)
+        engines = self._registry.of(ROLLOUT)
+        names = self._registry.names_of(ROLLOUT)
         asked = [engine.version.remote(self._term) for engine in engines]
         held = self._calls.get(asked, "the rollout engines' versions", names)
         lacking = [place for place, has in enumerate(held) if has != version]
@@ -87,8 +91,10 @@ class WeightSync:
 
     def parties(self, places: Sequence[int]) -> SyncParties:
         """Returns all ranks and some of the rollout engines."""
-        engines, names = self._registry.of(ROLLOUT), self._registry.names_of(ROLLOUT)
-        ranks, rank_names = self._registry.of(TRAINER), self._registry.names_of(TRAINER)
+        engines = self._registry.of(ROLLOUT)
+        names = self._registry.names_of(ROLLOUT)
+        ranks = self._registry.of(TRAINER)
+        rank_names = self._registry.names_of(TRAINER)
         return SyncParties(ranks, [engines[i] for i in places], rank_names, [names[i] for i in places])
 
     def _way(self, parties: SyncParties) -> str:
@@ -121,8 +127,17 @@ class WeightSync:
         members = tuple(
             Member(name, handle._actor_id.hex()) for name, handle in zip(parties.names, parties.handles, strict=True)
         )
-        address, count = self._met(members, parties), len(parties.ranks)
-        task = TransferTask(self._term, version, name, address, members[:count], members[count:], base)
+        address = self._met(members, parties)
+        count = len(parties.ranks)
+        task = TransferTask(
+            term=self._term,
+            version=version,
+            name=name,
+            address=address,
+            ranks=members[:count],
+            engines=members[count:],
+            base=base,
+        )
         # Until all of them have succeeded, there are no connections to use again.
         self._meeting = ((), "")
         asked = [engine.receive.remote(self._term, task) for engine in parties.engines]
@@ -152,7 +167,9 @@ def sync_through_store(calls: ActorCalls, term: int, version: int, parties: Sync
         return calls.get(references, f"the rollout engines to {what} new weights", parties.engine_names)
 
     of_engines([engine.begin_update.remote(term, version) for engine in parties.engines], "prepare for")
-    number, last, taking = 0, False, list[Any]()
+    number = 0
+    last = False
+    taking = list[Any]()
     while not last:
         asked = [rank.export.options(num_returns=2).remote(term, version, number) for rank in parties.ranks]
         ends = [end for end, _ in asked]

@@ -41,8 +41,11 @@ class RewardMeter:
         samples: responses to each prompt.
         """
         model = initial_model(spec, run_folder)
-        self._spec, self._run_folder, self._key = spec, run_folder, WorkKey(run, 0, 0, PHASE)
-        self._codec, self._scorer = open_codec(spec, model), RewardScorer(spec.rewards, run_folder)
+        self._spec = spec
+        self._run_folder = run_folder
+        self._key = WorkKey(run, 0, 0, PHASE)
+        self._codec = open_codec(spec, model)
+        self._scorer = RewardScorer(spec.rewards, run_folder)
         self._engine = build_rollout_engine(spec, model, run_folder / INPUTS)
         held_out = Inputs.open(run_folder / INPUTS, spec).held_out
         self._asked = [
@@ -76,11 +79,19 @@ class RewardMeter:
         ]
 
     def _answered(self, members: list[Member], prompts: list[Prompt], toolbox: Toolbox) -> list[Scored]:
-        codec, spec = self._codec, self._spec
+        codec = self._codec
+        spec = self._spec
         tokens = [encode_question(prompt, codec) for prompt in prompts]
 
         def generate(dialogue: Dialogue) -> GenerateResult:
-            request = next_turn_request(spec, self._key, members, dialogue, codec.stop_tokens, self._models)
+            request = next_turn_request(
+                spec=spec,
+                key=self._key,
+                members=members,
+                dialogue=dialogue,
+                stop=codec.stop_tokens,
+                version=self._models,
+            )
             if dialogue.turn == 0:
                 request = replace(request, min_new_tokens=spec.rollout.min_new_tokens)
             return self._engine.generate(request)

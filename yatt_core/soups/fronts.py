@@ -62,10 +62,13 @@ def kendall_tau_b(one: Sequence[float], other: Sequence[float]) -> float:
     """
     if len(one) != len(other):
         raise ValueError(f"{len(one)} and {len(other)} values; expected as many of each")
-    balance, untied, others_untied = 0, 0, 0
+    balance = 0
+    untied = 0
+    others_untied = 0
     for last in range(len(one)):
         for first in range(last):
-            left, right = _sign(one[last] - one[first]), _sign(other[last] - other[first])
+            left = _sign(one[last] - one[first])
+            right = _sign(other[last] - other[first])
             balance += left * right
             untied += abs(left)
             others_untied += abs(right)

@@ -36,7 +36,8 @@ class MergedWeights:
             raise ConfigurationError(
                 f"{len(models)} models and {len(coefficients)} coefficients; expected one for each"
             )
-        self._models, self._coefficients = models, coefficients
+        self._models = models
+        self._coefficients = coefficients
         for other in models[1:]:
             if (other.shapes, other.kinds) != (models[0].shapes, models[0].kinds):
                 raise ConfigurationError(f"the models cannot be merged: {_difference(models[0], other)}")

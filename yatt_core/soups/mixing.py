@@ -17,7 +17,8 @@ from yatt_core.errors import ConfigurationError
 
 Preference = tuple[float, ...]
 """The weight of each objective: not negative, with sum 1."""
-FEWEST, MOST = 2, 6
+FEWEST = 2
+MOST = 6
 """Limits of the number of objectives."""
 TOLERANCE = 1e-6
 """How far the sum of a preference that a person has typed may be from 1."""

@@ -286,7 +286,8 @@ class RunSpec(SpecModel):
             yield f"rollout.samples_per_prompt: {kind} compares the responses to a prompt; expected 2 or more"
 
     def _length_mistakes(self) -> Iterator[str]:
-        penalty, longest = self.algorithm.length_penalty, self.rollout.max_new_tokens
+        penalty = self.algorithm.length_penalty
+        longest = self.rollout.max_new_tokens
         if isinstance(penalty, OverlongPenalty) and (buffer := penalty.buffer_of(longest)) >= longest:
             yield (
                 f"algorithm.length_penalty.buffer: {buffer} is not less than rollout.max_new_tokens {longest}, so "
@@ -366,7 +367,8 @@ class RunSpec(SpecModel):
                 )
 
     def _unfit_sampling(self) -> Iterator[str]:
-        data, samples = self.data, self.rollout.samples_per_prompt
+        data = self.data
+        samples = self.rollout.samples_per_prompt
         yield from misfits(self.dynamic_sampling, samples, data.prompts_per_iteration, data.logical_shards)
 
     def _evaluation_mistakes(self) -> Iterator[str]:
@@ -385,7 +387,8 @@ class RunSpec(SpecModel):
         if model.vision is None:
             yield "model.vision: required, because a source in data.sources has an image_field"
             return
-        data, response = self.data, self.rollout.max_response_tokens
+        data = self.data
+        response = self.rollout.max_response_tokens
         room = min(data.max_prompt_tokens, model.max_positions - response)
         if 0 < room <= model.vision.patches:
             yield (

@@ -11,7 +11,8 @@ def type_sent(spec: RunSpec) -> str | None:
 
     Adapters are sent in full precision, since the engines merge them before they round.
     """
-    engine, lora = spec.rollout.engine, spec.trainer.lora
+    engine = spec.rollout.engine
+    lora = spec.trainer.lora
     if isinstance(engine, VirtualRollout) or (lora is not None and lora.sync == "adapter"):
         return None
     return engine.dtype

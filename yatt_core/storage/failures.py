@@ -57,7 +57,8 @@ def failure_of(address: str, work: str, error: BaseException) -> YattError:
         ProfileNotFound,
     )
 
-    where, code = f"storage.url {address}: {work}", code_of(error)
+    where = f"storage.url {address}: {work}"
+    code = code_of(error)
     if code in DENIED:
         return ConfigurationError(
             f"{where}: the store rejects these credentials ({code}: {error}); set others in the environment "

@@ -19,7 +19,8 @@ from yatt_core.storage.failures import code_of, refusals
 
 ATTEMPTS = 4
 """Attempts per request."""
-CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
 PART_BYTES = 64 << 20
 """Part size of large objects; objects smaller than two parts are sent in one request.
 
@@ -87,7 +88,8 @@ class ObjectStore:
 
     def entry(self, name: str, size: int) -> FileEntry:
         """Returns size and sha256 of an object of the given size, reading it piece by piece."""
-        digest, read = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        read = 0
         with refusals(self.url, f"reading {name}"):
             for start in range(0, size, PART_BYTES):
                 piece: bytes = self._system.cat_file(self._path(name), start=start, end=min(start + PART_BYTES, size))

@@ -186,7 +186,8 @@ class ObjectRunStore:
     """
 
     def __init__(self, objects: ObjectStore, run_folder: Path) -> None:
-        self._objects, self._run_folder = objects, run_folder
+        self._objects = objects
+        self._run_folder = run_folder
 
     def answers(self, dependency: str) -> bool | None:
         """Returns whether the store answers a small request; None if something else is away."""
@@ -200,7 +201,8 @@ class ObjectRunStore:
 
     def claim(self, owner: str) -> None:
         """Records the owner if there is none yet. Raises `ConfigurationError` if the address belongs to another run."""
-        name, wanted = self._name(OWNER), self._claim_of(owner)
+        name = self._name(OWNER)
+        wanted = self._claim_of(owner)
         found = self._objects.read(name)
         if found is None:
             self._objects.create(name, wanted)
@@ -253,7 +255,8 @@ class ObjectRunStore:
 
     def _replace(self, folder: str, target: Path, entries: Mapping[str, Any], check: Check | None) -> None:
         """Assembles a folder from the local files that match the manifest's entries, and downloads the others."""
-        partial, prefix = partial_of(target), self._name(folder) + "/"
+        partial = partial_of(target)
+        prefix = self._name(folder) + "/"
         found = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
         # Objects that a manifest with sizes does not list are of attempts that came to nothing.
         partial_list = any(not isinstance(entry, dict) for entry in entries.values())
@@ -346,7 +349,8 @@ class ObjectRunStore:
 
     def remove_all(self, owner: str) -> None:
         """Deletes the claim last, so that a repetition still knows that the objects are this run's."""
-        claim, below = self._name(OWNER), self._name() + "/"
+        claim = self._name(OWNER)
+        below = self._name() + "/"
         if self._objects.read(claim) != self._claim_of(owner):
             return
         self._objects.abort_uploads(below)

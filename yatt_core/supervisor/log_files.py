@@ -18,7 +18,8 @@ def keep_bounded(log: Path, most: int) -> bool:
     """
     if log.stat().st_size <= most:
         return False
-    copy, kept = log.with_name(log.name + ".new"), log.with_name(log.name + ".1")
+    copy = log.with_name(log.name + ".new")
+    kept = log.with_name(log.name + ".1")
     try:
         shutil.copyfile(log, copy)
         copy.replace(kept)

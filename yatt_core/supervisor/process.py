@@ -24,7 +24,11 @@ URGENT = 0.75
 """The fraction of the grace period after which processes are asked to end a second time."""
 NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
 """Errors of `pidfd_open` for a number that is not a process id; the last two occur if it is now a thread's id."""
-STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_THREADS, STAT_START_TIME = 0, 1, 3, 17, 19
+STAT_STATE = 0
+STAT_PARENT = 1
+STAT_SESSION = 3
+STAT_THREADS = 17
+STAT_START_TIME = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +145,15 @@ def end_offspring(leader: ProcessIdentity | None, mark: str, grace: float) -> No
     as "end now".
     """
     asked: set[ProcessIdentity] = set()
-    began, urged = time.monotonic(), False
+    began = time.monotonic()
+    urged = False
     while children := offspring(leader, mark):
         elapsed = time.monotonic() - began
         if elapsed >= grace:
             return
         if elapsed >= URGENT * grace and not urged:
-            asked, urged = set(), True
+            asked = set()
+            urged = True
         for child in children:
             if child not in asked:
                 send_signal(child, signal.SIGTERM)

@@ -33,7 +33,8 @@ PORTS = range(20_000, 32_768)
 PROBE_SECONDS = 0.5
 LEADER_SECONDS = 10.0
 """How long a process may take to shut down cleanly after its descendants."""
-LOG_BYTES, LOG_SECONDS = 64 * 1024**2, 10.0
+LOG_BYTES = 64 * 1024**2
+LOG_SECONDS = 10.0
 """The size at which a log is rotated, and the time between two checks of its size."""
 logger = logging.getLogger("yatt.supervisor")
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -215,7 +215,8 @@ class DriverWatch:
         except FileNotFoundError:
             seen = None
         if seen != self._seen:
-            self._seen, self._changed_at = seen, time.monotonic()
+            self._seen = seen
+            self._changed_at = time.monotonic()
         return time.monotonic() - self._changed_at
 
 

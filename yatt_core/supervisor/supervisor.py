@@ -128,7 +128,13 @@ class Supervisor:
         if not self._files.root.exists():
             return
         reports = {name: runner.report() for name, runner in self._runners.items()}
-        state = SupervisorState(self._identity, self._request.digest, reports, ended, self._ending)
+        state = SupervisorState(
+            identity=self._identity,
+            request_digest=self._request.digest,
+            services=reports,
+            ended=ended,
+            ending=self._ending,
+        )
         try:
             write_state(self._files, state)
         except InfrastructureError as error:

@@ -16,7 +16,8 @@ def rungs_of(iterations: int, every: int, reduction: int, first: int = 1) -> tup
     every: iterations between evaluations; with 0, only the last iteration is one.
     first: the earliest iteration that may be a rung.
     """
-    rungs, reach = [iterations], float(iterations)
+    rungs = [iterations]
+    reach = float(iterations)
     while every > 0 and reach > every:
         reach /= reduction
         rung = math.ceil(reach / every) * every

@@ -171,7 +171,8 @@ def load_sweep(
     options: values that replace those of the file; those of `space` and `asha` key by key.
     overrides: changes to the spec of the runs, as KEY=VALUE.
     """
-    tree, given = read_document(path), dict(options or {})
+    tree = read_document(path)
+    given = dict(options or {})
     if "space" not in tree:
         tree = {"base": path.name}
     for section in ("space", "asha"):

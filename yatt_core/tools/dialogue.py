@@ -133,7 +133,9 @@ class Dialogue:
     """
 
     def __init__(self, rollout: RolloutSpec, codec: TextCodec, prompts: Sequence[Int32], media: Media = ()) -> None:
-        self._rollout, self._codec, self._media = rollout, codec, media
+        self._rollout = rollout
+        self._codec = codec
+        self._media = media
         self.responses = [Response(prompt, codec.reading) for prompt in prompts]
         self._called: dict[int, ToolCall | ToolAnswer] = {}
 
@@ -170,12 +172,14 @@ class Dialogue:
 
         numbers: indexes of the members for which the result has a turn; by default all.
         """
-        offsets, support = offsets_of(result.lengths), result.support
+        offsets = offsets_of(result.lengths)
+        support = result.support
         spans = [slice(start, stop) for start, stop in itertools.pairwise(offsets.tolist())]
         turns = zip(self.members if numbers is None else numbers, spans, result.finish, strict=True)
         calls = {}
         for number, span, finish in turns:
-            response, tokens = self.responses[number], result.tokens[span]
+            response = self.responses[number]
+            tokens = result.tokens[span]
             left = None if support is None else support.at(span)
             response.say(tokens, result.log_probs[span], self._codec.decode_turn(tokens), left)
             cut = finish == FINISHED_LENGTH
@@ -207,7 +211,8 @@ class Dialogue:
 
 def greedy_request(dialogue: Dialogue, stop: tuple[int, ...], version: int) -> GenerateRequest:
     """Returns the request for the next turn of one greedy response to each prompt."""
-    contexts, limits = dialogue.contexts(), dialogue.limits()
+    contexts = dialogue.contexts()
+    limits = dialogue.limits()
     return GenerateRequest(
         prompts=contexts,
         seeds=np.zeros((len(contexts), 1), dtype=np.uint64),

@@ -49,7 +49,8 @@ class Toolbox:
     """
 
     def __init__(self, spec: ToolsSpec | None, run_folder: Path | None = None) -> None:
-        self._spec, self._run_folder = spec, run_folder
+        self._spec = spec
+        self._run_folder = run_folder
         self._tools = {tool.name: tool for tool in spec.functions} if spec else {}
         self._services: dict[str, Service[ToolAnswer]] = {}
         self._answered: dict[str, ToolCall] = {}
@@ -142,7 +143,8 @@ class Toolbox:
 
     def close(self) -> None:
         """Ends the process with all its running calls; the next call starts a new one."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         self._unread.clear()
         if process is None:
             return

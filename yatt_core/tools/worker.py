@@ -47,7 +47,10 @@ class Worker:
     """
 
     def __init__(self, tools: Mapping[str, Bounds], parallel: int, requests: int, answers: int) -> None:
-        self._tools, self._parallel, self._requests, self._answers = tools, parallel, requests, answers
+        self._tools = tools
+        self._parallel = parallel
+        self._requests = requests
+        self._answers = answers
         self._waiting: deque[tuple[int, str, dict[str, Any]]] = deque()
         self._running: dict[int, _Running] = {}
         self._unread = bytearray()
@@ -83,7 +86,9 @@ class Worker:
             try:
                 for descriptor in (reading, self._requests, self._answers, self._leash_holder):
                     os.close(descriptor)
-                sandbox_call(number, self._tools[name], arguments, writing, self._leash)
+                sandbox_call(
+                    number=number, tool=self._tools[name], arguments=arguments, answer=writing, leash=self._leash
+                )
             finally:
                 os._exit(1)
         os.close(writing)
@@ -123,11 +128,13 @@ def main() -> int:
     try:
         tools = {
             tool["name"]: Bounds(
-                find_tool(tool["name"], tool["function"], tool["options"], tool["file"] and SentFile(**tool["file"])),
-                tool["options"],
-                tool["seconds"],
-                tool["memory_bytes"],
-                setup["characters"],
+                function=find_tool(
+                    tool["name"], tool["function"], tool["options"], tool["file"] and SentFile(**tool["file"])
+                ),
+                options=tool["options"],
+                seconds=tool["seconds"],
+                memory_bytes=tool["memory_bytes"],
+                characters=setup["characters"],
             )
             for tool in setup["tools"]
         }

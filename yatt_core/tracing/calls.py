@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     # Not at run time: it imports OpenTelemetry, which is optional.
     from yatt_core.tracing.otlp import Values
 
-RUN, BRANCH = "yatt.run", "yatt.branch"
+RUN = "yatt.run"
+BRANCH = "yatt.branch"
 
 
 class CallTerm(int):
     """A driver's term that carries the place of whoever sends it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        place, settings = current_place(), current_settings()
+        place = current_place()
+        settings = current_settings()
         if place is None or settings is None:
             return int, (int(self),)
         return _received, (int(self), tuple(place), settings.endpoint, settings.protocol, _origin())
@@ -47,7 +49,9 @@ class ReceivedTerm(int):
 
 def _received(term: int, place: tuple[int, int], endpoint: str, protocol: Any, origin: Values) -> ReceivedTerm:
     made = ReceivedTerm(term)
-    made.place, made.settings, made.origin = SpanPlace(*place), TracingSettings(endpoint, protocol), origin
+    made.place = SpanPlace(*place)
+    made.settings = TracingSettings(endpoint, protocol)
+    made.origin = origin
     return made
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-CAPACITY, BATCH = 4096, 512
+CAPACITY = 4096
+BATCH = 512
 INTERVAL_SECONDS = 1.0
 log = logging.getLogger("yatt_core.tracing")
 
@@ -27,7 +28,9 @@ class BoundedExport(Generic[Item]):
     """
 
     def __init__(self, what: str, send: Callable[[Sequence[Item]], bool], capacity: int = CAPACITY) -> None:
-        self._what, self._send, self._capacity = what, send, capacity
+        self._what = what
+        self._send = send
+        self._capacity = capacity
         self._items: deque[Item] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()

@@ -23,7 +23,8 @@ class _OtlpHandler(logging.Handler):
     def __init__(self, output: OtlpOutput, actor: str) -> None:
         super().__init__(logging.INFO)
         self.set_name(_NAME)
-        self._output, self._actor = output, actor
+        self._output = output
+        self._actor = actor
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a record."""
@@ -31,7 +32,15 @@ class _OtlpHandler(logging.Handler):
 
         text = redact(record.getMessage())[:LONGEST]
         attributes = {"yatt.logger": record.name, "yatt.actor": self._actor}
-        self._output.line(LogLine(int(record.created * 1e9), record.levelno, text, current_place(), attributes))
+        self._output.line(
+            LogLine(
+                at=int(record.created * 1e9),
+                level=record.levelno,
+                text=text,
+                place=current_place(),
+                attributes=attributes,
+            )
+        )
 
 
 def export_logs(output: OtlpOutput, actor: str) -> None:

@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 from yatt_core.errors import ConfigurationError
 
-SWITCH, ENDPOINT, PROTOCOL = "YATT_OTLP", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
+SWITCH = "YATT_OTLP"
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 Protocol = Literal["http/protobuf", "grpc"]
 DEFAULT: dict[Protocol, str] = {"http/protobuf": "http://127.0.0.1:4318", "grpc": "http://127.0.0.1:4317"}
-ON, OFF = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
+ON = frozenset({"1", "true", "yes", "on"})
+OFF = frozenset({"", "0", "false", "no", "off"})
 PACKAGE = "opentelemetry.exporter.otlp.proto"
 
 

@@ -62,7 +62,8 @@ def begin_tracing(settings: TracingSettings, attributes: Values) -> OtlpOutput:
 
     with _process.lock:
         if _process.output is None:
-            _process.output, _process.settings = OtlpOutput(settings, attributes), settings
+            _process.output = OtlpOutput(settings, attributes)
+            _process.settings = settings
             _process.attributes = attributes
         return _process.output
 
@@ -70,7 +71,9 @@ def begin_tracing(settings: TracingSettings, attributes: Values) -> OtlpOutput:
 def end_tracing(seconds: float) -> int:
     """Sends what is queued, for at most so many seconds, and switches tracing off; returns how much was never sent."""
     with _process.lock:
-        output, _process.output, _process.settings = _process.output, None, None
+        output = _process.output
+        _process.output = None
+        _process.settings = None
     return 0 if output is None else output.end(seconds)
 
 
@@ -102,12 +105,14 @@ def span(
     parent: by default the innermost span in progress; without one, nothing is traced.
     place: the span's own place, if it is known beforehand.
     """
-    output, above = _process.output, parent or _current.get()
+    output = _process.output
+    above = parent or _current.get()
     if output is None or above is None:
         yield None
         return
     opened = OpenSpan(place or SpanPlace(above.trace_id, _ids.getrandbits(64) or 1), dict(attributes or {}))
-    token, start = _current.set(opened.place), time.time_ns()
+    token = _current.set(opened.place)
+    start = time.time_ns()
     try:
         yield opened
     except BaseException as error:
@@ -116,7 +121,7 @@ def span(
     finally:
         with suppress(ValueError):  # an abandoned generator is closed in another context, which has no such span
             _current.reset(token)
-        _finish(name, opened, above, start, time.time_ns(), kind)
+        _finish(name=name, opened=opened, parent=above, start=start, end=time.time_ns(), kind=kind)
 
 
 def record_span(
@@ -124,7 +129,12 @@ def record_span(
 ) -> None:
     """Sends a span of work that is over."""
     _finish(
-        name, OpenSpan(place, dict(attributes), failure), parent, start_ms * 1_000_000, end_ms * 1_000_000, "internal"
+        name=name,
+        opened=OpenSpan(place, dict(attributes), failure),
+        parent=parent,
+        start=start_ms * 1_000_000,
+        end=end_ms * 1_000_000,
+        kind="internal",
     )
 
 
@@ -134,4 +144,15 @@ def _finish(name: str, opened: OpenSpan, parent: SpanPlace | None, start: int, e
         from yatt_core.tracing.otlp import FinishedSpan
 
         failure = redact(opened.failure)[:FAILURE_CHARACTERS]
-        output.span(FinishedSpan(name, opened.place, parent, start, end, kind, opened.attributes, failure))
+        output.span(
+            FinishedSpan(
+                name=name,
+                place=opened.place,
+                parent=parent,
+                start=start,
+                end=end,
+                kind=kind,
+                attributes=opened.attributes,
+                failure=failure,
+            )
+        )

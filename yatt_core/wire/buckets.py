@@ -101,7 +101,7 @@ class Place:
     def piece(self, data: BucketBuffer) -> Piece:
         """Returns what the bucket has of the rectangle; numbers are views into the bucket's buffer."""
         if self.changes < 0:
-            return Piece(self.name, self.shape, self.box, self.kind, self.of(data))
+            return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=self.of(data))
         values = np.frombuffer(data, storage_type(self.kind), self.far, self.offset)
         end = self.offset + self.nbytes
         positions = end - self.position_bytes
@@ -109,7 +109,9 @@ class Place:
         places = tuple(index + start for index, start in zip(inside, self.box.offsets, strict=True))
         at = np.asarray(np.ravel_multi_index(places, self.shape), np.int64)
         steps = decode_steps(data[self.offset + values.nbytes : positions], self.changes)
-        return Piece(self.name, self.shape, self.box, self.kind, values, Changed(at, steps))
+        return Piece(
+            name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=values, changed=Changed(at, steps)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,16 +161,28 @@ def places_as_rows(places: Iterable[Place]) -> list[list[Any]]:
     """Returns places as plain JSON values; `places_of_rows` is the inverse."""
     rows = []
     for each in places:
-        box, changed = each.box, (each.changes, each.far, each.position_bytes)
+        box = each.box
+        changed = (each.changes, each.far, each.position_bytes)
         rows.append([each.name, each.shape, box.offsets, box.sizes, each.kind, each.offset, *changed])
     return rows
 
 
 def places_of_rows(rows: Iterable[Sequence[Any]]) -> tuple[Place, ...]:
     """Returns the places of which `places_as_rows` made JSON values."""
-    return tuple(
-        Place(name, tuple(shape), Box(tuple(offsets), tuple(sizes)), kind, *rest)
-        for name, shape, offsets, sizes, kind, *rest in rows
+    return tuple(_place_of_row(row) for row in rows)
+
+
+def _place_of_row(row: Sequence[Any]) -> Place:
+    name, shape, offsets, sizes, kind, offset, changes, far, position_bytes = row
+    return Place(
+        name=name,
+        shape=tuple(shape),
+        box=Box(tuple(offsets), tuple(sizes)),
+        kind=kind,
+        offset=offset,
+        changes=changes,
+        far=far,
+        position_bytes=position_bytes,
     )
 
 
@@ -206,7 +220,9 @@ class _Filling:
     """A bucket being filled."""
 
     def __init__(self, number: int, most_bytes: int, keep: bool) -> None:
-        self.number, self._most, self._end = number, most_bytes, 0
+        self.number = number
+        self._most = most_bytes
+        self._end = 0
         self._places: list[Place] = []
         # Pages are allocated on first write: a small model takes no more memory than its size.
         self._data = np.empty(most_bytes if keep else 0, dtype=np.uint8)
@@ -214,7 +230,9 @@ class _Filling:
 
     def place(self, name: str, shape: Sizes, box: Box, kind: str) -> Place | None:
         """Returns where a rectangle goes; None if there is no room for it."""
-        found = Place(name, tuple(shape), box, kind, aligned(self._end) if prod(box.sizes) else 0)
+        found = Place(
+            name=name, shape=tuple(shape), box=box, kind=kind, offset=aligned(self._end) if prod(box.sizes) else 0
+        )
         if found.nbytes and found.offset + found.nbytes > self._most:
             return None
         self._end = max(self._end, found.offset + found.nbytes)
@@ -228,9 +246,10 @@ class _Filling:
 
     def bucket(self, last: bool) -> WeightBucket:
         """Returns the finished bucket. The gaps between its rectangles are zero."""
-        places, data = tuple(self._places), self._data[: self._end if self._keep else 0]
+        places = tuple(self._places)
+        data = self._data[: self._end if self._keep else 0]
         clear_gaps(places, data)
-        return WeightBucket(self.number, last, places, data, bucket_digest(places, data))
+        return WeightBucket(number=self.number, last=last, places=places, data=data, digest=bucket_digest(places, data))
 
 
 def clear_gaps(places: Iterable[Place], data: BucketBuffer) -> None:

@@ -54,6 +54,7 @@ def decode_steps(packed: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.in
     count: number of changes.
     """
     codes = np.empty(2 * len(packed), np.uint8)
-    codes[0::2], codes[1::2] = packed >> 4, packed & 15
+    codes[0::2] = packed >> 4
+    codes[1::2] = packed & 15
     codes = codes[:count]
     return np.where(codes, codes.astype(np.int8) - (NEAR + 1), 0).astype(np.int8)

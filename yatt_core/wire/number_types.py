@@ -46,7 +46,8 @@ def put_rounded(target: Array, source: Array, kind: str) -> None:
     # Controllers use this module's package too, and need no torch.
     import torch
 
-    rows, from_rows = np.atleast_1d(target), np.atleast_1d(source)
+    rows = np.atleast_1d(target)
+    from_rows = np.atleast_1d(source)
     step = max(1, BLOCK * len(rows) // max(1, rows.size))
     for start in range(0, len(rows), step):
         block = from_rows[start : start + step]

@@ -34,7 +34,9 @@ from yatt_core.wire.parts import Box, Sizes, TensorPart, whole_box
 Array = npt.NDArray[Any]
 
 SUFFIX = ".safetensors"
-PLACES, OFFSETS, SHAPE = "DCP_SHARDING_INFO", "saved_offsets", "shape"
+PLACES = "DCP_SHARDING_INFO"
+OFFSETS = "saved_offsets"
+SHAPE = "shape"
 """Keys of the header's metadata, as torch.distributed.checkpoint spells them; it ignores the whole tensor's shape."""
 TYPES = {
     "BOOL": "|b1",
@@ -69,7 +71,8 @@ def write_parts(
     index: what learns about the file; None if nothing does.
     name: the file's name in the index.
     """
-    header, at = dict[str, Any](), 0
+    header = dict[str, Any]()
+    at = 0
     for part in parts:
         size = int(part.values.nbytes)
         kind = NAMES[part.values.dtype.newbyteorder("<")]
@@ -80,7 +83,8 @@ def write_parts(
     header["__metadata__"] = {"format": "pt", "DCP_VERSION": "1.0", PLACES: json.dumps(places)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with path.open("wb") as stream:
 
         def write(data: memoryview) -> None:
@@ -130,7 +134,8 @@ def write_tensors(
             (folder / subfolder).mkdir(exist_ok=True)
             entries[name] = write_parts(folder / name, list(file.values()), index, name)
     if entries:
-        data, name = index.encode(), f"{stem}{INDEX_SUFFIX}"
+        data = index.encode()
+        name = f"{stem}{INDEX_SUFFIX}"
         durable.write_file(folder / name, data)
         entries[name] = entry_of_bytes(data)
     return entries
@@ -161,7 +166,8 @@ class StoredPart:
 
     def spans(self, box: Box) -> Iterator[Span]:
         """Yields the spans of the file that hold a rectangle of the part."""
-        sizes, taken = self.box.sizes or (1,), box.sizes or (1,)
+        sizes = self.box.sizes or (1,)
+        taken = box.sizes or (1,)
         origin = tuple(own - base for own, base in zip(box.offsets, self.box.offsets, strict=True)) or (0,)
         depth = next(
             (place for place in range(len(sizes) - 1) if taken[place + 1 :] == sizes[place + 1 :]), len(sizes) - 1
@@ -184,17 +190,22 @@ def stored_parts(path: Path) -> Iterator[StoredPart]:
         header = json.loads(text)
         metadata = header.pop("__metadata__", {})
         places = json.loads(metadata[PLACES]) if PLACES in metadata else {}
-        begin, size, held = 8 + length, path.stat().st_size, _held(path)
+        begin = 8 + length
+        size = path.stat().st_size
+        held = _held(path)
         for name, entry in header.items():
             sizes = tuple(int(number) for number in entry["shape"])
             place = places.get(name, {OFFSETS: [0] * len(sizes), SHAPE: list(sizes)})
             first, last = entry["data_offsets"]
-            box, shape = Box(tuple(place[OFFSETS]), sizes), tuple(place[SHAPE])
+            box = Box(tuple(place[OFFSETS]), sizes)
+            shape = tuple(place[SHAPE])
             needed = prod(sizes) * np.dtype(TYPES[entry["dtype"]]).itemsize
             inside = all(end <= whole for end, whole in zip(box.ends, shape, strict=True))
             if last - first != needed or begin + last > size or not inside:
                 raise DataError(f"{path}: its header does not match its contents at {name}")
-            yield StoredPart(path, name, shape, box, entry["dtype"], begin + first, held)
+            yield StoredPart(
+                path=path, name=name, shape=shape, box=box, kind=entry["dtype"], start=begin + first, held=held
+            )
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -272,7 +283,8 @@ class PartFiles:
         """
         overlaps = list(self.overlaps(name, box))
         box = box or whole_box(self.shapes[name])
-        found, missing = np.empty(box.sizes, dtype=TYPES[self.kinds[name]]), prod(box.sizes)
+        found = np.empty(box.sizes, dtype=TYPES[self.kinds[name]])
+        missing = prod(box.sizes)
         for part, common in overlaps:
             own: tuple[Any, ...] = (*common.slices(box.offsets), ...)  # the dots keep a scalar an array
             _fill(found[own], part, common)

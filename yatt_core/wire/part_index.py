@@ -16,7 +16,8 @@ from pathlib import Path
 from yatt_core.errors import DataError
 
 SUFFIX = ".index"
-BLOCKS, UNIT = 128, 4096
+BLOCKS = 128
+UNIT = 4096
 """A part has at most `BLOCKS` blocks, of a multiple of `UNIT` bytes; the last one may be smaller."""
 DIGEST_BYTES = 32
 
@@ -49,7 +50,8 @@ class IndexBuilder:
 
     def begin(self, name: str, header: bytes) -> None:
         """Begins a file. header: its header without the length that precedes it."""
-        self._headers[name], self._digests[name] = header.decode("ascii"), bytearray()
+        self._headers[name] = header.decode("ascii")
+        self._digests[name] = bytearray()
 
     def add(self, name: str, part: memoryview) -> None:
         """Adds the next part of a file."""
@@ -58,7 +60,8 @@ class IndexBuilder:
 
     def encode(self) -> bytes:
         """Returns the index."""
-        header, at = dict[str, object](), 0
+        header = dict[str, object]()
+        at = 0
         for name, digests in self._digests.items():
             shape = [len(digests) // DIGEST_BYTES, DIGEST_BYTES]
             header[name] = {"dtype": "U8", "shape": shape, "data_offsets": [at, at + len(digests)]}

@@ -124,7 +124,9 @@ def contributed(parts: Iterable[TensorPart[Array]], rank: int) -> Iterator[Tenso
     """
     given: dict[tuple[int, ...], list[int]] = {}
     for part in parts:
-        number, count, size = part.holders.index(rank), len(part.holders), part.values.nbytes
+        number = part.holders.index(rank)
+        count = len(part.holders)
+        size = part.values.nbytes
         if count == 1:
             yield part
         elif size >= DIVIDED_BYTES and part.sizes[0] >= count:

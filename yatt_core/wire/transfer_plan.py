@@ -59,7 +59,9 @@ def plan_transfer(sources: Sequence[Sequence[Rectangle]], most_bytes: int) -> tu
 
     There is at least one bucket, which may be empty.
     """
-    window, size, found = list[tuple[int, Rectangle]](), 0, list[PlannedBucket]()
+    window = list[tuple[int, Rectangle]]()
+    size = 0
+    found = list[PlannedBucket]()
     for source, rectangle in _in_order(sources):
         item = storage_type(rectangle.kind).itemsize
         for box in cut_box(rectangle.box, most_bytes // item):
@@ -67,7 +69,8 @@ def plan_transfer(sources: Sequence[Sequence[Rectangle]], most_bytes: int) -> tu
             needed = aligned(_place(cut, 0).nbytes)
             if window and size + needed > most_bytes:
                 found += _buckets(window, len(found))
-                window, size = [], 0
+                window = []
+                size = 0
             window.append((source, cut))
             size += needed
     found += _buckets(window, len(found)) or ([] if found else [PlannedBucket(0, 0, False, ())])
@@ -90,7 +93,8 @@ def merged_order(lists: Sequence[Sequence[str]]) -> list[str]:
     Names of different lists are interleaved by their places. Raises `ValueError` if the lists contradict each other.
     """
     followers: dict[str, set[str]] = {name: set() for names in lists for name in names}
-    waits, place = dict.fromkeys(followers, 0), dict.fromkeys(followers, 0)
+    waits = dict.fromkeys(followers, 0)
+    place = dict.fromkeys(followers, 0)
     for names in lists:
         for number, name in enumerate(names):
             place[name] = max(place[name], number)
@@ -118,7 +122,8 @@ def _buckets(window: Sequence[tuple[int, Rectangle]], number: int) -> list[Plann
     """Divides a window by rank. number: that of the first bucket."""
     found = list[PlannedBucket]()
     for source in sorted({source for source, _ in window}):
-        end, places = 0, list[Place]()
+        end = 0
+        places = list[Place]()
         for rectangle in (each for owner, each in window if owner == source):
             place = _place(rectangle, aligned(end))
             end = place.offset + place.nbytes
@@ -128,7 +133,7 @@ def _buckets(window: Sequence[tuple[int, Rectangle]], number: int) -> list[Plann
 
 
 def _place(rectangle: Rectangle, offset: int) -> Place:
-    return Place(rectangle.name, rectangle.shape, rectangle.box, rectangle.kind, offset)
+    return Place(name=rectangle.name, shape=rectangle.shape, box=rectangle.box, kind=rectangle.kind, offset=offset)
 
 
 def encode_rectangles(rectangles: Iterable[Rectangle]) -> bytes:

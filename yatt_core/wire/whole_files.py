@@ -21,7 +21,8 @@ from yatt_core import durable
 from yatt_core.manifests import FileEntry, entry_of_file
 from yatt_core.wire.part_files import ALIGNMENT, BLOCK_BYTES, TYPES, TensorSource
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 FILE_BYTES = 2 << 30
 """Maximum size of a weights file, unless a single tensor is larger."""
 
@@ -57,7 +58,9 @@ def write_whole_tensors(
     advance: called with the bytes written so far and the total, after each file.
     """
     sizes = sizes_of(source)
-    groups, total, done = _grouped(sizes), sum(sizes.values()), 0
+    groups = _grouped(sizes)
+    total = sum(sizes.values())
+    done = 0
     names = [
         SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         for number in range(1, len(groups) + 1)
@@ -97,7 +100,8 @@ def _write_file(path: Path, source: TensorSource, sizes: Mapping[str, int]) -> F
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with path.open("wb") as stream:
         for piece in _pieces(len(text).to_bytes(8, "little") + text, source, sizes):
             digest.update(piece)

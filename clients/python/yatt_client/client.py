@@ -13,8 +13,11 @@ from yatt_client.models import ListedRun
 from yatt_client.operations import Operations
 from yatt_client.transport import problem_of, segment
 
-EVENT, DATA = "event: ", "data: "
-NOBODY, CREATED, END = "nobody", "created", "end"
+EVENT = "event: "
+DATA = "data: "
+NOBODY = "nobody"
+CREATED = "created"
+END = "end"
 
 
 class Client(Operations):
@@ -27,7 +30,8 @@ class Client(Operations):
 
         Raises `ApiError`.
         """
-        path, last = f"/api/v1/runs/{segment(run_id)}/live", None
+        path = f"/api/v1/runs/{segment(run_id)}/live"
+        last = None
         give_up = time.monotonic() + start_seconds
         try:
             with self._http.stream("GET", path) as response:

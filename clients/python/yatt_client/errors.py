@@ -16,7 +16,9 @@ class ApiError(Exception):
     def __init__(self, status: int, detail: str, errors: Sequence[Mapping[str, str]] = ()) -> None:
         lines = [" ".join(each.values()) for each in errors]
         super().__init__("\n".join([detail, *lines]))
-        self.status, self.detail, self.errors = status, detail, tuple(errors)
+        self.status = status
+        self.detail = detail
+        self.errors = tuple(errors)
 
 
 class InvalidRequest(ApiError):

@@ -188,7 +188,7 @@ def verify(
     term: Annotated[Number | None, Form()] = None,
 ) -> Response:
     """Reads every byte of a checkpoint."""
-    actions.verify(served, by, run_id, iteration, branch, term)
+    actions.verify(served=served, by=by, run_id=run_id, iteration=iteration, branch=branch, term=term)
     return redirect_after(run_id, "verify", "checkpoints")
 
 

@@ -152,7 +152,8 @@ def part_charts(run: str, known: Iterable[str], spec: Mapping[str, Any]) -> list
     )
 
 
-EVALUATED, BOUNDS = "evaluation/", ("_low", "_high")
+EVALUATED = "evaluation/"
+BOUNDS = ("_low", "_high")
 
 
 def evaluation_charts(run: str, known: Iterable[str]) -> list[Chart]:

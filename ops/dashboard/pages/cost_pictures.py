@@ -11,7 +11,11 @@ from ops.presentation.cost_words import amount
 from ops.presentation.page import text
 from yatt_core.costs.charging import FAULTS, IDLE, START, TRAINING
 
-LEFT, RIGHT, WIDTH, TALL, GAP = 220, 120, 1000, 22, 4
+LEFT = 220
+RIGHT = 120
+WIDTH = 1000
+TALL = 22
+GAP = 4
 BARS = 40
 """Maximum number of bars; the largest ones."""
 CAUSE_COLOURS = {TRAINING: "c1", FAULTS: "c2", START: "c3", IDLE: "c7"}
@@ -25,14 +29,18 @@ def cost_picture(unit: str, stacks: Mapping[str, Mapping[str, Decimal]]) -> Mark
     """
     order = sorted(stacks, key=lambda name: (-sum(stacks[name].values()), name))[:BARS]
     largest = max((sum(stacks[name].values(), Decimal(0)) for name in order), default=Decimal(0))
-    bars = "".join(_bar(place, name, stacks[name], unit, largest) for place, name in enumerate(order))
+    bars = "".join(
+        _bar(place=place, name=name, stack=stacks[name], unit=unit, largest=largest) for place, name in enumerate(order)
+    )
     height = TALL * len(order) + GAP
     return Markup(f'<svg viewBox="0 0 {WIDTH} {height}" role="group" aria-label="Costs in {text(unit)}">{bars}</svg>')
 
 
 def _bar(place: int, name: str, stack: Mapping[str, Decimal], unit: str, largest: Decimal) -> str:
     scale = (WIDTH - LEFT - RIGHT) / float(largest) if largest else 0.0
-    top, left, parts = TALL * place + GAP, float(LEFT), []
+    top = TALL * place + GAP
+    left = float(LEFT)
+    parts = []
     for cause, colour in CAUSE_COLOURS.items():
         width = float(stack.get(cause, Decimal(0))) * scale
         parts.append(f'<rect class="{colour}" x="{left:.2f}" y="{top}" width="{width:.2f}" height="{TALL - GAP}"/>')

@@ -25,7 +25,8 @@ By = Annotated[str, one_of(STACKED)]
 def show_costs(visit: Visited, by: By = "run", since: str = "") -> Response:
     """Shows what runs cost, summed by one dimension and stacked by cause."""
     day = _day(since)
-    found, stacked = _costs(visit.served, by, day), _costs(visit.served, by, day, "cause")
+    found = _costs(visit.served, by, day)
+    stacked = _costs(visit.served, by, day, "cause")
     return visit.render(
         "costs.html",
         costs=found,

@@ -13,7 +13,8 @@ from ops.presentation.page import LEFT, WIDTH, picture, scale_of, text
 from ops.presentation.words import phase_name
 from ops.queries.devices import SYNC, TRAINER, Device, DeviceSpan, DeviceUse
 
-TALL, GAP = 18, 0.15
+TALL = 18
+GAP = 0.15
 CLASSES = {"rollout": "first", "judge": "second", TRAINER: "c3", SYNC: "third"}
 KEYS = (("first", "rollout"), ("second", "judge"), ("c3", "trainer"), ("third", "weights are moved"))
 

@@ -27,16 +27,21 @@ PER_PAGE = 30
 @router.get("/devices")
 def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None, before: Before = None) -> Response:
     """Shows an iteration's placement, by default the newest, and a list of decisions."""
-    served, run = visit.served, visit.find(run_id)
+    served = visit.served
+    run = visit.find(run_id)
     newest = decisions(served.ledger, run_id, 1).decisions
     last = newest[0].iteration if newest else max(0, run.iteration)
     wanted = last if iteration is None else iteration
     use = device_use(served.ledger, run_id, wanted)
     try:
         view = placement(served.ledger, served.home, run_id, wanted)
-        found, gantt, missing = view.explanation, view.gantt, view.gantt_missing
+        found = view.explanation
+        gantt = view.gantt
+        missing = view.gantt_missing
     except ConfigurationError as error:
-        found, gantt, missing = None, None, str(error)
+        found = None
+        gantt = None
+        missing = str(error)
     return visit.render_run(
         "devices.html",
         run,

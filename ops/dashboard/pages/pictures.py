@@ -49,11 +49,16 @@ def time_parts(buckets: Mapping[str, float], wall_seconds: float) -> tuple[TimeP
     """Returns the segments of the bar of a run's time; empty if no time has passed."""
     if not wall_seconds:
         return ()
-    parts, start = [], 0.0
+    parts = []
+    start = 0.0
     for name, seconds in buckets.items():
         colour, meaning = BUCKETS[name]
         share = seconds / wall_seconds
-        parts.append(TimePart(name, meaning, colour, seconds, share, start, 1000 * share))
+        parts.append(
+            TimePart(
+                name=name, meaning=meaning, colour=colour, seconds=seconds, share=share, start=start, width=1000 * share
+            )
+        )
         start += 1000 * share
     return tuple(parts)
 

@@ -9,7 +9,11 @@ from markupsafe import Markup
 from ops.presentation.page import text
 from ops.queries.pipelines import JobView, PipelineView
 
-WIDE, HIGH, ACROSS, DOWN, EDGE = 168, 44, 216, 64, 12
+WIDE = 168
+HIGH = 44
+ACROSS = 216
+DOWN = 64
+EDGE = 12
 """Size of a box, distances between boxes, and the margin."""
 LONGEST = 22
 """Characters of a name that fit into a box."""
@@ -48,7 +52,10 @@ def _places(view: PipelineView) -> dict[str, tuple[int, int]]:
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> str:
-    x, y, to_x, to_y = start[0] + WIDE, start[1] + HIGH // 2, end[0], end[1] + HIGH // 2
+    x = start[0] + WIDE
+    y = start[1] + HIGH // 2
+    to_x = end[0]
+    to_y = end[1] + HIGH // 2
     middle = (ACROSS - WIDE) // 2
     path = f"M {x} {y} C {x + middle} {y}, {to_x - middle} {to_y}, {to_x} {to_y}"
     return f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity="0.45"/>'

@@ -25,10 +25,12 @@ from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
-BY_PROMPT, BY_SAMPLE = "prompts", "samples"
+BY_PROMPT = "prompts"
+BY_SAMPLE = "samples"
 VIEWS = ((BY_PROMPT, "by prompt"), (BY_SAMPLE, "one by one"))
 PER_PAGE = {BY_PROMPT: 10, BY_SAMPLE: 20}
-SHORT, LONG = 2_000, 50_000
+SHORT = 2_000
+LONG = 50_000
 """Maximum length of a text in a list, and when one prompt is chosen, in characters."""
 ORDER_WORDS = {
     PROMPT_ORDER: "prompt",
@@ -63,7 +65,9 @@ class Asked:
         chosen = {"correct": self.correct, "finish": self.finish, "validity": self.validity}
         written = [part.strip() for part in self.where.split(",") if part.strip()]
         conditions = (*written, *(f"{name} = {value}" for name, value in chosen.items() if value))
-        return Selection(self.text, self.prompt, conditions, self.order, self.ascending)
+        return Selection(
+            text=self.text, prompt=self.prompt, where=conditions, order=self.order, ascending=self.ascending
+        )
 
     def address(self, run: str, **changes: object) -> str:
         """Returns the address of the page with some values changed."""
@@ -142,7 +146,7 @@ def show_rollouts(
         histogram=histogram(found.comparison) if found.comparison else None,
         problem=found.problem,
         efforts=costly_scores(visit.served.ledger, visit.served.home, run_id, first=number, last=number),
-        **_turns(run_id, asked, page, offset, shown),
+        **_turns(run=run_id, asked=asked, page=page, offset=offset, shown=shown),
     )
 
 
@@ -162,20 +166,44 @@ def _choices(names: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _read(visit: Visit, run: str, asked: Asked, offset: int) -> Found:
     """Reads the samples and the comparison."""
-    ledger, home, found = visit.served.ledger, visit.served.home, Found()
-    limit, characters = PER_PAGE[asked.view], SHORT if asked.prompt is None else LONG
-    wanted, number = asked.selection, asked.iteration
+    ledger = visit.served.ledger
+    home = visit.served.home
+    found = Found()
+    limit = PER_PAGE[asked.view]
+    characters = SHORT if asked.prompt is None else LONG
+    wanted = asked.selection
+    number = asked.iteration
     try:
         rows = grouped_rows(ledger, home, run, number)
         if asked.view == BY_SAMPLE:
-            found.page = sample_page(ledger, home, rows.place, rows.table, wanted, limit, offset, characters)
+            found.page = sample_page(
+                ledger=ledger,
+                home=home,
+                place=rows.place,
+                table=rows.table,
+                wanted=wanted,
+                limit=limit,
+                offset=offset,
+                characters=characters,
+            )
         elif asked.against is None:
-            found.page = group_page(ledger, home, rows, wanted, limit, offset, characters)
+            found.page = group_page(
+                ledger=ledger, home=home, found=rows, wanted=wanted, limit=limit, offset=offset, characters=characters
+            )
         if asked.against is not None:
             other = grouped_rows(ledger, home, run, asked.against)
             found.comparison = comparison(other, rows)
             if found.page is None:
-                found.pairs = group_pairs(ledger, home, other, rows, wanted, limit, offset, characters)
+                found.pairs = group_pairs(
+                    ledger=ledger,
+                    home=home,
+                    other=other,
+                    rows=rows,
+                    wanted=wanted,
+                    limit=limit,
+                    offset=offset,
+                    characters=characters,
+                )
                 found.page = found.pairs.after
     except (ConfigurationError, DataError) as error:
         found.problem = str(error)

@@ -194,7 +194,9 @@ def show_lineage(
     term: Number | None = None,
 ) -> Response:
     """Shows branches and forks, and the lineage of a checkpoint."""
-    found = lineage(visit.served.ledger, visit.served.home, run_id, checkpoint, branch, term)
+    found = lineage(
+        ledger=visit.served.ledger, home=visit.served.home, run=run_id, iteration=checkpoint, branch=branch, term=term
+    )
     return visit.render_run(
         "lineage.html",
         visit.find(run_id),

@@ -36,7 +36,9 @@ def show_run_list(
 ) -> Response:
     """Shows the list of runs."""
     tags = tuple(dict.fromkeys(name for name in tag or () if name))
-    found = run_list(visit.served.ledger, text, state or None, PER_PAGE, offset, tags)
+    found = run_list(
+        ledger=visit.served.ledger, text=text, state=state or None, limit=PER_PAGE, offset=offset, tags=tags
+    )
 
     def address(**changes: object) -> str:
         asked = {"text": text, "state": state, "tag": tags, "offset": 0} | changes
@@ -69,7 +71,9 @@ def show_comparison(
     given = list(dict.fromkeys(name for name in run or () if name))
     named = given[:RUNS]
     known = [line.id for line in run_list(ledger, limit=SUGGESTED).runs]
-    found, problem, charts = None, "", []
+    found = None
+    problem = ""
+    charts = []
     if named:
         try:
             found = compare(ledger, named)

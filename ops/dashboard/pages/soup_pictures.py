@@ -9,8 +9,11 @@ from markupsafe import Markup
 from ops.presentation.page import text
 from ops.queries.soup_fronts import SINGLES, Curve, Mark, Panel
 
-WIDTH, HEIGHT, EDGE = 640, 360, 48
-RADIUS, LARGE = 5, 8
+WIDTH = 640
+HEIGHT = 360
+EDGE = 48
+RADIUS = 5
+LARGE = 8
 COLOURS = ("c1", "c2", "c7")
 LABELS = 3
 """Labels of each axis."""
@@ -34,7 +37,7 @@ def front_picture(panel: Panel) -> Markup:
     """Draws the models of all curves as circles; each says its preference and rewards."""
     scale = _Scale(panel)
     circles = "".join(
-        _circle(panel, curve, mark, colour, scale)
+        _circle(panel=panel, curve=curve, mark=mark, colour=colour, scale=scale)
         for curve, colour in reversed(list(zip(panel.curves, COLOURS, strict=False)))
         for mark in curve.marks
     )
@@ -67,6 +70,7 @@ def _axes(panel: Panel, scale: _Scale) -> Iterator[str]:
 
 
 def _range(values: list[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     margin = (high - low) / 20 or 0.5
     return low - margin, high + margin

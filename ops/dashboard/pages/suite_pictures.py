@@ -13,9 +13,13 @@ from ops.presentation.page import text
 from ops.presentation.suite_words import worse_text
 from ops.queries.suites import SuiteHistory, SuitePoint
 
-WIDTH, HEIGHT, EDGE, RADIUS = 640, 240, 44, 5
+WIDTH = 640
+HEIGHT = 240
+EDGE = 44
+RADIUS = 5
 LABELS = 5
-GOOD, BAD = "c1", "c7"
+GOOD = "c1"
+BAD = "c7"
 
 
 def suite_picture(history: SuiteHistory) -> Markup:
@@ -28,7 +32,8 @@ def suite_picture(history: SuiteHistory) -> Markup:
 
 def _marks(history: SuiteHistory) -> Iterator[str]:
     for point in history.points:
-        x, figures = _across(history, point.iteration), point.figures
+        x = _across(history, point.iteration)
+        figures = point.figures
         said = f"iteration {point.iteration}: accuracy {figures['accuracy']:.3f} ({figures['low']:.3f} to {figures['high']:.3f})"
         worse = f"; worse than {worse_text(point.worse_than)}" if point.worse_than else ""
         y, low, high = (_up(figures[name]) for name in ("accuracy", "low", "high"))

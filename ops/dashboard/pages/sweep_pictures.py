@@ -9,7 +9,10 @@ from markupsafe import Markup
 from ops.presentation.page import text
 from ops.queries.sweep_axes import Coordinates, Line
 
-WIDTH, HEIGHT, EDGE, TOP = 920, 380, 60, 40
+WIDTH = 920
+HEIGHT = 380
+EDGE = 60
+TOP = 40
 FAINTEST = 0.2
 
 

@@ -213,7 +213,8 @@ def micro_batch(draft: Draft, key: str, tokens: int, why: str = "") -> None:
 
 def room_for_one(draft: Draft) -> None:
     """Writes larger micro-batches where the longest response would not fit into YATT's default."""
-    room, engine = longest(draft), draft.tree["trainer"]["engine"]
+    room = longest(draft)
+    engine = draft.tree["trainer"]["engine"]
     if engine.get("micro_batch_tokens", TorchTrainer.model_fields["micro_batch_tokens"].default) < room:
         draft.write(MICRO_BATCH, room)
         draft.notes(

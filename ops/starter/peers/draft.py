@@ -116,7 +116,7 @@ class Draft:
 
     def notes(self, what: str, value: Any, why: str) -> None:
         """Lists, among the defaults, what the peer does for which it has no key."""
-        self.defaults.append(Verdict(what, value, None, {}, why))
+        self.defaults.append(Verdict(key=what, value=value, line=None, to={}, why=why))
 
     def place(self, key: str) -> str:
         """Returns where a key is, for messages."""
@@ -197,11 +197,11 @@ class Draft:
             self.write(path, value)
         entry = self._entries.get(key)
         if entry is None:
-            self.defaults.append(Verdict(key, self[key], None, dict(to), why))
+            self.defaults.append(Verdict(key=key, value=self[key], line=None, to=dict(to), why=why))
             return
         assert key not in self._done, f"{key} has two verdicts"
         self._done.add(key)
-        self.lists[name].append(Verdict(entry.key, entry.shown, entry.line, dict(to), why))
+        self.lists[name].append(Verdict(key=entry.key, value=entry.shown, line=entry.line, to=dict(to), why=why))
 
 
 def _as_number(value: Any) -> float | None:

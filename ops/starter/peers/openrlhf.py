@@ -100,7 +100,8 @@ def _sampling(draft: Draft, options: Options) -> None:
     )
     draft.takes("rollout.temperature", {"rollout.temperature": draft.real("rollout.temperature")})
     draft.takes("rollout.top_p", {"rollout.top_p": draft.real("rollout.top_p")})
-    limit, total = "rollout.max_new_tokens", draft.number("data.max_len", 1)
+    limit = "rollout.max_new_tokens"
+    total = draft.number("data.max_len", 1)
     new = None if draft[limit] is None else draft.number(limit, 1)
     if new is not None:
         draft.takes(limit, {"rollout.max_new_tokens": new})
@@ -117,7 +118,8 @@ def _sampling(draft: Draft, options: Options) -> None:
 
 def _batches(draft: Draft) -> int:
     """Writes the sizes of an iteration; returns its number of optimizer steps."""
-    prompts, group = draft.number("rollout.batch_size", 1), draft.number("rollout.n_samples_per_prompt", 1)
+    prompts = draft.number("rollout.batch_size", 1)
+    group = draft.number("rollout.n_samples_per_prompt", 1)
     draft.takes("rollout.batch_size", {"data.prompts_per_iteration": prompts})
     what = "responses of an iteration by train.batch_size"
     count = draft.quotient(prompts * group, draft.number("train.batch_size", 1), what, "train.batch_size")
@@ -183,7 +185,8 @@ def used_rows(draft: Draft, key: str, options: Options) -> int:
 
 
 def _length(draft: Draft, options: Options, per_iteration: int) -> int:
-    key, prompts = "train.num_episodes", draft.number("rollout.batch_size", 1)
+    key = "train.num_episodes"
+    prompts = draft.number("rollout.batch_size", 1)
     count = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)
     draft.write("iterations", count)
     draft.takes(key, {"iterations": count}, f"{many(draft[key], 'pass')} over the prompts")
@@ -237,7 +240,8 @@ def _vllm(draft: Draft, devices: int) -> None:
     draft.write("rollout.engine.instances", count)
     draft.takes(engines, {"rollout.engine.instances": count})
     draft.takes("vllm.tensor_parallel_size", {"rollout.engine.tensor_parallel_size": shared})
-    memory, caching = "vllm.gpu_memory_utilization", "vllm.enable_prefix_caching"
+    memory = "vllm.gpu_memory_utilization"
+    caching = "vllm.enable_prefix_caching"
     draft.takes(memory, {"rollout.engine.gpu_memory_utilization": draft.real(memory)})
     draft.takes(caching, {"rollout.engine.enable_prefix_caching": draft.truth(caching)})
     if draft.truth("train.async_enable"):
@@ -247,7 +251,8 @@ def _vllm(draft: Draft, devices: int) -> None:
 
 def _evaluation(draft: Draft) -> None:
     """Writes how held-out tasks are answered, if the file says so."""
-    count, temperature = "eval.n_samples_per_prompt", "eval.temperature"
+    count = "eval.n_samples_per_prompt"
+    temperature = "eval.temperature"
     if not draft.given(count) and not draft.given(temperature):
         return
     if not draft.real(temperature):

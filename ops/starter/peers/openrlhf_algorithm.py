@@ -52,7 +52,8 @@ def _advantage(draft: Draft, options: Options) -> None:
     name = draft[ESTIMATOR]
     if name not in ADVANTAGES:
         draft.refuse(ESTIMATOR, f"YATT has no such advantage; expected one of {', '.join(ADVANTAGES)}")
-    flat, gamma = "algo.advantage.no_std_norm", "algo.advantage.gamma"
+    flat = "algo.advantage.no_std_norm"
+    gamma = "algo.advantage.gamma"
     if name in WHITENED and draft.truth(flat):
         draft.refuse(flat, f"{name} is whitened here; leave it out")
     draft.takes(flat, {}, "as in YATT" if name in WHITENED else f"{name} does not read it")
@@ -74,7 +75,8 @@ def _advantage(draft: Draft, options: Options) -> None:
 
 
 def _critic(draft: Draft, options: Options) -> None:
-    prefix, own = "critic.adam", "critic.model_name_or_path"
+    prefix = "critic.adam"
+    own = "critic.model_name_or_path"
     to = "algorithm.critic.optimizer"
     draft.takes(f"{prefix}.lr", {f"{to}.learning_rate": draft.real(f"{prefix}.lr")})
     values: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -140,7 +142,9 @@ def _loss(draft: Draft) -> None:
 
 
 def _kl(draft: Draft) -> None:
-    key, kind, switch = "algo.kl.init_coef", "algo.kl.estimator", "algo.kl.use_loss"
+    key = "algo.kl.init_coef"
+    kind = "algo.kl.estimator"
+    switch = "algo.kl.use_loss"
     coefficient = draft.real(key)
     if coefficient <= 0:
         for unused in (key, kind, switch, "algo.kl.target", "algo.kl.horizon", "algo.kl.unbiased_gradient"):
@@ -201,9 +205,12 @@ def _correction(draft: Draft) -> None:
 
 def _older_correction(draft: Draft) -> None:
     """Writes the correction by its older keys: `icepop` masks tokens, `tis` truncates their weights."""
-    key, kind, bounds = "enable_vllm_is_correction", "vllm_is_correction_type", "vllm_is_truncated_threshold"
+    key = "enable_vllm_is_correction"
+    kind = "vllm_is_correction_type"
+    bounds = "vllm_is_truncated_threshold"
     given = draft[bounds] if isinstance(draft[bounds], list) else [0.5, 5.0]
-    low, high = float(given[0]), float(given[1])
+    low = float(given[0])
+    high = float(given[1])
     to = "algorithm.importance_correction"
     name = draft[kind] or "tis"
     draft.takes(key, {f"{to}.by": "token"}, "of versions before 0.11")
@@ -239,7 +246,8 @@ def _rewards(draft: Draft, options: Options) -> None:
         )
     else:
         draft.takes("reward.normalize_enable", {}, "not normalised")
-    buffer, factor = draft["reward.overlong_buffer_len"], "reward.overlong_penalty_factor"
+    buffer = draft["reward.overlong_buffer_len"]
+    factor = "reward.overlong_penalty_factor"
     if buffer is not None:
         to = {"algorithm.length_penalty.kind": "overlong", "algorithm.length_penalty.buffer": int(buffer)}
         draft.takes("reward.overlong_buffer_len", to)
@@ -255,7 +263,8 @@ def _part(name: str, number: int, options: Options) -> dict[str, Any]:
 
 
 def _filter(draft: Draft) -> None:
-    key, limits = "algo.dynamic_filtering_enable", "algo.dynamic_filtering_range"
+    key = "algo.dynamic_filtering_enable"
+    limits = "algo.dynamic_filtering_range"
     if not draft.truth(key):
         for unused in (key, limits):
             draft.takes(unused, {}, "every group is learnt from")

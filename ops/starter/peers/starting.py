@@ -214,7 +214,9 @@ def _look(path: Path, objective: Objective, wanted: Wanted) -> DataLook:
     """Returns a look at data that an option names."""
     if wanted.settling is None:
         return look_at_data(path, wanted.split, wanted.subset, objective)
-    return look_at_given_data(path, wanted.split, wanted.subset, objective, wanted.settling)
+    return look_at_given_data(
+        given=path, split=wanted.split, subset=wanted.subset, objective=objective, settling=wanted.settling
+    )
 
 
 def _looks(planned: Translation, objective: Objective) -> list[DataLook]:

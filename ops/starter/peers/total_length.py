@@ -13,7 +13,8 @@ import math
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.places import Options
 
-PROMPT, RESPONSE = "data.max_prompt_tokens", "rollout.max_new_tokens"
+PROMPT = "data.max_prompt_tokens"
+RESPONSE = "rollout.max_new_tokens"
 TOGETHER = "it is the limit of prompt and response together"
 UNLIMITED = "no limit there but the model's positions"
 
@@ -28,9 +29,11 @@ def total_length(draft: Draft, options: Options, key: str, what: str) -> None:
         draft.differs(key, "no limit; YATT has limits, so that memory can be planned")
         return
     if draft[key] is None:
-        limit, begin = int(positions), UNLIMITED
+        limit = int(positions)
+        begin = UNLIMITED
     else:
-        limit, begin = draft.number(key, 1), f"{TOGETHER}, and {what}"
+        limit = draft.number(key, 1)
+        begin = f"{TOGETHER}, and {what}"
     if draft.tree.get("objective", {}).get("kind") == "reward_model":
         limit = int(min(limit, positions))
         why = f"{begin}; here it is the sum of both, and a row beyond it is refused"

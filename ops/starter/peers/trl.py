@@ -72,7 +72,8 @@ def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) ->
     to: what is written for them. what: the size in words.
     """
     count = options.processes
-    each, steps = draft["per_device_train_batch_size"], draft["gradient_accumulation_steps"]
+    each = draft["per_device_train_batch_size"]
+    steps = draft["gradient_accumulation_steps"]
     why = f"{each} x {steps} x {many(count or 1, 'process')}: {what}"
     draft.takes("num_processes", {}, many(count or 1, "process"))
     draft.takes("per_device_train_batch_size", to, why)
@@ -144,7 +145,7 @@ def sources(draft: Draft, options: Options, fields: dict[str, Any], why: str) ->
         keys.append("dataset_test_split")
     else:
         draft.takes("dataset_test_split", {}, "without effect: eval_strategy is no")
-    common.sources(draft, keys, [{**source, **fields} for source in found], options, why)
+    common.sources(draft=draft, keys=keys, found=[{**source, **fields} for source in found], options=options, why=why)
 
 
 def _mixed(draft: Draft, item: Any, options: Options) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def _batches(draft: Draft, options: Options) -> int:
     micro = draft.number("per_device_train_batch_size", 1) * trl.processes(draft, options)
     gathered = draft.number("gradient_accumulation_steps", 1)
     if draft["generation_batch_size"] is not None:
-        key, whole = "generation_batch_size", draft.number("generation_batch_size", 1)
+        key = "generation_batch_size"
+        whole = draft.number("generation_batch_size", 1)
         draft.takes("steps_per_generation", {}, "generation_batch_size decides")
     else:
         key = "steps_per_generation"
@@ -212,7 +213,8 @@ def _correction(draft: Draft) -> None:
     if mode not in CORRECTIONS:
         draft.refuse(keys["mode"], f"expected one of {', '.join(CORRECTIONS)}")
     kind, level = CORRECTIONS[mode]
-    high, low = draft[keys["clip_max"]], draft[keys["clip_min"]]
+    high = draft[keys["clip_max"]]
+    low = draft[keys["clip_min"]]
     if draft[keys["cap"]] is not None:
         if draft.given(keys["clip_max"]):
             draft.refuse(keys["cap"], f"the older name of {keys['clip_max']}; keep one of them")
@@ -234,7 +236,8 @@ def _correction(draft: Draft) -> None:
 
 
 def _loss(draft: Draft) -> None:
-    kind, level = draft["loss_type"], draft["importance_sampling_level"]
+    kind = draft["loss_type"]
+    level = draft["importance_sampling_level"]
     if kind not in AGGREGATIONS:
         draft.refuse("loss_type", f"YATT has no such loss; expected one of {', '.join(AGGREGATIONS)}")
     low = draft.real("epsilon")

@@ -138,7 +138,8 @@ def _rollout(draft: Draft) -> None:
 def _validation(draft: Draft) -> None:
     """Writes how held-out tasks are answered: greedily, or by several samples."""
     keys = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "do_sample")]
-    temperature, samples = draft[keys[1]], draft[keys[3]]
+    temperature = draft[keys[1]]
+    samples = draft[keys[3]]
     if draft.number(f"{ROLLOUT}.val_kwargs.top_k", -1) <= 0:
         draft.takes(f"{ROLLOUT}.val_kwargs.top_k", {}, "from all tokens")
     if not samples or not temperature:
@@ -156,10 +157,8 @@ def _validation(draft: Draft) -> None:
 def _rewards(draft: Draft, options: Options) -> None:
     """Writes the rewards that the file names, unless `--reward` does."""
     for prefix in ("reward.reward_model", "reward_model"):
-        enabled, path = (
-            f"{prefix}.enable",
-            f"{prefix}.model_path" if prefix == "reward.reward_model" else f"{prefix}.model.path",
-        )
+        enabled = f"{prefix}.enable"
+        path = f"{prefix}.model_path" if prefix == "reward.reward_model" else f"{prefix}.model.path"
         if not draft[enabled]:
             continue
         if not isinstance(draft[path], str):
@@ -215,7 +214,8 @@ def _surveys(draft: Draft) -> None:
 
 def _trains(draft: Draft) -> None:
     """Refuses a run that only validates, as verl's does if it validates before its first step."""
-    key, first = "trainer.val_only", "trainer.val_before_train"
+    key = "trainer.val_only"
+    first = "trainer.val_before_train"
     if not draft.truth(key):
         draft.takes(key, {}, "off: the run trains")
     elif not draft.truth(first):

@@ -82,7 +82,9 @@ def _advantage(draft: Draft, options: Options) -> None:
 
 def _bounds(draft: Draft) -> tuple[float, float]:
     """Returns the lower and the upper bound, and lists their keys."""
-    low, high, both = f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high", f"{ACTOR}.clip_ratio"
+    low = f"{ACTOR}.clip_ratio_low"
+    high = f"{ACTOR}.clip_ratio_high"
+    both = f"{ACTOR}.clip_ratio"
     if draft.given(both):
         effect = draft[low] is None or draft[high] is None
         why = "" if effect else f"verl reads clip_ratio_low {draft[low]} and clip_ratio_high {draft[high]} in its place"
@@ -138,7 +140,8 @@ def _clip_cov(draft: Draft) -> None:
 
 
 def _aggregation(draft: Draft) -> None:
-    key, scale = f"{ACTOR}.loss_agg_mode", f"{ACTOR}.loss_scale_factor"
+    key = f"{ACTOR}.loss_agg_mode"
+    scale = f"{ACTOR}.loss_scale_factor"
     mode = draft[key]
     whole = draft[LOSS] in ("sapo", "geo_mean")
     if whole:
@@ -164,17 +167,30 @@ def _aggregation(draft: Draft) -> None:
 
 
 def _kl(draft: Draft) -> None:
-    in_loss, in_reward = draft.truth(f"{ACTOR}.use_kl_loss"), draft.truth("algorithm.use_kl_in_reward")
+    in_loss = draft.truth(f"{ACTOR}.use_kl_loss")
+    in_reward = draft.truth("algorithm.use_kl_in_reward")
     if in_loss and in_reward:
         draft.refuse(
             "algorithm.use_kl_in_reward", f"beside {ACTOR}.use_kl_loss: one KL penalty is possible here; keep one"
         )
     if in_loss:
-        _kl_in(draft, f"{ACTOR}.use_kl_loss", "loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef")
+        _kl_in(
+            draft=draft,
+            switch=f"{ACTOR}.use_kl_loss",
+            where="loss",
+            kind=f"{ACTOR}.kl_loss_type",
+            coefficient=f"{ACTOR}.kl_loss_coef",
+        )
     elif draft.given(f"{ACTOR}.use_kl_loss"):
         draft.takes(f"{ACTOR}.use_kl_loss", {}, "no penalty in the loss")
     if in_reward:
-        _kl_in(draft, "algorithm.use_kl_in_reward", "reward", "algorithm.kl_penalty", "algorithm.kl_ctrl.kl_coef")
+        _kl_in(
+            draft=draft,
+            switch="algorithm.use_kl_in_reward",
+            where="reward",
+            kind="algorithm.kl_penalty",
+            coefficient="algorithm.kl_ctrl.kl_coef",
+        )
         _adaptive(draft)
     elif draft.given("algorithm.use_kl_in_reward"):
         draft.takes("algorithm.use_kl_in_reward", {}, "no penalty in the reward")
@@ -255,7 +271,8 @@ def _manager(draft: Draft, reader: str) -> str:
 
     reader: the one where a penalty of this name was introduced, which reads it unless the file says otherwise.
     """
-    older, present = "reward_model.reward_manager", "reward.reward_manager.name"
+    older = "reward_model.reward_manager"
+    present = "reward.reward_manager.name"
     if draft[older] is not None:
         return str(draft[older])
     return str(draft[present]) if draft.given(present) else reader

@@ -18,7 +18,8 @@ LEVELS = {"token": "token", "sequence": "sequence", "geometric": "sequence_mean"
 
 def write_correction(draft: Draft) -> None:
     """Writes the section `algorithm.importance_correction`."""
-    key, bound = "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_is_threshold"
+    key = "algorithm.rollout_correction.rollout_is"
+    bound = "algorithm.rollout_correction.rollout_is_threshold"
     older = _older_correction(draft)
     level = draft[key]
     if older and level is not None:
@@ -41,7 +42,8 @@ def write_correction(draft: Draft) -> None:
 
 def _older_correction(draft: Draft) -> bool:
     """Writes the correction by the keys of verl 0.5, a bound of tokens' weights, or of 0.6; returns whether there is one."""
-    to, key = "algorithm.importance_correction", OLDER["is"]
+    to = "algorithm.importance_correction"
+    key = OLDER["is"]
     capped = draft[CAP] is not None and draft.real(CAP) > 0
     if capped and draft.truth(key):
         draft.refuse(CAP, f"beside {key}; keep one of them")

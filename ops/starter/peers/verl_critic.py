@@ -49,7 +49,8 @@ def write_critic(draft: Draft, options: Options) -> None:
 
 def _critics_rate(draft: Draft) -> None:
     """Lists the critic's schedule: its rate is constant here."""
-    prefix, why = "critic.optim", "the critic's rate is constant here"
+    prefix = "critic.optim"
+    why = "the critic's rate is constant here"
     if draft[f"{prefix}.optimizer"] not in (None, "AdamW"):
         draft.refuse(f"{prefix}.optimizer", "YATT has AdamW alone; expected AdamW")
     draft.takes(f"{prefix}.optimizer", {}, "AdamW, as in YATT")

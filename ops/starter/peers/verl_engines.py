@@ -38,7 +38,8 @@ def write_engines(draft: Draft) -> None:
 
 
 def _fsdp(draft: Draft, devices: int) -> None:
-    strategy, fsdp = draft[f"{ACTOR}.strategy"], f"{ACTOR}.fsdp_config"
+    strategy = draft[f"{ACTOR}.strategy"]
+    fsdp = f"{ACTOR}.fsdp_config"
     if draft.given(f"{ACTOR}.strategy"):
         why = "" if strategy == "fsdp2" else "FSDP2 in place of FSDP: the same sums, sharded by parameter"
         draft.takes(f"{ACTOR}.strategy", {"trainer.engine.kind": "fsdp2"}, why)
@@ -76,7 +77,8 @@ def _megatron(draft: Draft, devices: int) -> None:
 
 def _micro_batches(draft: Draft) -> None:
     """Writes the size of a micro-batch in tokens; it does not change what is learnt."""
-    dynamic, tokens = f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu"
+    dynamic = f"{ACTOR}.use_dynamic_bsz"
+    tokens = f"{ACTOR}.ppo_max_token_len_per_gpu"
     rows_key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     longest = draft.number("data.max_prompt_length", 1) + draft.number("data.max_response_length", 1)
     if draft.truth(dynamic):
@@ -102,7 +104,8 @@ def _lora(draft: Draft) -> None:
 
 def _vllm(draft: Draft, devices: int) -> None:
     """Writes the engine that generates."""
-    name, key = draft[f"{ROLLOUT}.name"], f"{ROLLOUT}.tensor_model_parallel_size"
+    name = draft[f"{ROLLOUT}.name"]
+    key = f"{ROLLOUT}.tensor_model_parallel_size"
     if name == "hf":
         draft.takes(f"{ROLLOUT}.name", {"rollout.engine": {"kind": "torch", "instances": devices, "dtype": "bfloat16"}})
         return

@@ -34,7 +34,8 @@ def schedule(draft: Draft, prefix: str, total: int, iterations: int) -> None:
     iterations: those of the run, which may end earlier.
     """
     kind = f"{prefix}.lr_scheduler_type"
-    steps, ratio = f"{prefix}.lr_warmup_steps", f"{prefix}.lr_warmup_steps_ratio"
+    steps = f"{prefix}.lr_warmup_steps"
+    ratio = f"{prefix}.lr_warmup_steps_ratio"
     if draft.given(f"{prefix}.warmup_style") and draft[f"{prefix}.warmup_style"] is not None:
         draft.refuse(f"{prefix}.warmup_style", "an older name; write lr_scheduler_type")
     if is_megatron(draft):
@@ -43,7 +44,8 @@ def schedule(draft: Draft, prefix: str, total: int, iterations: int) -> None:
         if draft[kind] not in ("constant", "cosine"):
             draft.refuse(kind, "expected constant or cosine")
         _kind(draft, kind, total, iterations)
-        least, cycles = f"{prefix}.min_lr_ratio", f"{prefix}.num_cycles"
+        least = f"{prefix}.min_lr_ratio"
+        cycles = f"{prefix}.num_cycles"
         if draft[kind] == "cosine":
             draft.takes(
                 least, {"trainer.schedule.min_lr_ratio": draft.real(least) if draft[least] is not None else 0.0}
@@ -80,7 +82,8 @@ def _kind(draft: Draft, key: str, total: int, iterations: int) -> None:
 
 def _megatrons_schedule(draft: Draft, prefix: str, total: int, iterations: int) -> None:
     """Writes the kind of the schedule, for which Megatron has keys of its own."""
-    style, least = f"{prefix}.lr_decay_style", f"{prefix}.min_lr"
+    style = f"{prefix}.lr_decay_style"
+    least = f"{prefix}.min_lr"
     if draft[style] not in ("constant", "cosine", "linear"):
         draft.refuse(style, "expected constant, cosine or linear")
     if draft[f"{prefix}.lr_decay_steps"] is not None:

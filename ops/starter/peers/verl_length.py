@@ -14,7 +14,8 @@ from ops.starter.peers.places import Options
 from ops.starter.peers.verl_learning import schedule
 from yatt_core.counting import many
 
-STEPS, PASSES = "trainer.total_training_steps", "trainer.total_epochs"
+STEPS = "trainer.total_training_steps"
+PASSES = "trainer.total_epochs"
 
 
 def write_length(draft: Draft, options: Options, prefix: str) -> None:
@@ -27,7 +28,8 @@ def write_length(draft: Draft, options: Options, prefix: str) -> None:
         draft.takes(PASSES, {"iterations": total}, f"{many(draft[PASSES], 'pass')} over the rows")
         schedule(draft, prefix, total, total)
         return
-    total, passes = draft.number(STEPS, 1), draft.number(PASSES, 1)
+    total = draft.number(STEPS, 1)
+    passes = draft.number(PASSES, 1)
     found = options.count_rows(draft.tree["data"]["sources"])
     count = min(total, _in_passes(draft, found)) if found else total
     draft.write("iterations", count)

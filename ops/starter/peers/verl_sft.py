@@ -110,7 +110,8 @@ def _engine(draft: Draft) -> None:
     draft.takes("engine.dtype", {"trainer.engine.dtype": draft["engine.dtype"]})
     checkpointing = "model.enable_gradient_checkpointing"
     draft.takes(checkpointing, {"trainer.engine.activation_checkpointing": draft.truth(checkpointing)})
-    tokens, dynamic = "data.max_token_len_per_gpu", "data.use_dynamic_bsz"
+    tokens = "data.max_token_len_per_gpu"
+    dynamic = "data.use_dynamic_bsz"
     if draft.truth(dynamic):
         common.micro_batch(draft, tokens, draft.number(tokens, 1))
         draft.takes(dynamic, {}, "micro-batches are of tokens in any case")

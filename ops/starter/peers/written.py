@@ -13,7 +13,8 @@ from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.entries import List, Verdict
 from ops.starter.peers.translating import Translation
 
-SOURCES, NAME = "data.sources", "name"
+SOURCES = "data.sources"
+NAME = "name"
 
 
 def as_written(translation: Translation, sources: Sequence[Mapping[str, Any]], named: bool) -> Translation:

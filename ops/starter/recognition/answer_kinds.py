@@ -18,7 +18,8 @@ from yatt_core.rewards.non_answers import is_non_answer
 from yatt_core.rewards.written_numbers import last_number
 
 LETTERS = "ABCDEFGHIJ"
-MOST_WORDS, MOST_CHARACTERS = 3, 60
+MOST_WORDS = 3
+MOST_CHARACTERS = 60
 """Of an answer that can be compared as text: a longer one is one of many ways to say the same."""
 LONGEST_FORMULA = 300
 DOUBTFUL = frozenset({"none", "null", "unknown"})

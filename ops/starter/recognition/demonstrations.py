@@ -62,12 +62,20 @@ def _learnt(table: Table, key: str) -> str:
 
 def alpaca(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     """Returns instructions with an output as demonstrations; `input` belongs to the instruction where it is not empty."""
-    instruction, output = table.find("instruction"), table.find("output")
+    instruction = table.find("instruction")
+    output = table.find("output")
     if instruction is None or output is None or not asked.allows(SFT) or asked.prompt_field or asked.answer_field:
         return None
     if not (table.mostly(instruction, is_text) and table.mostly(output, is_text)):
         return None
-    return _with_completion(table, asked, model, (instruction,), output, "Alpaca's instructions with outputs")
+    return _with_completion(
+        table=table,
+        asked=asked,
+        model=model,
+        prompts=(instruction,),
+        completion=output,
+        shape="Alpaca's instructions with outputs",
+    )
 
 
 def completions(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
@@ -79,7 +87,14 @@ def completions(table: Table, asked: Asked, model: Abilities) -> Recognised | No
     found = [given] if given else [key for key in table.all(*keys) if table.mostly(key, is_response)]
     for completion in found:
         prompts = [key for key in PROMPT_KEYS if key != completion]
-        recognised = _with_completion(table, asked, model, prompts, completion, "prompts with completions")
+        recognised = _with_completion(
+            table=table,
+            asked=asked,
+            model=model,
+            prompts=prompts,
+            completion=completion,
+            shape="prompts with completions",
+        )
         if recognised is not None:
             return recognised
     return None

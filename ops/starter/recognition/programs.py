@@ -52,7 +52,7 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     entry = table.find("entry_point")
     others = [key for key in found if key not in checking]
     if checking and (entry is not None or not others):
-        return _checked(table, asked, model, checking[0], entry)
+        return _checked(table=table, asked=asked, model=model, key=checking[0], entry=entry)
     if not others:
         return None
     key = others[0]
@@ -66,7 +66,7 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
         return None
     if _are_statements(table, key) and "prompt_field" in parts.source and (unnamed := _unnamed(table, key, parts)):
         parts = _with_tests_shown(table, key, parts, unnamed)
-    return _recognised(parts, key, [setup] if setup else [], options, _reads(table, key))
+    return _recognised(parts=parts, key=key, others=[setup] if setup else [], options=options, reads=_reads(table, key))
 
 
 def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str | None) -> Recognised:
@@ -91,7 +91,9 @@ def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str 
         options["setup"] = begin
     try_tests(table.rows, options)
     others = [value for name, value in options.items() if name != "tests" and value not in parts.used]
-    return _recognised(parts, key, others, options, "`check` on the function that `entry_point` names")
+    return _recognised(
+        parts=parts, key=key, others=others, options=options, reads="`check` on the function that `entry_point` names"
+    )
 
 
 def _tasks(table: Table, keys: Sequence[str]) -> list[str]:
@@ -174,7 +176,7 @@ def try_tests(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> 
     keys = CaseKeys(**options)
     for number, row in enumerate(rows, start=1):
         try:
-            row_tests(Prompt(0, number, str(number), "", None, row), keys)
+            row_tests(Prompt(source=0, index=number, prompt_id=str(number), text="", answer=None, entry=row), keys)
         except DataError as error:
             raise ConfigurationError(str(error)) from None
 

@@ -143,7 +143,7 @@ def _with_template(table: Table, parts: PromptParts, choices: Choices | None, so
         reasons.append(f"the prompt is {key!r} with the choices in {choices.key!r}")
     return replace(
         parts,
-        source={"prompt_template": template_of(table, key, before, after, choices)},
+        source={"prompt_template": template_of(table=table, key=key, before=before, after=after, choices=choices)},
         texts=[
             _with_parts(row, text, (before, after), choices) for row, text in zip(table.rows, parts.texts, strict=True)
         ],

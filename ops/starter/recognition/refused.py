@@ -150,7 +150,8 @@ def distractors(table: Table, asked: Asked) -> None:
 
 def tree(table: Table, asked: Asked) -> None:
     """Refuses rows that are single messages of a tree."""
-    parent, text = table.find("parent_id"), table.find("text", "content")
+    parent = table.find("parent_id")
+    text = table.find("text", "content")
     if parent is not None and text is not None and table.find("role") is not None:
         raise ConfigurationError(
             f"the rows are single messages of conversations that {parent!r} connects; expected one row for each "
@@ -160,7 +161,8 @@ def tree(table: Table, asked: Asked) -> None:
 
 def repositories(table: Table, asked: Asked) -> None:
     """Refuses issues of repositories, whose tests need the repository."""
-    commit, tests = table.find("base_commit"), table.find("test_patch", "FAIL_TO_PASS")
+    commit = table.find("base_commit")
+    tests = table.find("test_patch", "FAIL_TO_PASS")
     if commit is not None and tests is not None:
         raise ConfigurationError(
             f"the rows are issues of repositories ({commit!r}, {tests!r}), whose tests need the repository's environment; "
@@ -170,7 +172,8 @@ def repositories(table: Table, asked: Asked) -> None:
 
 def calls(table: Table, asked: Asked) -> None:
     """Refuses prompts whose answers are calls of tools."""
-    answers, tools = table.find("answers", "answer", "ground_truth", "expected_calls"), table.find("tools", "functions")
+    answers = table.find("answers", "answer", "ground_truth", "expected_calls")
+    tools = table.find("tools", "functions")
     if answers is None or tools is None or asked.own_reward:
         return
     if table.mostly(answers, _is_calls):

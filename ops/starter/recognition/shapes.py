@@ -93,7 +93,7 @@ def recognise(rows: Sequence[Mapping[str, Any]], asked: Asked, model: Abilities)
     for shape in SHAPES:
         found = shape.read(table, asked, model)
         if found is not None:
-            _refuse_ambiguous(table, asked, model, shape.read, found)
+            _refuse_ambiguous(table=table, asked=asked, model=model, read=shape.read, found=found)
             return replace(found, unused=_unused(table, found))
     raise ConfigurationError(_unknown(table, asked))
 

@@ -24,7 +24,8 @@ TEXT = "text"
 """A key that is a prompt only beside answers, and only if it asks something: alone, it is text to learn."""
 CLASS_KEYS = frozenset({"label", "target", "gold", "gt", "cop", "correct", "answer_idx"})
 """Keys that have the name of a class as often as an answer."""
-HIGHEST_CLASS, MOST_CLASSES = 9, 20
+HIGHEST_CLASS = 9
+MOST_CLASSES = 20
 """Of classes with numbers, and of classes with words."""
 _BETWEEN = r"""["'`*]{0,2}\s*(?:,?\s*(?:or|and)|/|,|\|)\s*["'`*]{0,2}"""
 _EITHER = {

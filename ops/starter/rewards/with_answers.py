@@ -14,7 +14,8 @@ def score(prompt: Prompt, response: str) -> float:
     prompt: the row, with `prompt.text`, `prompt.answer`, and all its values in `prompt.entry`.
     response: the text that the model generated.
     """
-    expected, found = final_answer(prompt.answer or ""), final_answer(response)
+    expected = final_answer(prompt.answer or "")
+    found = final_answer(response)
     if expected == last_number(expected):  # a number may stand among other words
         found = last_number(found) or last_number(response) or ""
     if not found:

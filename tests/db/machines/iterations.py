@@ -61,7 +61,8 @@ class Iterations(World):
         attempt = self.write(driver, lambda fence: self.ledger.phases.plan(fence, self.branch, self.next, phase))
         if attempt is not None:
             assert attempt not in self.state, "a number was used twice"
-            self.state[attempt], self.held[driver] = "PLANNED", attempt
+            self.state[attempt] = "PLANNED"
+            self.held[driver] = attempt
 
     def _move(self, driver: int, expected: tuple[str, ...], verb: str, failure_class: str = "data") -> Attempt | None:
         """Moves the attempt that a driver believes to be its current one; returns None if that was rightly refused."""
@@ -171,7 +172,8 @@ class Iterations(World):
             return
         if number is not None:
             assert number == self.branches
-            self.branch, self.branches = number, self.branches + 1
+            self.branch = number
+            self.branches = self.branches + 1
             self.links += 1
             del self.line[at + 1 :]
 

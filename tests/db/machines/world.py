@@ -78,7 +78,9 @@ class World(RuleBasedStateMachine):
         self.term += 1
         self.links += 1
         assert fence == Fence(self.run, self.term)
-        self.owner, self.fences[driver], self.expires = driver, fence, self.clock.now + TTL * 1000
+        self.owner = driver
+        self.fences[driver] = fence
+        self.expires = self.clock.now + TTL * 1000
         self.taken_over()
 
     @rule(driver=DRIVERS)

@@ -66,7 +66,8 @@ def test_rows_loaded_into_the_same_database_are_the_same(
 def check_copy(source: Ledger, target: str, clock: SimulatedClock) -> None:
     with source.exports.cut() as cut:
         revision = cut.revision
-    before, loading = everything(source), Loading(target, "token")
+    before = everything(source)
+    loading = Loading(target, "token")
     assert not is_loaded(loading)
     load(loading, revision, rows_of(exported(source)), origin_of(), clock)
     assert is_loaded(loading)
@@ -202,7 +203,8 @@ def upgrade() -> None:
 def test_later_migrations_are_applied_to_loaded_rows(
     ledger: Ledger, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables, target = exported(ledger), tmp_path / "loaded.sqlite"
+    tables = exported(ledger)
+    target = tmp_path / "loaded.sqlite"
     shutil.copytree(migrate.MIGRATIONS, tmp_path / "migrations")
     (tmp_path / "migrations" / "versions" / "9999_rows.py").write_text(CHANGES_ROWS.format(before=HEAD))
     monkeypatch.setattr(migrate, "MIGRATIONS", tmp_path / "migrations")

@@ -75,7 +75,8 @@ def test_costs_of_failures_are_computed_without_all_successful_attempts(
     fence = ledger.leases.acquire(run, holder("last"), 10)
     ledger.leases.start_session(fence, "", "last")
     drive(ledger, fence, clock, 40, 49)
-    whole, part = ledger.overview.history(run), ledger.overview.struck(run, 10, 500)
+    whole = ledger.overview.history(run)
+    part = ledger.overview.struck(run, 10, 500)
     assert len(part.attempts) < len(whole.attempts) * 0.7
     costs = accounts_of(whole).crashes
     assert len(costs) == 14 and any(crash.restart_seconds for crash in costs) and any(crash.redone for crash in costs)
@@ -86,7 +87,8 @@ def test_costs_of_failures_are_computed_without_all_successful_attempts(
 def _check(whole: RunHistory, part: RunHistory, newest: int) -> None:
     assert part.attempts == whole.attempts[-newest:]
     assert part.since == part.attempts[0].planned_at
-    found, all_of_it = accounts_of(part), accounts_of(whole)
+    found = accounts_of(part)
+    all_of_it = accounts_of(whole)
     end = max(attempt.ended_at or 0 for attempt in whole.attempts)
     assert found.wall_seconds == pytest.approx((end - part.since) / 1000)
     assert sum(found.buckets.values()) == pytest.approx(found.wall_seconds)

@@ -120,7 +120,8 @@ def test_concurrent_promotions_are_serialized(ledger: Ledger, run: str, fence: F
 def test_a_checkpoint_is_not_pruned_while_it_is_promoted(ledger: Ledger, run: str, fence: Fence) -> None:
     """The driver had already decided to prune it; the transaction that would prune it notices the promotion."""
     (row,) = record(ledger, fence, 0)
-    promoting, pruned = Event(), Event()
+    promoting = Event()
+    pruned = Event()
 
     def prune() -> bool:
         promoting.wait(30)

@@ -136,7 +136,8 @@ def test_a_death_at_every_step_leaves_the_run_or_its_record(address: str | Path)
     with Ledger.open(address) as ledger:
         run = ledger.runs.create("toy", {"seed": 0}, "d", 1).id
         use(ledger, run, ledger.leases.acquire(run, holder("driver"), 10))
-    at, gone = 1, False
+    at = 1
+    gone = False
     while not gone:
         seen: list[str] = []
         with Ledger.open(address) as ledger:

@@ -112,5 +112,6 @@ def test_the_run_that_finished_last_is_found(ledger: Ledger) -> None:
     for number, state in enumerate([FINISHED, FAILED, FINISHED, WAITING], 1):
         ledger.pipelines.create(NewPipeline("line", str(number), {}, "/", "ann"))
         end(ledger, f"line-{number}", state)
-    finished, last = ledger.pipelines.last_finished("line"), ledger.pipelines.last_of("line")
+    finished = ledger.pipelines.last_finished("line")
+    last = ledger.pipelines.last_of("line")
     assert finished is not None and last is not None and (finished.id, last.id) == ("line-3", "line-4")

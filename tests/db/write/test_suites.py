@@ -23,7 +23,8 @@ def row(run: str, iteration: int = 2, digest: str = "suite") -> SuiteRow:
 def test_the_same_weights_on_the_same_suite_are_one_row(ledger: Ledger, run: str) -> None:
     first = ledger.suites.add(row(run))
     assert ledger.suites.add(replace(row(run), by="bob", figures={})) == first == ledger.suites.find(run, "suite", "w2")
-    second, other = ledger.suites.add(row(run, 4)), ledger.suites.add(row(run, digest="changed"))
+    second = ledger.suites.add(row(run, 4))
+    other = ledger.suites.add(row(run, digest="changed"))
     assert [each.number for each in (first, second, other)] == [1, 2, 3]
     assert ledger.suites.of(run) == ledger.suites.of(run, "math") == [first, second, other]
     assert ledger.suites.of(run, "words") == [] and ledger.suites.find(run, "suite", "w9") is None

@@ -7,7 +7,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from yatt_core.engines.dense import attention
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 
-BATCH, HEADS, KEY_HEADS, SIZE = 3, 4, 2, 16
+BATCH = 3
+HEADS = 4
+KEY_HEADS = 2
+SIZE = 16
 
 
 def states(queries, keys, dtype):
@@ -52,7 +55,7 @@ def test_without_a_mask_each_query_sees_the_keys_up_to_its_own(count):
 
 def test_only_short_sequences_keep_their_weights(monkeypatch):
     kept = []
-    monkeypatch.setattr(attention, "_attend_keeping", lambda *parts: kept.append(parts[1].shape[1]) or parts[0])
+    monkeypatch.setattr(attention, "_attend_keeping", lambda queries, keys, **_: kept.append(keys.shape[1]) or queries)
     for keys in (20, LONGEST_KEPT, LONGEST_KEPT + 1):
         leaves, mask = states(12, keys, torch.float32)
         attend_masked(*leaves, mask)

@@ -62,7 +62,8 @@ def test_a_fresh_process_gives_the_same_bits(case):
 def test_a_response_does_not_depend_on_its_batch(case, temperature):
     lengths = np.random.default_rng(1).integers(1, 90, 160)
     lengths[:4] = [1, 8, 300, 200]
-    prompts, seeds = prompts_of(lengths), np.arange(160, dtype=np.uint64)[:, None]
+    prompts = prompts_of(lengths)
+    seeds = np.arange(160, dtype=np.uint64)[:, None]
 
     def answer(members):
         chosen = [prompts[i] for i in members]
@@ -78,7 +79,8 @@ def test_a_response_does_not_depend_on_its_batch(case, temperature):
 
 
 def test_a_response_does_not_depend_on_its_group(case):
-    prompts, seeds = prompts_of([7, 33]), np.arange(64, dtype=np.uint64).reshape(2, 32)
+    prompts = prompts_of([7, 33])
+    seeds = np.arange(64, dtype=np.uint64).reshape(2, 32)
     grouped = rows_of(case.engine.generate(request_of(prompts, seeds=seeds)))
     alone = rows_of(case.engine.generate(request_of([prompts[1]], seeds=seeds[1:, 5:6])))
     apart = rows_of(case.engine.generate(request_of([prompts[1]] * 32, seeds=seeds[1][:, None])))
@@ -111,7 +113,8 @@ def test_without_stop_tokens_all_run_to_the_limit(case):
 
 
 def test_each_prompt_keeps_its_own_limit_and_is_independent_of_the_others(case):
-    prompts, limits = prompts_of([6, 9, 12]), [12, 2, 5]
+    prompts = prompts_of([6, 9, 12])
+    limits = [12, 2, 5]
     whole = rows_of(case.engine.generate(request_of(prompts, samples=8)))
     limited = rows_of(case.engine.generate(request_of(prompts, samples=8, limits=np.array(limits, np.int32))))
     for number, (found, expected) in enumerate(zip(limited, whole, strict=True)):

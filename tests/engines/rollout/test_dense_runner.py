@@ -22,7 +22,8 @@ from yatt_core.models.loading import load_causal_lm
 def steps(monkeypatch):
     """Records the active rows of each decoding step and the prompts of each prefill while a test runs."""
     seen = {"steps": [], "prefills": []}
-    step, prefill = DenseRunner.step, DenseRunner.prefill
+    step = DenseRunner.step
+    prefill = DenseRunner.prefill
 
     def counted_step(self, rows):
         seen["steps"].append(rows.alive)
@@ -59,8 +60,10 @@ def test_both_runners_give_the_same_responses(model_folder):
 
 
 def test_a_group_holds_its_prompt_once(model_folder):
-    model, request = load_causal_lm(str(model_folder), "float32"), request_of(prompts_of([300]), samples=16)
-    fast, general = DenseRunner(model), ModuleRunner(model)
+    model = load_causal_lm(str(model_folder), "float32")
+    request = request_of(prompts_of([300]), samples=16)
+    fast = DenseRunner(model)
+    general = ModuleRunner(model)
     for runner in (fast, general):
         decode(runner, request)
     # 304 slots once plus 16 for each of 17 rows, against 320 for each row.
@@ -94,8 +97,10 @@ def test_a_finished_group_frees_its_prompts_place(model_folder):
 def test_long_prompts_and_responses_keep_their_bits_among_others(folder, request):
     """Alone, a row attends over its own slots; in a batch, over as many slots as the longest row has."""
     runner = DenseRunner(load_causal_lm(str(request.getfixturevalue(folder)), "float32"))
-    prompts, limits = prompts_of([3, 200, 70, 300, 15, 130]), np.array([150, 10, 140, 100, 40, 63], np.int32)
-    seeds, options = np.arange(18, dtype=np.uint64).reshape(6, 3), {"max_new_tokens": 150, "stop_tokens": ()}
+    prompts = prompts_of([3, 200, 70, 300, 15, 130])
+    limits = np.array([150, 10, 140, 100, 40, 63], np.int32)
+    seeds = np.arange(18, dtype=np.uint64).reshape(6, 3)
+    options = {"max_new_tokens": 150, "stop_tokens": ()}
     together = rows_of(decode(runner, request_of(prompts, seeds=seeds, limits=limits, **options)))
     for member in range(6):
         one = slice(member, member + 1)
@@ -144,10 +149,12 @@ def test_bfloat16_keeps_what_it_has_decoded(model_folder):
     )
     result = decode(DenseRunner(load_causal_lm(str(model_folder), "bfloat16")), request, max_num_seqs=8)
     assert result.lengths.tolist() == [40] * 4 + [7] * 4 + [36] * 4
-    wide, start = load_causal_lm(str(model_folder), "float32"), 0
+    wide = load_causal_lm(str(model_folder), "float32")
+    start = 0
     for row, length in enumerate(result.lengths):
         tokens, found = (part[start : start + length] for part in (result.tokens, result.log_probs))
         every = plain_log_probs(wide, request.prompts[row // 4], tokens)
-        gaps, start = np.abs(every[np.arange(length), tokens] - found), start + int(length)
+        gaps = np.abs(every[np.arange(length), tokens] - found)
+        start = start + int(length)
         assert gaps.max() < 0.3 and gaps.mean() < 0.05
         assert gaps[20:].sum() < 3 * max(gaps[:20].sum(), 0.1), "no worse after the first slots"

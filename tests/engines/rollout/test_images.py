@@ -61,7 +61,8 @@ def shown_request(inputs_folder: Path, members: list[int], **options: Any) -> Ge
     """Builds a request from some of sixty prompts, each with zero to three images, some shared, and its own seed."""
     addresses = store_pictures(inputs_folder, 40)
     noise = np.random.default_rng(5)
-    counts, lengths = noise.choice([0, 1, 1, 1, 2, 3], PROMPTS), noise.integers(1, 60, PROMPTS)
+    counts = noise.choice([0, 1, 1, 1, 2, 3], PROMPTS)
+    lengths = noise.integers(1, 60, PROMPTS)
     media = [tuple(addresses[i] for i in noise.integers(0, 40, count)) for count in counts]
     prompts = [prompt_with(len(media[i]), int(lengths[i]), i) for i in members]
     options.setdefault("seeds", np.arange(PROMPTS, dtype=np.uint64)[members, None])
@@ -101,7 +102,8 @@ def test_log_probabilities_match_transformers(engine: TorchRolloutEngine, place:
     model: Any = load_causal_lm(str(place[0]), "float32")
     largest = 0.0
     for row, (tokens, log_probs, _) in enumerate(rows_of(engine.generate(request))):
-        prompt, response = request.prompts[row].tolist(), np.frombuffer(tokens, np.int32).tolist()
+        prompt = request.prompts[row].tolist()
+        response = np.frombuffer(tokens, np.int32).tolist()
         if IMAGE_TOKEN in response:
             continue  # transformers would expect an image there
         with torch.no_grad():
@@ -117,7 +119,8 @@ def test_a_later_turn_shows_only_the_images_of_its_question(
     engine: TorchRolloutEngine, place: tuple[Path, Path]
 ) -> None:
     (address,) = store_pictures(place[1], 1)
-    question, earlier = prompt_with(1, 4, 0), np.array([3, IMAGE_TOKEN, 5], np.int32)
+    question = prompt_with(1, 4, 0)
+    earlier = np.array([3, IMAGE_TOKEN, 5], np.int32)
     request = request_of([np.concatenate([question, earlier])], samples=4, media=[(address,)])
     with pytest.raises(DataError, match=r"prompt 0 of the decode batch .*\b10 .*\b1 images need 9\b"):
         engine.generate(request)
@@ -137,7 +140,8 @@ def test_a_later_turn_shows_only_the_images_of_its_question(
 
 
 def test_other_images_give_other_responses(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
-    prompts, addresses = [prompt_with(1, 4, 0)] * 8, store_pictures(place[1], 8)
+    prompts = [prompt_with(1, 4, 0)] * 8
+    addresses = store_pictures(place[1], 8)
     seeds = np.zeros((8, 1), np.uint64)
     rows = rows_of(engine.generate(request_of(prompts, seeds=seeds, media=[(address,) for address in addresses])))
     assert len({log_probs for _, log_probs, _ in rows}) == 8
@@ -179,7 +183,8 @@ def test_images_that_do_not_fit_their_placeholders_name_the_prompt(
 
 
 def test_a_damaged_image_and_a_missing_one_are_refused(tmp_path: Path, place: tuple[Path, Path]) -> None:
-    engine, address = vision_engine(place[0], tmp_path), store_pictures(tmp_path, 1)[0]
+    engine = vision_engine(place[0], tmp_path)
+    address = store_pictures(tmp_path, 1)[0]
     request = request_of([prompt_with(1, 3, 0)], media=[(address,)])
     path = media_path(tmp_path, address)
     path.write_bytes(path.read_bytes()[:-1])

@@ -7,8 +7,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from yatt_core.bfloat16.products import NATIVE, WIDENED
 from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
 
-PROMPTS, SAMPLES, KEY_HEADS, SHARING, SIZE = 3, 4, 2, 2, 16
-PROMPT_SLOTS, OWN_SLOTS = 32, 16
+PROMPTS = 3
+SAMPLES = 4
+KEY_HEADS = 2
+SHARING = 2
+SIZE = 16
+PROMPT_SLOTS = 32
+OWN_SLOTS = 16
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,8 @@ def test_matches_torch(dtype, products, gap):
             (2, count, KEY_HEADS, OWN_SLOTS, SIZE),
         )
     )
-    of_prompts, of_rows = torch.tensor([7, 32, 20]), torch.tensor([1, 16, 3, 9, 2, 1])
+    of_prompts = torch.tensor([7, 32, 20])
+    of_rows = torch.tensor([1, 16, 3, 9, 2, 1])
     prompts = places // SAMPLES
     hidden = torch.cat(
         [

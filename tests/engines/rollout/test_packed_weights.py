@@ -40,7 +40,8 @@ class TestPacked:
 
     def test_a_batch_uses_the_weights_of_its_beginning(self):
         request = request_of(PROMPTS, samples=2)
-        model, other = narrow_model(), narrow_model()
+        model = narrow_model()
+        other = narrow_model()
         with torch.no_grad():
             for parameter in other.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.5)
@@ -49,7 +50,8 @@ class TestPacked:
         with torch.no_grad():
             for mine, its in zip(model.parameters(), other.parameters(), strict=True):
                 mine.copy_(its)
-        after, expected = decode(runner, request), decode(open_runner(other, fused=True), request)
+        after = decode(runner, request)
+        expected = decode(open_runner(other, fused=True), request)
         assert after.log_probs.tolist() == expected.log_probs.tolist()
         assert after.log_probs.tolist() != before.log_probs.tolist()
 

@@ -21,7 +21,8 @@ def answer(prompts: int) -> GenerateResult:
     lengths = rng.integers(1, 6, prompts * SAMPLES).astype(np.int32)
     total = int(lengths.sum())
     tokens = np.arange(total, dtype=np.int32)
-    finish, sizes = (lengths > 3).astype(np.int8), rng.integers(1, 4, total).astype(np.int32)
+    finish = (lengths > 3).astype(np.int8)
+    sizes = rng.integers(1, 4, total).astype(np.int32)
     supports = support_fields(Support(np.arange(sizes.sum(), dtype=np.int32), sizes))
     return GenerateResult(tokens, -tokens.astype(np.float32), lengths, finish, 2, 1.0, **supports)
 
@@ -46,7 +47,8 @@ def test_a_joined_piece_shares_no_memory_with_its_parts():
 
 
 def test_pieces_are_held_back_until_some_time_has_passed_and_never_lost():
-    whole, clock = answer(2), [0.0]
+    whole = answer(2)
+    clock = [0.0]
 
     def stream():
         for at, rows in ((0.01, [4]), (0.05, [0]), (0.12, []), (0.13, [1]), (0.5, []), (0.9, [2, 3]), (0.91, [5])):

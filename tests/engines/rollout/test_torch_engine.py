@@ -72,7 +72,8 @@ def plain_log_probs(model, prompt, tokens, temperature=1.0):
 @pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
 def test_log_probs_match_a_plain_forward(folder, options, request):
     path = request.getfixturevalue(folder)
-    engine, model = build_case("torch", path).engine, load_causal_lm(str(path), "float32")
+    engine = build_case("torch", path).engine
+    model = load_causal_lm(str(path), "float32")
     prompts = prompts_of([1, 2, 7, 8, 9, 31, 64, 100, 300])
     result = engine.generate(request_of(prompts, samples=2, max_new_tokens=MAX_NEW, **options))
     temperature = 1.0 if options.get("greedy") else options.get("temperature", 1.0)
@@ -89,7 +90,8 @@ def test_a_model_of_odd_sizes_is_batch_invariant_too(odd_model_folder):
     """At widths 90 and 117 rows end within a vector, so the end of each tensor goes through scalar code."""
     engine = build_case("torch", odd_model_folder).engine
     lengths = np.random.default_rng(3).integers(1, 60, 64)
-    prompts, seeds = prompts_of(lengths), np.arange(64, dtype=np.uint64)[:, None]
+    prompts = prompts_of(lengths)
+    seeds = np.arange(64, dtype=np.uint64)[:, None]
     together = rows_of(engine.generate(request_of(prompts, seeds=seeds, max_new_tokens=MAX_NEW)))
     for size in (1, 2, 3, 5, 13):
         for start in range(0, 63 - size, 9):
@@ -100,7 +102,8 @@ def test_a_model_of_odd_sizes_is_batch_invariant_too(odd_model_folder):
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 1.0), (1.0, 0.6)])
 def test_sampled_frequencies_match_the_model(torch_engine, plain_model, temperature, top_p):
-    prompts, samples = prompts_of([5, 12]), 3000
+    prompts = prompts_of([5, 12])
+    samples = 3000
     request = request_of(
         prompts, samples=samples, max_new_tokens=1, stop_tokens=(), temperature=temperature, top_p=top_p
     )
@@ -121,7 +124,8 @@ def test_a_prompt_is_prefilled_once_and_finished_rows_leave(plain_model, forward
     stops = (1, 2, 3, 4)
     request = request_of(prompts_of([20, 20, 5]), samples=16, stop_tokens=stops, max_new_tokens=MAX_NEW)
     result = decode(ModuleRunner(plain_model), request)
-    prefills, steps = [s for s in forward_rows if s[1] > 1], [s[0] for s in forward_rows if s[1] == 1]
+    prefills = [s for s in forward_rows if s[1] > 1]
+    steps = [s[0] for s in forward_rows if s[1] == 1]
     assert sorted(prefills) == [(1, padded_length(5)), (2, padded_length(20))]
     assert steps == [max(int((result.lengths > step).sum()) + 1, 4) for step in range(1, len(steps) + 1)]
     assert steps[0] > 3 * steps[-1]
@@ -167,7 +171,8 @@ def test_bfloat16_is_close_but_promises_no_invariance(model_folder, torch_engine
     assert narrow.engine.capabilities["batch_invariant"] is False
     narrow.engine.update_weights(narrow.weights(0), 0)
     request = request_of(prompts_of([5, 30, 100]), samples=1, max_new_tokens=1, greedy=True)
-    result, exact = narrow.engine.generate(request), torch_engine.engine.generate(request)
+    result = narrow.engine.generate(request)
+    exact = torch_engine.engine.generate(request)
     assert np.abs(result.log_probs - exact.log_probs).max() < 0.3
     assert (result.log_probs != exact.log_probs).any()
 
@@ -277,12 +282,14 @@ SHAPED = {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "min_p": 0.02, "repetit
 
 
 def test_shaped_log_probs_match_hugging_faces_processors(torch_engine, plain_model):
-    prompts, stops = prompts_of([1, 9, 31]), tuple(range(1, 40))
+    prompts = prompts_of([1, 9, 31])
+    stops = tuple(range(1, 40))
     request = request_of(prompts, samples=4, max_new_tokens=MAX_NEW, stop_tokens=stops, **SHAPED)
     result = torch_engine.engine.generate(request)
     assert result.lengths.min() > SHAPED["min_new_tokens"] and (result.finish == 0).any()
     for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
-        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        prompt = prompts[row // 4]
+        drawn = np.frombuffer(tokens, np.int32).astype(np.int64)
         whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
         with torch.no_grad():
             logits = plain_model(input_ids=whole).logits[0].float()
@@ -297,7 +304,8 @@ def test_shaped_responses_do_not_depend_on_their_batch(model_folder):
     prompts = prompts_of([3, 17, 40, 8, 25, 60])
     seeds = np.arange(18, dtype=np.uint64).reshape(6, 3)
     options = {"max_new_tokens": MAX_NEW, "stop_tokens": tuple(range(1, 40)), **SHAPED}
-    engine, waiting = build_case("torch", model_folder).engine, build_case("torch-waiting", model_folder).engine
+    engine = build_case("torch", model_folder).engine
+    waiting = build_case("torch-waiting", model_folder).engine
     together = rows_of(engine.generate(request_of(prompts, seeds=seeds, **options)))
     assert rows_of(waiting.generate(request_of(prompts, seeds=seeds, **options))) == together
     for place in range(6):
@@ -319,14 +327,16 @@ CUT = {name: value for name, value in SHAPED.items() if name != "repetition_pena
 
 
 def test_the_recorded_support_is_what_the_settings_leave(torch_engine, plain_model):
-    prompts, stops = prompts_of([1, 9, 31]), tuple(range(1, 40))
+    prompts = prompts_of([1, 9, 31])
+    stops = tuple(range(1, 40))
     request = request_of(prompts, samples=4, max_new_tokens=MAX_NEW, stop_tokens=stops, record_support=True, **CUT)
     result = torch_engine.engine.generate(request)
     plain = torch_engine.engine.generate(replace(request, record_support=False))
     assert rows_of(plain) == rows_of(result) and plain.support is None
     checked = 0
     for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
-        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        prompt = prompts[row // 4]
+        drawn = np.frombuffer(tokens, np.int32).astype(np.int64)
         whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
         with torch.no_grad():
             logits = plain_model(input_ids=whole).logits[0].float()
@@ -344,9 +354,11 @@ def test_the_recorded_support_is_what_the_settings_leave(torch_engine, plain_mod
 
 
 def test_supports_do_not_depend_on_their_batch_or_the_order_of_responses(model_folder):
-    prompts, seeds = prompts_of([3, 17, 40, 8, 25, 60]), np.arange(18, dtype=np.uint64).reshape(6, 3)
+    prompts = prompts_of([3, 17, 40, 8, 25, 60])
+    seeds = np.arange(18, dtype=np.uint64).reshape(6, 3)
     options = {"max_new_tokens": MAX_NEW, "record_support": True, **CUT}
-    engine, waiting = build_case("torch", model_folder).engine, build_case("torch-waiting", model_folder).engine
+    engine = build_case("torch", model_folder).engine
+    waiting = build_case("torch-waiting", model_folder).engine
     together = engine.generate(request_of(prompts, seeds=seeds, **options))
     pieces = [piece for piece in waiting.stream(request_of(prompts, seeds=seeds, **options)) if piece is not None]
     assert len(pieces) > 3

@@ -63,7 +63,9 @@ def test_weights_travel_in_the_engines_type(model_folder, kind):
     held = {}
     for rounded_to in (kind, None):
         case = torch_case(model_folder, kind)
-        export, number, sent = Export(Streaming(case.weights(1)), 5000, rounded_to, keep=True), 0, 0
+        export = Export(Streaming(case.weights(1)), 5000, rounded_to, keep=True)
+        number = 0
+        sent = 0
         case.engine.begin_update(1)
         while True:
             bucket = export.bucket(number)

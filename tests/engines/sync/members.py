@@ -67,7 +67,8 @@ class Members:
         def given() -> Iterator[TensorPart[torch.Tensor]]:
             return iter(parts)
 
-        group, sent = self.group(task, f"trainer-{rank}"), self.sent.setdefault(rank, SentWeights()) if delta else None
+        group = self.group(task, f"trainer-{rank}")
+        sent = self.sent.setdefault(rank, SentWeights()) if delta else None
         try:
             if sent is not None and task.base:
                 return send_changes(group, task, given, kind, self.most_bytes, self.check, sent)
@@ -78,7 +79,9 @@ class Members:
 
     def receive(self, task: TransferTask, name: str) -> int:
         """Returns the number of bytes received."""
-        taker, group, received = self.takers[name], self.group(task, name), 0
+        taker = self.takers[name]
+        group = self.group(task, name)
+        received = 0
         try:
             whole = received_weights(group, task, self.most_bytes, self.check, taker.buffers)
             for bucket in received_changes(group, task, self.check) if task.base else whole:

@@ -68,7 +68,8 @@ def wanted(folder: Path, version: int, dtype: torch.dtype) -> dict[str, bytes]:
 def test_engines_get_the_bits_that_they_would_have_rounded_themselves(folder: Path, dtype: str) -> None:
     """Twice over the same connections. Nothing is sent twice, and buckets are no larger than allowed."""
     engines = engines_of(folder, 2, dtype)
-    members, whole = Members(3, engines), wanted(folder, 1, getattr(torch, dtype))
+    members = Members(3, engines)
+    whole = wanted(folder, 1, getattr(torch, dtype))
     for version in (1, 2):
         found = [each.result() for each in members.transfer(version, sharded(folder, version, 3), dtype)]
         numbers = sum(len(data) for data in whole.values())
@@ -220,7 +221,8 @@ def few_numbers(values: torch.Tensor) -> None:
 
 def odd_numbers(values: torch.Tensor) -> None:
     if values.dim() > 1:
-        values[0, 0], values[-1, -1] = torch.nan, -0.0
+        values[0, 0] = torch.nan
+        values[-1, -1] = -0.0
 
 
 CHANGES = (few_numbers, lambda values: values.mul_(1.5), lambda values: None, odd_numbers)

@@ -170,7 +170,8 @@ def _jobs(rank: int, ranks: int, work: Sequence[Work]) -> list[Found]:
 
 
 def _learn(rank: int, ranks: int, work: Work) -> Found:
-    job, found = work.job, Found()
+    job = work.job
+    found = Found()
     context = RankContext(work.place, work.place / "inputs", str(job.model), 0)
     engine = build_train_engine(job.spec, context)
     if isinstance(engine, PolicyTrainEngine):
@@ -235,10 +236,12 @@ def _meet(engine: TrainEngine, rank: int, ranks: int, work: Work, occasion: str)
 def _learn_or_skip(engine: TrainEngine, work: Work, task: BatchTask) -> UpdateReceipt:
     """Learns or skips an iteration, and repeats the call."""
     if task.key.iteration in work.job.skips:
-        receipt, again = engine.skip(task), engine.skip(task)
+        receipt = engine.skip(task)
+        again = engine.skip(task)
     else:
         prepared = broadcast(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
-        receipt, again = engine.learn(task, prepared), engine.learn(task, prepared)
+        receipt = engine.learn(task, prepared)
+        again = engine.learn(task, prepared)
     assert again is receipt, "a repeated call returns the same receipt"
     assert engine.applied == task.key
     return receipt
@@ -251,7 +254,9 @@ def _offload(engine: Any, iteration: int, offloads: Mapping[int, bool]) -> Offlo
     def sizes() -> tuple[int, int]:
         return _bytes_of(held.lasting), _bytes_of(held.passing)
 
-    before, real, version = sizes(), offload.is_on_device, engine.version
+    before = sizes()
+    real = offload.is_on_device
+    version = engine.version
     # Memory shared with numpy, like the torch trainer's weights, cannot be resized.
     offload.is_on_device = lambda memory: offloads[iteration] and memory.resizable()
     try:

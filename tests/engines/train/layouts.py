@@ -26,7 +26,9 @@ from tests.needs import NEEDS_MEGATRON
 from yatt_core.protocols.receipts import UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
-RATE, UNCLIPPED, CLIP = 1e-3, 1e9, 0.3
+RATE = 1e-3
+UNCLIPPED = 1e9
+CLIP = 0.3
 SEVERAL_STEPS = {"mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy": {"kind": "bonus", "coefficient": 0.01}}
 BUDGET = 60
 """Tokens per micro-batch; a rank's share of a step takes several micro-batches."""
@@ -156,7 +158,8 @@ def _model_folder(folder: Path, family: str) -> Path:
 
 def expect(folder: Path, family: str) -> Expected:
     model = _model_folder(folder / "model", family)
-    weights, norms = {}, {}
+    weights = {}
+    norms = {}
     for clip in (UNCLIPPED, CLIP):
         weights[clip], norms[clip] = _plain_run(folder, model, clip)
     engine = make_engine(spec_of({"kind": "torch", "ranks": 1}, CLIP, SEVERAL_STEPS), folder, model)

@@ -13,7 +13,11 @@ from transformers import AutoModelForCausalLM
 from tests.engines.train.plain import plain_log_probs
 from yatt_core.experience.batch import ExperienceBatch
 
-DISCOUNT, DECAY, CLIP, VALUE_CLIP, EPSILON = 0.9, 0.8, 0.2, 0.02, 1e-4
+DISCOUNT = 0.9
+DECAY = 0.8
+CLIP = 0.2
+VALUE_CLIP = 0.02
+EPSILON = 1e-4
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -22,7 +26,8 @@ class PlainPpo:
 
     def __init__(self, folder: Path, rate: float, critic_rate: float, temperature: float) -> None:
         self.policy, critic = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for _ in "ab")
-        self.layers, self.head = critic.model, nn.Linear(critic.config.hidden_size, 1, bias=False)
+        self.layers = critic.model
+        self.head = nn.Linear(critic.config.hidden_size, 1, bias=False)
         nn.init.zeros_(self.head.weight)
         self.values = [*self.layers.parameters(), *self.head.parameters()]
         adamw: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-4, "weight_decay": 0.05}
@@ -34,13 +39,17 @@ class PlainPpo:
         """Updates both models; returns the value loss of the last step and the policy's gradient norm at each step."""
         masks = [torch.tensor(mask) for mask in np.split(batch.loss_mask, batch.response_offsets[1:-1])]
         with torch.no_grad():
-            old, known = self._log_probs(batch, masks), self._values(batch, masks)
+            old = self._log_probs(batch, masks)
+            known = self._values(batch, masks)
         found = [self._advantages(float(r), v.tolist()) for r, v in zip(batch.rewards, known, strict=True)]
         returns = [torch.tensor(a) + v for a, v in zip(found, known, strict=True)]
         flat = np.concatenate([np.array(advantages) for advantages in found])
         flat = (flat - flat.mean()) / (flat.std(ddof=1) + EPSILON)
-        advantages, target = torch.tensor(flat, dtype=torch.float32), torch.cat(returns)
-        before, was, norms = torch.cat(old), torch.cat(known), []
+        advantages = torch.tensor(flat, dtype=torch.float32)
+        target = torch.cat(returns)
+        before = torch.cat(old)
+        was = torch.cat(known)
+        norms = []
         for _ in range(epochs):
             ratio = (torch.cat(self._log_probs(batch, masks)) - before).exp()
             loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages).mean()
@@ -81,7 +90,9 @@ class PlainPpo:
 
     def _advantages(self, reward: float, values: list[float]) -> list[float]:
         """Returns the advantages of a response's counted tokens, the last of which gets the reward."""
-        found, following, after = [0.0] * len(values), 0.0, 0.0
+        found = [0.0] * len(values)
+        following = 0.0
+        after = 0.0
         for t in reversed(range(len(values))):
             delta = (reward if t == len(values) - 1 else 0.0) + DISCOUNT * after - values[t]
             following = found[t] = delta + DISCOUNT * DECAY * following

@@ -54,7 +54,8 @@ class Trained:
 
     def __init__(self, spec: RunSpec, run_folder: Path) -> None:
         receipt = materialise(spec, run_folder)
-        self.spec, self.model = spec, Path(receipt.model_path)
+        self.spec = spec
+        self.model = Path(receipt.model_path)
         context = RankContext(run_folder, run_folder / receipt.folder, receipt.model_path, 0)
         self.engine: TrainEngine = build_train_engine(spec, context)
         self.engine.connect(0, 1, hold_address(LOOPBACK))

@@ -89,7 +89,8 @@ class Gradients:
 
     @contextmanager
     def exchanged(self, other: Any) -> Iterator[None]:
-        own, self.table.values = self.table.values, torch.from_numpy(other.astype(np.float64))
+        own = self.table.values
+        self.table.values = torch.from_numpy(other.astype(np.float64))
         yield
         self.table.values = own
 
@@ -106,7 +107,11 @@ class ThreadCollective(Collective):
         said: list[Sequence[bytes]],
     ) -> None:
         super().__init__()
-        self.rank, self.ranks, self._barrier, self._given, self._said = rank, ranks, barrier, given, said
+        self.rank = rank
+        self.ranks = ranks
+        self._barrier = barrier
+        self._given = given
+        self._said = said
 
     def exchanged(self, outgoing: Sequence[bytes]) -> list[bytes]:
         self._said[self.rank] = outgoing
@@ -129,7 +134,8 @@ class ThreadCollective(Collective):
 
 def on_threads(ranks: int, work: Callable[[ThreadCollective], T]) -> list[T]:
     """Returns what each rank of a group of threads returned."""
-    barrier, given = Barrier(ranks), list[torch.Tensor | None]([None] * ranks)
+    barrier = Barrier(ranks)
+    given = list[torch.Tensor | None]([None] * ranks)
     said = list[Sequence[bytes]]([()] * ranks)
 
     def one(rank: int) -> T:

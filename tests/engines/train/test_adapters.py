@@ -75,7 +75,8 @@ def test_adapters_are_enough_to_rebuild_the_weights(tmp_path: Path, model_folder
     merged, alone = (make_engine(lora_spec(sync=sync), tmp_path, model_folder) for sync in ("merged", "adapter"))
     for engine in (merged, alone):
         update(engine, random_task(tmp_path, 1))
-    sent, wanted = copied(alone), copied(merged)
+    sent = copied(alone)
+    wanted = copied(merged)
     assert len(sent) == 2 * 2 * len(TARGETS), "two tensors for each target in two layers"
     found = dict(with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0))))
     assert sorted(found) == sorted(wanted)
@@ -129,7 +130,8 @@ def test_a_restored_trainer_continues_bit_for_bit(
 
 
 def test_state_of_other_adapters_is_refused(tmp_path: Path, model_folder: Path) -> None:
-    engine, saved = make_engine(lora_spec(), tmp_path, model_folder), tmp_path / "saved"
+    engine = make_engine(lora_spec(), tmp_path, model_folder)
+    saved = tmp_path / "saved"
     update(engine, random_task(tmp_path, 1))
     saved.mkdir()
     engine.freeze_state()(saved)
@@ -150,7 +152,8 @@ def test_fsdp2_learns_the_same(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(lora_spec(algorithm=several), tmp_path, model_folder)
     for iteration in range(1, 5):
         update(engine, random_task(tmp_path, iteration))
-    spec, saved = lora_spec(fsdp2, several), tmp_path / "saved"
+    spec = lora_spec(fsdp2, several)
+    saved = tmp_path / "saved"
     jobs = [
         Job(spec, model_folder, range(1, 5), save=saved, save_at=2, rejoin_at=3),
         Job(spec, model_folder, (3, 4), restore=(saved, 2)),

@@ -22,7 +22,9 @@ from yatt_core.experience.admission import best_and_worst
 from yatt_core.experience.prepared import read_prepared
 from yatt_core.protocols.receipts import Admission, BatchTask
 
-ADMITTED, PADDING, DROPPED = (1, 4), (0, 5), (2, 3)
+ADMITTED = (1, 4)
+PADDING = (0, 5)
+DROPPED = (2, 3)
 ALGORITHMS: list[dict[str, Any]] = [
     {
         "aggregation": "token_mean",
@@ -79,7 +81,8 @@ def test_padding_and_dropped_groups_change_no_gradient(tmp_path: Path, model: Pa
 
 
 def test_dropped_samples_change_no_gradient(tmp_path: Path, model: Path) -> None:
-    rows, kept = varied_rows(), []
+    rows = varied_rows()
+    kept = []
     for ordinal in ADMITTED:
         group = [row for row in rows if row["prompt_ordinal"] == ordinal]
         kept += [group[i] for i in best_and_worst(np.array([row["reward"] for row in group]), 1)]

@@ -24,7 +24,8 @@ from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_o
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.sections.trainer import AdamWSpec
 
-VOCABULARY, ROWS = 2048, 8
+VOCABULARY = 2048
+ROWS = 8
 ENGINES: list[Any] = [
     pytest.param({"kind": "torch", "ranks": 1, "kernels": "general"}, id="torch"),
     pytest.param({"kind": "fsdp2", "ranks": 1, "dtype": "float32"}, id="fsdp2"),

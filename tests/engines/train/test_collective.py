@@ -90,7 +90,9 @@ def test_every_rank_has_the_bytes_of_all() -> None:
 def test_many_bytes_are_gathered_in_pieces_of_bounded_memory(
     sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit, real, pieces = 16, Collective._all_gathered, list[int]()
+    limit = 16
+    real = Collective._all_gathered
+    pieces = list[int]()
     monkeypatch.setattr(collective, "GATHERED_AT_ONCE", limit)
 
     def recorded(group: Collective, own: torch.Tensor) -> torch.Tensor:

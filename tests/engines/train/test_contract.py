@@ -65,9 +65,11 @@ class Run:
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def run(request: pytest.FixtureRequest, expectations: Expectations, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    layout, folder = request.param, tmp_path_factory.mktemp("ranks")
+    layout = request.param
+    folder = tmp_path_factory.mktemp("ranks")
     expected = expectations(layout.family)
-    saved, five = folder / "saved", range(1, 6)
+    saved = folder / "saved"
+    five = range(1, 6)
     several = spec_of(layout.engine, CLIP, SEVERAL_STEPS)
     jobs = [
         Job(spec_of(layout.engine, UNCLIPPED), expected.model, five),
@@ -103,7 +105,8 @@ def norms_of(receipts: Sequence[UpdateReceipt]) -> list[float]:
 @pytest.mark.parametrize("number", [PLAIN, CLIPPED], ids=["unclipped", "clipped"])
 def test_five_updates_equal_a_plain_loop(model_run: Run, number: int) -> None:
     expected = model_run.expected
-    clip, found = (UNCLIPPED, CLIP)[number], model_run.job(number)
+    clip = (UNCLIPPED, CLIP)[number]
+    found = model_run.job(number)
     assert_close(found.weights, expected.weights[clip])
     assert norms_of(found.receipts) == pytest.approx(expected.norms[clip], rel=1e-5)
     assert (max(expected.norms[clip]) > clip) == (number == CLIPPED), "the clipped run clips"
@@ -111,7 +114,8 @@ def test_five_updates_equal_a_plain_loop(model_run: Run, number: int) -> None:
 
 def test_several_steps_with_a_reference_equal_the_torch_trainer(model_run: Run) -> None:
     """Holds although the ranks connect again half-way, each keeping its state."""
-    expected, found = model_run.expected, model_run.job(SEVERAL)
+    expected = model_run.expected
+    found = model_run.job(SEVERAL)
     assert_close(found.weights, expected.several_weights)
     for mine, other in zip(found.receipts, expected.several, strict=True):
         assert mine.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-6)
@@ -149,14 +153,16 @@ def test_equal_rewards_change_no_weight(model_run: Run) -> None:
 
 
 def test_a_restored_trainer_continues_bit_for_bit(run: Run) -> None:
-    undisturbed, restored = run.job(SEVERAL), run.job(RESTORED)
+    undisturbed = run.job(SEVERAL)
+    restored = run.job(RESTORED)
     assert [r.fingerprint for r in restored.receipts] == [r.fingerprint for r in undisturbed.receipts[2:]]
     assert [r.metrics for r in restored.receipts] == [r.metrics for r in undisturbed.receipts[2:]]
 
 
 def test_an_offloaded_trainer_continues_bit_for_bit(run: Run) -> None:
     """Holds whether the trainer is told to reload, or is asked for an update or for its weights without being told."""
-    undisturbed, offloaded = run.job(SEVERAL), run.job(OFFLOADED)
+    undisturbed = run.job(SEVERAL)
+    offloaded = run.job(OFFLOADED)
     assert [r.fingerprint for r in offloaded.receipts] == [r.fingerprint for r in undisturbed.receipts]
     assert [r.metrics for r in offloaded.receipts] == [r.metrics for r in undisturbed.receipts]
     assert weights_digest(offloaded.weights) == weights_digest(undisturbed.weights)
@@ -164,7 +170,8 @@ def test_an_offloaded_trainer_continues_bit_for_bit(run: Run) -> None:
 
 def test_an_offloaded_trainer_has_nothing_on_its_device(model_run: Run) -> None:
     """Applies if the device is an accelerator; on the host, only the gradients are freed."""
-    kind, ranks = model_run.layout.engine["kind"], model_run.layout.ranks
+    kind = model_run.layout.engine["kind"]
+    ranks = model_run.layout.ranks
     on_host_alone = kind == "torch" or (kind == "fsdp2" and ranks == 1)
     for jobs in model_run.ranks:
         accelerated, on_host, *others = jobs[OFFLOADED].offloaded

@@ -32,7 +32,8 @@ from yatt_core.errors import ConfigurationError, DataError, NumericError
 from yatt_core.experience.prepared import read_prepared
 from yatt_core.spec.run import RunSpec
 
-RATE, CRITIC_RATE = 1e-3, 2e-3
+RATE = 1e-3
+CRITIC_RATE = 2e-3
 TORCH = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
 FSDP2 = {"kind": "fsdp2", "ranks": 2, "dtype": "float32", "micro_batch_tokens": 60}
 
@@ -113,10 +114,12 @@ def test_prepared_values_are_the_critics(tmp_path: Path, model_folder: Path) -> 
     engine = make_engine(ppo_spec(gae={"normalise": "none", "gae_lambda": 1.0, "gamma": 1.0}), tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     assert columns.values is not None and columns.returns is not None and columns.token_advantages is not None
-    counted, owners = batch.loss_mask, np.repeat(np.arange(len(batch)), batch.response_lengths)
+    counted = batch.loss_mask
+    owners = np.repeat(np.arange(len(batch)), batch.response_lengths)
     np.testing.assert_allclose(columns.returns[counted], batch.rewards[owners][counted], atol=1e-6)
     np.testing.assert_allclose(columns.token_advantages, columns.returns - columns.values, atol=1e-6)
     assert not columns.values[~counted].any() and np.unique(columns.values[counted]).size > 10
@@ -132,7 +135,8 @@ def test_kl_in_the_reward_is_subtracted_token_by_token(tmp_path: Path, model_fol
     engine = make_engine(spec, tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     assert columns.returns is not None and columns.log_probs_old is not None and columns.log_probs_ref is not None
     pulls = 0.5 * (columns.log_probs_old - columns.log_probs_ref)
@@ -178,7 +182,8 @@ def test_nothing_is_applied_when_either_is_not_finite(tmp_path: Path, model_fold
     for poisoned in ("policy", "critic"):
         engine = make_engine(ppo_spec(), tmp_path / poisoned, model_folder)
         task = random_task(tmp_path / poisoned, 1)
-        prepared, critic = prepare(engine, task), engine._critic
+        prepared = prepare(engine, task)
+        critic = engine._critic
         assert critic is not None
         optimizer = engine._optimizer if poisoned == "policy" else critic.optimizer
         optimizer.named(optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(torch.inf)

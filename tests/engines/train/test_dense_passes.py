@@ -122,7 +122,8 @@ def test_scores_match_transformers(name: str) -> None:
 
 def test_an_all_but_impossible_token_has_its_log_probability() -> None:
     noise = torch.Generator().manual_seed(0)
-    weight, states = torch.randn(9, 4, generator=noise), torch.randn(6, 4, generator=noise) * 200
+    weight = torch.randn(9, 4, generator=noise)
+    states = torch.randn(6, 4, generator=noise) * 200
     targets = torch.tensor([0, 3, 8, 1, 2, 5])
     expected = torch.log_softmax(states.double() @ weight.double().t(), -1).gather(1, targets[:, None])[:, 0]
     assert expected.min() < -200 and expected.max() > LEAST_BY_MASS
@@ -150,7 +151,8 @@ def test_a_prompt_is_stored_once_and_nothing_is_padded() -> None:
 
 
 def test_bfloat16_is_close_and_accumulates_in_float32() -> None:
-    model, found = make_model("qwen2-tied"), {}
+    model = make_model("qwen2-tied")
+    found = {}
     for dtype in ("float32", "bfloat16"):
         optimizer = FlatAdamW(model, AdamWSpec(), neighbours_of(model))
         passes = DensePasses(model, optimizer, 0.7, dtype)

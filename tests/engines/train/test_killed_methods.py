@@ -27,7 +27,9 @@ from yatt_core.spec.presets import preset_tree
 from yatt_core.spec.reading.layers import lay_over
 
 pytestmark = pytest.mark.verify
-FIRST, LAST, STEPS = 1, 3, 4
+FIRST = 1
+LAST = 3
+STEPS = 4
 """The iteration with a checkpoint, the one that is killed, and the optimizer steps of an iteration."""
 
 
@@ -65,7 +67,9 @@ def learn(engine: TorchTrainEngine, spec: RunSpec, task: BatchTask, before: Carr
 def run_until_killed(spec: RunSpec, folder: Path, model: Path, tasks: list[BatchTask]) -> None:
     """Learns in a process of its own, which keeps what a run keeps, and dies before the third step of the last iteration."""
     torch.set_num_threads(1)
-    engine, carried, taken = make_engine(spec, folder, model), Carried(), 0
+    engine = make_engine(spec, folder, model)
+    carried = Carried()
+    taken = 0
     real = FlatAdamW.apply
 
     def counted(self: FlatAdamW, *given: Any) -> float:
@@ -104,7 +108,9 @@ def test_a_run_that_replays_supports_ends_with_the_same_bits(tmp_path: Path, mod
 
 def check_killed(spec: RunSpec, tasks: list[BatchTask], tmp_path: Path, model_folder: Path) -> None:
     """Kills a run in learn, resumes it, and compares it with one that was not disturbed."""
-    whole, state, undisturbed = make_engine(spec, tmp_path, model_folder), Carried(), {}
+    whole = make_engine(spec, tmp_path, model_folder)
+    state = Carried()
+    undisturbed = {}
     for task in tasks:
         update, state = learn(whole, spec, replace(task, term=3), state)
         undisturbed[task.key.iteration] = (update.fingerprint, update.metrics, state)

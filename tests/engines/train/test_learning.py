@@ -20,7 +20,9 @@ from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.run import RunSpec
 
 pytestmark = pytest.mark.verify
-PROMPTS, SAMPLES, ITERATIONS = 24, 4, 28
+PROMPTS = 24
+SAMPLES = 4
+ITERATIONS = 28
 CRITIC = {"optimizer": {"learning_rate": 3e-3}, "warmup_iterations": 2}
 PPO = {"advantage": {"kind": "gae"}, "epochs": 2, "mini_batches": 4, "critic": CRITIC}
 
@@ -41,18 +43,22 @@ def trained(
     engine.connect(0, 1, "")
     engine.initialise()
     engine.sft()
-    inputs, codec = Inputs.open(folder / "inputs", spec), open_codec(spec, engine._context.model_path)
+    inputs = Inputs.open(folder / "inputs", spec)
+    codec = open_codec(spec, engine._context.model_path)
     prompts = inputs.demonstrations(160)
-    right, metrics = [], []
+    right = []
+    metrics = []
     for iteration in range(1, ITERATIONS + 1):
         drawn = [prompts[(iteration * PROMPTS + place) % len(prompts)] for place in range(PROMPTS)]
         seeds = np.random.default_rng(iteration).integers(0, 2**63, (PROMPTS, SAMPLES), dtype=np.uint64)
         questions = [encode_question(prompt, codec) for prompt in drawn]
         runner = open_runner(engine._probe_model(), None)
         found = decode(runner, GenerateRequest(questions, seeds, 3, codec.stop_tokens, iteration - 1))
-        ends, rows = np.cumsum(found.lengths), []
+        ends = np.cumsum(found.lengths)
+        rows = []
         for row, (length, end) in enumerate(zip(found.lengths.tolist(), ends.tolist(), strict=True)):
-            prompt, own = drawn[row // SAMPLES], slice(end - length, end)
+            prompt = drawn[row // SAMPLES]
+            own = slice(end - length, end)
             tokens = found.tokens[own]
             correct = codec.decode(tokens).strip() == prompt.answer
             rows.append(

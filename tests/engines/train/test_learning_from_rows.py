@@ -38,11 +38,13 @@ def test_supervised_training_lowers_the_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", sorted_by_need(list(KINDS)))
 def test_a_restored_trainer_repeats_its_updates(kind: str, tmp_path: Path) -> None:
     spec = preferred_spec(tmp_path, {**KINDS[kind], "mini_batches": 2}, rows=120, iterations=4)
-    trained, saved = Trained(spec, tmp_path / "run"), tmp_path / "saved"
+    trained = Trained(spec, tmp_path / "run")
+    saved = tmp_path / "saved"
     trained.learn(range(1, 3))
     saved.mkdir()
     trained.engine.freeze_state()(saved)
-    ahead, scored = trained.learn(range(3, 5)), trained.evaluate()
+    ahead = trained.learn(range(3, 5))
+    scored = trained.evaluate()
     again = Trained(spec, tmp_path / "run")
     again.learn(range(1, 2))  # so that it holds what a restore has to replace
     again.cursors = list(trained.cursors[:3])

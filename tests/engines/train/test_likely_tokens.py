@@ -46,7 +46,8 @@ from yatt_core.experience.prepared import PreparedColumns, read_prepared
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
 
-COUNT, COEFFICIENT = 5, 0.7
+COUNT = 5
+COEFFICIENT = 0.7
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,8 @@ def plain_divergence(student: torch.Tensor, teacher: torch.Tensor, count: int) -
     found = []
     for p, q in zip(student, teacher, strict=True):
         order = q.argsort(descending=True)
-        listed, rest = order[:count], order[count:]
+        listed = order[:count]
+        rest = order[count:]
         parts = (p[listed] * (p[listed] / q[listed]).log()).sum()
         if len(rest):
             parts = parts + p[rest].sum() * (p[rest].sum() / q[rest].sum()).log()
@@ -113,7 +115,8 @@ def test_the_divergence_and_its_gradient_equal_the_formula(seed: int, count: int
     assert float(found.detach()) == pytest.approx(plain(logits), rel=1e-9, abs=1e-9)
     assert student.grad is not None
     for place in np.ndindex(logits.shape):
-        high, low = logits.copy(), logits.copy()
+        high = logits.copy()
+        low = logits.copy()
         high[place] += 1e-5
         low[place] -= 1e-5
         assert float(student.grad[place]) == pytest.approx((plain(high) - plain(low)) / 2e-5, rel=1e-5, abs=2e-5)
@@ -137,7 +140,8 @@ def test_tails_without_mass_and_sharp_distributions_stay_finite() -> None:
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 6), members=st.integers(2, 4))
 def test_a_mixture_lists_the_likeliest_of_those_that_any_teacher_names(seed: int, count: int, members: int) -> None:
     noise = np.random.default_rng(seed)
-    logits, weights = noise.normal(0.0, 2.0, (members, 3, 8)), noise.uniform(0.1, 3.0, members)
+    logits = noise.normal(0.0, 2.0, (members, 3, 8))
+    weights = noise.uniform(0.1, 3.0, members)
     each = [torch.from_numpy(one).log_softmax(-1) for one in logits]
     candidates = candidates_of([likeliest(one, count, 8)[0].int().numpy() for one in each])
     found = [with_tail(one, torch.from_numpy(candidates.astype(np.int64))).float().numpy() for one in each]
@@ -159,7 +163,8 @@ def columns_of(engine: Any, folder: Path, task: BatchTask) -> PreparedColumns:
 
 def gradient_of(engine: Any, folder: Path, task: BatchTask) -> np.ndarray[Any, Any]:
     """Returns the gradient of an update's only step, without taking it."""
-    spec, batch = engine._spec, engine._batches.batch(task, engine._collective, engine._plans())
+    spec = engine._spec
+    batch = engine._batches.batch(task, engine._collective, engine._plans())
     columns, _ = read_columns(spec, folder, batch, prepare(engine, task))
     (step,) = engine._plans().steps(batch, task.key)
     PolicyLearner(spec, engine._forward, engine._optimizer, engine._collective).gradients(batch, columns, step)
@@ -176,8 +181,10 @@ def test_an_update_has_the_gradient_of_a_plain_computation(
     chosen = teachers if mixed else teachers[:1]
     spec = likely_spec({"kind": "torch", "ranks": 1, "micro_batch_tokens": 60, **engine}, teachers=taught_by(*chosen))
     task = write_shards(tmp_path, 1, [row | {"reward": 1.0} for row in random_rows(1)])
-    trainer, batch = make_engine(spec, tmp_path, model_folder), batch_of(tmp_path, task)
-    model, weights = wide(model_folder), [1.0, 3.0][: len(chosen)]
+    trainer = make_engine(spec, tmp_path, model_folder)
+    batch = batch_of(tmp_path, task)
+    model = wide(model_folder)
+    weights = [1.0, 3.0][: len(chosen)]
     with torch.no_grad():
         each = torch.stack([distributions(wide(folder), batch) for folder in chosen])
     teacher = (each * torch.tensor(weights)[:, None, None]).sum(0) / sum(weights)
@@ -245,7 +252,8 @@ def shares_of(model_folder: Path) -> Callable[[list[int]], tuple[Any, Any]]:
 
 def drawn_rows(shares: Callable[[list[int]], tuple[Any, Any]], draw: int) -> list[dict[str, Any]]:
     """Returns samples with the same prompts, whose two tokens are drawn anew from the policy, and equal rewards."""
-    noise, rows = np.random.default_rng(draw), random_rows(1, samples=4)
+    noise = np.random.default_rng(draw)
+    rows = random_rows(1, samples=4)
     for row in rows:
         first, second = shares(row["prompt_tokens"])
         one = int(noise.choice(VOCABULARY, p=first))
@@ -262,7 +270,8 @@ def test_columns_hold_the_likeliest_tokens_of_the_iterations_teachers(
     engine = make_engine(likely_spec(teachers=cascade), tmp_path, model_folder)
     for iteration, folder in enumerate(teachers, 1):
         task = random_task(tmp_path, iteration)
-        batch, columns = batch_of(tmp_path, task), columns_of(engine, tmp_path, task)
+        batch = batch_of(tmp_path, task)
+        columns = columns_of(engine, tmp_path, task)
         assert columns.log_probs_teacher is None
         assert columns.teacher_tokens is not None and columns.teacher_log_probs is not None
         with torch.no_grad():

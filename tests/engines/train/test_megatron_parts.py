@@ -69,7 +69,11 @@ def test_a_rank_reads_its_own_part_and_nothing_else(cut: Cut) -> None:
 
 
 def test_attention_is_causal_and_builds_no_square() -> None:
-    length, rows, heads, groups, size = 96, 2, 4, 2, 8
+    length = 96
+    rows = 2
+    heads = 4
+    groups = 2
+    size = 8
     noise = torch.Generator().manual_seed(0)
     query = torch.randn(length, rows, heads, size, generator=noise)
     key, value = (torch.randn(length, rows, groups, size, generator=noise) for _ in range(2))
@@ -85,7 +89,8 @@ def test_attention_is_causal_and_builds_no_square() -> None:
 
 def test_kernels_are_fused_where_there_is_a_gpu() -> None:
     pytest.importorskip("megatron.core")
-    config, engine = Qwen2Config(**SMALL), MegatronTrainer(dtype="float32")
+    config = Qwen2Config(**SMALL)
+    engine = MegatronTrainer(dtype="float32")
     with on_this_device():
         found = [transformer_config(config, engine, fused) for fused in (True, False)]
     assert [(one.bias_activation_fusion, one.bias_dropout_fusion) for one in found] == [(True, True), (False, False)]
@@ -166,7 +171,8 @@ def test_regions_hold_the_same_numbers_as_the_shards(cut: Cut, ranks: int, piece
         again = torch.zeros(shard.numel())
         bounds = [shard.numel() * number // pieces for number in range(pieces + 1)]
         for start, stop in pairwise(bounds):
-            numbers, copy = shard.flatten()[start:stop], again[start:stop]
+            numbers = shard.flatten()[start:stop]
+            copy = again[start:stop]
             for whole in regions_of(place, tuple(shard.shape), SHAPE, rank, ranks):
                 regions = list(regions_in(whole, start, stop))
                 assert len(regions) <= 3 and (pieces > 1 or len(regions) <= 1)

@@ -61,8 +61,10 @@ def test_whole_responses_have_one_gradient_on_any_ranks_and_in_any_micro_batches
     objective: str, tmp_path: Path, model_folder: Path
 ) -> None:
     batch = batch_of(tmp_path, random_task(tmp_path, 1, seed=2))
-    columns, model = columns_for(batch), load_causal_lm(str(model_folder), "float32")
-    optimizer, collective = FlatAdamW(model, AdamWSpec()), Collective()
+    columns = columns_for(batch)
+    model = load_causal_lm(str(model_folder), "float32")
+    optimizer = FlatAdamW(model, AdamWSpec())
+    collective = Collective()
     learner = PolicyLearner(
         make_spec(algorithm=OBJECTIVES[objective]), PolicyForward(model, 0.8, "float32"), optimizer, collective
     )
@@ -129,10 +131,12 @@ def test_tokens_get_advantages_without_a_critic(tmp_path: Path, model_folder: Pa
     engine = make_engine(spec, tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
-    batch, receipt = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    receipt = prepare(engine, task)
     columns = read_prepared(tmp_path, receipt.folder, receipt.files)
     assert columns.log_probs_ref is not None and columns.token_advantages is not None
-    tokens, log_probs = [], scored(engine, batch)
+    tokens = []
+    log_probs = scored(engine, batch)
     for i in range(len(batch)):
         span = slice(batch.response_offsets[i], batch.response_offsets[i + 1])
         penalties = (
@@ -162,7 +166,8 @@ def test_long_and_truncated_responses(tmp_path: Path, model_folder: Path) -> Non
     algorithm = {**shaping, "advantage": {"kind": "group_mean"}}
     engine = make_engine(make_spec(algorithm=algorithm), tmp_path, model_folder)
     task = write_shards(tmp_path, 1, rows)
-    batch, receipt = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    receipt = prepare(engine, task)
     columns = read_prepared(tmp_path, receipt.folder, receipt.files)
     counted = np.add.reduceat(batch.loss_mask, batch.response_offsets[:-1]) * (batch.response_lengths > 0)
     penalties = 2.0 * np.clip((counted - (MAX_NEW_TOKENS - 4)) / 4, 0, 1)

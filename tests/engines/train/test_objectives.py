@@ -62,7 +62,8 @@ def of_pairs(policy: Tokens, reference: Tokens, labels: Sequence[float], each: C
 def dpo(spec: Any, policy: Tokens, reference: Tokens, labels: Sequence[float]) -> float:
     def each(best: int, worst: int) -> float:
         ratios = [sum(policy[i]) - sum(reference[i]) for i in (best, worst)]
-        h, s = spec.beta * (ratios[0] - ratios[1]), spec.label_smoothing
+        h = spec.beta * (ratios[0] - ratios[1])
+        s = spec.label_smoothing
         return (1 - s) * minus_log_sigmoid(h) + s * minus_log_sigmoid(-h)
 
     return of_pairs(policy, reference, labels, each)
@@ -142,7 +143,8 @@ def learned(
 
 def differences(case: Case, formula: Callable[[Tokens], float]) -> np.ndarray[Any, Any]:
     """Returns the gradient of a formula at each response token, by central differences; 0 where a token is masked."""
-    found, width = np.zeros(len(case.policy)), 1e-5
+    found = np.zeros(len(case.policy))
+    width = 1e-5
     for place in np.flatnonzero(case.batch.loss_mask):
         sides = []
         for sign in (1, -1):
@@ -168,7 +170,8 @@ def make_case(
     lengths: Sequence[int], masks: Sequence[bool], policy: Sequence[float], reference: Sequence[float],
     rewards: Sequence[float], group: int,
 ) -> Case:  # fmt: skip
-    count, tokens = len(lengths), sum(lengths)
+    count = len(lengths)
+    tokens = sum(lengths)
     numbers = np.arange(count)
     return Case(
         ExperienceBatch(
@@ -230,7 +233,8 @@ def test_loss_and_gradient(spec: ObjectiveSpec, data: Any, ranks: int, budget: i
 @pytest.mark.parametrize("offset", [0.0, 40.0], ids=["near", "huge ratios"])
 def test_edges(spec: ObjectiveSpec, offset: float) -> None:
     """One response has a single token, one has all of its tokens masked, one is empty, one is cut: its tail is masked."""
-    lengths, group = [1, 3, 0, 4], 1 if spec.kind == "sft" else 2
+    lengths = [1, 3, 0, 4]
+    group = 1 if spec.kind == "sft" else 2
     masks = [True, False, False, False, True, True, True, False]
     policy = [-1.0, -2.0, -0.5, -3.0, -1.5 - offset, -0.25, -4.0, -9.0]
     reference = [-1.0 - offset, -1.0, -1.0, -1.0, -2.0, -0.5, -3.0, -1.0]

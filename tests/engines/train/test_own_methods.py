@@ -58,8 +58,10 @@ def test_the_documented_example_trains(module: Path, tmp_path: Path) -> None:
     spec = spec_of(epochs=2)
     assert spec.exact and spec.algorithm.loss.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()  # type: ignore[union-attr]
     engine = make_engine(spec, tmp_path, make_model_folder(tmp_path / "model"))
-    before, task = weights_of(engine), random_task(tmp_path, 1)
-    batch, receipt = batch_of(tmp_path, task), prepare(engine, task)
+    before = weights_of(engine)
+    task = random_task(tmp_path, 1)
+    batch = batch_of(tmp_path, task)
+    receipt = prepare(engine, task)
     columns = read_prepared(tmp_path, receipt.folder, receipt.files)
     rewards = batch.rewards.reshape(6, 4)
     wins = (rewards[:, :, None] > rewards[:, None, :]).sum(2) - (rewards[:, :, None] < rewards[:, None, :]).sum(2)
@@ -84,7 +86,8 @@ def test_the_documented_loss_has_its_formulas_gradient(module: Path) -> None:
 
 
 def test_an_exact_run_refuses_another_source(module: Path, tmp_path: Path) -> None:
-    spec, model = spec_of(), make_model_folder(tmp_path / "model")
+    spec = spec_of()
+    model = make_model_folder(tmp_path / "model")
     module.write_text(module.read_text() + "\n# changed\n")
     with pytest.raises(ConfigurationError, match=r"algorithm\.loss\.function: .*my_methods:squared_loss.*sha256"):
         make_engine(spec, tmp_path, model)
@@ -141,7 +144,8 @@ def test_advantages_that_are_not_finite_are_refused(module: Path) -> None:
 
 @pytest.mark.parametrize("key", ["loss", "advantage"])
 def test_a_function_that_its_module_lacks_is_refused_before_the_start(module: Path, key: str) -> None:
-    spec, problems = spec_of(**{key: {"kind": "custom", "function": "my_methods:square_loss"}}), Problems()
+    spec = spec_of(**{key: {"kind": "custom", "function": "my_methods:square_loss"}})
+    problems = Problems()
     check_functions(spec, problems)
     with pytest.raises(
         ConfigurationError,

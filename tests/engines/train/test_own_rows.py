@@ -55,7 +55,8 @@ from yatt_core.protocols.receipts import (
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.ragged import offsets_of, ragged_positions
 
-RANKS, SHAPE = 4, PlanShape(4, 60, epochs=1, mini_batches=1)
+RANKS = 4
+SHAPE = PlanShape(4, 60, epochs=1, mini_batches=1)
 ONE_STEP = make_spec()
 PLANS, OF_TWO = (Plans(ONE_STEP, replace(SHAPE, ranks=ranks)) for ranks in (RANKS, 2))
 LIMIT = 1.2
@@ -138,7 +139,8 @@ def test_the_tokens_of_another_rank_are_refused(tmp_path: Path) -> None:
 
 def test_four_ranks_read_little_more_than_their_shares(tmp_path: Path) -> None:
     """The responses are long, as those of real runs are."""
-    noise, rows = np.random.default_rng(0), random_rows(1, prompts=16, samples=8)
+    noise = np.random.default_rng(0)
+    rows = random_rows(1, prompts=16, samples=8)
     for row in rows:
         length = int(noise.integers(200, 300))
         row["response_tokens"] = noise.integers(0, 24, length).tolist()
@@ -203,7 +205,8 @@ def test_whatever_fails_on_one_rank_fails_on_all(tmp_path: Path, name: str, monk
     task = random_task(tmp_path, 1)
     whole, _ = load_learned_batch(ONE_STEP, context_of(tmp_path), task)
     prepared = prepared_of(tmp_path, task, [columns_of(whole, np.arange(24)[rank::2]) for rank in range(2)])
-    real, rank = getattr(own_rows, name), threading.local()
+    real = getattr(own_rows, name)
+    rank = threading.local()
 
     def failing(*given: Any, **options: Any) -> Any:
         if rank.number:
@@ -297,7 +300,8 @@ def test_a_rank_has_the_columns_of_its_own_samples(tmp_path: Path, files: int) -
         others = np.setdiff1d(np.arange(len(whole.response_tokens)), at)
         assert columns.advantages[own].tobytes() == expected.advantages[own].tobytes()
         for name, absent in (("log_probs_old", np.nan), ("teacher_tokens", ABSENT), ("teacher_log_probs", np.nan)):
-            mine, all_ranks = getattr(columns, name), getattr(expected, name)
+            mine = getattr(columns, name)
+            all_ranks = getattr(expected, name)
             assert mine.dtype == all_ranks.dtype and mine[at].tobytes() == all_ranks[at].tobytes(), name
             np.testing.assert_array_equal(mine[others], np.full_like(mine[others], absent))
         assert columns.log_probs_ref is None and columns.values is None
@@ -310,7 +314,9 @@ def test_columns_that_all_ranks_need_are_encoded_once(tmp_path: Path, monkeypatc
     task = random_task(tmp_path, 1)
     whole, _ = load_learned_batch(spec, context_of(tmp_path), task)
     prepared = prepared_of(tmp_path, task, [columns_of(whole, np.arange(24)[rank::4]) for rank in range(RANKS)])
-    real, encoded, rank = own_rows.encode_table, list[int](), threading.local()
+    real = own_rows.encode_table
+    encoded = list[int]()
+    rank = threading.local()
 
     def counted(table: pa.Table, compress: bool = False) -> bytes:
         if rank.reads_columns:
@@ -320,7 +326,8 @@ def test_columns_that_all_ranks_need_are_encoded_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(own_rows, "encode_table", counted)
 
     def read(group: Collective) -> PreparedColumns:
-        rank.number, rank.reads_columns = group.rank, False
+        rank.number = group.rank
+        rank.reads_columns = False
         batch, parts, _ = load_own_batch(plans, context_of(tmp_path), task, group)
         rank.reads_columns = True
         return load_own_columns(spec, context_of(tmp_path), batch, parts, prepared, group)[0]
@@ -546,7 +553,8 @@ def test_ranks_that_share_a_model_learn_the_bits_that_they_learn_from_whole_read
 
 def test_ranks_that_were_killed_after_prepare_learn_the_same(tmp_path: Path, model_folder: Path) -> None:
     """New ranks read everything again; one that alone has lost its batch gets its rows from the others."""
-    task, spec = random_task(tmp_path, 1), spec_of(2, METHODS["several steps"])
+    task = random_task(tmp_path, 1)
+    spec = spec_of(2, METHODS["several steps"])
     receipts: list[PrepareReceipt] = []
 
     def undisturbed(rank: int, address: str) -> tuple[Any, ...]:

@@ -51,7 +51,8 @@ def test_every_epoch_takes_every_sample_once(
 
 
 def test_a_mini_batch_holds_whole_groups_and_epochs_differ_in_order() -> None:
-    lengths, offsets = np.full(32, 5, dtype=np.int64), np.arange(0, 33, 4)
+    lengths = np.full(32, 5, dtype=np.int64)
+    offsets = np.arange(0, 33, 4)
     shape = PlanShape(2, 100, 2, 2)
     steps = plan_steps(lengths, offsets, shape, 1, 0, 1)
     for step in steps:

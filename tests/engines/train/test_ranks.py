@@ -35,7 +35,8 @@ def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection
     peer: the other rank, which receives or sends what `prepare` returned.
     """
     sft = engine.sft()
-    prepared, updates = [], []
+    prepared = []
+    updates = []
     for task in tasks:
         receipt = engine.prepare(task)
         if peer is not None and receipt is not None:
@@ -97,7 +98,8 @@ def test_ranks_hold_the_same_bits_and_give_the_same_receipts(group: dict[str, An
 
 
 def test_two_ranks_learn_what_one_rank_learns(group: dict[str, Any]) -> None:
-    double, single = group["ranks"][0], group["single"]
+    double = group["ranks"][0]
+    single = group["single"]
     assert double["sft"].probe_accuracy == single["sft"].probe_accuracy
     for name, array in single["weights"].items():
         np.testing.assert_allclose(double["weights"][name], array, atol=1e-6, rtol=0)

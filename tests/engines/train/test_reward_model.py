@@ -23,7 +23,8 @@ from yatt_core.spec.sections.model import ModelFolder
 
 def export(trained: Trained, folder: Path) -> Path:
     """Exports what an engine holds."""
-    saved, target = folder / "saved", folder / "reward"
+    saved = folder / "saved"
+    target = folder / "reward"
     saved.mkdir(parents=True)
     trained.engine.freeze_state()(saved)
     identity = CheckpointIdentity("R", 0, trained.engine.version, 1, trained.spec.digest, "", "")

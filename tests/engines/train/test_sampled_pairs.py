@@ -25,7 +25,10 @@ from tests.engines.train.support import (
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.spec.run import RunSpec
 
-BETA, RATE, TEMPERATURE, ITERATIONS = 0.2, 1e-3, 0.8, 3
+BETA = 0.2
+RATE = 1e-3
+TEMPERATURE = 0.8
+ITERATIONS = 3
 NAMES = ("torch-2", "fsdp2-2", "megatron-tp2-pp1-dp1-qwen2", "megatron-tp1-pp2-dp1-qwen2")
 OTHERS = [param for param in LAYOUTS if param.id in NAMES]
 
@@ -53,7 +56,8 @@ def plain_step(model: Any, reference: Any, optimizer: Any, batch: ExperienceBatc
     losses = []
     for ordinal in np.unique(batch.ordinals):
         group = np.flatnonzero(batch.ordinals == ordinal)
-        best, worst = group[np.argmax(batch.rewards[group])], group[np.argmin(batch.rewards[group])]
+        best = group[np.argmax(batch.rewards[group])]
+        worst = group[np.argmin(batch.rewards[group])]
         if batch.rewards[best] > batch.rewards[worst]:
             with torch.no_grad():
                 kept = log_prob(reference, batch, best) - log_prob(reference, batch, worst)

@@ -66,7 +66,8 @@ def sampled_task(model: Path, folder: Path, iteration: int, vocabulary: int = VO
     """Returns a task whose responses the torch engine has sampled from the model's truncated distribution."""
     rows = random_rows(iteration, samples=4, vocabulary=vocabulary)
     result = sampled(model, [row["prompt_tokens"] for row in rows[::4]], iteration)
-    ends, support = np.cumsum(result.lengths), result.support
+    ends = np.cumsum(result.lengths)
+    support = result.support
     assert support is not None
     for row, end, length in zip(rows, ends.tolist(), result.lengths.tolist(), strict=True):
         own = slice(end - length, end)
@@ -141,7 +142,8 @@ def excluded_logits(model: Any, batch: ExperienceBatch, index: int) -> tuple[tor
     response = batch.response_tokens[start:stop]
     whole = torch.tensor(np.concatenate([prompt, response]).astype(np.int64))[None]
     logits = model(input_ids=whole).logits[0, len(prompt) - 1 : -1] / TEMPERATURE
-    found, entropies = [], []
+    found = []
+    entropies = []
     for place in range(stop - start):
         if not batch.loss_mask[start + place]:
             continue
@@ -188,8 +190,11 @@ def test_values_and_gradients_equal_a_computation_over_the_support_alone(
 @given(seed=st.integers(0, 10_000), tokens=st.integers(1, 9), temperature=st.sampled_from([1.0, 0.6]))
 def test_the_dense_heads_gradient_is_the_finite_difference(seed: int, tokens: int, temperature: float) -> None:
     noise = np.random.default_rng(seed)
-    states, weight = noise.normal(size=(tokens, 5)), noise.normal(size=(13, 5))
-    targets, slopes, bonuses = noise.integers(0, 13, tokens), noise.normal(size=tokens), noise.normal(size=tokens)
+    states = noise.normal(size=(tokens, 5))
+    weight = noise.normal(size=(13, 5))
+    targets = noise.integers(0, 13, tokens)
+    slopes = noise.normal(size=tokens)
+    bonuses = noise.normal(size=tokens)
     kept = [np.union1d(noise.integers(0, 13, noise.integers(0, 6)), [target]) for target in targets]
     support = Support(np.concatenate(kept).astype(np.int32), np.array([len(one) for one in kept], np.int32))
 
@@ -205,7 +210,8 @@ def test_the_dense_heads_gradient_is_the_finite_difference(seed: int, tokens: in
     def differences(of: Any, value: Any, step: float = 1e-5) -> Any:
         found = np.zeros_like(value)
         for place in np.ndindex(value.shape):
-            high, low = value.copy(), value.copy()
+            high = value.copy()
+            low = value.copy()
             high[place] += step
             low[place] -= step
             found[place] = (of(high) - of(low)) / (2 * step)

@@ -96,7 +96,8 @@ def as_before(checkpoint: Path) -> None:
 
 def test_a_checkpoint_of_an_older_version_is_restored_bit_for_bit(tmp_path: Path, model_folder: Path) -> None:
     spec = make_spec(algorithm={"kl": {"where": "loss"}, "mini_batches": 2})
-    engine, checkpoint = make_engine(spec, tmp_path, model_folder), tmp_path / "checkpoint"
+    engine = make_engine(spec, tmp_path, model_folder)
+    checkpoint = tmp_path / "checkpoint"
     update(engine, random_task(tmp_path, 1))
     checkpoint.mkdir()
     engine.freeze_state()(checkpoint)

@@ -100,7 +100,8 @@ def test_the_probe_leaves_out_answers_without_a_score() -> None:
     """Otherwise a scorer that fails for a fifth of the answers would have SFT go on for longer."""
     training = SftTraining.__new__(SftTraining)
     training._collective = cast(Any, SimpleNamespace(sum=lambda counts: counts))
-    right, wrong = SampleScore({}, 1.0, correct=True), SampleScore({}, 0.0, correct=False)
+    right = SampleScore({}, 1.0, correct=True)
+    wrong = SampleScore({}, 0.0, correct=False)
     failed = SampleScore({}, 0.0, correct=False, missing=("exact/raised",))
 
     def accuracy(*scores: SampleScore) -> float:

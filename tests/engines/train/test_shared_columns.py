@@ -41,7 +41,8 @@ def own_of(column: np.ndarray[Any, Any], plan: StepPlan, part: int) -> np.ndarra
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_rank_has_the_bits_of_a_sum_over_the_ranks(name: str, ranks: int) -> None:
-    plan, column = plan_of(ranks), COLUMNS[name]
+    plan = plan_of(ranks)
+    column = COLUMNS[name]
 
     def both(collective: ThreadCollective) -> tuple[bytes, bytes]:
         own = own_of(column, plan, collective.rank)
@@ -55,7 +56,8 @@ def test_every_rank_has_the_bits_of_a_sum_over_the_ranks(name: str, ranks: int) 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_rank_gets_what_it_needs_of_another_plan_and_nothing_else(name: str) -> None:
-    column, plan = COLUMNS[name], plan_of(3)
+    column = COLUMNS[name]
+    plan = plan_of(3)
     to = plan_of(3, LENGTHS[::-1] + 1)
     assert any(samples_of(plan, part).tolist() != samples_of(to, part).tolist() for part in range(3))
     found = on_threads(3, lambda group: moved(group, plan, to, OFFSETS, own_of(column, plan, group.rank)))
@@ -65,7 +67,8 @@ def test_a_rank_gets_what_it_needs_of_another_plan_and_nothing_else(name: str) -
 
 
 def test_only_the_rank_that_speaks_for_a_part_is_heard() -> None:
-    plan, column = plan_of(2), COLUMNS["float32"]
+    plan = plan_of(2)
+    column = COLUMNS["float32"]
 
     def heard(world: ThreadCollective) -> bytes:
         group = ReplicaCollective(world, world.rank // 2, 2, speaks=world.rank % 2 == 1)

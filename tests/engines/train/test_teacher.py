@@ -67,7 +67,8 @@ def plain_weights(
     folder: Path, model_folder: Path, teacher: Path
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[float]]:
     """Returns the weights and gradient norms of five steps of a plain loop."""
-    model, taught = loaded(model_folder), (loaded(teacher), COEFFICIENT)
+    model = loaded(model_folder)
+    taught = (loaded(teacher), COEFFICIENT)
     adamw = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.05)
     norms = [
         plain_grpo_step(model, adamw, batch_of(folder, random_task(folder, iteration)), 0.8, teacher=taught)
@@ -102,7 +103,8 @@ def test_five_updates_equal_a_plain_loop(
 def test_the_column_holds_the_teachers_log_probabilities(tmp_path: Path, model_folder: Path, teacher: Path) -> None:
     engine = make_engine(taught_spec(teacher), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     assert columns.log_probs_old is None, "one step needs no pass for the old log-probabilities"
     assert columns.log_probs_teacher is not None
@@ -156,7 +158,8 @@ def test_a_token_unknown_to_the_teacher_is_refused(tmp_path: Path, teacher: Path
 def test_a_folder_that_cannot_be_loaded_is_named_by_its_key(tmp_path: Path, model_folder: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "none_such"}))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    engine, task = make_engine(taught_spec(tmp_path), tmp_path, model_folder), random_task(tmp_path, 1)
+    engine = make_engine(taught_spec(tmp_path), tmp_path, model_folder)
+    task = random_task(tmp_path, 1)
     with pytest.raises(ConfigurationError, match=rf"^algorithm\.distillation\.teachers\.0\.model\.path: {tmp_path}"):
         engine.prepare(task)
 

@@ -40,7 +40,8 @@ def critique_spec(ranks: int = 1, **algorithm: Any) -> RunSpec:
 
 def rewarded_task(folder: Path, iteration: int) -> BatchTask:
     """Returns a task whose tokens have rewards of their own: the outcome twice, less 1 at some tokens."""
-    noise, rows = np.random.default_rng(iteration), random_rows(iteration)
+    noise = np.random.default_rng(iteration)
+    rows = random_rows(iteration)
     for row in rows:
         wrong = noise.random(len(row["response_tokens"])) < 0.3
         row["token_rewards"] = (2 * row["reward"] - wrong).tolist()
@@ -48,8 +49,10 @@ def rewarded_task(folder: Path, iteration: int) -> BatchTask:
 
 
 def test_advantages_are_the_rewards_normalised_over_the_tokens_of_a_group(tmp_path: Path, model_folder: Path) -> None:
-    engine, task = make_engine(critique_spec(), tmp_path, model_folder), rewarded_task(tmp_path, 1)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    engine = make_engine(critique_spec(), tmp_path, model_folder)
+    task = rewarded_task(tmp_path, 1)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     assert batch.token_rewards is not None and columns.token_advantages is not None and columns.values is None
     owners = np.repeat(batch.ordinals, batch.response_lengths)
@@ -65,8 +68,10 @@ def test_advantages_are_the_rewards_normalised_over_the_tokens_of_a_group(tmp_pa
 
 
 def test_padding_has_no_part_in_the_advantages(tmp_path: Path, model_folder: Path) -> None:
-    engine, task = make_engine(critique_spec(), tmp_path, model_folder), rewarded_task(tmp_path, 1)
-    whole, columns = [], []
+    engine = make_engine(critique_spec(), tmp_path, model_folder)
+    task = rewarded_task(tmp_path, 1)
+    whole = []
+    columns = []
     for number, admission in enumerate((None, Admission((0, 1, 2, 4, 5), (3,)))):
         prepared = prepare(engine, replace(task, admission=admission, term=1 + number))
         columns.append(read_prepared(tmp_path, prepared.folder, prepared.files).token_advantages)
@@ -83,7 +88,8 @@ def test_kl_in_the_reward_is_subtracted_token_by_token(tmp_path: Path, model_fol
     engine = make_engine(spec, tmp_path, model_folder)
     update(engine, rewarded_task(tmp_path, 1))
     task = rewarded_task(tmp_path, 2)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     assert batch.token_rewards is not None and columns.token_advantages is not None and "kl" in prepared.metrics
     plain = np.repeat(batch.ordinals, batch.response_lengths) == batch.ordinals[0]

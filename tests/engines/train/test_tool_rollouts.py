@@ -59,7 +59,8 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
-        self.folder, self.spec = folder, load_spec(SPEC)
+        self.folder = folder
+        self.spec = load_spec(SPEC)
         self.receipt = materialise(self.spec, folder)
         self.inputs = Inputs.open(folder / self.receipt.folder, self.spec)
         self.codec = open_codec(self.spec, self.receipt.model_path)
@@ -97,7 +98,8 @@ def test_demonstrations_count_only_the_policys_tokens(bench: Bench) -> None:
     (first, *_) = prompts = bench.inputs.demonstrations(2)
     encoded = encode_demonstrations(prompts, bench.codec, several_turns=True)
     stop = encoded.response_offsets[1]
-    tokens, mask = encoded.response_tokens[:stop], encoded.loss_mask[:stop]
+    tokens = encoded.response_tokens[:stop]
+    mask = encoded.loss_mask[:stop]
     assert first.answer is not None
     call, _, rest = first.answer.partition("<tool_result>")
     result, _, answer = rest.partition("</tool_result>")

@@ -25,7 +25,10 @@ from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec.sections.trainer import AdamWSpec
 from yatt_core.wire.ragged import offsets_of
 
-PROMPT, CALL, RESULT, REST = [3, 4, 5], [6, 7, 1], [11, 12, 13, 14], [8, 9, 1]
+PROMPT = [3, 4, 5]
+CALL = [6, 7, 1]
+RESULT = [11, 12, 13, 14]
+REST = [8, 9, 1]
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +80,10 @@ def learn(
     }
     spec = make_spec(algorithm=algorithm)
     model = load_causal_lm(str(folder), "float32")
-    forward, optimizer = PolicyForward(model, 0.8, "float32"), FlatAdamW(model, AdamWSpec())
-    rows, old = np.arange(len(batch)), np.zeros(len(batch.response_tokens), np.float32)
+    forward = PolicyForward(model, 0.8, "float32")
+    optimizer = FlatAdamW(model, AdamWSpec())
+    rows = np.arange(len(batch))
+    old = np.zeros(len(batch.response_tokens), np.float32)
     micro_batch = assemble(batch, rows)
     with torch.no_grad():
         old[micro_batch.positions] = forward.log_probs(micro_batch).numpy() + 0.05
@@ -158,7 +163,8 @@ def test_prepared_columns_are_zero_at_result_tokens(model_folder: Path) -> None:
         algorithm={"mini_batches": 2, "kl": {"coefficient": 0.1, "where": "reward"}}, rollout={"samples_per_prompt": 2}
     )
     model = load_causal_lm(str(model_folder), "float32")
-    forward, optimizer = PolicyForward(model, 0.8, "float32"), FlatAdamW(model, AdamWSpec())
+    forward = PolicyForward(model, 0.8, "float32")
+    optimizer = FlatAdamW(model, AdamWSpec())
     batch = replace(batch_of(WITH_TOOL, OTHER), ordinals=np.zeros(2, np.int64), samples=np.arange(2, dtype=np.int32))
     reference = optimizer.values.detach().clone() * 1.05
     task = BatchTask(WorkKey("run", 0, 1, "prepare"), 1, ())

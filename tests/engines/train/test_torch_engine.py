@@ -70,7 +70,8 @@ def test_two_identical_runs_have_identical_bits(tmp_path: Path, model_folder: Pa
 
 def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, model_folder)
-    first, second = random_task(tmp_path, 1), random_task(tmp_path, 2)
+    first = random_task(tmp_path, 1)
+    second = random_task(tmp_path, 2)
     prepared = prepare(engine, first)
     receipt = engine.learn(first, prepared)
     digest = weights_digest(weights_of(engine))
@@ -86,7 +87,8 @@ def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_fol
 
 def test_a_skipped_update_changes_only_the_version(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, model_folder)
-    first, second = random_task(tmp_path, 1), random_task(tmp_path, 2)
+    first = random_task(tmp_path, 1)
+    second = random_task(tmp_path, 2)
     before = weights_digest(weights_of(engine))
     skipped = engine.skip(first)
     assert engine.skip(first) is skipped
@@ -260,7 +262,8 @@ def test_kl_in_the_reward_is_subtracted_before_normalising(tmp_path: Path, model
     weights = saved_tensors(tmp_path)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
     task = random_task(tmp_path, 2)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     penalties = []
     for index in range(len(batch)):
         mask = batch.loss_mask[batch.response_offsets[index] : batch.response_offsets[index + 1]]
@@ -310,7 +313,8 @@ def test_bfloat16_keeps_weights_in_float32(tmp_path: Path, model_folder: Path) -
 
 
 def test_packed_samples_give_the_same_update_up_to_rounding(tmp_path: Path, model_folder: Path) -> None:
-    task, algorithm = random_task(tmp_path, 1), {"mini_batches": 2, "kl": {"coefficient": 0.05}}
+    task = random_task(tmp_path, 1)
+    algorithm = {"mini_batches": 2, "kl": {"coefficient": 0.05}}
     found = []
     for packed in (False, True):
         engine = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 40, "packed": packed}
@@ -325,7 +329,8 @@ def test_packed_samples_give_the_same_update_up_to_rounding(tmp_path: Path, mode
 def test_max_new_tokens_is_the_fixed_length(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(algorithm={"aggregation": "fixed_length"}), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
-    batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
+    batch = batch_of(tmp_path, task)
+    prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     expected = -np.repeat(columns.advantages, batch.response_lengths)[batch.loss_mask].sum() / (24 * MAX_NEW_TOKENS)
     assert engine.learn(task, prepared).metrics["policy_loss"] == pytest.approx(expected, abs=1e-6)

@@ -29,7 +29,8 @@ from yatt_core.engines.train.ranks.waiting import current_waits, waiting_for_act
 from yatt_core.protocols.engines import RankContext
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_actors
 
-FOR_EVER, PATIENCE = 1e9, 150.0
+FOR_EVER = 1e9
+PATIENCE = 150.0
 NAMES = ["trainer-0", "trainer-1"]
 
 

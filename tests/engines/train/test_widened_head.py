@@ -19,7 +19,9 @@ from yatt_core.engines.train.model import chunk_sizes
 from yatt_core.engines.train.ranks.process_group import close_process_group
 from yatt_core.protocols.engines import RankContext
 
-VOCABULARY, WIDTH, ROWS = 2048, 16, 8
+VOCABULARY = 2048
+WIDTH = 16
+ROWS = 8
 ENGINES: list[Any] = [
     pytest.param({"kind": "torch", "ranks": 1, "kernels": "general"}, id="torch"),
     pytest.param({"kind": "torch", "ranks": 1}, id="dense"),

@@ -39,7 +39,8 @@ def test_a_batch_takes_its_decode_steps_with_finished_sequences_leaving():
 
 
 def test_a_stream_divides_its_sleep_among_its_pieces():
-    whole, parts = [], []
+    whole = []
+    parts = []
     times = {"base_seconds": 0.5, "seconds_per_sequence": 0.01, "clock_factor": 4}
     engine_of(slept=whole, **times).generate(request_of())
     came = [len(parts) for _ in engine_of(slept=parts, **times).stream(request_of())]

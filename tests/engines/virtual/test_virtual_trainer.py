@@ -105,7 +105,8 @@ def test_changed_experience_gives_other_weights(tmp_path, change):
         rows[5]["reward"] += 1e-9
     else:
         del rows[-1]
-    one, other = engine_of(tmp_path / "a"), engine_of(tmp_path / "b")
+    one = engine_of(tmp_path / "a")
+    other = engine_of(tmp_path / "b")
     learn(one, task_of(1, sealed(tmp_path / "a", 1, table)))
     learn(other, task_of(1, sealed(tmp_path / "b", 1, pa.Table.from_pylist(rows, schema=table.schema))))
     assert state_of(one) != state_of(other)
@@ -147,7 +148,8 @@ def test_learn_is_idempotent_and_refuses_to_skip(tmp_path):
     task = task_of(1, sealed(tmp_path, 1, experience()))
     prepared = engine.prepare(task)
     receipt = engine.learn(task, prepared)
-    state, naps = state_of(engine), len(slept)
+    state = state_of(engine)
+    naps = len(slept)
     assert engine.learn(task, prepared) is receipt
     assert (state_of(engine), len(slept)) == (state, naps)
     with pytest.raises(InfrastructureError, match=r"version 1;.* run/b0/i3/learn/w0/s0,.* version 2$"):
@@ -157,7 +159,8 @@ def test_learn_is_idempotent_and_refuses_to_skip(tmp_path):
 
 
 def test_a_restored_trainer_continues_as_if_undisturbed(tmp_path):
-    engine, other = engine_of(tmp_path), engine_of(tmp_path)
+    engine = engine_of(tmp_path)
+    other = engine_of(tmp_path)
     tasks = [task_of(i, sealed(tmp_path, i, experience(first=4 * i))) for i in (1, 2)]
     learn(engine, tasks[0])
     write = engine.freeze_state()

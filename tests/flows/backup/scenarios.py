@@ -11,7 +11,9 @@ from flows.backup.folder import BackupFolder
 from flows.backup.restore import restore_backup
 from flows.run.home import Home
 
-HOME, BACKUPS, NEW = "runs", "backups", "elsewhere"
+HOME = "runs"
+BACKUPS = "backups"
+NEW = "elsewhere"
 
 
 def backup_of(home: Home, folder: Path) -> MadeBackup:
@@ -26,6 +28,7 @@ def create(folder: Path, tell: Callable[[str], None]) -> None:
 
 def restore(folder: Path, tell: Callable[[str], None]) -> None:
     """Restores the newest backup in the folder."""
-    backups, home = BackupFolder(folder / BACKUPS), Home(folder / NEW)
+    backups = BackupFolder(folder / BACKUPS)
+    home = Home(folder / NEW)
     restore_backup(backups, backups.find(None), home, home.ledger_address)
     tell("restored")

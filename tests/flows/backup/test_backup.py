@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -147,13 +148,14 @@ def test_a_backup_in_the_home_is_refused(home: Home) -> None:
 def test_what_retention_deletes_meanwhile_is_left_out_by_a_fresh_cut(
     home: Home, backups: BackupFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, folder = creating._copy_files, home.run_folder("toy-1") / "experience/b000/i000001"
+    real = creating._copy_files
+    folder = home.run_folder("toy-1") / "experience/b000/i000001"
 
-    def pruned_first(ledger: Ledger, *arguments: object) -> object:
+    def pruned_first(ledger: Ledger, **arguments: Any) -> object:
         if folder.exists():
             ledger.events.append("toy-1", PRUNED_EVENT, {"branch": 0, "first": 1, "last": 1})
             shutil.rmtree(folder)
-        return real(ledger, *arguments)
+        return real(ledger, **arguments)
 
     monkeypatch.setattr(creating, "_copy_files", pruned_first)
     made = backup_of(home, backups.folder)
@@ -165,7 +167,7 @@ def test_files_that_are_always_deleted_first_end_the_backup(
     home: Home, backups: BackupFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(range(100))
-    monkeypatch.setattr(creating, "_copy_files", lambda *_: {f"folder-{next(counts)}": "was deleted"})
+    monkeypatch.setattr(creating, "_copy_files", lambda **_: {f"folder-{next(counts)}": "was deleted"})
     with pytest.raises(InfrastructureError, match="5 times in a row: was deleted"):
         backup_of(home, backups.folder)
     assert backups.ids() == []
@@ -268,7 +270,8 @@ def test_only_an_empty_home_and_an_empty_ledger_are_filled(home: Home, backups: 
 def test_another_backup_does_not_go_on_where_one_was_interrupted(
     home: Home, backups: BackupFolder, tmp_path: Path
 ) -> None:
-    made, new = backup_of(home, backups.folder), Home(tmp_path / NEW)
+    made = backup_of(home, backups.folder)
+    new = Home(tmp_path / NEW)
     with Ledger.open(home.ledger) as ledger:
         ledger.events.append("toy-1", "note", {})
     other = backup_of(home, backups.folder)
@@ -287,7 +290,8 @@ def test_mlflow_in_the_home_comes_along_with_its_addresses_moved(
     artifact = home.folder / "artifacts" / "1" / "file.txt"
     artifact.parent.mkdir(parents=True)
     artifact.write_text("artifact")
-    old, new = str(home.folder), Home(tmp_path / NEW)
+    old = str(home.folder)
+    new = Home(tmp_path / NEW)
     rows = [f"file://{old}/artifacts/1", json.dumps({"uri": f"{old}/toy-1/x"}), f"{old}er/y", "text"]
     with sqlite3.connect(home.folder / "mlflow.db") as database:
         database.execute("CREATE TABLE runs (place TEXT)")
@@ -311,7 +315,8 @@ def test_a_kill_at_every_step_of_a_backup_leaves_none_or_a_whole_one(home: Home,
     steps = 0
     (tmp_path / "deaths").mkdir()
     for death in deaths(create, tmp_path / "deaths", prepare):
-        steps, backups = death.step, BackupFolder(death.folder / BACKUPS)
+        steps = death.step
+        backups = BackupFolder(death.folder / BACKUPS)
         assert len(backups.ids()) == 1 or not death.acknowledged
         assert all(verify_backup(backups, name).sound for name in backups.ids())
         again = backup_of(Home(death.folder / HOME), backups.folder)
@@ -334,7 +339,8 @@ def test_a_kill_at_every_step_of_a_restoration_leaves_a_home_that_is_refused_or_
         shutil.copytree(tmp_path / BACKUPS, folder / BACKUPS)
 
     for death in deaths(restore, tmp_path / "deaths", prepare):
-        steps, new = death.step, Home(death.folder / NEW)
+        steps = death.step
+        new = Home(death.folder / NEW)
         backups = BackupFolder(death.folder / BACKUPS)
         if (new.folder / RESTORING).exists():
             with pytest.raises(ConfigurationError, match="is being restored"):

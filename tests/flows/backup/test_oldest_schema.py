@@ -79,7 +79,8 @@ def old_backup(home: Home, folder: BackupFolder, tables: Tables) -> str:
 
 
 def test_a_backup_of_the_oldest_schema_is_restored_and_migrated(home: Home, tmp_path: Path) -> None:
-    folder, new = BackupFolder(tmp_path / "backups"), Home(tmp_path / "elsewhere")
+    folder = BackupFolder(tmp_path / "backups")
+    new = Home(tmp_path / "elsewhere")
     restore_backup(folder, old_backup(home, folder, rows()), new, new.ledger_address)
     with Ledger.open(new.ledger, migrate=False) as ledger:
         assert (ledger.migration.before, ledger.migration.after) == (HEAD, HEAD)
@@ -88,7 +89,9 @@ def test_a_backup_of_the_oldest_schema_is_restored_and_migrated(home: Home, tmp_
 
 @pytest.mark.verify
 def test_a_backup_of_the_oldest_schema_is_restored_on_postgresql(home: Home, tmp_path: Path, server: Server) -> None:
-    folder, new, address = BackupFolder(tmp_path / "backups"), Home(tmp_path / "elsewhere"), server.create("restored")
+    folder = BackupFolder(tmp_path / "backups")
+    new = Home(tmp_path / "elsewhere")
+    address = server.create("restored")
     restore_backup(folder, old_backup(home, folder, rows()), new, address)
     check(new, address)
 

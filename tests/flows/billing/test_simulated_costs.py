@@ -60,7 +60,8 @@ def test_the_parts_of_a_killed_run_add_up_and_name_its_faults(tmp_path: Path) ->
     assert (record.project, record.owner, record.currency) == ("math", "ada", "EUR")
     assert {kind: held.count for kind, held in record.devices.items()} == {"H100": DEVICES}
     with simulation.ledger() as ledger:
-        parts, totals = charges_of(ledger, simulation.run), total_charges(ledger, simulation.run)
+        parts = charges_of(ledger, simulation.run)
+        totals = total_charges(ledger, simulation.run)
         spans = held_spans(ledger, simulation.run)
         assert [row.outcome for row in ledger.overview.sessions(simulation.run)][:3] == [LOST] * 3
         assert ledger.events.verify(simulation.run) is None
@@ -98,7 +99,8 @@ def test_a_changed_price_file_applies_from_then_on_and_what_was_recorded_stays(t
     first, second = records(simulation)
     assert [each.devices["H100"].tariff.per_hour for each in (first, second)] == [Decimal("3.60"), Decimal("7.20")]
     with simulation.ledger() as ledger:
-        after, spans = charges_of(ledger, simulation.run), held_spans(ledger, simulation.run)
+        after = charges_of(ledger, simulation.run)
+        spans = held_spans(ledger, simulation.run)
     assert second.since == spans[1].start
     cheap, dear = (DEVICES * (span.end - span.start) for span in spans)
     assert sum(before.values(), Amounts()).cost == rounded_cost(cheap, "3.60")
@@ -116,7 +118,8 @@ def test_a_run_that_was_priced_late_says_which_part_is_unknown(tmp_path: Path) -
     with_prices(tmp_path)
     simulation.drive()
     with simulation.ledger() as ledger:
-        charges, spans = charges_of(ledger, simulation.run), held_spans(ledger, simulation.run)
+        charges = charges_of(ledger, simulation.run)
+        spans = held_spans(ledger, simulation.run)
     total = sum(charges.values(), Amounts())
     assert total.unpriced_ms == DEVICES * (spans[0].end - spans[0].start)
     assert total.cost == rounded_cost(DEVICES * (spans[1].end - spans[1].start), "3.60")
@@ -215,7 +218,8 @@ def test_a_price_with_a_date_applies_from_that_moment_within_a_session(tmp_path:
     first, second = records(simulation)
     assert second.since - first.since == 600_000, "not when the driver noticed it"
     with simulation.ledger() as ledger:
-        charges, (span,) = total_charges(ledger, simulation.run), held_spans(ledger, simulation.run)
+        charges = total_charges(ledger, simulation.run)
+        (span,) = held_spans(ledger, simulation.run)
     dear = span.end - span.start - 600_000
     assert dear > 0
     assert sum(charges.values(), Amounts()).cost == rounded_cost(600_000, "3.60", dear, "7.20")

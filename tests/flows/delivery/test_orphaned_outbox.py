@@ -99,7 +99,8 @@ def test_a_stopped_driver_does_not_count_as_dead() -> None:
 
 
 def test_delays_double_up_to_their_limit() -> None:
-    trouble, delays = Trouble(), []
+    trouble = Trouble()
+    delays = []
     for _ in range(12):
         trouble = trouble.failed(100.0, "away")
         delays.append(trouble.again_at - 100.0)
@@ -155,7 +156,8 @@ def test_undelivered_rows_wait_for_the_next_attempt(place: str, ledger: Ledger) 
 def test_a_driver_waits_only_for_the_keeper(place: str, ledger: Ledger) -> None:
     run, fence = left_behind(ledger)
     ledger.leases.release(fence)
-    delivering, go_on = threading.Event(), threading.Event()
+    delivering = threading.Event()
+    go_on = threading.Event()
 
     def slow() -> None:
         delivering.set()
@@ -205,7 +207,8 @@ def test_the_tracker_learns_that_a_driver_was_killed(tmp_path: Path) -> None:
         assert lost_runs(ledger, ALIVE) == [] and lost_runs(ledger, GONE) == [run]
         tell_lost(ledger, run)
         assert lost_runs(ledger, GONE) == [], "once"
-        tracker, told = Recorder(), ledger.leases.acquire(run, HOLDER, 60)
+        tracker = Recorder()
+        told = ledger.leases.acquire(run, HOLDER, 60)
         TrackerDeliverer(tracker).deliver(ledger, told, last=True)
         assert tracker.arrived == [f"{run}/t1/lost/tags", f"{run}/t1/lost/status"]
         ledger.runs.set_state(told, "stopped", "")

@@ -129,7 +129,8 @@ def test_rows_whose_delivery_was_not_recorded_are_sent_again(
 ) -> None:
     """The rows were sent, but the ledger was locked for too long to record that; then it answers again."""
     address, ledger, fence = filled
-    tracker, book = RecordingTracker(), Deliveries.delivered
+    tracker = RecordingTracker()
+    book = Deliveries.delivered
     failures = iter([True, False, True])
 
     def locked(*arguments: Any) -> None:
@@ -232,7 +233,8 @@ class People:
 
 def test_a_failing_tracker_is_retried(filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch) -> None:
     address, ledger, fence = filled
-    tracker, failures = RecordingTracker(), iter([True, False, True])
+    tracker = RecordingTracker()
+    failures = iter([True, False, True])
     deliver = tracker.deliver
 
     def breaking(items: list[OutboxItem]) -> Mapping[str, str]:

@@ -20,7 +20,8 @@ def test_a_promoted_checkpoint_is_kept_while_the_run_continues(driver: Driver) -
     promote(driver.home, run, "champion", 4, by="ann", why="the newest")
     revise(driver.home, run, ["iterations=8"])
     driver.drive(run)
-    folder, client = driver.home.run_folder(run), MlflowClient(driver.home.tracking_uri)
+    folder = driver.home.run_folder(run)
+    client = MlflowClient(driver.home.tracking_uri)
     with driver.ledger() as ledger:
         kept = {row.iteration: row for row in ledger.records.checkpoints(run)}
         assert ledger.outbox.counts(run)[0] == 0

@@ -35,7 +35,8 @@ class Opener:
     """Opens sessions in one home and ends those that a test has not ended."""
 
     def __init__(self, home: Home) -> None:
-        self.home, self._sessions = home, list[DriverSession]()
+        self.home = home
+        self._sessions = list[DriverSession]()
 
     def new(self, *overrides: str) -> DriverSession:
         return self.again(new_run(self.home, *overrides))
@@ -107,7 +108,8 @@ def test_an_ending_is_requested_until_it_has_happened(opener: Opener, action: st
 
 def test_many_samples_without_a_score_raise_an_alarm_and_most_pause_the_run(opener: Opener) -> None:
     session = opener.new()
-    run, alarms = session.context.run, session.context.ledger.alarms
+    run = session.context.run
+    alarms = session.context.ledger.alarms
     for iteration in range(6):
         commit(session, iteration, unscored_fraction=0.05)
     assert alarms.of(run) == []
@@ -126,7 +128,8 @@ def test_many_samples_without_a_score_raise_an_alarm_and_most_pause_the_run(open
 def test_a_successor_judges_the_same_windows_as_an_undisturbed_driver(opener: Opener) -> None:
     values = [1.0, 2.0, 0.5, 3.0, 0.0, 4.0, 4.0, 4.0]
     guard = HIGH.replace("ACTION", "alert")
-    quiet, struck = opener.new(guard), opener.new(guard)
+    quiet = opener.new(guard)
+    struck = opener.new(guard)
     for iteration, value in enumerate(values):
         commit(quiet, iteration, reward__mean=value)
         # The iteration is judged by a driver that dies before it commits, then again by the next driver.
@@ -194,7 +197,9 @@ def test_a_non_finite_update_raises_an_alarm_under_every_policy(opener: Opener, 
 
 
 def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> Guards:
-    ledger, fence, spec = session.context.ledger, session.context.fence, session.context.spec
+    ledger = session.context.ledger
+    fence = session.context.fence
+    spec = session.context.spec
     billing = SessionBilling(ledger, fence, spec, clock, None)
     return Guards(ledger, fence, spec, clock, SilentObserver(), stops, billing)
 
@@ -202,7 +207,8 @@ def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> 
 @pytest.mark.parametrize("action", ["alert", "pause"])
 def test_a_stalled_phase_is_reported_once_per_attempt(opener: Opener, action: str) -> None:
     session = opener.new(f"guards.stalled_phase={{fraction: 0.5, action: {action}}}")
-    clock, stops = HandClock(), StopRequests()
+    clock = HandClock()
+    stops = StopRequests()
     guards = guards_of(session, clock, stops)
     with Ledger.open(session.context.home.ledger) as beat:
         guards.look_at_phase(beat)
@@ -227,7 +233,8 @@ def test_a_stalled_phase_is_reported_once_per_attempt(opener: Opener, action: st
 
 def test_budgets_count_every_session_and_are_reported_once_per_limit(opener: Opener) -> None:
     session = opener.new("guards.budget={device_hours: 3.0, wall_hours: 2.0}", "trainer.engine.ranks=2")
-    run, clock = session.context.run, HandClock()
+    run = session.context.run
+    clock = HandClock()
     guards = guards_of(session, clock, StopRequests())
     assert guards.ending(0, 4) is None
     clock.now = 1.6 * 3600

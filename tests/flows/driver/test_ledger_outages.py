@@ -28,7 +28,8 @@ class Absence:
     """Lets the ledger refuse to finish a phase, and to record its failure, for some simulated seconds."""
 
     def __init__(self, simulation: Simulation, seconds: float) -> None:
-        self.clock, self.seconds = simulation.cluster.clock, seconds
+        self.clock = simulation.cluster.clock
+        self.seconds = seconds
         self.began: float | None = None
         self.seen: list[WaitingFile] = []
         self.folder = simulation.home.run_folder(simulation.run)
@@ -46,12 +47,13 @@ class Absence:
 def absence(monkeypatch: pytest.MonkeyPatch) -> Callable[[Simulation, float], Absence]:
     def begin(simulation: Simulation, seconds: float) -> Absence:
         made = Absence(simulation, seconds)
-        finish, fail_open = Phases.finish, Phases.fail_open
+        finish = Phases.finish
+        fail_open = Phases.fail_open
 
-        def finishing(phases: Phases, fence: object, attempt: object, *more: object) -> None:
+        def finishing(phases: Phases, attempt: object, **more: Any) -> None:
             if getattr(attempt, "phase", "") == "learn" and getattr(attempt, "iteration", 0) == 2:
                 made.refuse()
-            finish(phases, fence, attempt, *more)  # type: ignore[arg-type]
+            finish(phases, attempt=attempt, **more)  # type: ignore[arg-type]
 
         def failing(phases: Phases, *given: object) -> int:
             made.refuse()
@@ -110,7 +112,9 @@ def test_a_ledger_that_answers_but_records_nothing_is_waited_for_with_pauses_and
     stops = StopRequests()
     monkeypatch.setattr("flows.driver.session.StopRequests", lambda: stops)
     simulation = Simulation.of(tmp_path, "iterations=4")
-    clock, plan, tried = simulation.cluster.clock, Phases.plan, list[float]()
+    clock = simulation.cluster.clock
+    plan = Phases.plan
+    tried = list[float]()
 
     def refusing(phases: Phases, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
         if (iteration == 2 and phase == "learn") or tried:
@@ -131,7 +135,8 @@ def test_a_pause_during_an_outage_of_the_ledger_is_recorded_once_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=4")
-    clock, set_state = simulation.cluster.clock, Runs.set_state
+    clock = simulation.cluster.clock
+    set_state = Runs.set_state
     refused = list[float]()
 
     def collecting(actors: BranchRunActors, *given: object) -> object:
@@ -155,8 +160,10 @@ def test_a_pause_during_an_outage_of_the_ledger_is_recorded_once_it_answers(
 
 def test_two_short_outages_in_a_long_phase_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = Simulation.of(tmp_path, "iterations=2")
-    clock, fail_open = simulation.cluster.clock, Phases.fail_open
-    refused, left = list[float](), list[float]()
+    clock = simulation.cluster.clock
+    fail_open = Phases.fail_open
+    refused = list[float]()
+    left = list[float]()
     collect = BranchRunActors.collect
 
     def collecting(actors: BranchRunActors, tasks: Sequence[ShardTask], *more: Any) -> Iterator[ShardReceipt]:

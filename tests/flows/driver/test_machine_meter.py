@@ -49,7 +49,8 @@ def sampled(meter: MachineMeter) -> dict[str, float]:
 
 
 def test_a_reading_begins_the_next_one(meter: MachineMeter) -> None:
-    first, second = sampled(meter), meter.read()
+    first = sampled(meter)
+    second = meter.read()
     assert first.keys() == second.keys() >= {"system/cpu_utilization_percentage", "system/disk_usage_percentage"}
     assert all(is_timing(name) for name in first)
     assert 0.0 < first["system/system_memory_usage_percentage"] < 100.0
@@ -68,7 +69,9 @@ def test_what_the_system_does_not_tell_is_left_out(meter: MachineMeter, monkeypa
 
 
 def test_a_disk_that_stops_answering_holds_up_no_reading(meter: MachineMeter, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, asked_again, answer = psutil.disk_usage, threading.Event(), threading.Event()
+    measure = psutil.disk_usage
+    asked_again = threading.Event()
+    answer = threading.Event()
 
     def hanging(_: str) -> NoReturn:
         asked_again.set()
@@ -83,7 +86,8 @@ def test_a_disk_that_stops_answering_holds_up_no_reading(meter: MachineMeter, mo
     monkeypatch.setattr(psutil, "disk_usage", once)
     meter.start()
     assert asked_again.wait(30)
-    sampled, repeated = meter.read(), meter.read()
+    sampled = meter.read()
+    repeated = meter.read()
     assert sampled["system/disk_usage_percentage"] == repeated["system/disk_usage_percentage"]
     monkeypatch.setattr(machine_meter, "STALE_SECONDS", -1.0)
     assert not [name for name in meter.read() if "disk" in name or "memory" in name], "no stale figures"

@@ -68,14 +68,17 @@ class Controllers:
     """
 
     def __init__(self, spec: RunSpec, healthy: bool, killed_at: tuple[int, int] | None) -> None:
-        self._spec, self.healthy, self._killed_at = spec, healthy, killed_at
+        self._spec = spec
+        self.healthy = healthy
+        self._killed_at = killed_at
 
     def seal(self, folder: Path, task: ShardTask) -> ShardReceipt:
         place = (task.key.iteration, task.key.shard)
         fails = not self.healthy and place in [(iteration, shard) for iteration in (1, 2) for shard in FAILING]
         scores = OutOfOrder if fails and task.key.wave == 0 else RewardScorer
         with closing(Toolbox(None)) as toolbox:
-            codec, scorer = open_codec(self._spec, ""), scores(self._spec.rewards)
+            codec = open_codec(self._spec, "")
+            scorer = scores(self._spec.rewards)
             collector = Collector(self._spec, folder, FewPrompts(), codec, scorer, toolbox, NoStore())
             (receipt,) = collector.collect([task], AtVersion(self._spec, task.weight_version))
         if place == self._killed_at and task.key.wave == 0:

@@ -7,7 +7,8 @@ from typing import Any
 
 from flows.driver.actors_start import ActorsStart
 
-NATIVE, WIDENED = {"bfloat16 products": "native"}, {"bfloat16 products": "widened"}
+NATIVE = {"bfloat16 products": "native"}
+WIDENED = {"bfloat16 products": "widened"}
 
 
 def test_ranks_that_multiply_differently_are_recorded_and_said_whenever_they_change() -> None:

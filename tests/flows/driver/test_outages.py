@@ -36,9 +36,12 @@ class Outage:
     """Lets a method of the actors fail from its second call on, for some simulated seconds; counts the failures."""
 
     def __init__(self, simulation: Simulation, method: str, seconds: float) -> None:
-        self.clock, self.method, self.seconds = simulation.cluster.clock, method, seconds
+        self.clock = simulation.cluster.clock
+        self.method = method
+        self.seconds = seconds
         self.inner = getattr(BranchRunActors, method)
-        self.calls, self.failed = 0, list[float]()
+        self.calls = 0
+        self.failed = list[float]()
 
     def __call__(self, actors: BranchRunActors, *given: Any) -> Any:
         self.calls += 1
@@ -126,8 +129,10 @@ def test_devices_are_given_back_with_a_checkpoint_and_taken_again(
     quiet = Simulation.of(tmp_path / "quiet", "iterations=4")
     assert quiet.drive() is not None
     simulation = Simulation.of(tmp_path / "waiting", "iterations=4")
-    clock, made = simulation.cluster.clock, outage(simulation, "collect", 30 * MINUTE)
-    left, tried = list[float](), list[float]()
+    clock = simulation.cluster.clock
+    made = outage(simulation, "collect", 30 * MINUTE)
+    left = list[float]()
+    tried = list[float]()
     leave = BranchRunActors.leave_devices
 
     def leaving(actors: BranchRunActors) -> None:
@@ -167,9 +172,12 @@ def test_what_was_finished_before_devices_are_given_back_is_sealed_and_not_made_
     quiet = Simulation.of(tmp_path / "quiet", "iterations=3")
     assert quiet.drive() is not None
     simulation = Simulation.of(tmp_path / "waiting", "iterations=3")
-    clock, asked, sealed = simulation.cluster.clock, list[list[int]](), list[list[int]]()
+    clock = simulation.cluster.clock
+    asked = list[list[int]]()
+    sealed = list[list[int]]()
     away = list[float]()
-    collect, leave = BranchRunActors.collect, BranchRunActors.leave_devices
+    collect = BranchRunActors.collect
+    leave = BranchRunActors.leave_devices
 
     def collecting(actors: BranchRunActors, tasks: Sequence[ShardTask], *given: Any) -> Iterator[ShardReceipt]:
         asked.append([task.key.shard for task in tasks])
@@ -249,7 +257,8 @@ def test_somebody_who_asks_for_it_has_a_run_try_at_once(
     tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=3")
-    clock, made = simulation.cluster.clock, outage(simulation, "collect", 3 * MINUTE)
+    clock = simulation.cluster.clock
+    made = outage(simulation, "collect", 3 * MINUTE)
     tried = list[float]()
 
     def answering(actors: BranchRunActors, dependency: str) -> bool:
@@ -300,7 +309,8 @@ def test_a_phase_that_fails_again_is_attempted_after_longer_and_longer_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=2", "recovery.budgets.infrastructure=5")
-    clock, times = simulation.cluster.clock, list[float]()
+    clock = simulation.cluster.clock
+    times = list[float]()
     learn = BranchRunActors.learn
 
     def fail_four_times(actors: BranchRunActors, *given: Any) -> Any:
@@ -330,9 +340,13 @@ def test_devices_that_were_taken_again_are_given_back_at_once_if_it_is_still_awa
     tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=3")
-    clock, made = simulation.cluster.clock, outage(simulation, "collect", 30 * MINUTE)
-    taken, left = list[float](), list[float]()
-    start, leave, record = BranchRunActors.start, BranchRunActors.leave_devices, Waits.record
+    clock = simulation.cluster.clock
+    made = outage(simulation, "collect", 30 * MINUTE)
+    taken = list[float]()
+    left = list[float]()
+    start = BranchRunActors.start
+    leave = BranchRunActors.leave_devices
+    record = Waits.record
 
     def starting(actors: BranchRunActors) -> tuple[str, ...]:
         taken.append(clock.monotonic())
@@ -373,7 +387,8 @@ def test_a_node_that_took_all_its_actors_with_it_is_used_again_if_there_is_no_pl
     tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch, needed: bool
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=3")
-    made, clock = outage(simulation, "collect", 1.0), simulation.cluster.clock
+    made = outage(simulation, "collect", 1.0)
+    clock = simulation.cluster.clock
     avoided = list[frozenset[str]]()
     start = BranchRunActors.start
 
@@ -409,7 +424,8 @@ def test_a_missing_node_is_looked_for_more_often_than_others_are_asked(
     longest: float,
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=3")
-    clock, made = simulation.cluster.clock, outage(simulation, way, 3 * MINUTE)
+    clock = simulation.cluster.clock
+    made = outage(simulation, way, 3 * MINUTE)
     tried = list[float]()
 
     def answering(standby: Standby, dependency: str, stop: Callable[[], bool]) -> bool:

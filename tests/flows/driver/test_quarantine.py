@@ -23,7 +23,8 @@ def test_a_node_is_quarantined_for_what_it_lost_since_something_new_was_made(
 ) -> None:
     """failing: the iterations whose updates lose an actor, each once for every time that it is named."""
     simulation = Simulation.of(tmp_path, "iterations=4")
-    left, avoided = list(failing), set[str]()
+    left = list(failing)
+    avoided = set[str]()
     start: Callable[[BranchRunActors], tuple[str, ...]] = BranchRunActors.start
     learn = BranchRunActors.learn
 

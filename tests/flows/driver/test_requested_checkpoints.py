@@ -86,7 +86,8 @@ def test_one_whose_publication_failed_is_taken_after_the_next_iteration(
     simulation = Simulation.of(tmp_path, *OVERRIDES)
     assert simulation.drive(killed_at="collect:3") is None
     ask(simulation)
-    result, failed = BranchRunActors.checkpoint_result, list[int]()
+    result = BranchRunActors.checkpoint_result
+    failed = list[int]()
 
     def failing(actors: BranchRunActors, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
         trainer = actors._cluster.trainer

@@ -68,7 +68,8 @@ def test_what_a_run_had_room_for_lacks_a_node_that_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held_by: str
 ) -> None:
     begun, _ = start(monkeypatch, 1024)
-    observer, trouble = SimpleNamespace(stage=lambda _: None, warned=lambda _: None), list[AwayError]()
+    observer = SimpleNamespace(stage=lambda _: None, warned=lambda _: None)
+    trouble = list[AwayError]()
 
     def check_room() -> None:
         if trouble:
@@ -100,7 +101,9 @@ def test_a_wait_that_is_interrupted_starts_nothing_beside_the_start_in_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, _ = start(monkeypatch, 8192)
-    going_on, connections, standing = threading.Event(), [], object()
+    going_on = threading.Event()
+    connections = []
+    standing = object()
 
     def connect() -> None:
         connections.append(threading.current_thread().name)

@@ -37,7 +37,8 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
     monkeypatch.setattr(
         module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME)
     )
-    recovery, said = SimpleNamespace(grace_seconds=60.0), list[str]()
+    recovery = SimpleNamespace(grace_seconds=60.0)
+    said = list[str]()
     observer = SimpleNamespace(stage=said.append)
     context: Any = SimpleNamespace(
         folder=tmp_path,
@@ -54,7 +55,8 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
 def test_a_supervisor_that_is_killed_during_a_start_is_replaced(
     services: SessionServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, kills = module.wait_ready, list[int]()
+    real = module.wait_ready
+    kills = list[int]()
 
     def wait_ready(folder: Path, names: list[str], timeout: float) -> SupervisorState:
         if not kills:

@@ -151,7 +151,8 @@ def test_a_flow_that_claimed_its_session_ends_it_once(session: DriverSession) ->
 def test_no_actors_are_started_after_the_end(session: DriverSession, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(session.start, "make_ready", lambda: started.append("actors"))
-    connecting, connected = threading.Event(), threading.Event()
+    connecting = threading.Event()
+    connected = threading.Event()
 
     def connect() -> None:
         connecting.set()
@@ -178,7 +179,8 @@ class Meeting:
     """A tracker that closes only together with the others."""
 
     def __init__(self, barrier: threading.Barrier) -> None:
-        self._barrier, self.closed = barrier, False
+        self._barrier = barrier
+        self.closed = False
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         return {item.key: "tracking-run" for item in items if item.kind == "run"}
@@ -189,7 +191,8 @@ class Meeting:
 
 
 def test_all_trackers_end_at_the_same_time(tmp_path: Path) -> None:
-    home, barrier = Home(tmp_path / "runs"), threading.Barrier(3)
+    home = Home(tmp_path / "runs")
+    barrier = threading.Barrier(3)
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml")
     trackers = {name: Meeting(barrier) for name in ("mlflow", "tensorboard", "wandb")}
     session = open_session(home, create_run(home, spec), spec, SilentObserver(), trackers)
@@ -201,7 +204,8 @@ class Waiting:
     """A tracker that delivers nothing until it is cut off; it then notes whether the lease is still held."""
 
     def __init__(self, home: Home) -> None:
-        self._home, self._cut = home, threading.Event()
+        self._home = home
+        self._cut = threading.Event()
         self.holders: list[bool] = []
         self.delivering = threading.Event()
 

@@ -15,7 +15,8 @@ from tests.spec.trees import VIRTUAL, spec
 
 def test_every_driver_counts_until_its_last_sign_of_life_with_the_devices_of_its_spec(tmp_path: Path) -> None:
     clock = SimulatedClock()
-    small, large = spec(**VIRTUAL), spec(**VIRTUAL, rollout__engine__instances=4)
+    small = spec(**VIRTUAL)
+    large = spec(**VIRTUAL, rollout__engine__instances=4)
     with Ledger.open(tmp_path / "ledger.db", clock=clock) as ledger:
         run = ledger.runs.create("toy", small.model_dump(mode="json"), small.digest, 9).id
         first = ledger.leases.acquire(run, holder("first"), 10)

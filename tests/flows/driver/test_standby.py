@@ -22,7 +22,8 @@ def standby(answers: Any, actors: Any = None) -> Standby:
 
 
 def test_a_slow_look_is_left_for_a_stop_and_its_answer_is_taken_later() -> None:
-    asked, back = list[str](), threading.Event()
+    asked = list[str]()
+    back = threading.Event()
 
     def slow(dependency: str) -> bool:
         asked.append(dependency)

@@ -61,7 +61,9 @@ class Start:
     """A start that fails a number of times, then succeeds."""
 
     def __init__(self, failures: int, error: Exception) -> None:
-        self.failures, self.error, self.calls = failures, error, 0
+        self.failures = failures
+        self.error = error
+        self.calls = 0
 
     def __call__(self) -> str:
         self.calls += 1
@@ -169,7 +171,8 @@ def test_a_start_that_waited_too_long_ends_although_the_ledger_does_not_record_i
 ) -> None:
     monkeypatch.setattr("flows.driver.outages.HOUR", 0.0)
     monkeypatch.setattr("flows.driver.ledger_outage.pause_before", lambda tries, chance, longest: 0.0)
-    set_state, refused = Runs.set_state, list[str]()
+    set_state = Runs.set_state
+    refused = list[str]()
 
     def setting(runs: Runs, fence: Fence, state: str, *more: object) -> None:
         if state == "paused" and not refused:

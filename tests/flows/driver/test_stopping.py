@@ -41,7 +41,8 @@ def test_the_shorter_limit_counts() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_the_first_signal_requests_a_stop_and_the_second_ends(number: int) -> None:
-    requests, said = StopRequests(), []
+    requests = StopRequests()
+    said = []
     with pytest.raises(KeyboardInterrupt), graceful_signals(requests, None, said.append):
         os.kill(os.getpid(), number)
         assert requests.asked and said

@@ -100,7 +100,8 @@ def test_an_interval_of_days_keeps_the_clock_time_whenever_it_is_planned(
     planned = upcoming(schedule, anchor + later * DAY, 5)
     clock = anchor.astimezone(ZoneInfo(zone)).strftime("%H:%M:%S")
     for start, following in pairwise(planned):
-        local, after = start.astimezone(ZoneInfo(zone)), following.astimezone(ZoneInfo(zone))
+        local = start.astimezone(ZoneInfo(zone))
+        after = following.astimezone(ZoneInfo(zone))
         assert (after.date() - local.date()).days == days
         assert local.strftime("%H:%M:%S") == clock or near_a_change(start, zone)
     whole = upcoming(schedule, anchor, later // days + 8)
@@ -113,7 +114,8 @@ def test_an_interval_of_days_keeps_the_clock_time_whenever_it_is_planned(
 )
 def test_a_night_until_the_next_start_is_as_long_as_that_night(day: str, hours: float) -> None:
     """22:00 to 06:00 in Berlin: seven hours if clocks go forward, nine if they go back; `--for 8h` is always eight."""
-    begins, ends = (datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("Europe/Berlin"), hour=22), timedelta(hours=8))
+    begins = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("Europe/Berlin"), hour=22)
+    ends = timedelta(hours=8)
     morning = (begins + timedelta(hours=8)).replace(hour=6)
     assert Window.between(begins, None, [morning]).ends == begins.astimezone(UTC) + timedelta(hours=hours)
     assert Window.between(begins, ends, []).ends == begins.astimezone(UTC) + timedelta(hours=8)

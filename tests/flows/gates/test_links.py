@@ -23,7 +23,8 @@ from yatt_core.spec.sections.gates import GatesSpec
 from yatt_core.spec.sections.guards import NotifySpec
 
 ASKED = Approval(7, "toy-1", "iterations-b0-i2", "toy-1", "iterations", "go on?", {}, Deciders(), 1000, None, REJECTED)
-KEY, LATER = b"k" * 32, 5000
+KEY = b"k" * 32
+LATER = 5000
 
 
 def test_a_token_is_valid_for_its_question_until_it_expires() -> None:
@@ -81,8 +82,10 @@ class Collector:
 
 
 def test_a_notification_carries_the_link_and_the_ledger_does_not(tmp_path: Path) -> None:
-    home, pages = Home(tmp_path), Pages(dashboard="http://127.0.0.1:8686")
-    told, notify = Collector(), NotifySpec(interval_seconds=0.0)
+    home = Home(tmp_path)
+    pages = Pages(dashboard="http://127.0.0.1:8686")
+    told = Collector()
+    notify = NotifySpec(interval_seconds=0.0)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "d", 3).id
         fence = ledger.leases.acquire(run, this_process(), 60)
@@ -99,7 +102,8 @@ def test_a_notification_carries_the_link_and_the_ledger_does_not(tmp_path: Path)
 
 
 def test_a_notification_goes_out_without_a_link_if_the_key_cannot_be_used(tmp_path: Path) -> None:
-    home, pages = Home(tmp_path), Pages(dashboard="http://127.0.0.1:8686")
+    home = Home(tmp_path)
+    pages = Pages(dashboard="http://127.0.0.1:8686")
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "d", 3).id
         ledger.approvals.ask(Question(run, "k", "iterations", "go on?", run))

@@ -215,7 +215,8 @@ def test_one_question_about_a_checkpoint_is_open_whatever_is_decided_about_other
     simulation.drive()
     run = simulation.run
     with simulation.ledger() as ledger:
-        spec, asked = current_spec(ledger, run), Verdict(APPROVED, "bob", "better", "cli")
+        spec = current_spec(ledger, run)
+        asked = Verdict(APPROVED, "bob", "better", "cli")
         first = champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, 2), asked)
         ledger.approvals.decide(2, Verdict(REJECTED, "ann", "too wordy", "cli"))
         assert champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, 2), asked) == first

@@ -37,7 +37,8 @@ def deployed(group: Group, cron: str) -> dict[str, Any] | None:
 
 def test_maintenance_is_scheduled_changed_and_run_by_the_worker(group: Group, tmp_path: Path) -> None:
     group.await_true("the deployment", lambda: deployed(group, "0 3 * * *"))
-    target, home = tmp_path / "backups", Home(group.home)
+    target = tmp_path / "backups"
+    home = Home(group.home)
     (group.home / "maintenance.yaml").write_text(f'cron: "30 4 * * *"\nbackup: {{to: "{target}", keep: 3}}\n')
     group.await_true("the new schedule", lambda: deployed(group, "30 4 * * *"))
     group.prefect("deployment", "run", "yatt-maintenance/daily")

@@ -100,7 +100,8 @@ def test_idle_runs_lose_what_they_no_longer_need_and_held_ones_nothing(home: Hom
         "checkpoints": {**tree["checkpoints"], "keep": 1},
     }
     run = home.run_folder("toy-1")
-    trash, partial = run / "checkpoints/.b000-i000001.t0001.77.trash", run / "checkpoints/.b000-i000003.t0001.1.shares"
+    trash = run / "checkpoints/.b000-i000001.t0001.77.trash"
+    partial = run / "checkpoints/.b000-i000003.t0001.1.shares"
     for folder in (trash, partial):
         folder.mkdir()
         (folder / "part").write_text("part")
@@ -137,7 +138,8 @@ def test_a_run_that_cannot_be_checked_keeps_no_other_from_being_audited_and_prun
 
         with pytest.raises(Finding, match=rf"^{other}: could not be audited: the tracker is away; toy-1: checkpoints"):
             audit_all(home, ledger, reader_of)
-        asked, current = list[str](), steps.current_spec
+        asked = list[str]()
+        current = steps.current_spec
 
         def current_spec(ledger: Ledger, run: str) -> RunSpec:
             asked.append(run)
@@ -194,7 +196,8 @@ def test_a_step_that_fails_is_told_without_secrets_and_the_others_run(home: Home
 
 
 def test_two_do_not_maintain_a_home_at_once(home: Home) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
 
     def waits() -> str:
         begun.set()

@@ -95,7 +95,8 @@ def test_a_recovering_driver_obeys_what_was_left_out(
     with killed.ledger() as ledger, plain.ledger() as other:
         assert {i: ledger.records.choices(killed.run, 0, i) for i in (1, 2)} == before
         for iteration in range(5):
-            one, two = ledger.commits.at(killed.run, iteration), other.commits.at(plain.run, iteration)
+            one = ledger.commits.at(killed.run, iteration)
+            two = other.commits.at(plain.run, iteration)
             assert one is not None and two is not None and one.weights_digest == two.weights_digest
 
 
@@ -115,11 +116,11 @@ def test_the_tasks_of_an_evaluation_are_a_recorded_choice(tmp_path: Path) -> Non
     session = opened(home, new_run(home, "exact=false", "evaluation.deadline={seconds: 9}"))
     asked: list[Any] = []
 
-    def evaluate(run: str, iteration: int, total: int, only: Any = None, allows: Any = None) -> EvaluateReceipt:
+    def evaluate(run: str, iteration: int, held_out: int, only: Any = None, allows: Any = None) -> EvaluateReceipt:
         asked.append((only, allows is not None))
         rows = (1, 2, 5) if only is None else tuple(only)
         tasks = tuple(TaskResult(str(row), 0, 1, 1, 1.0) for row in rows)
-        return EvaluateReceipt(WorkKey(run, 0, iteration, "evaluate"), tasks, rows, total)
+        return EvaluateReceipt(WorkKey(run, 0, iteration, "evaluate"), tasks, rows, held_out)
 
     try:
         stub = SimpleNamespace(

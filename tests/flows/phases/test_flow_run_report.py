@@ -27,7 +27,8 @@ def toy_session() -> tuple[Any, list[str]]:
     said = list[str]()
     metrics = SimpleNamespace(latest=lambda run: {}, newest=lambda run, key, count: [])
     observer = SimpleNamespace(warned=said.append, stage=said.append, settled=said.append)
-    ledger, spec = SimpleNamespace(metrics=metrics), SimpleNamespace(iterations=40)
+    ledger = SimpleNamespace(metrics=metrics)
+    spec = SimpleNamespace(iterations=40)
     context = SimpleNamespace(run="toy-1", spec=spec, ledger=ledger, observer=observer, branch=0, last_commit=-1)
     return SimpleNamespace(context=context, outages=SimpleNamespace()), said
 
@@ -52,7 +53,8 @@ def test_an_unreachable_server_ends_no_run_and_is_reported_once(monkeypatch: pyt
 
 def test_a_block_that_prefect_did_not_hear_of_begins_as_soon_as_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = toy_session()
-    opened, tagged = list[str](), list[list[str]]()
+    opened = list[str]()
+    tagged = list[list[str]]()
     prefect = SimpleNamespace(
         update_flow_run=lambda _id, tags: tagged.append(tags),
         create_artifact=lambda _: None,
@@ -139,7 +141,9 @@ def test_a_run_that_waits_has_a_waiting_flow_run_until_what_it_waits_for_is_back
 ) -> None:
     simulation = Simulation.of(tmp_path, "iterations=2")
     flow_run = SimpleNamespace(id=uuid4(), tags=[f"run:{simulation.run}"])
-    clock, shown, away = simulation.cluster.clock, list[tuple[float, State[Any]]](), list[float]()
+    clock = simulation.cluster.clock
+    shown = list[tuple[float, State[Any]]]()
+    away = list[float]()
 
     def show(shown_for: UUID, state: State[Any], force: bool) -> None:
         assert shown_for == flow_run.id and force, "Prefect would keep the state of a flow run that is running"
@@ -148,7 +152,8 @@ def test_a_run_that_waits_has_a_waiting_flow_run_until_what_it_waits_for_is_back
     prefect = SimpleNamespace(set_flow_run_state=show, create_artifact=lambda _: None, create_logs=lambda _: None)
     client: Any = SimpleNamespace(answers=True, ask=lambda request: request(prefect))
     children = SimpleNamespace(current=None, open=lambda *_: None, close=lambda *_: None)
-    drive, collect = flows.train.drive, BranchRunActors.collect
+    drive = flows.train.drive
+    collect = BranchRunActors.collect
 
     def drive_with_report(session: DriverSession, _: object) -> Outcome:
         report = module.FlowRunReport(client, session)

@@ -49,7 +49,8 @@ def published(home: Home, pages: Pages) -> tuple[dict[str, dict[str, str]], list
 def test_tracker_and_prefect_learn_where_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://ann:secret@127.0.0.1:4200/api")
     rows, (note,) = published(Home(tmp_path / "runs"), Pages("http://127.0.0.1:8686", "http://127.0.0.1:5000"))
-    dashboard, prefect = "http://127.0.0.1:8686/runs/toy-1", "http://127.0.0.1:4200/runs/flow-run/flow-1"
+    dashboard = "http://127.0.0.1:8686/runs/toy-1"
+    prefect = "http://127.0.0.1:4200/runs/flow-run/flow-1"
     assert rows["tags"] == {"yatt.dashboard_url": dashboard, "yatt.prefect_url": prefect}
     assert f"({dashboard})" in rows["note"]["text"] and f"({prefect})" in rows["note"]["text"]
     assert f"({dashboard})" in note and "http://127.0.0.1:5000/#/runs/abc?" in note and "4200" not in note

@@ -25,7 +25,8 @@ from yatt_core.placement.seen import Plan
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Any]:
-    home, spec = Home(tmp_path / "runs"), judged_spec()
+    home = Home(tmp_path / "runs")
+    spec = judged_spec()
     home.folder.mkdir()
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
@@ -148,7 +149,8 @@ class Noting:
 
 
 def test_a_policy_remembers_only_what_the_ledger_recorded(session: Any) -> None:
-    session.prefetch, state = PlacementPrefetch(Noting()), {"seen": [7]}
+    session.prefetch = PlacementPrefetch(Noting())
+    state = {"seen": [7]}
     placement, runtime_policy = decide(session, 1, state)
     row = placement.decision
     assert not isinstance(runtime_policy, Hold), "a new decision is in force as it was made"

@@ -15,10 +15,10 @@ from ops.cli.main import main
 def run(job: str) -> int:
     own = Pipelines.end
 
-    def end(pipelines: Pipelines, fence: Any, attempt: JobRow, *others: Any) -> None:
+    def end(pipelines: Pipelines, attempt: JobRow, **others: Any) -> None:
         if attempt.job == job:
             os.kill(os.getpid(), signal.SIGKILL)
-        own(pipelines, fence, attempt, *others)
+        own(pipelines, attempt=attempt, **others)
 
     with mock.patch.object(Pipelines, "end", end):
         return main()

@@ -140,9 +140,9 @@ class Plant:
         def guarded(name: str) -> Callable[..., Any]:
             own = getattr(Pipelines, name)
 
-            def call(pipelines: Pipelines, *arguments: Any) -> Any:
+            def call(pipelines: Pipelines, *arguments: Any, **named: Any) -> Any:
                 plant._pass()
-                result = own(pipelines, *arguments)
+                result = own(pipelines, *arguments, **named)
                 plant._pass()
                 return result
 

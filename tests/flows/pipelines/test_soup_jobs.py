@@ -45,7 +45,8 @@ def check(plant: Plant) -> None:
         runs = {run.id for run in ledger.runs.list()}
         assert all(ledger.events.verify(run) is None for run in runs)
         outputs = {name: row.outputs for name, row in ledger.pipelines.jobs("line-1").items()}
-        soup, merged = str(outputs["soup"]["run"]), str(outputs["merged"]["run"])
+        soup = str(outputs["soup"]["run"])
+        merged = str(outputs["merged"]["run"])
         members = set(SoupRecord.of(ledger, soup).members().values())
         assert len(members) == 2 and runs == {soup, merged, *members, "next-1"}
         assert [link.body["run"] for link in ledger.events.of_kind(soup, MERGED)] == [merged]

@@ -43,7 +43,8 @@ def test_a_prefetched_plan_equals_the_plan(inputs: Inputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
     prefetch.begin(inputs)
-    plan, now = prefetch.plan(replace(inputs), SECONDS), inputs.plan(Dynamic())
+    plan = prefetch.plan(replace(inputs), SECONDS)
+    now = inputs.plan(Dynamic())
     assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
     assert policy.threads == ["placement"], "planned once, in its own thread"
 
@@ -58,7 +59,8 @@ def test_changed_inputs_are_planned_again(inputs: Inputs) -> None:
 
 
 def test_a_policy_that_never_returns_is_not_waited_for(inputs: Inputs) -> None:
-    freed, threads = threading.Event(), queue.SimpleQueue[threading.Thread]()
+    freed = threading.Event()
+    threads = queue.SimpleQueue[threading.Thread]()
 
     class Endless(Dynamic):
         def plan(self, setting, past, state) -> Plan:

@@ -55,7 +55,9 @@ def test_one_answer_of_an_overloaded_server_is_not_reported_and_a_lasting_one_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optional_client, "QUIET_SECONDS", -1.0)
-    warned, said, settled = list[str](), list[str](), list[str]()
+    warned = list[str]()
+    said = list[str]()
+    settled = list[str]()
     with (
         temporary_settings({PREFECT_API_URL: SERVER}),
         OptionalClient.open(warned.append, said.append, settled.append) as client,

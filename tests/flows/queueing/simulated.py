@@ -148,7 +148,8 @@ class World:
     """A home with pools, a ledger, drivers, and schedulers one after another."""
 
     def __init__(self, folder: Path, tree: dict[str, object] | None = None) -> None:
-        self.home, self.clock = Home(folder), SimulatedClock()
+        self.home = Home(folder)
+        self.clock = SimulatedClock()
         folder.mkdir(parents=True, exist_ok=True)
         pools_file(self.home).write_text(yaml_text(tree or POOLS))
         self.ledger = Ledger.open(folder / "ledger.db", clock=self.clock)

@@ -107,7 +107,8 @@ def test_a_gpu_that_the_pools_file_moves_is_given_to_nobody_while_a_run_holds_it
 
 
 def test_the_ledger_refuses_a_gpu_of_another_pool_that_is_held(world: World) -> None:
-    one, two = world.submit(), world.submit()
+    one = world.submit()
+    two = world.submit()
     world.scheduler.resign()
     fence = world.ledger.scheduling.lead(this_process("other"), 9.0)
     world.ledger.scheduling.allocate(fence, Grant(one, "main", (0, 1), 0, False, gpus=True), 0)
@@ -158,7 +159,8 @@ def test_an_older_scheduler_asks_no_run_to_stop(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["never", "refused"])
 def test_a_run_whose_driver_does_not_start_leaves_the_queue_after_three_tries(world: World, how: str) -> None:
-    broken, other = world.submit(name="broken"), world.submit(4)
+    broken = world.submit(name="broken")
+    other = world.submit(4)
     getattr(world.drivers, how).add(broken)
     world.finish()
     assert world.drivers.started.count(broken) == 3
@@ -261,7 +263,8 @@ def test_predictions_are_recorded_and_scored(world: World) -> None:
     rows = world.ledger.queue.forecasts([run])
     assert rows[0].tenth >= 2  # nothing is predicted before three iterations
     assert all(row.actual_cost is not None and row.ended_at is not None for row in rows)
-    predicted, actual = rows[-1].cost, rows[-1].actual_cost
+    predicted = rows[-1].cost
+    actual = rows[-1].actual_cost
     assert predicted is not None and actual is not None and abs(predicted - actual) / actual < 0.3
 
 
@@ -270,7 +273,8 @@ def test_there_is_one_scheduler_and_a_newer_one_fences_the_older(world: World) -
     world.scheduler.round()
     with pytest.raises(SchedulerHeld, match="is scheduled by yatt scheduler"):
         second.lead()
-    older, world.scheduler = world.scheduler, world.elect()
+    older = world.scheduler
+    world.scheduler = world.elect()
     run = world.submit()
     with pytest.raises(Fenced):
         older.round()
@@ -350,7 +354,8 @@ def test_a_scheduler_that_dies_ten_times_loses_nothing(world: World, monkeypatch
 
 @pytest.mark.verify
 def test_a_scheduler_may_die_after_any_of_its_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, done = 1, False
+    step = 1
+    done = False
     while not done:
         world = World(tmp_path / f"step-{step}")
         with world.ledger, monkeypatch.context() as patch:

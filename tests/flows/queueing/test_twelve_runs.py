@@ -26,7 +26,8 @@ pools:
 devices_per_owner: 4
 protected_minutes: 0
 """
-KILLS, SEEDS = 10, 4
+KILLS = 10
+SEEDS = 4
 CHANGES = ("queue_started", "queue_stopping", "queue_released")
 """Kinds of links of the audit chain after which the scheduler is killed."""
 OVERRIDES = ("iterations=8", "evaluation.every=8")
@@ -41,7 +42,8 @@ def start_scheduler(driver: Driver, environment: Mapping[str, str]) -> subproces
 def submit(driver: Driver, ledger: Ledger, number: int, priority: int) -> str:
     run = driver.create("virtual.yaml", f"seed={number % SEEDS}", *OVERRIDES)
     pools = ("spot", "main") if number % 3 == 0 else ("main",)
-    owner, project = ("ada", "ben", "cleo")[number % 3], ("chat", "code")[number % 2]
+    owner = ("ada", "ben", "cleo")[number % 3]
+    project = ("chat", "code")[number % 2]
     ledger.submissions.submit(run, Submission(pools, owner, project, priority, 2), owner)
     return run
 
@@ -58,7 +60,9 @@ def test_twelve_runs_end_with_the_digests_of_undisturbed_ones(
     pools_file(driver.home).write_text(POOLS)
     with driver.ledger() as ledger:
         runs = [submit(driver, ledger, number, number % 2) for number in range(6)]
-        scheduler, kills, seen = start_scheduler(driver, service_environment), 0, 0
+        scheduler = start_scheduler(driver, service_environment)
+        kills = 0
+        seen = 0
         try:
             while any(entry.run in runs for entry in ledger.queue.rows().open) or len(runs) < 12:
                 if len(runs) < 12 and any(ledger.runs.find(run).iteration >= 2 for run in runs):
@@ -67,7 +71,8 @@ def test_twelve_runs_end_with_the_digests_of_undisturbed_ones(
                 if changes > seen and kills < KILLS:
                     scheduler.send_signal(signal.SIGKILL)
                     scheduler.wait()
-                    kills, seen = kills + 1, changes
+                    kills = kills + 1
+                    seen = changes
                     scheduler = start_scheduler(driver, service_environment)
                 assert scheduler.poll() is None, (driver.folder / "scheduler.log").read_text()
                 time.sleep(0.2)

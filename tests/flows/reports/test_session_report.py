@@ -46,7 +46,8 @@ def test_a_session_leaves_a_picture_a_report_and_samples(tmp_path: Path) -> None
 
 def test_placement_decisions_reach_the_trackers_with_prediction_outcome_and_reason(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
-    run, roles = seed_run(home, spec=toy_spec()), {"collect": [["rollout-0", "judge-2"], ["rollout-1"]], "learn": []}
+    run = seed_run(home, spec=toy_spec())
+    roles = {"collect": [["rollout-0", "judge-2"], ["rollout-1"]], "learn": []}
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 60)
         decision = {"mode": "dynamic", "start": "rrj", "roles": roles}

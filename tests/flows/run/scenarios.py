@@ -15,7 +15,8 @@ class Told:
     """A tracker that notes what it is told, in a file; unreachable if `away`."""
 
     def __init__(self, file: Path, away: bool = False) -> None:
-        self._file, self._away = file, away
+        self._file = file
+        self._away = away
 
     def close(self) -> None:
         """Does nothing."""

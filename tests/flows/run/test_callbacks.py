@@ -72,7 +72,9 @@ def commit(iteration: int) -> IterationSummary:
 
 
 def test_callbacks_are_told_in_order_and_the_observer_too() -> None:
-    told, end_only, inner = Told(), EndOnly(), Remembering()
+    told = Told()
+    end_only = EndOnly()
+    inner = Remembering()
     observer = CallbackObserver(inner, "toy-1", [("told", told), ("end", end_only)])
     for iteration in range(4):
         observer.committed(commit(iteration))
@@ -84,7 +86,9 @@ def test_callbacks_are_told_in_order_and_the_observer_too() -> None:
 
 
 def test_what_a_callback_raises_is_warned_of_once_and_counted() -> None:
-    told, other, inner = Told(fails=(1, 2)), Told(), Remembering()
+    told = Told(fails=(1, 2))
+    other = Told()
+    inner = Remembering()
     observer = CallbackObserver(inner, "toy-1", [("mine", told), ("other", other)])
     for iteration in range(4):
         observer.committed(commit(iteration))
@@ -101,7 +105,8 @@ def test_a_callback_cannot_change_what_the_session_goes_on_with() -> None:
         def on_commit(self, commit: Commit) -> None:
             commit.metrics["reward/mean"] = 7.0  # type: ignore[index]
 
-    observer, summary = CallbackObserver(SilentObserver(), "toy-1", [("changing", Changing())]), commit(1)
+    observer = CallbackObserver(SilentObserver(), "toy-1", [("changing", Changing())])
+    summary = commit(1)
     observer.committed(summary)
     observer.close(None)
     assert summary.metrics == {"reward/mean": 0.1}

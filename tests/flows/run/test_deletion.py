@@ -81,7 +81,8 @@ def test_a_kill_at_every_step_leaves_the_run_or_remains_that_a_repetition_remove
 
 
 def test_what_has_begun_or_is_driven_is_refused_unchanged(home: Home, told: Told) -> None:
-    begun, idle = seed_run(home), started(home)
+    begun = seed_run(home)
+    idle = started(home)
     with Ledger.open(home.ledger) as ledger:
         held = ledger.leases.acquire(idle, this_process("driver of it"), 600)
         for run, says in ((begun, "iteration 2 is committed"), (idle, "held by driver of it")):

@@ -99,7 +99,8 @@ def test_opening_an_unreachable_ledger_is_retried(
     held: tuple[str, Ledger, Fence], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     held[1].close()
-    path, away = tmp_path / "ledger.db", tmp_path / "away.db"
+    path = tmp_path / "ledger.db"
+    away = tmp_path / "away.db"
     path.rename(away)
     beaten = threading.Event()
     keeper = keeper_of(held, wait=20.0, on_beat=lambda _: beaten.set())

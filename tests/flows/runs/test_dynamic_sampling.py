@@ -23,7 +23,8 @@ def sparse(share: float) -> str:
 @pytest.mark.timeout(400)
 def test_controllers_kills_and_damage_between_waves_do_not_change_the_result(driver: Driver) -> None:
     wanted = (*SMALL, sparse(0.2), "dynamic_sampling.kind=valid_group")
-    quiet, struck = driver.create(*wanted), driver.create(*wanted, "controllers.count=3")
+    quiet = driver.create(*wanted)
+    struck = driver.create(*wanted, "controllers.count=3")
     driver.drive(quiet)
     driver.drive_until_killed(struck, "settled:2:0")
     driver.drive_until_killed(struck, "collect:3:1")

@@ -216,7 +216,8 @@ def weights_of(driver: Driver, checkpoint: CheckpointRow) -> dict[str, Any]:
 @pytest.mark.verify
 def test_waves_of_real_samples_have_the_same_bits_however_they_are_made(driver: Driver) -> None:
     wanted = ("torch.yaml", "dynamic_sampling={kind: best_and_worst, keep: 1}", "checkpoints.every=100")
-    quiet, struck = driver.create(*wanted, "controllers.count=1"), driver.create(*wanted, "controllers.count=4")
+    quiet = driver.create(*wanted, "controllers.count=1")
+    struck = driver.create(*wanted, "controllers.count=4")
     driver.drive(quiet)
     driver.drive_until_killed(struck, "settled:2:0")
     driver.drive_until_killed(struck, "learn:4")

@@ -96,7 +96,8 @@ def score(prompt, response):
 @pytest.mark.verify
 def test_a_reward_file_that_raises_in_mid_run_is_corrected_by_one_command(driver: Driver, tmp_path: Path) -> None:
     """What the advice names goes on: the open iteration draws its samples again, and its audit chain says why."""
-    switch, file = tmp_path / "switch", tmp_path / "reward.py"
+    switch = tmp_path / "switch"
+    file = tmp_path / "reward.py"
     file.write_text(BREAKS.format(switch=str(switch)))
     reward = f"rewards.parts=[{{name: own, file: '{file}:score'}}]"
     run = driver.create("virtual.yaml", "iterations=3", "evaluation.every=0", reward)

@@ -86,7 +86,8 @@ def test_a_rollback_goes_to_before_the_window_and_draws_other_prompts(tmp_path: 
 def test_a_rollback_comes_out_the_same_wherever_a_driver_dies(tmp_path: Path, where: str, cold: bool) -> None:
     """Kills hit after the commit with the alarm, after the branch was opened, and at the branch's first commit."""
     quiet = rolled_back(tmp_path / "quiet")
-    first, (_, at, _) = alarms(quiet)[0], line(quiet)[1]
+    first = alarms(quiet)[0]
+    _, at, _ = line(quiet)[1]
     assert at is not None
     places = {
         "alarm": (f"committed:{first.iteration}",),

@@ -27,7 +27,8 @@ SPEC = ROOT / "tests" / "specs" / "virtual.yaml"
 START_SECONDS = 12.0
 """Length of an undisturbed start; blows fall within it."""
 SECONDS = 400.0
-BLOWS, IN_A_ROW = 20, 4
+BLOWS = 20
+IN_A_ROW = 4
 SERVICES = ("ray", "prefect", "supervisor", "actor")
 OVERRIDES = ("iterations=30", "rollout.engine.base_seconds=0.05", "recovery.budgets.infrastructure=8")
 
@@ -49,7 +50,8 @@ def target(home: Path, run: str, name: str) -> int | None:
 
 def blows(noise: random.Random) -> Iterator[list[tuple[float, str]]]:
     """Yields the blows of each start, (seconds after the last blow, target): one each, once four in a row."""
-    left, several = BLOWS, noise.randrange(3, 8)
+    left = BLOWS
+    several = noise.randrange(3, 8)
     start = 0
     while left:
         count = IN_A_ROW if start == several else 1
@@ -57,7 +59,8 @@ def blows(noise: random.Random) -> Iterator[list[tuple[float, str]]]:
         if count == 1 and noise.random() < 0.3:
             given = [(given[0][0], "driver")]
         yield given
-        left, start = max(0, left - count), start + 1
+        left = max(0, left - count)
+        start = start + 1
 
 
 def strike(process: subprocess.Popen[str], given: list[tuple[float, str]], find: Callable[[str], int | None]) -> None:
@@ -94,12 +97,14 @@ def iteration(home: Path, run: str) -> int:
 def test_twenty_kills_in_starts_change_nothing(tmp_path: Path) -> None:
     seed = int(time.time())
     sys.stderr.write(f"seed {seed}\n")
-    noise, home = random.Random(seed), tmp_path / "runs"
+    noise = random.Random(seed)
+    home = tmp_path / "runs"
     overrides = [word for override in OVERRIDES for word in ("--set", override)]
     quiet = yatt(home, "train", str(SPEC), *overrides)
     _, errors = quiet.communicate(timeout=SECONDS)
     assert quiet.returncode == 0, errors
-    process, run = yatt(home, "train", str(SPEC), *overrides), "virtual-2"
+    process = yatt(home, "train", str(SPEC), *overrides)
+    run = "virtual-2"
     wait_until(lambda: exists(home, run), SECONDS)
     for given in blows(noise):
         strike(process, given, lambda name: target(home, run, name))
@@ -117,6 +122,7 @@ def test_twenty_kills_in_starts_change_nothing(tmp_path: Path) -> None:
 
 def settle(process: subprocess.Popen[str], home: Path, run: str) -> None:
     """Waits until the driver has committed an iteration, so that its start is over, or has ended."""
-    before, deadline = iteration(home, run), time.monotonic() + SECONDS
+    before = iteration(home, run)
+    deadline = time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < deadline and iteration(home, run) <= before:
         time.sleep(0.1)

@@ -24,8 +24,13 @@ from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.protocols.judges import JudgeItem
 from yatt_core.spec import load_spec
 
-ITERATIONS, PROMPTS, SAMPLES, JUDGEMENTS = 2, 8, 4, 2
-RULE, LIKES, OTHERS = 0.25, 0.5, 2.0
+ITERATIONS = 2
+PROMPTS = 8
+SAMPLES = 4
+JUDGEMENTS = 2
+RULE = 0.25
+LIKES = 0.5
+OTHERS = 2.0
 """Weights of the rule, the reward model and the endpoint."""
 TEMPLATE = "Is it right? {prompt} {response}"
 
@@ -72,7 +77,8 @@ def mixture(tmp_path: Path) -> Iterator[Mixture]:
 
 def check_scores(driver: Driver, run: str, mixture: Mixture) -> None:
     """Checks that each recorded score is what its rule, model or endpoint gives, and each reward their weighted sum."""
-    samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
+    samples = experience_of(driver, run, "samples")
+    told = experience_of(driver, run, "judgements")
     assert len(samples) == ITERATIONS * PROMPTS * SAMPLES
     items = [JudgeItem(n, row.prompt, row.response, None, (0,)) for n, row in enumerate(samples.itertuples())]
     liked = verdicts(build_judge(ADAPTER.validate_python(mixture.parts[1]), str(mixture.model)), *items)
@@ -94,7 +100,8 @@ def check_scores(driver: Driver, run: str, mixture: Mixture) -> None:
 
 def check_metrics(driver: Driver, run: str) -> None:
     """Checks the undisturbed first iteration. The endpoint counts 3 tokens per judgement, the reward model none."""
-    samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
+    samples = experience_of(driver, run, "samples")
+    told = experience_of(driver, run, "judgements")
     first = samples[samples["prompt_ordinal"] < PROMPTS]
     read = sum(
         one["prompt_tokens"]
@@ -153,7 +160,8 @@ def test_the_config_with_the_example_judge_runs_end_to_end(driver: Driver, tmp_p
     assert make_judge(load_spec(ROOT / "configs" / "genrm.yaml", [judge]), training=short_training).steps == 100
     run = driver.create("../../configs/genrm.yaml", "iterations=2", judge, "evaluation.every=0")
     driver.drive(run)
-    samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
+    samples = experience_of(driver, run, "samples")
+    told = experience_of(driver, run, "judgements")
     assert len(told) == len(samples) and {len(judgements) for judgements in told["judgements"]} == {3}
     for row, judgements in zip(samples.to_dict("records"), told["judgements"], strict=True):
         read = [one["score"] for one in judgements if one["score"] is not None]

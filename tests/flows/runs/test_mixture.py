@@ -17,7 +17,8 @@ from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.stream import Cursor, draw, locate
 from yatt_core.spec import RunSpec
 
-PROMPTS, KILLED_IN = 8, 2
+PROMPTS = 8
+KILLED_IN = 2
 
 
 @pytest.fixture(scope="module")

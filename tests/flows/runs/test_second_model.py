@@ -67,8 +67,10 @@ def history(ledger: Ledger, run: str, metric: str) -> list[float]:
 def test_a_run_with_a_critic_learns(taught: tuple[Driver, str]) -> None:
     driver, run = taught
     with driver.ledger() as ledger:
-        accuracy, explained = history(ledger, run, "evaluation/accuracy"), history(ledger, run, "explained_variance")
-        losses, values = history(ledger, run, "policy_loss"), history(ledger, run, "value_loss")
+        accuracy = history(ledger, run, "evaluation/accuracy")
+        explained = history(ledger, run, "explained_variance")
+        losses = history(ledger, run, "policy_loss")
+        values = history(ledger, run, "value_loss")
     assert accuracy[-1] > accuracy[0] + 0.3
     assert explained[0] <= 0.0 < max(explained[-5:])
     assert (len(losses), len(values)) == (26, 28), "at first only the critic learns"
@@ -98,7 +100,8 @@ def test_a_student_learns_from_its_teacher_alone(
 @pytest.mark.parametrize("engine", ["{kind: torch, ranks: 2}", "{kind: fsdp2, ranks: 2, dtype: float32}"])
 def test_killed_it_ends_with_the_same_bits(driver: Driver, letters: tuple[str, ...], engine: str) -> None:
     changes = (*letters, PPO, "iterations=4", "checkpoints.every=2", "sft.max_steps=10", f"trainer.engine={engine}")
-    undisturbed, run = driver.create("torch.yaml", *changes), driver.create("torch.yaml", *changes)
+    undisturbed = driver.create("torch.yaml", *changes)
+    run = driver.create("torch.yaml", *changes)
     driver.drive(undisturbed)
     driver.drive_until_killed(run, "learn:2")
     driver.drive_until_killed(run, "learn:4")

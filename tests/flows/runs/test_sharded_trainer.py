@@ -87,7 +87,8 @@ def test_killed_it_ends_with_the_same_bits(finished: Finished, driver: Driver) -
 
 def test_other_layouts_continue_within_tolerance(finished: Finished) -> None:
     """After checkpoint 3: the same samples, the same update except for rounding, and a mark in the lineage."""
-    driver, trainer = finished.driver, finished.trainer
+    driver = finished.driver
+    trainer = finished.trainer
     for layout, engine in trainer.others.items():
         made = fork(driver.home, finished.run, 3, [f"trainer.engine={engine}"]).run
         driver.drive(made)

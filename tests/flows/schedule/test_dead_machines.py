@@ -94,7 +94,9 @@ def test_the_keeper_applies_it_once_and_survives_a_server_that_refuses(
 
 def test_the_groups_keeper_applies_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rounds over a server need one; what they do there is replaced, but for the call that applies the automation."""
-    home, applied, handlers = Home(tmp_path / "runs"), threading.Event(), dict[int, Any]()
+    home = Home(tmp_path / "runs")
+    applied = threading.Event()
+    handlers = dict[int, Any]()
     home.folder.mkdir()
     Ledger.open(home.ledger).close()
 
@@ -126,7 +128,8 @@ def test_heartbeats_are_on(tmp_path: Path) -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[None]:
     """The group's own kind of server, which evaluates triggers."""
-    port, folder = free_port(), tmp_path / "group"
+    port = free_port()
+    folder = tmp_path / "group"
     (folder / "prefect").mkdir(parents=True)
     service = group_server_service(folder, port, {})
     environment = os.environ | dict(service.environment) | {DATABASE_VARIABLE: sqlite_address(folder / "prefect")}
@@ -168,7 +171,9 @@ def test_a_flow_run_without_heartbeats_is_closed(server: None) -> None:
 
     assert apply_automation(automation(timedelta(seconds=10))) == "created"
     with get_client(sync_client=True) as client:
-        dead, held, other = begun(client, "train"), begun(client, WATCHED[0]), begun(client, "theirs")
+        dead = begun(client, "train")
+        held = begun(client, WATCHED[0])
+        other = begun(client, "theirs")
         asyncio.run(beat(("train", dead), (WATCHED[0], held), ("theirs", other)))
         client.set_flow_run_state(held.id, State(type=StateType.COMPLETED, name="Held"), force=True)
         wait_until(lambda: client.read_flow_run(dead.id).state_type == StateType.CRASHED, 120.0)

@@ -176,7 +176,8 @@ def commits_of(group: Group, run: str) -> list[int]:
 def test_a_window_that_died_with_its_worker_is_closed(group: Group) -> None:
     run = group.yatt("deploy", str(SPEC), "--manual", "--name", "doomed", *overrides(*SLOW))["run"]
     flow_run = group.start_by_hand("doomed")
-    driver, worker = process_of(group, run, flow_run), group.member_pid("worker")
+    driver = process_of(group, run, flow_run)
+    worker = group.member_pid("worker")
     os.kill(worker, signal.SIGKILL)
     os.kill(driver, signal.SIGKILL)
     name, message = group.ending(flow_run)

@@ -74,7 +74,8 @@ def test_the_form_and_an_overridden_learning_rate(driver: Driver, client: SyncPr
     assert flow_run.state_name == "Completed", flow_run.state
     with driver.ledger() as ledger:
         assert ledger.runs.revision(run).reason == "--set trainer.optimizer.learning_rate=0.0003 --set iterations=1"
-        spec, row = current_spec(ledger, run), ledger.runs.find(run)
+        spec = current_spec(ledger, run)
+        row = ledger.runs.find(run)
         (record,) = recorded_windows(ledger, run).values()
     assert spec.trainer.optimizer.learning_rate == 3e-4
     assert (row.state, row.iteration, flow_run.name) == ("completed", 1, run)

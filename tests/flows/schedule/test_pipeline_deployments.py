@@ -61,7 +61,8 @@ def at_work(group: Group) -> int | None:
 
 
 def test_changed_data_begin_a_pipeline_that_a_kill_and_an_approval_do_not_end(group: Group, tmp_path: Path) -> None:
-    file, rows = write_pipeline(tmp_path), tmp_path / "rows"
+    file = write_pipeline(tmp_path)
+    rows = tmp_path / "rows"
     rows.mkdir()
     (rows / "a.jsonl").write_text("1\n")
     told = group.yatt("pipeline", "deploy", str(file), "--every", "20s")

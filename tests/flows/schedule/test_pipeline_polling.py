@@ -34,7 +34,8 @@ class Watched:
     """A deployed pipeline with a clock that stands still."""
 
     def __init__(self, plant: Plant, *triggers: dict[str, Any]) -> None:
-        self.plant, self.now = plant, START
+        self.plant = plant
+        self.now = START
         plant.write(plant_jobs(), triggers=list(triggers))
         self.folder = plant.file.parent
         self.rows = self.folder / "rows"

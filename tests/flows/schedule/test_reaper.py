@@ -131,7 +131,8 @@ def test_a_worker_on_another_host_is_judged_by_its_silence_alone(home: Home) -> 
 
 def session_of(home: Home, process: Holder, outcome: str | None = None) -> tuple[FlowRun, FlowRun, str]:
     """Records a session that a process drives; returns its flow run, that of a block, and the run."""
-    run, key = seed_run(home), uuid4()
+    run = seed_run(home)
+    key = uuid4()
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, process, 60.0)
         ledger.leases.start_session(fence, str(key), run)
@@ -212,7 +213,8 @@ def check_of(pid: int, seconds: float, flow_run: UUID, worker: str) -> FlowRun:
 
 def test_a_check_of_a_pipeline_is_closed_once_its_process_is_gone(bystander: Callable[[str], int]) -> None:
     flow_run = uuid4()
-    pid, late = bystander(str(flow_run)), 2 * SILENT_SECONDS
+    pid = bystander(str(flow_run))
+    late = 2 * SILENT_SECONDS
     assert end_of_worker(check_of(pid, late, flow_run, worker_name())) is None, "it may drive for days"
     assert end_of_worker(check_of(pid, late, uuid4(), "yatt-elsewhere")) is None
     assert end_of_worker(check_of(pid, START_SECONDS / 2, uuid4(), worker_name())) is None
@@ -223,7 +225,8 @@ def test_a_check_of_a_pipeline_is_closed_once_its_process_is_gone(bystander: Cal
 def test_maintenance_of_this_home_is_closed_once_its_worker_is_dead(
     home: Home, monkeypatch: pytest.MonkeyPatch, bystander: Callable[[str], int]
 ) -> None:
-    living, late = uuid4(), datetime.now(UTC) - timedelta(seconds=2 * START_SECONDS)
+    living = uuid4()
+    late = datetime.now(UTC) - timedelta(seconds=2 * START_SECONDS)
     state: State[None] = Running(timestamp=late)
     common = {"flow_id": uuid4(), "state": state, "state_type": state.type, "labels": {WORKER_LABEL: worker_name()}}
     own, *others = (
@@ -234,7 +237,8 @@ def test_maintenance_of_this_home_is_closed_once_its_worker_is_dead(
             (living, str(home.folder), bystander(str(living))),
         ]
     )
-    rows, ends = {row.id: row for row in (own, *others)}, list[tuple[UUID, str]]()
+    rows = {row.id: row for row in (own, *others)}
+    ends = list[tuple[UUID, str]]()
 
     def read_flow_runs(*, flow_filter: FlowFilter, **_: object) -> list[FlowRun]:
         names = flow_filter.name and flow_filter.name.any_

@@ -353,7 +353,8 @@ def test_what_a_window_names_is_judged_by_the_spec_that_it_changes(home: Home) -
     complete(home, run)
     named = [{"function": "os:getcwd"}]
     revise(home, run, [f"callbacks={json.dumps(named)}"])
-    clock, released = FakeClock(), list[int]()
+    clock = FakeClock()
+    released = list[int]()
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, FAR, 3600.0)
 

@@ -136,7 +136,8 @@ def drive_run(
     killed: whether the driver is killed between the two.
     """
     with Ledger.open(kitchen.home.ledger) as ledger:
-        spec, folder = current_spec(ledger, run), kitchen.home.run_folder(run)
+        spec = current_spec(ledger, run)
+        folder = kitchen.home.run_folder(run)
         fence = ledger.leases.acquire(run, this_process(f"yatt driver of {run}"), 600)
         if not (folder / INPUTS).exists():
             shutil.copytree(kitchen.inputs, folder / INPUTS)
@@ -181,6 +182,7 @@ def take_checkpoint(ledger: Ledger, fence: Fence, spec: RunSpec, folder: Path, i
 
 def weights_of(spec: RunSpec, iteration: int) -> dict[str, Any]:
     """Returns weights that approach a run's mixed rewards, relative to the scales of the objectives."""
-    brief, long = spec.rewards.parts[1].weight / 2.0, spec.rewards.parts[2].weight
+    brief = spec.rewards.parts[1].weight / 2.0
+    long = spec.rewards.parts[2].weight
     mix = np.array([brief, long], np.float32) * np.float32(iteration / 10)
     return {"mix": mix, "norm": np.ones(3, np.float32)}

@@ -47,7 +47,8 @@ def done(plan: SoupPlan, facts: SoupFacts, step: Step, better: float = 0.8) -> S
 
 
 def steps_of(plan: SoupPlan, better: float = 0.8) -> tuple[list[Step], SoupFacts]:
-    facts, steps = SoupFacts(), list[Step]()
+    facts = SoupFacts()
+    steps = list[Step]()
     while (step := plan.next_step(facts)) is not None:
         steps.append(step)
         assert len(steps) < 20

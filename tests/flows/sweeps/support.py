@@ -23,7 +23,8 @@ from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.sweeps.spec import parse_sweep
 
 RUN: dict[str, Any] = {**SOUP_RUN, "name": "swept", "iterations": 32, "evaluation": {"every": 2}}
-RATE, TEMPERATURE = "trainer.optimizer.learning_rate", "rollout.temperature"
+RATE = "trainer.optimizer.learning_rate"
+TEMPERATURE = "rollout.temperature"
 SWEEP_TREE: dict[str, Any] = {
     "base": "run.yaml",
     "space": {RATE: {"low": 1e-5, "high": 1e-1, "log": True}, TEMPERATURE: {"values": [0.6, 0.8, 1.0]}},
@@ -65,7 +66,8 @@ class Lab:
 
     @classmethod
     def of(cls, folder: Path, inputs: Path, **changes: Any) -> Lab:
-        home, sweep = Home(folder), parse_sweep({**SWEEP_TREE, **changes}, "sweep")
+        home = Home(folder)
+        sweep = parse_sweep({**SWEEP_TREE, **changes}, "sweep")
         return cls(home, create_sweep(home, sweep, parse_spec(RUN, "run"), "ann"), inputs)
 
     def run(self, drive: Drives | None = None) -> None:
@@ -86,7 +88,8 @@ class Lab:
     def make_inputs(self, run: str) -> None:
         """Makes the inputs of a start for which the shared ones are not meant."""
         with Ledger.open(self.home.ledger) as ledger:
-            spec, iteration = current_spec(ledger, run), ledger.runs.find(run).iteration
+            spec = current_spec(ledger, run)
+            iteration = ledger.runs.find(run).iteration
         if iteration < 0 and (spec.seed, spec.model) != (0, parse_spec(RUN, "run").model):
             materialise(spec, self.home.run_folder(run))
 

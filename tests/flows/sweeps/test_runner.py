@@ -47,7 +47,8 @@ def test_only_the_best_of_a_rung_go_on_and_the_winner_is_the_best_of_the_last(un
 
 
 def test_trials_are_forks_of_one_start_with_their_settings(undisturbed: Lab) -> None:
-    specs, settings = undisturbed.specs(), [body["setting"] for kind, body in undisturbed.chain() if kind == TRIAL]
+    specs = undisturbed.specs()
+    settings = [body["setting"] for kind, body in undisturbed.chain() if kind == TRIAL]
     assert len(specs) == 9
     for number, setting in enumerate(settings):
         spec = specs[f"trial/{number}/0"]

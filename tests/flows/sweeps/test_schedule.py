@@ -31,7 +31,8 @@ def carried(rule: Rule, salt: int, order: st.DataObject | None = None) -> Schedu
     decided: list[Job] = []
     while True:
         schedule = schedule_of(rule, values)
-        before, decided = decided, list(schedule.decided)
+        before = decided
+        decided = list(schedule.decided)
         assert decided[: len(before)] == before, "no decision is taken back or overtaken by another"
         missing = sorted(job for job in schedule.open if job not in values)
         if not missing:
@@ -42,7 +43,8 @@ def carried(rule: Rule, salt: int, order: st.DataObject | None = None) -> Schedu
 
 @given(rules, st.integers(0, 1000), st.data())
 def test_the_order_of_arrival_changes_nothing(rule: Rule, salt: int, data: st.DataObject) -> None:
-    one, other = carried(rule, salt), carried(rule, salt, data)
+    one = carried(rule, salt)
+    other = carried(rule, salt, data)
     assert list(one.decided) == list(other.decided) and list(one.settled.items()) == list(other.settled.items())
     assert one.best() == other.best() and one.now == other.now
 
@@ -61,7 +63,8 @@ def test_every_trial_begins_and_only_those_with_a_value_go_on(rule: Rule, salt: 
 @given(st.integers(0, 1000))
 def test_somebody_reaches_the_last_rung_even_if_the_best_fail_there(salt: int) -> None:
     done = carried(RULE, salt)
-    best, failed = done.best(), [job for job, value in done.settled.items() if value is None]
+    best = done.best()
+    failed = [job for job, value in done.settled.items() if value is None]
     assert best is not None and (best.rung == 2 or all(Job(trial, 2) in failed for trial in done.ranked(1)))
     if not failed:
         assert sum(map(RULE.iterations, done.decided)) <= 0.4 * 16 * 64

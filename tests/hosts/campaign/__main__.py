@@ -37,7 +37,8 @@ from yatt_core.errors import ExitCode, YattError
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parent / "hosts.yaml"
-FAULTS, MINUTES = 42, 75.0
+FAULTS = 42
+MINUTES = 75.0
 FEWEST_ITERATIONS = 3
 AUDIT_SECONDS = 300.0
 Say = Callable[[str], None]

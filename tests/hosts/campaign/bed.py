@@ -39,7 +39,8 @@ class Bed:
     def __init__(self, folder: Path, store: bool, compute: int = COMPUTE, services: str = SERVICES) -> None:
         if os.geteuid() != 0:
             raise NoHostsError("needs root: PostgreSQL on the storage host runs as another user")
-        self.folder, self.store = folder, store
+        self.folder = folder
+        self.store = store
         self.hosts = Hosts(compute + 1, [DISK], DISK_BYTES)
         *self.compute, self.storage = self.hosts
         home = DISK / "runs" if store else folder / "runs"

@@ -59,7 +59,8 @@ SECONDS = {
 """How long faults last: the least and the most; in a quick campaign, all of STORAGE last the least and 20 s at most."""
 QUICK_STORAGE_SECONDS = 20.0
 PHASES = ("collect", "collect", "prepare", "learn", "sync", "checkpoint", "commit")
-LOSS, DELAY = (0.02, 0.2), (0.02, 0.2)
+LOSS = (0.02, 0.2)
+DELAY = (0.02, 0.2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ class Service:
         """Starts the process, unless it was started a moment ago. Its output goes to a file."""
         if time.monotonic() - self.started < PAUSE_SECONDS:
             return
-        self.started, self.log = time.monotonic(), log
+        self.started = time.monotonic()
+        self.log = log
         with log.open("w") as output:
             self.process = host.start(
                 argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -67,7 +68,9 @@ class Operator:
     """
 
     def __init__(self, bed: Bed, run: str, hosts: Sequence[Host], cpus: int = 1) -> None:
-        self._bed, self.run, self._cpus = bed, run, cpus
+        self._bed = bed
+        self.run = run
+        self._cpus = cpus
         self.hosts = list(hosts)
         self.head = self.hosts[0]
         self.isolated: set[str] = set()

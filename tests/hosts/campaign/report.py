@@ -22,7 +22,8 @@ def figures(ledger: str, watch: LedgerWatch, run: str, quiet: str, record: Recor
     run, quiet: the run that was struck, and the undisturbed one.
     """
     with Ledger.open(ledger) as opened:
-        one, other = run_results(opened, run), run_results(opened, quiet)
+        one = run_results(opened, run)
+        other = run_results(opened, quiet)
         broken = opened.events.verify(run)
     counts = watch.commits()
     missing = [i for i in range(one.iteration + 1) if not any(iteration == i for _, iteration in counts)]

@@ -19,14 +19,16 @@ from flows.prefect_io import prefect_server
 from tests.object_store.server import S3Server
 from tests.postgresql import start_server
 
-BUCKET, PORT = "hosts", 4200
+BUCKET = "hosts"
+PORT = 4200
 READY_SECONDS = 180.0
 LEDGER = "ledger_here"
 """The key of the ledger's address on this machine."""
 
 
 def main() -> None:
-    folder, address = Path(sys.argv[1]), sys.argv[2]
+    folder = Path(sys.argv[1])
+    address = sys.argv[2]
     prefect = start_prefect(folder, address)
     database = start_server(folder / "postgresql", address)
     store = S3Server(address)

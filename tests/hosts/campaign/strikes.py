@@ -24,7 +24,8 @@ PHASE_SECONDS = 120.0
 PROGRESS_SECONDS = 300.0
 LATE_SECONDS = 120.0
 """How long an isolated driver may take to end once it can reach the ledger again."""
-POLL_SECONDS, TEND_SECONDS = 0.01, 0.3
+POLL_SECONDS = 0.01
+TEND_SECONDS = 0.3
 WAITING = ("start", "recover")
 """Phases that are no progress."""
 
@@ -64,9 +65,14 @@ class Strikes:
     def __init__(
         self, bed: Bed, operator: Operator, watch: LedgerWatch, lease: float, seed: int, say: Callable[[str], None]
     ) -> None:
-        self._bed, self._operator, self._watch, self._lease, self._say = bed, operator, watch, lease, say
+        self._bed = bed
+        self._operator = operator
+        self._watch = watch
+        self._lease = lease
+        self._say = say
         self._choose = random.Random(f"yatt.hosts.targets:{seed}")
-        self._highest, self._tended = -1, 0.0
+        self._highest = -1
+        self._tended = 0.0
         self.record = Record()
 
     @property
@@ -82,7 +88,8 @@ class Strikes:
     def strike(self, fault: Fault) -> None:
         """Strikes once; returns when the run has gone on, or counts as stuck."""
         self._await_phase(fault.phase)
-        before, began = self._watch.term(), now()
+        before = self._watch.term()
+        began = now()
         moment = self._apply(fault)
         going_on = self.wait_for(lambda: self._watch.done_since(moment, WAITING), PROGRESS_SECONDS)
         noticed = self._watch.failures_since(began) > 0 or self._watch.term() > before
@@ -179,7 +186,8 @@ class Strikes:
         """Cuts the driver's host off until another driver has taken over; then the first one must end by itself."""
         driver = self._operator.driver
         host.link.cut(sending=fault.sending, receiving=fault.receiving)
-        moment, before = now(), self._watch.term()
+        moment = now()
+        before = self._watch.term()
         self._hold(self._lease)
         self._operator.isolated.add(host.name)
         self._operator.move()

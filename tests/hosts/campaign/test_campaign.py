@@ -16,7 +16,8 @@ KINDS = (Kind.DRIVER_POWER, Kind.LONG_PARTITION, Kind.PAIR_PARTITION, Kind.STORA
 
 
 def test_results_count_as_late_once_a_newer_driver_has_begun() -> None:
-    first, failed = Attempt(1, "DONE", 10, 20), Attempt(1, "FAILED", 20, 90)
+    first = Attempt(1, "DONE", 10, 20)
+    failed = Attempt(1, "FAILED", 20, 90)
     newer = [Attempt(2, "DONE", 40, 50), Attempt(2, "DONE", 50, 60)]
     assert late_results([first, failed, *newer]) == 0
     assert late_results([first, failed, *newer, Attempt(1, "DONE", 30, 41)]) == 1

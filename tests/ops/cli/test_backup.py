@@ -17,7 +17,9 @@ from tests.ops.seeding import seed_run
 
 
 def test_a_home_is_backed_up_listed_verified_and_restored(yatt: Yatt, home: Home, tmp_path: Path) -> None:
-    run, folder, new = seed_run(home), str(tmp_path / "backups"), tmp_path / "elsewhere"
+    run = seed_run(home)
+    folder = str(tmp_path / "backups")
+    new = tmp_path / "elsewhere"
     (home.folder / "tokens.json").write_text("{}")
     asked = yatt("backup", "create", str(tmp_path / "with"), "--with-tokens", "-o", "json")
     assert asked.code == 0 and yatt("restore", str(tmp_path / "with"), "--home", str(tmp_path / "home2")).code == 0
@@ -46,7 +48,8 @@ def test_a_home_is_backed_up_listed_verified_and_restored(yatt: Yatt, home: Home
 
 def test_damage_is_named_with_exit_code_1_and_not_restored(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     seed_run(home)
-    folder, new = tmp_path / "backups", tmp_path / "elsewhere"
+    folder = tmp_path / "backups"
+    new = tmp_path / "elsewhere"
     name = yatt("backup", "create", str(folder), "-o", "json").document["id"]
     manifest = json.loads((folder / "backups" / f"{name}.json").read_text())
     sha256 = manifest["tables"]["event"]["sha256"]

@@ -110,7 +110,8 @@ def given_folder(folder: Path) -> Path:
 
 
 def test_adapter_targets_that_the_model_lacks(yatt: Yatt, home: Home, tmp_path: Path) -> None:
-    folder, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
+    folder = given_folder(tmp_path / "model")
+    path = tmp_path / "real.yaml"
     lora = {"lora": {"rank": 2, "targets": ["q_proj", "v_prj"]}}
     path.write_text(yaml_text(real_spec({"kind": "folder", "path": str(folder)}) | {"trainer": lora}))
     says = "trainer.lora.targets: .* has no matrix 'v_prj'; did you mean 'v_proj'; it has down_proj, gate_proj, k_proj"
@@ -120,7 +121,8 @@ def test_adapter_targets_that_the_model_lacks(yatt: Yatt, home: Home, tmp_path: 
 
 
 def test_a_damaged_file_of_another_model_is_reported_with_its_key(yatt: Yatt, home: Home, tmp_path: Path) -> None:
-    damaged, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
+    damaged = given_folder(tmp_path / "model")
+    path = tmp_path / "real.yaml"
     (damaged / "model.safetensors").write_bytes(b"12345678{")
     tree = real_spec({"kind": "from_config"})
     tree["algorithm"] = {

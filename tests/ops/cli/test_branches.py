@@ -313,7 +313,8 @@ def test_a_corrected_reward_file_is_taken_by_the_command_that_the_advice_names(
     refused(yatt("resume", run, *named), 2, "Discard it with --discard beside --set")
     assert yatt("resume", run, "--new-code").code == 0
     with Ledger.open(home.ledger) as ledger:
-        row, revision = ledger.runs.find(run), ledger.runs.revision(run)
+        row = ledger.runs.find(run)
+        revision = ledger.runs.revision(run)
         links = ledger.events.links(run)
     assert (row.current_branch, row.iteration, revision.revision) == (1, COMMITTED, 2), "iteration 4 begins anew"
     assert revision.spec["rewards"]["parts"][0]["sha256"] == hashlib.sha256(GOOD.encode()).hexdigest()

@@ -127,7 +127,8 @@ def test_what_is_wrong_in_different_places_is_reported_at_once(
 ) -> None:
     rows = spec.parent / "rows.jsonl"
     lines = rows.read_text().splitlines()
-    lines[3], lines[7] = '{"prompt": ""}', '{"prompt": '
+    lines[3] = '{"prompt": ""}'
+    lines[7] = '{"prompt": '
     rows.write_text("\n".join(lines))
     unknown = "rewards.parts.0.function=exact_mach"
     answer = yatt(command, str(spec), "--set", unknown, "--set", "rollout.tools={functions: [{name: a, function: b}]}")

@@ -35,7 +35,8 @@ def test_runs_that_never_began_are_deleted_and_stay_on_record(yatt: Yatt, home: 
 
 
 def test_nothing_is_deleted_if_one_run_is_refused(yatt: Yatt, home: Home) -> None:
-    begun, idle = seed_run(home), create_run(home, toy_spec())
+    begun = seed_run(home)
+    idle = create_run(home, toy_spec())
     for words, says in (
         ((idle, begun), "iteration 2 is committed"),
         ((idle, "toy-9"), "no run 'toy-9'"),
@@ -82,7 +83,8 @@ def test_control_characters_are_not_recorded(yatt: Yatt, home: Home, words: tupl
 
 
 def test_nothing_is_archived_if_one_run_is_driven(yatt: Yatt, home: Home) -> None:
-    idle, driven = seed_run(home), seed_run(home)
+    idle = seed_run(home)
+    driven = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         ledger.leases.acquire(driven, this_process("yatt driver of it"), 60)
     answer = yatt("archive", idle, driven, "--yes")

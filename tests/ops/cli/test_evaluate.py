@@ -51,11 +51,14 @@ def run(home: Home) -> str:
 
 def answered_one_by_one(home: Home, run: str) -> int:
     """Counts the correct answers of the same weights, one task at a time."""
-    spec, folder = toy_spec(), home.run_folder(run)
+    spec = toy_spec()
+    folder = home.run_folder(run)
     trainer = VirtualTrainEngine(spec, RankContext(folder, folder / INPUTS, "", 0))
     trainer.connect(0, 1, "")
     trainer.initialise()
-    engine, codec, scorer = build_rollout_engine(spec, "", Path()), open_codec(spec, ""), RewardScorer(spec.rewards)
+    engine = build_rollout_engine(spec, "", Path())
+    codec = open_codec(spec, "")
+    scorer = RewardScorer(spec.rewards)
     engine.update_weights(weights_of(trainer), 0)
     correct = 0
     for prompt in Inputs.open(folder / INPUTS, spec).held_out:

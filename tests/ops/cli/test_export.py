@@ -68,7 +68,8 @@ def spec(request: pytest.FixtureRequest) -> RunSpec:
 def run(home: Home, spec: RunSpec) -> str:
     """Creates a run whose trainer has a checkpoint with other weights than its inputs."""
     run = seed_run(home, committed=0, spec=spec, ends=False)
-    folder, name = home.run_folder(run), str(checkpoint_folder(0, 0, 1))
+    folder = home.run_folder(run)
+    name = str(checkpoint_folder(0, 0, 1))
     materialise(spec, folder)
     trainer = trainer_of(spec, folder)
     torch.manual_seed(0)

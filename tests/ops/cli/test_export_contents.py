@@ -35,7 +35,8 @@ def checkpointed(home: Home, **changes: Any) -> tuple[str, Any]:
     """Creates a run of one checkpoint, with other weights than its inputs; returns its name and its spec."""
     spec = parse_spec({**TREE, **changes}, "small")
     run = seed_run(home, committed=0, spec=spec, ends=False)
-    folder, name = home.run_folder(run), str(checkpoint_folder(0, 0, 1))
+    folder = home.run_folder(run)
+    name = str(checkpoint_folder(0, 0, 1))
     materialise(spec, folder)
     trainer = trainer_of(spec, folder)
     torch.manual_seed(0)

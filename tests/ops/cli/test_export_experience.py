@@ -22,7 +22,8 @@ from tests.ops.seeding import commit_of, seal_iteration, seed_run
 from yatt_core.experience.table import UNSCORED
 from yatt_core.keys import iteration_folder
 
-ITERATIONS, SAMPLES = 3, 8
+ITERATIONS = 3
+SAMPLES = 8
 
 
 def one_unscored(table: pa.Table) -> pa.Table:

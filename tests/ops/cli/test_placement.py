@@ -214,7 +214,8 @@ def test_the_gantt_as_text_has_every_instance(yatt: Yatt, run: str) -> None:
     "command", [("gantt", "3"), ("replay", "--iterations", "1", "--policy", "colocate")], ids=["gantt", "comparison"]
 )
 def test_pictures_are_drawn_to_files(yatt: Yatt, tmp_path: Path, run: str, command: tuple[str, ...]) -> None:
-    page, image = tmp_path / "drawn.html", tmp_path / "drawn.PNG"
+    page = tmp_path / "drawn.html"
+    image = tmp_path / "drawn.PNG"
     for path in (page, image):
         answer = yatt("placement", command[0], run, *command[1:], "--out", str(path))
         assert answer.code == 0 and f"drawn: {path}" in answer.err

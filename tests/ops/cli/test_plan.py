@@ -16,7 +16,8 @@ from yatt_core.experience.telemetry import write_telemetry
 from yatt_core.spec.reading.documents import yaml_text
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-SEVEN, SEVENTY = str(CONFIGS / "plan-7b-grpo.yaml"), str(CONFIGS / "plan-72b-grpo.yaml")
+SEVEN = str(CONFIGS / "plan-7b-grpo.yaml")
+SEVENTY = str(CONFIGS / "plan-72b-grpo.yaml")
 SMALL = ("--set", "data.prompts_per_iteration=16", "--response-tokens", "300:0.5", "--prompt-tokens", "100:0.2")
 
 
@@ -39,7 +40,8 @@ def test_a_plan_for_people(yatt: Yatt, home: Home) -> None:
 
 
 def test_a_plan_says_what_nodes_must_share(yatt: Yatt) -> None:
-    plan, store = ("plan", SEVEN, "--cluster", "8xH200,2 nodes", *SMALL), ("--set", "storage.url=s3://bucket/runs")
+    plan = ("plan", SEVEN, "--cluster", "8xH200,2 nodes", *SMALL)
+    store = ("--set", "storage.url=s3://bucket/runs")
     assert "must share YATT_HOME" in yatt(*plan).out
     files = yatt(*plan, *store, "-o", "json").document["files"]
     assert (files["storage_url"], files["shared_home_required"]) == ("s3://bucket/runs", False)

@@ -23,7 +23,9 @@ class Drivers:
     """Stands in for drivers: processes that end at once, whose runs reach what the test says."""
 
     def __init__(self, ledger: Ledger, reach: Callable[[str, int], int], code: int = 0) -> None:
-        self._ledger, self._reach, self._code = ledger, reach, code
+        self._ledger = ledger
+        self._reach = reach
+        self._code = code
         self.started: list[tuple[str, int | None, str | None]] = []
         self.clusters: list[str | None] = []
 

@@ -53,7 +53,8 @@ def test_the_soup_is_shown_by_any_of_its_runs(yatt: Yatt, home: Home) -> None:
 def test_a_merged_model_is_a_run_with_its_parents(yatt: Yatt, home: Home, cooked: Kitchen, tmp_path: Path) -> None:
     beta = yatt("soup", "show", "latest", "-o", "json").document["beta"]
     made = yatt("soup", "merge", "latest", "--preference", "0.7,0.3", "--extrapolation", "0.5", "-o", "json").document
-    run, g = made["run"], 1 - beta
+    run = made["run"]
+    g = 1 - beta
     coefficients = [each["coefficient"] for each in made["parents"]]
     assert coefficients == pytest.approx([1.5 * (0.7 - g) / (beta - g), 1.5 * (0.3 - g) / (beta - g), -0.5])
     with Ledger.open(home.ledger) as ledger:

@@ -40,7 +40,8 @@ def test_a_suite_is_evaluated_once_for_the_same_weights(yatt: Yatt, home: Home, 
     options = ("evaluate", pinned, "--suite", str(suite), "--iteration", "0")
     document = yatt(*options, "-o", "json").document
     assert (document["suite"], document["iteration"], document["weights_digest"]) == ("mixed", 0, "weights-of-0")
-    figures, counts = document["figures"], [task["correct"] for task in document["results"]]
+    figures = document["figures"]
+    counts = [task["correct"] for task in document["results"]]
     assert figures["tasks"] == len(counts) == 9 and figures["low"] <= figures["accuracy"] <= figures["high"]
     assert figures["pass_at_2"]["value"] == pytest.approx(sum(pass_at_k(4, c, 2) for c in counts) / 9)
     assert {name: each["tasks"] for name, each in figures["sources"].items()} == {"words": 4, "spelling": 5}
@@ -145,10 +146,10 @@ def test_a_backfill_evaluates_all_kept_checkpoints_once(yatt: Yatt, home: Home, 
 def test_a_backfill_leaves_out_a_checkpoint_that_is_pruned_meanwhile(
     yatt: Yatt, home: Home, pinned: str, tmp_path: Path
 ) -> None:
-    def evaluated_while_pruned(*arguments: Any) -> SuiteRow:
+    def evaluated_while_pruned(*arguments: Any, **named: Any) -> SuiteRow:
         with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
             connection.execute(text("UPDATE checkpoint SET state = 'pruned' WHERE iteration = 2"))
-        return evaluated_once(*arguments)
+        return evaluated_once(*arguments, **named)
 
     with mock.patch("ops.cli.commands.checkpoints.suites.evaluated_once", evaluated_while_pruned):
         done = yatt("pipeline", "backfill", pinned, "--suite", str(write_suite(tmp_path)), "-o", "json")
@@ -174,7 +175,8 @@ def test_judges_of_a_suite_have_figures_of_their_own(yatt: Yatt, home: Home, pin
               for name in ("strict", "kind")]  # fmt: skip
     suite = write_suite(tmp_path, judges={"parts": judges}, sampling={"samples": 2})
     document = yatt("evaluate", pinned, "--suite", str(suite), "--iteration", "0", "-o", "json").document
-    figures, results = document["figures"], document["results"]
+    figures = document["figures"]
+    results = document["results"]
     assert figures["panel"]["value"] == pytest.approx(sum(each["panel"] for each in results) / 9)
     for name in ("strict", "kind"):
         assert figures[f"judge_{name}"]["value"] == pytest.approx(sum(each["judges"][name] for each in results) / 9)

@@ -38,7 +38,8 @@ def test_it_ends_at_once_with_the_state_of_a_run_that_nobody_drives(
 
 def test_it_follows_a_run_to_its_end_in_lines(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.02)
-    run, seen = seed_run(home, ends=False), threading.Event()
+    run = seed_run(home, ends=False)
+    seen = threading.Event()
     monkeypatch.setattr(watch, "_tell_alarms", lambda *_: seen.set())
 
     def drive() -> None:

@@ -57,7 +57,8 @@ def parse(words: Sequence[str]) -> None:
     Typer may contain its own copy of click, so the classes are taken from the program itself.
     """
     command: Any = typer.main.get_command(app)
-    context, rest = type(command.make_context("yatt", ["doctor"]))(command, info_name="yatt"), list(words)
+    context = type(command.make_context("yatt", ["doctor"]))(command, info_name="yatt")
+    rest = list(words)
     while hasattr(command, "resolve_command"):
         name, command, rest = command.resolve_command(context, rest)
         context = type(context)(command, parent=context, info_name=name)

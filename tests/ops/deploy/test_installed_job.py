@@ -31,7 +31,8 @@ from yatt_core.spec import load_spec
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(1200)]
 
-ITERATIONS, MANY = 8, 500
+ITERATIONS = 8
+MANY = 500
 STAND_INS = {
     "scontrol": 'case "$1" in show) echo node-1;; *) echo "$*" >> "$ASKED";; esac',
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
@@ -135,8 +136,10 @@ def ended(process: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def test_a_slurm_job_drives_a_run_is_requeued_and_resumes_it(site: Site, tmp_path: Path) -> None:
-    log, asked = tmp_path / "job.log", tmp_path / "asked"
-    undisturbed, run = site.new_run(), site.new_run()
+    log = tmp_path / "job.log"
+    asked = tmp_path / "asked"
+    undisturbed = site.new_run()
+    run = site.new_run()
     with job(site, undisturbed, tmp_path) as process:
         assert ended(process, log) == 0, log.read_text()
     assert site.state(undisturbed) == "completed" and not asked.exists()

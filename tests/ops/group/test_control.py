@@ -196,7 +196,8 @@ def test_deaths_are_reported_with_their_reason_and_recorded(home: Home, small: M
     assert state is not None
     victim = state.service(MLFLOW).identity
     assert victim is not None
-    ended, said = Awaited(), list[str]()
+    ended = Awaited()
+    said = list[str]()
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold, group, ended, said.append)
         assert ended.awaited.wait(30), "it has seen the current state of the group"
@@ -211,7 +212,8 @@ def test_deaths_are_reported_with_their_reason_and_recorded(home: Home, small: M
 
 def test_the_terminal_replaces_a_killed_supervisor_but_not_that_of_an_ended_group(home: Home, small: Members) -> None:
     group = running(home, detach=False)
-    first, said = supervisor_of(home), list[str]()
+    first = supervisor_of(home)
+    said = list[str]()
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold, group, threading.Event(), said.append)
         os.kill(first.pid, signal.SIGKILL)
@@ -252,7 +254,8 @@ def test_a_waiting_terminal_does_not_restart_a_group_that_down_has_ended(
     home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(home)
-    killed, revived = supervisor_of(home), list[bool]()
+    killed = supervisor_of(home)
+    revived = list[bool]()
     os.kill(killed.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(killed))
 

@@ -113,7 +113,8 @@ def test_an_address_that_never_answers_extends_the_audit_chain_only_to_a_limit(
     run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
     sink.status = 500
     with Ledger.open(home.ledger) as ledger:
-        before, patient = ledger.overview.line(run).term, keeper_of(home)
+        before = ledger.overview.line(run).term
+        patient = keeper_of(home)
         for _ in range(6):
             patient.round(ledger)
         assert ledger.overview.line(run).term == before + 3
@@ -125,7 +126,8 @@ class Refusing:
     """A tracker that answers but refuses rows until `takes` is set."""
 
     def __init__(self) -> None:
-        self.asked, self.takes = 0, False
+        self.asked = 0
+        self.takes = False
 
     def close(self) -> None:
         """Does nothing."""
@@ -140,12 +142,14 @@ class Refusing:
 def test_refused_rows_cost_a_limited_number_of_leases(home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
-    run, tracker = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}"), Refusing()
+    run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
+    tracker = Refusing()
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 600)
         ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
         ledger.leases.release(fence)
-        before, patient = ledger.overview.line(run).term, Keeper(home, tracker, lambda: None, threading.Event())
+        before = ledger.overview.line(run).term
+        patient = Keeper(home, tracker, lambda: None, threading.Event())
         for _ in range(6):
             patient.round(ledger)
         assert len(sink.posts) == 1, "people are notified anyway"
@@ -178,7 +182,8 @@ def test_a_partial_delivery_resets_the_number_of_failures(
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(keeper, "LEASED_TRIES", 2)
-    run, tries = dead_run(home), 5
+    run = dead_run(home)
+    tries = 5
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 600)
         ledger.runs.set_mlflow_run(fence, "a run")
@@ -195,7 +200,8 @@ class Broken:
     """A tracker that delivers one run's rows and fails on the other's."""
 
     def __init__(self, broken: str) -> None:
-        self.broken, self.told = broken, list[str]()
+        self.broken = broken
+        self.told = list[str]()
 
     def close(self) -> None:
         """Does nothing."""
@@ -208,7 +214,8 @@ class Broken:
 
 
 def test_an_unexpected_error_affects_only_its_own_run(home: Home, sink: Sink) -> None:
-    first, second = dead_run(home), dead_run(home)
+    first = dead_run(home)
+    second = dead_run(home)
     with Ledger.open(home.ledger) as ledger:
         for run in (first, second):
             fence = ledger.leases.acquire(run, this_process("driver"), 600)
@@ -224,7 +231,8 @@ def test_an_unexpected_error_affects_only_its_own_run(home: Home, sink: Sink) ->
 def test_a_spec_that_cannot_be_read_affects_only_its_own_run(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken, run = dead_run(home), dead_run(home)
+    broken = dead_run(home)
+    run = dead_run(home)
     told = list[str]()
 
     def tell(ledger: Ledger, lost: str) -> None:

@@ -129,7 +129,8 @@ def test_databases_are_files_in_the_home_by_default(home: Home) -> None:
 
 def test_prefect_always_has_a_password_that_only_its_owner_can_read(home: Home) -> None:
     settle_password(home)
-    made, file = secrets(home), password_file(home)
+    made = secrets(home)
+    file = password_file(home)
     assert made[SERVER_PASSWORD_VARIABLE] == made[PASSWORD_VARIABLE] == file.read_text().strip()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(made[SERVER_PASSWORD_VARIABLE]) > 64
     settle_password(home)
@@ -256,7 +257,9 @@ def test_without_a_group_down_and_status_say_so(home: Home, yatt: Yatt) -> None:
 
 
 def test_the_overall_state() -> None:
-    ready, starting, failed = ServiceState.READY, ServiceState.STARTING, ServiceState.FAILED
+    ready = ServiceState.READY
+    starting = ServiceState.STARTING
+    failed = ServiceState.FAILED
     assert overall([ready, ready]) == UP
     assert overall([ready, starting]) == overall([ServiceState.WAITING, ready]) == STARTING
     assert overall([ready, failed, starting]) == overall([ready, SILENT]) == DEGRADED
@@ -341,7 +344,8 @@ def test_the_keeper_delivers_rows_of_dead_runs_and_reports_failures(home: Home) 
     home.group.mkdir(parents=True)
     tracker = Recorder()
     with Ledger.open(home.ledger) as ledger:
-        driven, dead = with_rows(ledger), with_rows(ledger)
+        driven = with_rows(ledger)
+        dead = with_rows(ledger)
         ledger.leases.release(dead)
         links = len(ledger.events.links(dead.run))
         keeper = Keeper(home, tracker, tracker.check_reachable, threading.Event())
@@ -362,7 +366,8 @@ def test_the_keeper_delivers_rows_of_dead_runs_and_reports_failures(home: Home) 
 
 def test_an_ended_keeper_does_not_begin_another_run(home: Home) -> None:
     home.group.mkdir(parents=True)
-    tracker, ended = Recorder(), threading.Event()
+    tracker = Recorder()
+    ended = threading.Event()
     tracker.away = False
     with Ledger.open(home.ledger) as ledger:
         ledger.leases.release(with_rows(ledger))

@@ -143,7 +143,8 @@ def password_of(told: dict[str, Any]) -> str:
 
 def refuse_strangers(prefect: str, mlflow: str, password: str) -> None:
     """Checks that requests of another user, or of a foreign page in a local browser, are refused."""
-    evil, known = {"Origin": "http://evil.example"}, tuple(password.split(":", 1))
+    evil = {"Origin": "http://evil.example"}
+    known = tuple(password.split(":", 1))
     for path in ("admin/version", "csrf-token?client=evil"):
         assert httpx.get(f"{prefect}/api/{path}").status_code == 401, (
             "nothing without the password, and so no token either"

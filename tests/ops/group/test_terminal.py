@@ -28,7 +28,8 @@ def group(home: Home) -> Iterator[RealGroup]:
 
 def read_until(terminal: int, text: bytes) -> None:
     """Waits until a terminal shows the text."""
-    shown, deadline = b"", time.monotonic() + SECONDS
+    shown = b""
+    deadline = time.monotonic() + SECONDS
     while text not in shown and time.monotonic() < deadline:
         shown += os.read(terminal, 4096)
     assert text in shown, shown.decode(errors="replace")

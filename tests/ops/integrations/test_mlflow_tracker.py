@@ -91,7 +91,8 @@ def test_a_run_whose_creation_got_no_response_is_found_again(store: Path) -> Non
 
 
 def test_a_deleted_run_is_marked_as_deleted_however_often_it_is_told(store: Path) -> None:
-    client, entity = tracker_of(store)._client, {"experiment": "deletions", "name": "toy-1"}
+    client = tracker_of(store)._client
+    entity = {"experiment": "deletions", "name": "toy-1"}
     kept = row("run", {**entity, "owner": "another ledger"})
     gone = [row("run", {**entity, "owner": "this ledger"}, key=key) for key in ("toy-1/run", "toy-1/b1/run")]
     other, *own = (run_in(tracker_of(store).deliver([item])[item.key]) for item in (kept, *gone))
@@ -110,7 +111,8 @@ def test_runs_of_one_name_in_two_homes_have_separate_mlflow_runs(tmp_path: Path,
     for spec_digest in ("one", "another"):
         with Ledger.open(tmp_path / f"{spec_digest}.db") as ledger:
             run = ledger.runs.create("toy", {}, spec_digest, target_iterations=3).id
-            body, fence = {"experiment": "homes", "name": run}, take_over(ledger, run, 1)
+            body = {"experiment": "homes", "name": run}
+            fence = take_over(ledger, run, 1)
             entries = [OutboxEntry(creation_id(run, branch), "run", body, 5) for branch in (0, 1)]
             ledger.outbox.enqueue(fence, entries)
             deliver_pending(ledger, fence, tracker_of(store))
@@ -204,7 +206,8 @@ def test_an_experiment_is_one_of_trained_models(tracker: MlflowTracker) -> None:
 
 
 def test_data_notes_and_files_arrive_once_and_people_keep_their_words(tracker: MlflowTracker, store: Path) -> None:
-    run, folder = created(tracker, "details"), store / "toy-1"
+    run = created(tracker, "details")
+    folder = store / "toy-1"
     (folder / "reports").mkdir(parents=True)
     (folder / "reports" / "samples.json").write_text('{"columns": ["a"], "data": [[1]]}')
     tracker._client.set_tag(run, NOTE_TAG, "mine")

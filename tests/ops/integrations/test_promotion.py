@@ -58,7 +58,8 @@ def versions(home: Home) -> dict[int, Any]:
 
 def aliases(home: Home) -> dict[str, int]:
     """Returns the iterations that MLflow's aliases point to, by alias."""
-    client, by_version = client_of(home), {version.version: i for i, version in versions(home).items()}
+    client = client_of(home)
+    by_version = {version.version: i for i, version in versions(home).items()}
     found = client.get_registered_model("toy").aliases
     return {alias: by_version[int(version)] for alias, version in found.items()}
 
@@ -84,7 +85,8 @@ def test_each_checkpoint_is_an_external_model_and_a_version_of_the_runs_model(re
 
 def test_a_checkpoint_has_the_metrics_of_its_iteration_whichever_arrives_first(registered: Home) -> None:
     """Iteration 2 was committed before its checkpoint was recorded; the metrics of 0 are sent again after it."""
-    client, found = client_of(registered), versions(registered)
+    client = client_of(registered)
+    found = versions(registered)
     assert found[2].tags["yatt.reward"] == "0.2"
     with Ledger.open(registered.ledger) as ledger:
         mlflow_run = str(ledger.runs.find(RUN).mlflow_run_id)
@@ -308,7 +310,8 @@ class _Mortal:
     """MLflow's client in a process that dies after the client's n-th call."""
 
     def __init__(self, client: Any, calls: int) -> None:
-        self._client, self._left = client, calls
+        self._client = client
+        self._left = calls
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -380,7 +383,8 @@ def test_an_overtaken_move_is_not_repeated(registered: Home) -> None:
 def test_an_overwritten_tag_does_not_block_a_move(registered: Home, text: str) -> None:
     with Ledger.open(registered.ledger) as ledger:
         mlflow_run = ledger.runs.find(RUN).mlflow_run_id
-    client, tag = client_of(registered), alias_tag("champion")
+    client = client_of(registered)
+    tag = alias_tag("champion")
     client.set_registered_model_tag("toy", tag, text)
     said = {"alias": "champion", "by": "ann", "why": "why", "at": 1, "number": 3}
     move = row("alias", {**body_of("another-home", 0, "kept"), **said}, mlflow_run, "move")
@@ -390,7 +394,8 @@ def test_an_overwritten_tag_does_not_block_a_move(registered: Home, text: str) -
 
 def test_a_gate_before_the_champion_is_passed_in_ones_own_name_and_role_only(registered: Home, yatt: Yatt) -> None:
     revise(registered, RUN, ["gates.promotion={roles: [approver]}"])
-    ann, bob = Person("ann", Role.ADMIN), Person("bob", Role.OPERATOR)
+    ann = Person("ann", Role.ADMIN)
+    bob = Person("bob", Role.OPERATOR)
     with pytest.raises(ConfigurationError, match="ann decides in their own name"):
         promote(registered, RUN, "champion", 2, by="bob", why="better", person=ann)
     assert yatt("promote", RUN, "--to", "champion", "--why", "better", "--by", "bob").code == 2

@@ -40,7 +40,9 @@ def point(iteration: int, file: str) -> OutboxItem:
 
 def events(path: Path) -> list[Event]:
     """Returns the events of a file, whose checksums are verified by the tracker's own reader elsewhere."""
-    data, found, at = path.read_bytes(), [], 0
+    data = path.read_bytes()
+    found = []
+    at = 0
     while at < len(data):
         (length,) = struct.unpack_from("<Q", data, at)
         found.append(Event.FromString(data[at + 12 : at + 12 + length]))

@@ -164,13 +164,15 @@ def log_of(records: list[bytes]) -> bytes:
     """Returns a log with these records, split into chunks where a block ends."""
     data = bytearray(HEADER)
     for record in records:
-        left, first = record, True
+        left = record
+        first = True
         while True:
             space = BLOCK - len(data) % BLOCK
             if space < CHUNK.size:
                 data += bytes(space)
                 continue
-            part, left = left[: space - CHUNK.size], left[space - CHUNK.size :]
+            part = left[: space - CHUNK.size]
+            left = left[space - CHUNK.size :]
             kind = (LAST if not left else MIDDLE) if not first else (FULL if not left else FIRST)
             data += CHUNK.pack(0, len(part), kind) + part
             first = False

@@ -109,7 +109,8 @@ def bucket(run: ReceivedRun | None, name: str | None) -> dict[str, Any] | None:
 @contextmanager
 def wandb_service(port: int = 0) -> Iterator[Received]:
     """Serves until the block ends."""
-    received, lock = Received(), threading.Lock()
+    received = Received()
+    lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -36,7 +36,8 @@ def test_to_author_is_granted_beside_a_role_that_operates(tmp_path: Path) -> Non
     assert may == {Role.OPERATOR, Role.APPROVER, Role.ADMIN}
     tokens = TokenStore(tmp_path)
     tokens.users.add("bob", Role.OPERATOR)
-    own, less = tokens.create("bob-1", user="bob"), tokens.create("bob-2", Role.VIEWER, user="bob")
+    own = tokens.create("bob-1", user="bob")
+    less = tokens.create("bob-2", Role.VIEWER, user="bob")
     for granted in (True, False):
         tokens.users.set_author("bob", granted)
         for token, expected in ((own, granted), (less, False)):
@@ -80,7 +81,8 @@ def test_a_file_of_users_that_others_can_change_is_refused(tmp_path: Path) -> No
 def test_a_token_of_a_user_has_at_most_the_users_role(tmp_path: Path) -> None:
     tokens = TokenStore(tmp_path)
     tokens.users.add("alice", Role.OPERATOR)
-    strong, weak = tokens.create("a1", Role.ADMIN, user="alice"), tokens.create("a2", Role.VIEWER, user="alice")
+    strong = tokens.create("a1", Role.ADMIN, user="alice")
+    weak = tokens.create("a2", Role.VIEWER, user="alice")
     assert tokens.person_of(strong) == Person("alice", Role.OPERATOR)
     assert tokens.person_of(weak) == Person("alice", Role.VIEWER)
     same = tokens.create("alice", Role.ADMIN)

@@ -41,7 +41,8 @@ def test_a_token_names_its_holder_and_only_its_digest_is_kept(store: TokenStore,
 
 
 def test_a_revoked_token_is_invalid_at_once_in_every_process(store: TokenStore, tmp_path: Path) -> None:
-    alice, bob = store.create("alice"), store.create("bob")
+    alice = store.create("alice")
+    bob = store.create("bob")
     elsewhere = TokenStore(tmp_path)
     assert name_of(elsewhere, alice) == "alice"
     store.revoke("alice")

@@ -91,7 +91,9 @@ def test_pipelines_that_have_not_finished_and_deployed_ones(home: Home, tmp_path
         def pipeline(name: str, tree: dict[str, object]) -> str:
             return ledger.pipelines.create(NewPipeline(name, name, {"name": name, **tree}, str(tmp_path), "ann")).id
 
-        left, odd, over = pipeline("left", {"jobs": jobs}), pipeline("odd", UNREAD), pipeline("over", UNREAD)
+        left = pipeline("left", {"jobs": jobs})
+        odd = pipeline("odd", UNREAD)
+        over = pipeline("over", UNREAD)
         fence = ledger.pipelines.acquire(left, this_process("pipeline"), 60)
         ledger.pipelines.end(fence, ledger.pipelines.begin(fence, "first", "key", {}, {}), DONE, {})
         ledger.pipelines.release(ledger.pipelines.acquire(over, this_process("pipeline"), 60), FINISHED, "")

@@ -14,7 +14,8 @@ from ops.presentation.run_summary import next_commands
 from tests.ops.seeding import seed_run
 from yatt_core.errors import ConfigurationError, DataError, DriftError, InfrastructureError, NumericError, ReplayError
 
-CONTINUES, AGAIN = "`yatt resume toy-1` continues", "`yatt resume toy-1` tries again"
+CONTINUES = "`yatt resume toy-1` continues"
+AGAIN = "`yatt resume toy-1` tries again"
 
 
 @pytest.mark.parametrize(

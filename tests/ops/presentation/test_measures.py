@@ -82,7 +82,8 @@ def test_the_summary_and_show_tell_what_the_objective_measures(
     run = learnt(home, tmp_path / "rows", kind)
     with Ledger.open(home.ledger) as ledger:
         print_summary(ledger, home, run_results(ledger, run))
-        seen, health = line(watched(ledger, run)), run_view(ledger, run).health
+        seen = line(watched(ledger, run))
+        health = run_view(ledger, run).health
     text = capsys.readouterr().out
     shown = yatt("show", run).out
     told = [each["name"] for each in yatt("show", run, "-o", "json").document["measured"]]
@@ -108,7 +109,8 @@ def test_curves_charts_and_the_picture_have_all_series_and_no_empty_one(
     curves = {row["key"] for row in yatt("show", run, "-o", "json").document["curves"]}
     assert curves == set(BY_KIND[kind].curves) and "evaluation/loss" in curves
     with Ledger.open(home.ledger) as ledger:
-        measures, recorded = measures_of(ledger, run), ledger.metrics.latest(run).keys()
+        measures = measures_of(ledger, run)
+        recorded = ledger.metrics.latest(run).keys()
         figure = learning_figure(ledger, run)
     charted = {key for chart in learning_charts(run, measures) for key in chart.sources[0].names}
     assert charted == {key for each in LEARNING for key, _ in each.names} & recorded
@@ -126,7 +128,8 @@ def test_curves_charts_and_the_picture_have_all_series_and_no_empty_one(
 
 
 def test_a_picture_has_no_axis_without_points_and_there_is_none_without_any(home: Home) -> None:
-    empty, begun = seed_run(home, committed=-1), seed_run(home, committed=0)
+    empty = seed_run(home, committed=-1)
+    begun = seed_run(home, committed=0)
     with Ledger.open(home.ledger) as ledger:
         assert write_learning_plot(ledger, empty, home.run_folder(empty)) is None
         figure = learning_figure(ledger, begun)

@@ -119,7 +119,8 @@ def test_durations_and_sizes_in_readable_form() -> None:
 
 def test_sft_is_named_only_where_the_spec_has_it() -> None:
     lines: list[str] = []
-    plain, live = LineObserver("toy-1", lines.append, sft=lambda: False), LiveObserver("toy-1", sft=lambda: False)
+    plain = LineObserver("toy-1", lines.append, sft=lambda: False)
+    live = LiveObserver("toy-1", sft=lambda: False)
     for iteration, accuracy in ((0, 0.1), (8, 0.5)):
         for observer in (plain, live):
             observer.phase_started(iteration, "sft" if iteration == 0 else "collect")

@@ -69,7 +69,8 @@ def _iteration(home: Home, ledger: Ledger, fence: Fence, spec: RunSpec, iteratio
     def written(table: pa.Table) -> pa.Table:
         rows = []
         for row in table.drop(["reward/virtual"]).to_pylist():
-            prompt, sample = prompts[row["prompt_ordinal"]], row["sample"]
+            prompt = prompts[row["prompt_ordinal"]]
+            sample = row["sample"]
             exact = 0.0 if row["prompt_ordinal"] % GROUPS == 0 else float(sample)
             tokens = 2 + (row["prompt_ordinal"] % GROUPS) * SAMPLES + sample
             rows.append(

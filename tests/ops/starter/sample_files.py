@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-ROWS, TEST_ROWS = 24, 6
+ROWS = 24
+TEST_ROWS = 6
 NAMES = ("Ada", "Bo", "Cy", "Dee")
 Row = dict[str, Any]
 

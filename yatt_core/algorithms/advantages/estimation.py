@@ -21,10 +21,13 @@ def generalised_advantages(
     """
     longest = int(lengths.max(initial=0))
     inside = np.arange(longest) < lengths[:, None]
-    reward, value = np.zeros(inside.shape), np.zeros((len(lengths), longest + 1))
-    reward[inside], value[:, :longest][inside] = rewards, values
+    reward = np.zeros(inside.shape)
+    value = np.zeros((len(lengths), longest + 1))
+    reward[inside] = rewards
+    value[:, :longest][inside] = values
     delta = reward + gamma * value[:, 1:] - value[:, :longest]
-    found, following = np.zeros(inside.shape), np.zeros(len(lengths))
+    found = np.zeros(inside.shape)
+    following = np.zeros(len(lengths))
     for place in reversed(range(longest)):
         # A response that has already ended contributes nothing: its rewards and values there are 0, and so is delta.
         following = delta[:, place] + gamma * gae_lambda * following

@@ -38,7 +38,13 @@ class GaeAdvantage(Advantage):
     def estimates(self, batch: RewardBatch) -> Float64:
         """Computes the advantages before they are normalised, [T]; with the values they add up to the returns."""
         assert batch.values is not None, "a spec with this advantage has a critic"
-        return generalised_advantages(batch.at_last_tokens(), batch.values, batch.lengths, self.gamma, self.gae_lambda)
+        return generalised_advantages(
+            rewards=batch.at_last_tokens(),
+            values=batch.values,
+            lengths=batch.lengths,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+        )
 
     def advantages(self, batch: RewardBatch) -> Float64:
         """See `Advantage`."""

@@ -10,7 +10,8 @@ from yatt_core.section import SpecModel
 if TYPE_CHECKING:
     import torch
 
-ENTROPY, BONUS = "entropy", "entropy_bonus"
+ENTROPY = "entropy"
+BONUS = "entropy_bonus"
 """Keys of the control state: an adaptive coefficient, and what is applied of it in the next update."""
 
 

@@ -26,7 +26,8 @@ class DppoLoss(PolicyLoss):
 
     def token_losses(self, tokens: PolicyTokens) -> TokenLosses:
         """See `PolicyLoss`."""
-        new, old = tokens.log_probs.detach().exp(), tokens.old.exp()
+        new = tokens.log_probs.detach().exp()
+        old = tokens.old.exp()
         if self.divergence == "tv":
             distance = (new - old).abs()
         else:

@@ -30,7 +30,8 @@ class GmpoLoss(PolicyLoss):
 
     def token_losses(self, tokens: PolicyTokens) -> TokenLosses:
         """See `PolicyLoss`."""
-        free, rises = tokens.log_ratio, tokens.advantages > 0
+        free = tokens.log_ratio
+        rises = tokens.advantages > 0
         bounded = free.clamp(-self.clip_low, self.clip_high)
         limited = free.minimum(bounded).where(rises, free.maximum(bounded))
         ratio = tokens.whole.mean(limited).exp()

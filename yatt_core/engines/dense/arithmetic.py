@@ -40,7 +40,7 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: i
     cos, sin: [rows, 1, size], as returned by `RotaryTable`.
     """
     if not torch.is_grad_enabled():
-        return _turned(heads, cos, sin, rotated, 1.0)
+        return _turned(heads=heads, cos=cos, sin=sin, rotated=rotated, sign=1.0)
     turned: torch.Tensor = _Rotate.apply(heads, cos, sin, rotated)  # type: ignore[no-untyped-call]
     return turned
 
@@ -115,17 +115,18 @@ class _Rotate(torch.autograd.Function):
     def forward(ctx: Any, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int) -> Any:
         ctx.save_for_backward(cos, sin)
         ctx.rotated = rotated
-        return _turned(heads, cos, sin, rotated, 1.0)
+        return _turned(heads=heads, cos=cos, sin=sin, rotated=rotated, sign=1.0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         cos, sin = ctx.saved_tensors
-        return _turned(gradients[0], cos, sin, ctx.rotated, -1.0), None, None, None
+        return _turned(heads=gradients[0], cos=cos, sin=sin, rotated=ctx.rotated, sign=-1.0), None, None, None
 
 
 def _turned(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int, sign: float) -> torch.Tensor:
     """Maps (front, back) to (front cos - back sin, back cos + front sin), or inverts that with sign -1."""
-    turning, result = heads[:, :rotated], torch.empty_like(heads)
+    turning = heads[:, :rotated]
+    result = torch.empty_like(heads)
     swapped = turning.roll(heads.shape[-1] // 2, -1)
     torch.mul(turning, cos, out=result[:, :rotated]).addcmul_(swapped, sin, value=sign)
     result[:, rotated:] = heads[:, rotated:]

@@ -31,11 +31,18 @@ def attend_masked(
     mask: [b, 1, n, m], 0 or -inf; None if n = m and attention is causal.
     """
     if keys.shape[1] <= LONGEST_KEPT:
-        return _attend_keeping(queries, keys, values, _causal(queries) if mask is None else mask, products)
+        return _attend_keeping(
+            queries=queries,
+            keys=keys,
+            values=values,
+            mask=_causal(queries) if mask is None else mask,
+            products=products,
+        )
     if keys.device.type != "cpu":
         # GPU kernels for masks or float32 do not support shared heads; torch would fall back to materialising all scores.
         sharing = queries.shape[2] // keys.shape[2]
-        keys, values = keys.repeat_interleave(sharing, dim=2), values.repeat_interleave(sharing, dim=2)
+        keys = keys.repeat_interleave(sharing, dim=2)
+        values = values.repeat_interleave(sharing, dim=2)
     return products.attention(
         queries.transpose(1, 2),
         keys.transpose(1, 2),
@@ -96,8 +103,10 @@ class _KeptWeights(torch.autograd.Function):
         (gradient,) = gradients
         multiply = ctx.products.matmul
         of_values = multiply(weights.transpose(-1, -2), gradient)
-        of_weights, scale = multiply(gradient, values.transpose(-1, -2)), queries.shape[-1] ** -0.5
+        of_weights = multiply(gradient, values.transpose(-1, -2))
+        scale = queries.shape[-1] ** -0.5
         # weight * (d L / d weight - sum over keys of weight * d L / d weight)
         of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_queries, of_keys = multiply(of_scores, keys), multiply(of_scores.transpose(-1, -2), queries)
+        of_queries = multiply(of_scores, keys)
+        of_keys = multiply(of_scores.transpose(-1, -2), queries)
         return of_queries.mul_(scale), of_keys.mul_(scale), of_values, None, None

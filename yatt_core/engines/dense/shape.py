@@ -53,7 +53,8 @@ def why_general(model: nn.Module) -> str:
     config: Any = model.config
     if reason := why_general_config(config):
         return reason
-    kind, expected = type(model), ARCHITECTURES[config.model_type]
+    kind = type(model)
+    expected = ARCHITECTURES[config.model_type]
     ours = kind.__name__ == expected and kind.__module__.startswith("transformers.models.")
     if not ours:
         return f"{kind.__name__} is not {expected}"

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "norm": ("input_layernorm.weight",),
@@ -107,7 +109,8 @@ def fuse(model: nn.Module, layers: int) -> None:
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Concatenates tensors by rows: as a view if they are adjacent in memory, otherwise as a copy."""
-    first, shape = tensors[0], (sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:])
+    first = tensors[0]
+    shape = (sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:])
     ends = [tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in tensors[:-1]]
     storage = first.untyped_storage().data_ptr()
     together = all(

@@ -61,8 +61,10 @@ class Incoming:
     """
 
     def __init__(self, version: int, wanted: Wanted | None = None) -> None:
-        self.version, self._wanted = version, wanted
-        self._bucket, self._last = 0, False
+        self.version = version
+        self._wanted = wanted
+        self._bucket = 0
+        self._last = False
         self._come: dict[str, Arrived] = {}
 
     def pieces(self, bucket: WeightBucket) -> Iterator[Piece]:
@@ -71,7 +73,8 @@ class Incoming:
             wanted = "none" if self._last else f"bucket {self._bucket}"
             raise InfrastructureError(f"weights: received bucket {bucket.number}, expected {wanted}")
         bucket.require_intact()
-        self._bucket, self._last = bucket.number + 1, bucket.last
+        self._bucket = bucket.number + 1
+        self._last = bucket.last
         return (self._admitted(piece) for piece in bucket.pieces())
 
     def require_all(self) -> None:
@@ -194,7 +197,8 @@ class WeightTaker(ABC):
 
     def _claimed(self) -> Incoming:
         """Removes and returns the current update. It is put back only on success: a failed update is never resumed."""
-        incoming, self._incoming = self._incoming, None
+        incoming = self._incoming
+        self._incoming = None
         if incoming is None:
             raise InfrastructureError("weights arrived, but no update is in progress; sync the engine again")
         return incoming

@@ -24,11 +24,16 @@ class MergingTaker(WeightTaker):
     """
 
     def __init__(self, engine: RolloutEngine, folder: Path, share: float, bucket_bytes: int) -> None:
-        self._engine, self._folder, self._share, self._bucket_bytes = engine, folder, share, bucket_bytes
-        self._assembly, self._adapters = Assembly(), dict[str, Array]()
+        self._engine = engine
+        self._folder = folder
+        self._share = share
+        self._bucket_bytes = bucket_bytes
+        self._assembly = Assembly()
+        self._adapters = dict[str, Array]()
 
     def _begin(self, version: int) -> Wanted | None:
-        self._assembly, self._adapters = Assembly(), {}
+        self._assembly = Assembly()
+        self._adapters = {}
         self._engine.begin_update(version)
         return None
 
@@ -37,9 +42,11 @@ class MergingTaker(WeightTaker):
             self._adapters[piece.name] = adapter
 
     def _complete(self, version: int) -> None:
-        adapters, self._adapters = self._adapters, {}
+        adapters = self._adapters
+        self._adapters = {}
         # Some folders contain a tied tensor under both names.
-        shapes, weights = read_layout(self._folder).shapes, with_adapters(self._folder, adapters, self._share)
+        shapes = read_layout(self._folder).shapes
+        weights = with_adapters(self._folder, adapters, self._share)
         for bucket in buckets_of(((name, array) for name, array in weights if name in shapes), self._bucket_bytes):
             self._engine.take(bucket)
         self._engine.end_update()

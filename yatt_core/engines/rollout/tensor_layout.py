@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from yatt_core.errors import ConfigurationError
 
-HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+EMBEDDINGS = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class TensorLayout:
 
 def read_layout(folder: Path) -> TensorLayout:
     """Reads the layout of a model folder. Raises `ConfigurationError` if it cannot be read."""
-    config_path, shapes = folder / "config.json", dict[str, tuple[int, ...]]()
+    config_path = folder / "config.json"
+    shapes = dict[str, tuple[int, ...]]()
     try:
         config: dict[str, Any] = json.loads(config_path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.safetensors")):

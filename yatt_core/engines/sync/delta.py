@@ -54,7 +54,9 @@ def send_changes(
     Parameters and errors are those of `send_weights`.
     """
     group.meet(task, b"", check)
-    total, turn, source = 0, 0, group.source
+    total = 0
+    turn = 0
+    source = group.source
     filled = _filled(parts(), rounded_to, most_bytes, sent)
     bucket = next(filled)
     while True:
@@ -81,17 +83,31 @@ def _filled(
     parts: Parts, rounded_to: str | None, most_bytes: int, sent: SentWeights
 ) -> Iterator[tuple[list[Place], npt.NDArray[np.uint8]]]:
     """Yields at least one bucket: places, and a buffer that is valid for good."""
-    places, data, end = list[Place](), np.empty(most_bytes, np.uint8), 0
+    places = list[Place]()
+    data = np.empty(most_bytes, np.uint8)
+    end = 0
     for part in parts:
         rectangle = rectangle_of(part, rounded_to)
         size = storage_type(rectangle.kind).itemsize
         for box in cut_box(part.box, min(BLOCK, most_bytes // size)):
-            contents, *counts = _changed(part, box, rectangle.kind, sent)
+            contents, changes, far, position_bytes = _changed(part, box, rectangle.kind, sent)
             if places and aligned(end) + len(contents) > most_bytes:
                 yield places, data[:end]
-                places, data, end = [], np.empty(most_bytes, np.uint8), 0
+                places = []
+                data = np.empty(most_bytes, np.uint8)
+                end = 0
             offset = aligned(end)
-            places.append(Place(part.name, part.shape, box, rectangle.kind, offset, *counts))
+            place = Place(
+                name=part.name,
+                shape=part.shape,
+                box=box,
+                kind=rectangle.kind,
+                offset=offset,
+                changes=changes,
+                far=far,
+                position_bytes=position_bytes,
+            )
+            places.append(place)
             end = offset + len(contents)
             data[offset:end] = contents
     yield places, data[:end]
@@ -109,7 +125,8 @@ def _changed(
     values = part.values.detach()[box.slices(part.offsets)]
     new = values.to("cpu", getattr(torch, kind)).contiguous().view(-1)
     bits = BITS[new.element_size()]
-    before, after = held.contiguous().view(-1).view(bits).numpy(), new.view(bits).numpy()
+    before = held.contiguous().view(-1).view(bits).numpy()
+    after = new.view(bits).numpy()
     changes = np.flatnonzero(before != after)
     positions = encode_positions(changes)
     steps, far = encode_steps(before[changes], after[changes])
@@ -127,17 +144,23 @@ def received_changes(group: SyncGroup, task: TransferTask, check: Check) -> Iter
     group.meet(task, b"", check)
     number = 0
     for source in range(group.sources):
-        turn, last = 0, False
+        turn = 0
+        last = False
         while not last:
             sizes = _received(group, turn, source, torch.empty(3, dtype=torch.int64))
-            size, listed, last = int(sizes[0]), int(sizes[1]), bool(sizes[2])
+            size = int(sizes[0])
+            listed = int(sizes[1])
+            last = bool(sizes[2])
             body = _received(
                 group, turn + 1, source, torch.empty(size + listed + DIGEST_BYTES, dtype=torch.uint8)
             ).numpy()
             places = places_of_rows(json.loads(body[size : size + listed].tobytes()))
             digest = body[size + listed :].tobytes().hex()
-            yield WeightBucket(number, last and source == group.sources - 1, places, body[:size], digest)
-            number, turn = number + 1, turn + 2
+            yield WeightBucket(
+                number=number, last=last and source == group.sources - 1, places=places, data=body[:size], digest=digest
+            )
+            number = number + 1
+            turn = turn + 2
             advanced()
 
 

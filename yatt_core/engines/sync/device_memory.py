@@ -35,7 +35,8 @@ def borrowed(description: bytes, device: torch.device) -> torch.Tensor:
     """
     values: list[Any] = json.loads(description)
     size, start, *facts = [bytes.fromhex(each["hex"]) if isinstance(each, dict) else each for each in values]
-    handles, counters = facts[:3], facts[3:]
+    handles = facts[:3]
+    counters = facts[3:]
     flat = (torch.Tensor, (size,), (1,), start, torch.UntypedStorage, torch.uint8, device.index or 0)
     found: torch.Tensor = IPC.rebuild_cuda_tensor(*flat, *handles, False, *counters)
     return found

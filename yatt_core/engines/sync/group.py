@@ -51,7 +51,15 @@ def serve_meeting(host: str) -> tuple[str, Any]:
     limit = time_limit(0)
     with take_listener(own, port) as listener:
         descriptor = os.dup(listener.fileno())
-        return address, TCP_STORE(own, port, None, True, limit, wait_for_workers=False, master_listen_fd=descriptor)
+        store = TCP_STORE(
+            host_name=own,
+            port=port,
+            is_master=True,
+            timeout=limit,
+            wait_for_workers=False,
+            master_listen_fd=descriptor,
+        )
+        return address, store
 
 
 class SyncGroup:
@@ -64,20 +72,26 @@ class SyncGroup:
     """
 
     def __init__(self, task: TransferTask, own: str, store: Any, device: torch.device) -> None:
-        self.address, self.own = task.address, own
+        self.address = task.address
+        self.own = own
         self.sources = len(task.ranks)
         self._names = [member.name for member in task.members]
-        self._place, self._device, self._buffers = self._names.index(own), device, device
+        self._place = self._names.index(own)
+        self._device = device
+        self._buffers = device
         self._groups: dict[int, Any] = {}
         self._lendings: dict[int, Lending] = {}
         self._pending: dict[int, Any] = {}
-        self._gpu, self._check = gpu_name(device), _nothing
+        self._gpu = gpu_name(device)
+        self._check = _nothing
         self._opened = False
         host, port = split_address(task.address)
         try:
             self._host = own_address(host, port)
             with waiting_for_actors(f"the connection to {task.address}", self._names[:1]):
-                self._store = store or TCP_STORE(host, port, None, False, CONNECT_TIME, wait_for_workers=False)
+                self._store = store or TCP_STORE(
+                    host_name=host, port=port, is_master=False, timeout=CONNECT_TIME, wait_for_workers=False
+                )
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(f"{own} cannot reach {self._names[0]} at {task.address}: {error}") from error
 
@@ -135,7 +149,9 @@ class SyncGroup:
     def _await(self, step: str, name: str, check: Check) -> None:
         """Waits until every member has come to a step of a transfer."""
         self._store.set(f"{step}/{self.own}", name)
-        missing, pause, looked = list(self._names), POLL_SECONDS[0], time.monotonic()
+        missing = list(self._names)
+        pause = POLL_SECONDS[0]
+        looked = time.monotonic()
         while missing := [each for each in missing if not self._has_come(each, step, name)]:
             with waiting_for_actors(f"the meeting for {name}", missing):
                 time.sleep(pause)
@@ -157,7 +173,9 @@ class SyncGroup:
         for source, route in enumerate(routes):
             if self._place in (source, *route.sharing) and route.sharing:
                 lends = self._place == source
-                self._lendings[source] = Lending(self._store, source, len(route.sharing), lends, self._device)
+                self._lendings[source] = Lending(
+                    store=self._store, source=source, borrowers=len(route.sharing), lends=lends, device=self._device
+                )
             if self._place in (source, *route.grouped) and route.grouped:
                 with waiting_for_actors(f"the connection to {self._names[source]}", self._others(source)):
                     self._groups[source] = self._group(source, route)
@@ -166,7 +184,8 @@ class SyncGroup:
     def _group(self, source: int, route: Route) -> Any:
         """Connects a rank's group, in which the rank is the first."""
         members = (source, *route.grouped)
-        place, size = members.index(self._place), len(members)
+        place = members.index(self._place)
+        size = len(members)
         store = PREFIX_STORE(f"source-{source}", self._store)
         return (self._nccl if route.backend == NCCL else self._gloo)(store, place, size)
 

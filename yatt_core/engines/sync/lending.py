@@ -34,8 +34,11 @@ class Lending:
     """
 
     def __init__(self, store: Any, source: int, borrowers: int, lends: bool, device: torch.device) -> None:
-        self._store, self._source, self._borrowers = store, source, borrowers
-        self._lends, self._device = lends, device
+        self._store = store
+        self._source = source
+        self._borrowers = borrowers
+        self._lends = lends
+        self._device = device
         self._buffers: dict[int, torch.Tensor] = {}
 
     def begin(self, number: int, buffer: torch.Tensor) -> None:
@@ -77,7 +80,9 @@ class Lending:
         return f"{what}/{self._source}/{number}"
 
     def _await(self, keys: list[str], limit: float, check: Callable[[], None]) -> None:
-        began, pause, looked = time.monotonic(), PAUSE_SECONDS[0], time.monotonic()
+        began = time.monotonic()
+        pause = PAUSE_SECONDS[0]
+        looked = time.monotonic()
         while not self._store.check(keys):
             if self._store.check([CLOSED]):
                 raise RuntimeError("a member has closed its connections")

@@ -33,7 +33,8 @@ def received_weights(
     """
     buckets = planned(group.meet(task, b"", check), most_bytes)
     size = DIGEST_BYTES + max(each.nbytes for each in buckets)
-    on_host, count = group.buffer_device == HOST, len(buckets[:2])
+    on_host = group.buffer_device == HOST
+    count = len(buckets[:2])
     held = places(count if on_host else 1, size)
     buffers = [torch.from_numpy(each) for each in held] if on_host else [group.buffer(size) for _ in range(count)]
 
@@ -50,5 +51,7 @@ def received_weights(
         if not on_host:
             torch.from_numpy(array).copy_(buffers[turn % 2][: array.nbytes])
         digest = array[bucket.nbytes :].tobytes().hex()
-        yield WeightBucket(turn, bucket.last, bucket.places, array[: bucket.nbytes], digest)
+        yield WeightBucket(
+            number=turn, last=bucket.last, places=bucket.places, data=array[: bucket.nbytes], digest=digest
+        )
         advanced()

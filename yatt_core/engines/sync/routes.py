@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from yatt_core.engines.train.ranks.collective import NO_GPU, backend_of
 
-GLOO, NCCL = "gloo", "nccl"
+GLOO = "gloo"
+NCCL = "nccl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ def send_weights(
     buckets = [each for each in planned(group.meet(task, own, check), most_bytes) if group.sends(each)]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
     buffers = [group.buffer(size) for _ in buckets[:2]]
-    filler, total = _Filler(parts(), sent), 0
+    filler = _Filler(parts(), sent)
+    total = 0
     for turn, bucket in enumerate(buckets):
         if turn >= 2:
             group.finish(buckets[turn - 2].number, bucket.source)
@@ -78,7 +79,8 @@ class _Filler:
     """Fills buckets from parts that come in the order of the buckets' rectangles."""
 
     def __init__(self, parts: Parts, sent: SentWeights | None) -> None:
-        self._parts, self._sent = parts, sent
+        self._parts = parts
+        self._sent = sent
         self._part: TensorPart[torch.Tensor] | None = None
 
     @torch.no_grad()

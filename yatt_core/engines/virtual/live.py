@@ -23,7 +23,8 @@ class LiveInstance:
     """One instance, on the running event loop."""
 
     def __init__(self, index: int, speed: float, clock: ScaledClock) -> None:
-        self._instance, self._clock = Instance(index, speed), clock
+        self._instance = Instance(index, speed)
+        self._clock = clock
         self._leaves: dict[Stream, Left] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reached = 0.0
@@ -51,7 +52,8 @@ class LiveInstance:
     def usage(self) -> tuple[Usage, ...]:
         """Returns the work done since the last call."""
         rows = self._instance.usage
-        done, self._instance.usage = rows, [Usage(rows[-1].instance, rows[-1].role)] if rows else []
+        done = rows
+        self._instance.usage = [Usage(rows[-1].instance, rows[-1].role)] if rows else []
         return tuple(row for row in done if row.steps or row.prompt_tokens)
 
     def _disturb(self) -> None:

@@ -52,7 +52,8 @@ class VirtualRolloutEngine(WeightTaker):
         self._seed = seed
         self._clock = clock or ScaledClock(spec.clock_factor)
         self._weights = ""
-        self._assembly, self._tensors = Assembly(), dict[str, Array]()
+        self._assembly = Assembly()
+        self._tensors = dict[str, Array]()
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -69,14 +70,16 @@ class VirtualRolloutEngine(WeightTaker):
         """Returns None: it keeps no weights, only their digest."""
 
     def _begin(self, version: int) -> None:
-        self._assembly, self._tensors = Assembly(), {}
+        self._assembly = Assembly()
+        self._tensors = {}
 
     def _put(self, piece: Piece) -> None:
         if (tensor := self._assembly.put(piece)) is not None:
             self._tensors[piece.name] = tensor
 
     def _complete(self, version: int) -> None:
-        self._weights, self._tensors = weights_digest(self._tensors), {}
+        self._weights = weights_digest(self._tensors)
+        self._tensors = {}
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt as often as the request asks, and takes as long as its decode steps would.
@@ -98,7 +101,8 @@ class VirtualRolloutEngine(WeightTaker):
         for step in np.unique(ends).tolist():
             until = self._duration(answer.lengths, step)
             self._clock.spend(until - spent)
-            finished, spent = time.perf_counter(), until
+            finished = time.perf_counter()
+            spent = until
             yield cut_piece(answer, np.flatnonzero(ends == step), finished - started)
             started = finished
 
@@ -115,7 +119,14 @@ class VirtualRolloutEngine(WeightTaker):
         noise = uniforms(self._keys(request), _LENGTH_NUMBERS + 2 * request.max_new_tokens)
         lengths, finish = self._lengths(noise[:, :_LENGTH_NUMBERS], request)
         tokens, log_probs = self._tokens(noise[:, _LENGTH_NUMBERS:], lengths, finish, request)
-        return GenerateResult(tokens, log_probs, lengths, finish, request.weight_version, 0.0)
+        return GenerateResult(
+            tokens=tokens,
+            log_probs=log_probs,
+            lengths=lengths,
+            finish=finish,
+            weight_version=request.weight_version,
+            seconds=0.0,
+        )
 
     def _keys(self, request: GenerateRequest) -> UInt64:
         """Returns the seed of each row's stream, [P * S]."""

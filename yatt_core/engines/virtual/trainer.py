@@ -61,7 +61,9 @@ class VirtualTrainEngine:
         engine = spec.trainer.engine
         if not isinstance(engine, VirtualTrainer):
             raise ConfigurationError(f"trainer.engine.kind is {engine.kind}, expected virtual")
-        self._spec, self._engine, self._context = spec, engine, context
+        self._spec = spec
+        self._engine = engine
+        self._context = context
         self._clock = clock or ScaledClock(engine.clock_factor)
         self._rank = 0
         self._version = -1
@@ -87,7 +89,9 @@ class VirtualTrainEngine:
     def initialise(self) -> None:
         """Sets the state derived from the run's seed; version 0."""
         self._state = hashlib.sha256(f"yatt.virtual.weights:{self._spec.seed}".encode()).digest()
-        self._version, self._receipt, self._sft_receipt = 0, None, None
+        self._version = 0
+        self._receipt = None
+        self._sft_receipt = None
 
     def sft(self) -> SftReceipt:
         """Adds one link to the chain; a second call adds none. Raises `InfrastructureError` unless at version 0."""
@@ -99,7 +103,9 @@ class VirtualTrainEngine:
         self._clock.spend(self._engine.fixed_seconds)
         accuracy = 0.0 if self._spec.sft is None else self._spec.sft.stop_accuracy
         seconds = time.perf_counter() - started
-        self._sft_receipt = SftReceipt(1, 1.0, accuracy, seconds, self.weights_digest())
+        self._sft_receipt = SftReceipt(
+            steps=1, loss=1.0, probe_accuracy=accuracy, seconds=seconds, weights_digest=self.weights_digest()
+        )
         return self._sft_receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
@@ -113,12 +119,28 @@ class VirtualTrainEngine:
         loaded = time.perf_counter()
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        found = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
-        columns = PreparedColumns(batch.ordinals, batch.samples, found.samples, batch.response_offsets, found.tokens)
+        found = batch_advantages(
+            spec=self._spec, batch=batch, rewards=rewards, branch=task.key.branch, iteration=task.key.iteration
+        )
+        columns = PreparedColumns(
+            ordinals=batch.ordinals,
+            samples=batch.samples,
+            advantages=found.samples,
+            response_offsets=batch.response_offsets,
+            token_advantages=found.tokens,
+        )
         folder, files = write_prepared(self._context.run_folder, task.key, task.term, [columns])
         moments = moments_after(task.reward_moments, batch)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
-        return PrepareReceipt(task.key, folder, files, metrics, timing, moments, task.coefficients)
+        return PrepareReceipt(
+            key=task.key,
+            folder=folder,
+            files=files,
+            metrics=metrics,
+            timing=timing,
+            reward_moments=moments,
+            coefficients=task.coefficients,
+        )
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Adds the iteration's link; if already at its version, returns the earlier receipt."""
@@ -143,7 +165,9 @@ class VirtualTrainEngine:
             "weights_digest": self.weights_digest(),
         }
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
-        self._receipt = UpdateReceipt(task.key, iteration, metrics, fingerprint, timing)
+        self._receipt = UpdateReceipt(
+            key=task.key, version=iteration, metrics=metrics, fingerprint=fingerprint, timing=timing
+        )
         return self._receipt
 
     def evaluate(self, task: RowsTask) -> RowsReceipt:
@@ -157,7 +181,9 @@ class VirtualTrainEngine:
         self._require(task.key.iteration - 1, f"skip {task.key}")
         self._version = task.key.iteration
         fingerprint: dict[str, float | str] = {SKIPPED: 1.0, "weights_digest": self.weights_digest()}
-        self._receipt = UpdateReceipt(task.key, self._version, {}, fingerprint, {})
+        self._receipt = UpdateReceipt(
+            key=task.key, version=self._version, metrics={}, fingerprint=fingerprint, timing={}
+        )
         return self._receipt
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -189,7 +215,9 @@ class VirtualTrainEngine:
         """Returns the contents of `state.safetensors`, written by rank 0: the chain's state and the version."""
         tensors = {**self._weights(), "version": np.array([self._version], np.int64)}
         files = {STATE_FILE: safetensors.numpy.save(tensors)} if self._rank == 0 else {}
-        return FrozenState(self._rank, self._engine.ranks, {}, files, self.weights_digest())
+        return FrozenState(
+            rank=self._rank, ranks=self._engine.ranks, tensors={}, files=files, weights_digest=self.weights_digest()
+        )
 
     def needed(self, folder: Path) -> Iterator[Needed]:
         """Yields nothing: its only file is not one of tensor parts."""
@@ -200,12 +228,16 @@ class VirtualTrainEngine:
         path = folder / STATE_FILE
         try:
             tensors: dict[str, npt.NDArray[Any]] = safetensors.numpy.load_file(path)
-            state, found = tensors["state"].tobytes(), int(tensors["version"][0])
+            state = tensors["state"].tobytes()
+            found = int(tensors["version"][0])
         except (OSError, KeyError, safetensors.SafetensorError) as error:
             raise DataError(f"{path}: is not a virtual trainer's state: {error!r}") from error
         if found != version:
             raise DataError(f"{path}: holds version {found}, expected version {version}")
-        self._state, self._version, self._receipt, self._sft_receipt = state, version, None, None
+        self._state = state
+        self._version = version
+        self._receipt = None
+        self._sft_receipt = None
 
     def _require(self, version: int, work: str) -> None:
         if self._version != version:

@@ -47,10 +47,13 @@ class Curve:
     """Hands instances over to judging along a curve, balances the remaining rollouts, and saves work for new judges."""
 
     def __init__(self, knobs: Knobs, roles: str, setting: Setting) -> None:
-        self._knobs, self._roles = knobs, roles
+        self._knobs = knobs
+        self._roles = roles
         self._rolling = sum(v for v, role in zip(setting.speeds, roles, strict=True) if role == ROLLOUT)
-        self._rollouts, self._judgements = setting.rollout.max_concurrent, setting.judge.max_concurrent
-        self._unit, self._migrates = setting.judgements, setting.migrates
+        self._rollouts = setting.rollout.max_concurrent
+        self._judgements = setting.judge.max_concurrent
+        self._unit = setting.judgements
+        self._migrates = setting.migrates
         self._levels = knobs.level and setting.migrates and not setting.tool_tokens
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
@@ -93,16 +96,19 @@ class Curve:
         """
         if not pool.waiting(JUDGE):
             return []
-        capacity, target = sum(i.speed for i in rolling), self._target(pool)
+        capacity = sum(i.speed for i in rolling)
+        target = self._target(pool)
         held = sum(i.outstanding for i in rolling) + pool.waiting(ROLLOUT)
-        staying, wanted = len(rolling), self._wanted(pool)
+        staying = len(rolling)
+        wanted = self._wanted(pool)
         actions: list[Action] = []
         for i in sorted(rolling, key=lambda i: (i.speed, i.outstanding, i.index)):
             if staying == 1 or capacity - i.speed < target or (staying - 1) * self._rollouts < held:
                 break
             if len(actions) >= wanted:
                 break
-            staying, capacity = staying - 1, capacity - i.speed
+            staying = staying - 1
+            capacity = capacity - i.speed
             actions.append(HandOver(i.index, JUDGE, self._migrates) if i.outstanding else Switch(i.index, JUDGE))
         return actions
 
@@ -124,7 +130,8 @@ class Curve:
         """Takes the newest sequences from instances with far more than their share; does nothing until none wait."""
         if pool.waiting(ROLLOUT):
             return []
-        held, capacity = sum(i.outstanding for i in rolling), sum(i.speed for i in rolling)
+        held = sum(i.outstanding for i in rolling)
+        capacity = sum(i.speed for i in rolling)
         actions: list[Action] = []
         for i in rolling:
             surplus = i.outstanding - (share := math.ceil(held * i.speed / capacity))

@@ -47,11 +47,17 @@ class Dynamic:
         best = chosen(outcomes, state["knobs"]["judges"] if state and state["informed"] else None)
         roles = roles_of(setting.speeds, best.knobs.judges)
         return Plan(
-            roles,
-            Curve(best.knobs, roles, setting),
-            best.seconds if recent else None,
-            _reason(best, len(setting.speeds), len(search.worlds), search.replays, bool(recent)),
-            {
+            roles=roles,
+            runtime_policy=Curve(best.knobs, roles, setting),
+            prediction_s=best.seconds if recent else None,
+            reason=_reason(
+                best=best,
+                instances=len(setting.speeds),
+                worlds=len(search.worlds),
+                replays=search.replays,
+                informed=bool(recent),
+            ),
+            state={
                 "knobs": asdict(best.knobs),
                 "informed": bool(recent),
                 **({"switch": setting.switch.model_dump()} if self._fit else {}),

@@ -22,14 +22,21 @@ from yatt_core.placement.work import SampleWork, WaveWork, split_turns
 LOOKS_BACK = 4
 """Number of iterations whose telemetry is used; older ones need not be kept."""
 LEAST_FOR_A_LINE = 3
-SURE, STRAYED = 3.0, 3.0
+SURE = 3.0
+STRAYED = 3.0
 """Numbers of standard errors above which a slope is significant, and above which an iteration has a different load."""
-LEAST_FACTOR, MOST_FACTOR = 0.5, 8.0
+LEAST_FACTOR = 0.5
+MOST_FACTOR = 8.0
 
 ASSUMED_MEDIANS = ((800.0, 400.0), (2500.0, 100.0), (800.0, 100.0), (2500.0, 400.0))
 """Median tokens of responses and judgements."""
-ASSUMED_PROMPT, ASSUMED_GROUP, ASSUMED_TURNS, ASSUMED_WAIT_S = 300, 16, 4, 2.0
-ASSUMED_SIGMA, ASSUMED_RHO, ASSUMED_JUDGE_SIGMA = 0.6, 0.4, 0.4
+ASSUMED_PROMPT = 300
+ASSUMED_GROUP = 16
+ASSUMED_TURNS = 4
+ASSUMED_WAIT_S = 2.0
+ASSUMED_SIGMA = 0.6
+ASSUMED_RHO = 0.4
+ASSUMED_JUDGE_SIGMA = 0.4
 
 Lengths = Callable[[SampleWork], float]
 
@@ -85,7 +92,8 @@ def likened(sizes: Sequence[Size]) -> list[float]:
     """
     for count in range(len(sizes), 1, -1):
         last = sizes[-count:]
-        tokens, error = np.array([size.tokens for size in last]), max(size.error for size in last)
+        tokens = np.array([size.tokens for size in last])
+        error = max(size.error for size in last)
         number = np.arange(count) - (count - 1) / 2
         slope = float(number @ tokens / (number @ number))
         growing = abs(slope) > SURE * error / math.sqrt(float(number @ number))
@@ -164,7 +172,8 @@ def assumed_work(setting: Setting, groups: int, response: float, judgement: floa
     """Returns work with log-normal lengths that have the given medians, and tool calls if the setting has tools."""
     rng = np.random.Generator(np.random.PCG64(0))
     shape = (groups, ASSUMED_GROUP)
-    shared, own = rng.standard_normal((groups, 1)), rng.standard_normal(shape)
+    shared = rng.standard_normal((groups, 1))
+    own = rng.standard_normal(shape)
     x = math.sqrt(ASSUMED_RHO) * shared + math.sqrt(1.0 - ASSUMED_RHO) * own
     responses = _lengths(response, ASSUMED_SIGMA, x)
     judge = _lengths(judgement, ASSUMED_JUDGE_SIGMA, rng.standard_normal((*shape, setting.judgements)))
@@ -172,10 +181,10 @@ def assumed_work(setting: Setting, groups: int, response: float, judgement: floa
     waits = ASSUMED_WAIT_S * rng.standard_exponential((*shape, ASSUMED_TURNS))
     samples = tuple(
         SampleWork(
-            group, sample == 0, ASSUMED_PROMPT,
-            split_turns(int(responses[group, sample]), int(turns[group, sample])),
-            tuple(waits[group, sample].tolist()[: turns[group, sample] - 1]),
-            tuple(judge[group, sample].tolist()),
+            group=group, first=sample == 0, prompt=ASSUMED_PROMPT,
+            turns=split_turns(int(responses[group, sample]), int(turns[group, sample])),
+            waits=tuple(waits[group, sample].tolist()[: turns[group, sample] - 1]),
+            judge=tuple(judge[group, sample].tolist()),
         )
         for group in range(groups)
         for sample in range(ASSUMED_GROUP)

@@ -33,11 +33,15 @@ STEP_LOSS = 0.005
 """Each step away from the usual shape must gain at least this fraction of the seconds."""
 LEADERS = (2, 1)
 """Local search: in each round, the neighbours of this many of the best candidates are tried."""
-FINALISTS, OTHERWISE, LAST = 8, 2, 4
+FINALISTS = 8
+OTHERWISE = 2
+LAST = 4
 """Numbers of candidates: after one world, the `FINALISTS` best are kept and ranked on two worlds; of these, the `LAST`
 best are ranked on all worlds. The first `OTHERWISE` are also tried with `level` inverted.
 """
-MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 4400, 8
+MOST_INSTANCES = 64
+MOST_SEQUENCES = 4400
+LEAST_INSTANCES = 8
 """Limits of a replay; of a larger pool, only every n-th instance and group is replayed.
 
 Each turn or judgement is a sequence.
@@ -139,11 +143,20 @@ class Search:
 
         If the initial roles differ from the current ones, the first world includes the time for changing them.
         """
-        speeds, self.replays = self._setting.speeds, self.replays + 1
+        speeds = self._setting.speeds
+        self.replays = self.replays + 1
         roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
-        runtime_policy, before = Curve(knobs, roles, self._setting), None if world else self._before
+        runtime_policy = Curve(knobs, roles, self._setting)
+        before = None if world else self._before
         try:
-            replay = collect(self._setting, roles, runtime_policy, self.worlds[world], before, longest_s=longest_s)
+            replay = collect(
+                setting=self._setting,
+                roles=roles,
+                runtime_policy=runtime_policy,
+                waves=self.worlds[world],
+                before=before,
+                longest_s=longest_s,
+            )
         except TooLongError:
             return None
         return self._logs.setdefault((knobs, world), math.log(replay.collect_s))

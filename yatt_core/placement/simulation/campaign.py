@@ -45,10 +45,15 @@ def setting_of(workload: Workload) -> Setting:
     """Returns the setting of the pool that a workload runs on."""
     tools = workload.samples.tools
     return Setting(
-        workload.cluster.speeds, workload.engines.rollout, workload.engines.judge, workload.switch,
-        workload.control_period_s, tools.output_tokens if tools else 0, workload.samples.judgements,
-        workload.samples.prompts,
-    )  # fmt: skip
+        speeds=workload.cluster.speeds,
+        rollout=workload.engines.rollout,
+        judge=workload.engines.judge,
+        switch=workload.switch,
+        control_period_s=workload.control_period_s,
+        tool_tokens=tools.output_tokens if tools else 0,
+        judgements=workload.samples.judgements,
+        prompts=workload.samples.prompts,
+    )
 
 
 def draw_iterations(workload: Workload) -> list[list[WaveWork]]:
@@ -73,7 +78,8 @@ def run_campaign(
 
     seen: the setting shown to the policy, if it differs from the real one.
     """
-    setting, campaign = setting_of(workload), Campaign()
+    setting = setting_of(workload)
+    campaign = Campaign()
     state: dict[str, Any] = {}
     for iteration, waves in enumerate(draw_iterations(workload)):
         started = time.process_time()
@@ -84,7 +90,12 @@ def run_campaign(
             tell({"t": 0, "do": "roles", "roles": plan.roles})
         runtime_policy = _Timed(plan.runtime_policy)
         telemetry = collect(
-            setting, plan.roles, runtime_policy, waves, campaign.past[-1].roles if campaign.past else None, tell
+            setting=setting,
+            roles=plan.roles,
+            runtime_policy=runtime_policy,
+            waves=waves,
+            before=campaign.past[-1].roles if campaign.past else None,
+            log=tell,
         )
         campaign.tick_cpu_s += runtime_policy.cpu_s
         campaign.plans.append(plan)
@@ -113,14 +124,17 @@ def collect(
     for wave in waves:
         pool.run_wave(wave)
     usage = tuple(usage for instance in pool.instances for usage in instance.usage)
-    return IterationTelemetry(roles, tuple(waves), usage, pool.now, pool.judging_s)
+    return IterationTelemetry(
+        roles=roles, waves=tuple(waves), usage=usage, collect_s=pool.now, judging_s=pool.judging_s
+    )
 
 
 class _Timed:
     """Wraps a runtime policy and measures its CPU time."""
 
     def __init__(self, runtime_policy: RuntimePolicy) -> None:
-        self._runtime_policy, self.cpu_s = runtime_policy, 0.0
+        self._runtime_policy = runtime_policy
+        self.cpu_s = 0.0
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         """Returns the actions of the wrapped policy."""

@@ -37,7 +37,10 @@ class Stream:
     __slots__ = ("admitted", "context", "finish", "left", "number", "sample", "since")
 
     def __init__(self, sample: Sample, number: int, left: int, context: int) -> None:
-        self.sample, self.number, self.left, self.context = sample, number, left, context
+        self.sample = sample
+        self.number = number
+        self.left = left
+        self.context = context
         self.admitted = self.finish = self.since = 0
 
 
@@ -47,7 +50,8 @@ class Sample:
     __slots__ = ("judged_at", "open", "rolled_out_at", "work")
 
     def __init__(self, work: SampleWork) -> None:
-        self.work, self.open = work, len(work.judge)
+        self.work = work
+        self.open = len(work.judge)
         self.rolled_out_at = self.judged_at = math.nan
 
 
@@ -72,23 +76,33 @@ class Instance:
     )  # fmt: skip
 
     def __init__(self, index: int, speed: float) -> None:
-        self.index, self.speed = index, speed
-        self.role, self.constants = "", _NOTHING
-        self.ready, self.leaving, self.joining, self.migrating = False, "", "", False
+        self.index = index
+        self.speed = speed
+        self.role = ""
+        self.constants = _NOTHING
+        self.ready = False
+        self.leaving = ""
+        self.joining = ""
+        self.migrating = False
         self.intake: int | None = None
         self.outstanding = self.evict = self.stamp = self.admissions = self.activations = 0
         self.pending: deque[Request] = deque()
         self.prefilling: list[Request] = []
         self.active: list[tuple[int, int, Stream]] = []
         self.contexts = self.steps = self.planned = 0
-        self.doing, self.last_prefill = Doing.IDLE, False
+        self.doing = Doing.IDLE
+        self.last_prefill = False
         self.started = self.ends = 0.0
         self.usage: list[Usage] = []
 
     def serve(self, role: str, constants: EngineConstants) -> None:
         """Takes up a role; the instance must be empty."""
-        self.role, self.constants, self.ready = role, constants, True
-        self.leaving, self.joining, self.migrating = "", "", False
+        self.role = role
+        self.constants = constants
+        self.ready = True
+        self.leaving = ""
+        self.joining = ""
+        self.migrating = False
         self.last_prefill = False
         self.usage.append(Usage(self.index, role))
 
@@ -113,7 +127,9 @@ class Instance:
         if self.pending and (not self.last_prefill or not self.active):
             self._begin_prefill(now)
         elif self.active:
-            self.doing, self.last_prefill, self.started = Doing.DECODE, False, now
+            self.doing = Doing.DECODE
+            self.last_prefill = False
+            self.started = now
             # If a prefill block has left requests pending, a single decode step precedes the next block.
             self.planned = 1 if self.pending else self.active[0][0] - self.steps
             self.ends = now + self.seconds_of(self.planned)
@@ -123,23 +139,30 @@ class Instance:
         return True
 
     def _begin_prefill(self, now: float) -> None:
-        block, tokens, pending, budget = self.prefilling, 0, self.pending, self.constants.prefill_budget_tokens
+        block = self.prefilling
+        tokens = 0
+        pending = self.pending
+        budget = self.constants.prefill_budget_tokens
         while pending and (not block or tokens + pending[0].tokens <= budget):
             request = pending.popleft()
             block.append(request)
             tokens += request.tokens
-        self.doing, self.last_prefill, self.started = Doing.PREFILL, True, now
+        self.doing = Doing.PREFILL
+        self.last_prefill = True
+        self.started = now
         self.ends = now + tokens * self.constants.per_prompt_token_s / self.speed
 
     def seconds_of(self, steps: int) -> float:
         """Returns the seconds of this many decode steps from the current boundary, without a change of the batch."""
-        cost, batch = self.constants, len(self.active)
+        cost = self.constants
+        batch = len(self.active)
         first = (cost.base_s + cost.per_sequence_s * batch + cost.per_context_token_s * self.contexts) / self.speed
         return steps * first + cost.per_context_token_s * batch / self.speed * steps * (steps - 1) / 2
 
     def steps_within(self, seconds: float) -> int:
         """Returns the smallest number of decode steps, at least 1, that takes at least this long."""
-        cost, batch = self.constants, len(self.active)
+        cost = self.constants
+        batch = len(self.active)
         first = (cost.base_s + cost.per_sequence_s * batch + cost.per_context_token_s * self.contexts) / self.speed
         half = cost.per_context_token_s * batch / self.speed / 2
         slope = first - half
@@ -158,7 +181,8 @@ class Instance:
         steps = self.steps_within(now - self.started)
         if steps >= self.planned:
             return False
-        self.planned, self.ends = steps, self.started + self.seconds_of(steps)
+        self.ends = self.started + self.seconds_of(steps)
+        self.planned = steps
         return True
 
     def reach_boundary(self) -> list[Stream]:
@@ -167,7 +191,8 @@ class Instance:
         if self.doing is Doing.PREFILL:
             for request in self.prefilling:
                 for stream in request.streams:
-                    stream.since, stream.finish = self.steps, self.steps + stream.left
+                    stream.since = self.steps
+                    stream.finish = self.steps + stream.left
                     self.contexts += stream.context
                     self.activations += 1
                     heappush(self.active, (stream.finish, self.activations, stream))
@@ -185,12 +210,14 @@ class Instance:
 
     def _account(self) -> None:
         """Records the current work in the usage."""
-        done, seconds = self.usage[-1], self.ends - self.started
+        done = self.usage[-1]
+        seconds = self.ends - self.started
         if self.doing is Doing.PREFILL:
             done.prefill_s += seconds
             done.prompt_tokens += sum(request.tokens for request in self.prefilling)
         elif self.doing is Doing.DECODE:
-            batch, steps = len(self.active), self.planned
+            batch = len(self.active)
+            steps = self.planned
             done.decode_s += seconds
             done.steps += steps
             done.sequence_steps += steps * batch
@@ -208,7 +235,8 @@ class Instance:
         """Removes the sequences to be evicted at a boundary; returns them in order of admission."""
         if not self.evict:
             return []
-        count, self.evict = self.evict, 0
+        count = self.evict
+        self.evict = 0
         back: list[Request] = []
         while count and self.pending:
             request = self.pending.pop()

@@ -56,12 +56,14 @@ class Pool:
         longest_s: float = math.inf,
     ) -> None:
         self._longest = longest_s
-        self.setting, self.instances = setting, [Instance(index, speed) for index, speed in enumerate(setting.speeds)]
+        self.setting = setting
+        self.instances = [Instance(index, speed) for index, speed in enumerate(setting.speeds)]
         self.now = self.judging_s = 0.0
         self.queues: dict[str, deque[Request]] = {ROLLOUT: deque(), JUDGE: deque()}
         self._waiting = {ROLLOUT: 0, JUDGE: 0}
         self.submitted = self.unrolled = self.unjudged = 0
-        self._runtime_policy, self._log = runtime_policy, log
+        self._runtime_policy = runtime_policy
+        self._log = log
         self._constants = {ROLLOUT: setting.rollout, JUDGE: setting.judge}
         self._ready: dict[str, list[Entry]] = {ROLLOUT: [], JUDGE: []}
         self._events: list[tuple[float, int, int, Any]] = []
@@ -82,7 +84,8 @@ class Pool:
 
     def run_wave(self, work: WaveWork) -> list[Sample]:
         """Simulates a wave until its last judgement, at `now`; returns its samples. Raises `TooLongError`."""
-        started, samples = self.now, [Sample(sample) for sample in work.samples]
+        started = self.now
+        samples = [Sample(sample) for sample in work.samples]
         self.submitted = self.unrolled = self.unjudged = len(samples)
         for sample in samples:
             self._enqueue(ROLLOUT, self._request(sample))
@@ -128,7 +131,8 @@ class Pool:
         return Request(tokens, (Stream(sample, 0, work.turns[0], work.prompt),))
 
     def _judge_request(self, sample: Sample) -> Request:
-        work, judge = sample.work, self.setting.judge
+        work = sample.work
+        judge = self.setting.judge
         read = work.read
         if read is None:
             read = work.prompt + work.response + self.setting.tool_tokens * (len(work.turns) - 1)
@@ -143,7 +147,8 @@ class Pool:
         heappush(self._events, (time, kind, self._number, subject))
 
     def _boundary(self, instance: Instance) -> None:
-        before, drained = instance.outstanding, False
+        before = instance.outstanding
+        drained = False
         for stream in instance.reach_boundary():
             if instance.role == ROLLOUT:
                 drained |= self._end_turn(instance, stream)
@@ -245,7 +250,8 @@ class Pool:
             self._begin(instance)
 
     def _dispatch_queue(self, role: str, idle: list[Instance]) -> None:
-        queue, ready = self.queues[role], self._ready[role]
+        queue = self.queues[role]
+        ready = self._ready[role]
         aside: list[Entry] = []
         while queue and ready:
             _, index, stamp = ready[0]
@@ -292,7 +298,8 @@ class Pool:
                     self._begin_switch(instance, action.role)
                 case HandOver():
                     self._check(instance, action, True)
-                    instance.leaving, instance.migrating = action.role, action.migrate
+                    instance.leaving = action.role
+                    instance.migrating = action.migrate
                     if action.migrate:
                         instance.evict = instance.outstanding
                     self._restamp(instance)
@@ -319,7 +326,9 @@ class Pool:
             self._stop_at_boundary(instance)
 
     def _begin_switch(self, instance: Instance, role: str) -> None:
-        instance.ready, instance.leaving, instance.joining = False, "", role
+        instance.ready = False
+        instance.leaving = ""
+        instance.joining = role
         instance.stamp += 1
         self._push(self.now + self.setting.switch.role_s, _SWITCHED, instance)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.planning.shape import ModelShape
 
-FLOAT, HALF = 4, 2
+FLOAT = 4
+HALF = 2
 DISTRIBUTIONS = 3
 """Distributions of a chunk's tokens held at once: log-softmax, its exponential and their product, or gradients."""
 SCORED_DISTRIBUTIONS = 2
@@ -63,7 +64,8 @@ def torch_training(
 
     frozen: whether the model's own parameters, the head's among them, have no gradients.
     """
-    tokens, of_head = batch.tokens, shape.embedding_parameters * FLOAT if batch.counted and not frozen else 0
+    tokens = batch.tokens
+    of_head = shape.embedding_parameters * FLOAT if batch.counted and not frozen else 0
     kept = _torch_kept(shape, batch, dtype)
     feed_forward = tokens * (shape.hidden + shape.intermediate) * FLOAT + shape.hidden * shape.intermediate * FLOAT
     # The head's gradient is added to the others with the embedding's, if these are one parameter.
@@ -83,7 +85,8 @@ def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     multiplied with, together with a bfloat16 copy of the matrix.
     """
     half = dtype == "bfloat16"
-    width, norm = element_bytes(dtype), 2 * FLOAT
+    width = element_bytes(dtype)
+    norm = 2 * FLOAT
     layers = shape.layers * batch.tokens * _layer_token(shape, width, norm, 5 if half else 2)
     casts = (shape.layers * shape.layer_matrices + shape.embedding_parameters) * HALF if half else 0
     return layers + batch.tokens * norm * shape.hidden + batch.counted * shape.hidden * width + casts
@@ -130,7 +133,8 @@ def fsdp2_head(
     """
     if not batch.counted:
         return 0
-    chunk, of_head = batch.chunk(shape.vocabulary), 0 if frozen else shape.embedding_parameters
+    chunk = batch.chunk(shape.vocabulary)
+    of_head = 0 if frozen else shape.embedding_parameters
     vocabulary = chunk * shape.vocabulary * FLOAT
     own = max(
         vocabulary * (DISTRIBUTIONS + (2 if entropy_gradient else 0)), vocabulary + of_head * element_bytes(dtype)

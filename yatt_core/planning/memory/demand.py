@@ -166,7 +166,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     engines = tuple(_engines(roles, cluster, assumed))
     if cluster.card_name != CORE:
         if trainer.lasting != NOTHING or trainer.host != NOTHING:
-            trainer = on_card(trainer, roles.policy, ranks, resident, roles.critic)
+            trainer = on_card(memory=trainer, shape=roles.policy, ranks=ranks, resident=resident, critic=roles.critic)
         if not resident:
             engines = tuple(replace(each, memory=on_turn(each.memory)) for each in engines)
     # Copies of what was sent are kept in host memory, which on cores is the only memory.
@@ -180,13 +180,23 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     ]
     # The memory that the processes of a vLLM engine share is kept between updates.
     received = dict.fromkeys(STAGES if isinstance(roles.rollout, VllmRollout) else (SYNC,), bytes_receiving(roles))
-    rows = [_engine_row(each, cluster, assumed, resident, received) for each in engines]
+    rows = [
+        _engine_row(engines=each, cluster=cluster, assumed=assumed, resident=resident, received=received)
+        for each in engines
+    ]
     sent = Bytes(copies=bytes_sending(roles, ranks)) if cluster.card_name != CORE else NOTHING
     shares = min(ranks, cluster.memories // cluster.nodes)
     if not is_sent_directly(roles.spec):
         # Only one rank sends.
         sent = Bytes(copies=sent.copies // max(1, shares))
-    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident, sent, shares)
+    rows += _trainer_rows(
+        trainer=trainer,
+        assumed=assumed,
+        together=-(-ranks // cluster.memories),
+        resident=resident,
+        sent=sent,
+        shares=shares,
+    )
     totals = stage_totals(rows, stages, cluster.memory, cluster.host_memory)
     return Demand(
         engines=engines,
@@ -209,7 +219,14 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
     if not roles.spec.samples_responses:
         return
     others = _sleepers(roles, assumed)
-    memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
+    memory = engine_memory(
+        engine=roles.rollout,
+        shape=roles.policy,
+        asked=asked_of_policy(roles),
+        cluster=cluster,
+        assumed=assumed,
+        others=others,
+    )
     instances = instances_on(cluster.by_node, memory.devices, roles.rollout, "rollout.engine")
     pool = pool_layout(roles.spec)
     check_seats(cluster.by_node, pool)
@@ -218,7 +235,14 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
         instances = min(instances, most_ranks(cluster.by_node, pool) // pool.together)
     yield Engines("rollout", COLLECT, memory, instances)
     for judge in roles.judges:
-        memory = engine_memory(judge.engine, judge.shape, asked_of_judge(roles, judge), cluster, assumed, others)
+        memory = engine_memory(
+            engine=judge.engine,
+            shape=judge.shape,
+            asked=asked_of_judge(roles, judge),
+            cluster=cluster,
+            assumed=assumed,
+            others=others,
+        )
         count = instances_on(cluster.by_node, memory.devices, judge.engine, f"{judge.place}.engine")
         if isinstance(judge.engine, VllmRollout) and isinstance(roles.rollout, VllmRollout):
             count = instances
@@ -255,12 +279,13 @@ def trainer_of(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) ->
     batch: its largest micro-batch.
     copies: number of data-parallel copies.
     """
-    engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
+    engine = roles.trainer
+    memory = _policy_trainer(roles, batch, ranks, copies)
     if isinstance(engine, TorchTrainer | Fsdp2Trainer):
         for teacher in roles.teachers:
-            memory = with_teacher(memory, engine, teacher, batch, ranks)
+            memory = with_teacher(memory=memory, engine=engine, teacher=teacher, batch=batch, ranks=ranks)
     if roles.critic is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
-        memory = with_critic(memory, engine, roles.critic, batch, ranks)
+        memory = with_critic(memory=memory, engine=engine, critic=roles.critic, batch=batch, ranks=ranks)
     if batch.on_cores and getattr(engine, "dtype", "") == "bfloat16":
         memory = with_widened_passes(memory, *_widened_operands(roles, batch))
     return memory
@@ -282,21 +307,48 @@ def _widened_operands(roles: Roles, batch: MicroBatchShape) -> tuple[int, int]:
 
 
 def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
-    engine, policy, sent = roles.trainer, roles.policy, bytes_sending(roles, ranks)
-    reference, entropy, adapters = roles.reference, roles.spec.algorithm.entropy_in_loss, roles.adapters
+    engine = roles.trainer
+    policy = roles.policy
+    sent = bytes_sending(roles, ranks)
+    reference = roles.reference
+    entropy = roles.spec.algorithm.entropy_in_loss
+    adapters = roles.adapters
     match engine:
         case TorchTrainer():
             return torch_trainer(
                 engine, policy, batch, sent, reference=reference, entropy_gradient=entropy, adapters=adapters
             )
         case MegatronTrainer():
-            return megatron_trainer(engine, policy, batch, copies, sent, reference=reference, entropy_gradient=entropy)
+            return megatron_trainer(
+                engine=engine,
+                shape=policy,
+                batch=batch,
+                copies=copies,
+                sent=sent,
+                reference=reference,
+                entropy_gradient=entropy,
+            )
         case Fsdp2Trainer():
             return fsdp2_trainer(
-                engine, policy, batch, ranks, sent, reference=reference, entropy_gradient=entropy, adapters=adapters
+                engine=engine,
+                shape=policy,
+                batch=batch,
+                ranks=ranks,
+                sent=sent,
+                reference=reference,
+                entropy_gradient=entropy,
+                adapters=adapters,
             )
         case VirtualTrainer():
-            return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
+            return TrainerMemory(
+                lasting=NOTHING,
+                host=NOTHING,
+                prepare=NOTHING,
+                learn=NOTHING,
+                sync=NOTHING,
+                reference=NOTHING,
+                sleeps=False,
+            )
 
 
 def _engine_row(
@@ -309,7 +361,8 @@ def _engine_row(
     Engines are awake in their own stage, and the policy's weights are on the device in `sync`; in all other stages
     engines are resident or asleep.
     """
-    engine, own = engines.memory, engines.own
+    engine = engines.memory
+    own = engines.own
     together = -(-engines.count * engine.devices // cluster.memories)
     weights = Bytes(weights=engine.awake.weights)
     stages = dict.fromkeys(STAGES, (engine.resident if resident else engine.asleep) * together)
@@ -328,7 +381,7 @@ def _engine_row(
             # An engine of several devices holds its buckets once.
             held[stage] = held.get(stage, NOTHING) + Bytes(copies=nbytes // engine.devices) * together
     shares = min(cluster.memories // cluster.nodes, -(-engines.count * engine.devices // cluster.nodes))
-    return RoleMemory(engines.name, stages, runtime, host, shares)
+    return RoleMemory(role=engines.name, stages=stages, runtime=runtime, host=host, shares=shares)
 
 
 def _trainer_rows(
@@ -357,18 +410,26 @@ def _trainer_rows(
     if sent != NOTHING:
         host[SYNC] = host.get(SYNC, NOTHING) + sent
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
-    rows = [RoleMemory("trainer", stages, runtime, host, shares)]
+    rows = [RoleMemory(role="trainer", stages=stages, runtime=runtime, host=host, shares=shares)]
     for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teachers", trainer.teachers)):
         if besides != NOTHING:
             awake = tuple(busy) if trainer.sleeps else STAGES
             resting = {stage: besides for stage in STAGES if stage not in awake}
-            rows.append(RoleMemory(role, dict.fromkeys(awake, besides * together), {}, resting, shares))
+            rows.append(
+                RoleMemory(
+                    role=role, stages=dict.fromkeys(awake, besides * together), runtime={}, host=resting, shares=shares
+                )
+            )
     return rows
 
 
 def _less(whole: Bytes, part: Bytes) -> Bytes:
     """Returns the part of `whole` that is not in `part`."""
     return Bytes(
-        whole.weights - part.weights, whole.gradients - part.gradients, whole.optimizer - part.optimizer,
-        whole.kv_cache - part.kv_cache, whole.activations - part.activations, max(0, whole.copies - part.copies),
-    )  # fmt: skip
+        weights=whole.weights - part.weights,
+        gradients=whole.gradients - part.gradients,
+        optimizer=whole.optimizer - part.optimizer,
+        kv_cache=whole.kv_cache - part.kv_cache,
+        activations=whole.activations - part.activations,
+        copies=max(0, whole.copies - part.copies),
+    )

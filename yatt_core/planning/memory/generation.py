@@ -61,25 +61,58 @@ def engine_memory(
     """
     match engine:
         case VllmRollout():
-            longest, runtime = asked.read + asked.written, assumed.engine_runtime
+            longest = asked.read + asked.written
+            runtime = assumed.engine_runtime
             if cluster.card_name == CORE:
                 return vllm_on_cores(engine, shape, longest)
-            return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
+            return vllm_rollout(
+                engine=engine,
+                shape=shape,
+                capacity=cluster.card.memory,
+                runtime=runtime,
+                others=others,
+                longest=longest,
+                mean_context=asked.mean,
+            )
         case TorchRollout():
-            memory = torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.copies)
+            memory = torch_rollout(
+                engine=engine,
+                shape=shape,
+                batch_samples=asked.batch,
+                samples=asked.group,
+                prompt=asked.read,
+                response=asked.written,
+                copies=asked.copies,
+            )
             narrow = cluster.card_name == CORE and engine.dtype == "bfloat16"
             return with_widened_operands(memory, shape) if narrow else memory
         case VirtualRollout():
             sequences = engine.max_num_seqs or asked.batch
-            return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)
+            return EngineMemory(
+                devices=1,
+                awake=NOTHING,
+                asleep=NOTHING,
+                resident=NOTHING,
+                cached_tokens=0,
+                sequences=sequences,
+                sleeps=False,
+                cache_token_bytes=0.0,
+            )
 
 
 def asked_of_policy(roles: Roles) -> Asked:
     """Returns what the policy's engines are asked for: several responses to each prompt."""
-    lengths, rollout = roles.lengths, roles.spec.rollout
-    batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
+    lengths = roles.lengths
+    rollout = roles.spec.rollout
+    batch = _decode_batch(roles.spec)
+    group = rollout.samples_per_prompt
     return Asked(
-        lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, sampling_copies(rollout)
+        read=lengths.longest_prompt,
+        written=lengths.longest_response,
+        mean=lengths.mean_sample,
+        batch=batch,
+        group=group,
+        copies=sampling_copies(rollout),
     )
 
 
@@ -95,7 +128,9 @@ def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
     responses = _decode_batch(roles.spec)
     if judge.max_num_seqs is not None:
         responses = min(responses, max(1, judge.max_num_seqs // judge.judgements))
-    return Asked(read, judge.max_new_tokens, mean, responses * judge.judgements, judge.judgements)
+    return Asked(
+        read=read, written=judge.max_new_tokens, mean=mean, batch=responses * judge.judgements, group=judge.judgements
+    )
 
 
 def _decode_batch(spec: RunSpec) -> int:

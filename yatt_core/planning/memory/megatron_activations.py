@@ -12,7 +12,8 @@ from yatt_core.planning.memory.activations import FLOAT, MicroBatchShape, elemen
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 
-LEARNING, SCORING = 6, 3
+LEARNING = 6
+SCORING = 3
 """Float32 distributions of a chunk's tokens held at once. Scoring: logits divided by the temperature, shifted,
 exponentials, and one more if some tokens are masked. Learning: also the logits, and for the entropy two more."""
 ENTROPY_GRADIENT = 2
@@ -59,7 +60,9 @@ class MegatronActivations:
         Queries, keys and values are kept as one matrix, and queries and keys again with their positions; the
         feed-forward layer keeps both halves and their product, and on cores also what the product is computed from.
         """
-        shape, width, tensor = self.shape, self._width, self._tensor
+        shape = self.shape
+        width = self._width
+        tensor = self._tensor
         heads = 3 * (shape.query_width + shape.key_value_width) * width
         if shape.head_norms:
             heads += (shape.query_width + shape.key_value_width) * self._norm
@@ -78,7 +81,8 @@ class MegatronActivations:
 
     def ends(self, entropy_gradient: bool) -> float:
         """Returns the bytes of the last stage's final norm, and of a chunk's distributions with the head's gradients."""
-        batch, shape = self.batch, self.shape
+        batch = self.batch
+        shape = self.shape
         final = batch.tokens * self._norm * self._hidden + 2 * batch.counted * shape.hidden * self._width
         if not batch.counted:
             return final

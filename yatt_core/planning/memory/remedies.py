@@ -75,7 +75,8 @@ def changes(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
 
 
 def _changes_of_trainer(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
-    trainer, longest = roles.trainer, roles.lengths.longest_prompt + roles.lengths.longest_response
+    trainer = roles.trainer
+    longest = roles.lengths.longest_prompt + roles.lengths.longest_response
     budget = getattr(trainer, "micro_batch_tokens", 0)
     while budget > longest:
         budget = max(longest, budget // 2)

@@ -20,7 +20,9 @@ from yatt_core.spec.sections.rollout import RolloutSpec, TorchRollout
 NUCLEUS_COPIES = 11
 """Float32 distributions that top-p sampling holds at once: sorted values, their order, masses and sums."""
 
-SHAPING_COPIES, MIN_P_COPIES, TOP_K_COPIES = 5, 3, 2
+SHAPING_COPIES = 5
+MIN_P_COPIES = 3
+TOP_K_COPIES = 2
 """The same for the repetition penalty with its record of tokens, and for what min-p and top-k leave."""
 
 
@@ -70,7 +72,8 @@ def torch_rollout(
     prompt, response: maximum lengths in tokens.
     copies: as `sampling_copies` returns them.
     """
-    size, rows = element_bytes(engine.dtype), rows_for(batch_samples, engine.dtype == "float32")
+    size = element_bytes(engine.dtype)
+    rows = rows_for(batch_samples, engine.dtype == "float32")
     slots = rounded_slots(prompt + response)
     weights = shape.parameters * size
     cache = rows * slots * shape.cached_token_values() * size
@@ -86,7 +89,14 @@ def torch_rollout(
     held = Bytes(weights=weights, kv_cache=cache)
     awake = held + Bytes(activations=max(prefill, step, sampling))
     return EngineMemory(
-        1, awake, Bytes(weights=weights), held, rows * slots, batch_samples, False, shape.cached_token_values() * size
+        devices=1,
+        awake=awake,
+        asleep=Bytes(weights=weights),
+        resident=held,
+        cached_tokens=rows * slots,
+        sequences=batch_samples,
+        sleeps=False,
+        cache_token_bytes=shape.cached_token_values() * size,
     )
 
 
@@ -109,10 +119,20 @@ def reward_tokens(role: RewardModelRole) -> int:
 
 def reward_model(role: RewardModelRole) -> EngineMemory:
     """Returns the memory of a reward model: its weights, which stay loaded, and a pass over the most tokens allowed."""
-    size, tokens = element_bytes(role.part.dtype), reward_tokens(role)
+    size = element_bytes(role.part.dtype)
+    tokens = reward_tokens(role)
     held = Bytes(weights=role.shape.parameters * size)
     activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
-    return EngineMemory(1, held + Bytes(activations=activations), held, held, 0, 0, False, 0.0)
+    return EngineMemory(
+        devices=1,
+        awake=held + Bytes(activations=activations),
+        asleep=held,
+        resident=held,
+        cached_tokens=0,
+        sequences=0,
+        sleeps=False,
+        cache_token_bytes=0.0,
+    )
 
 
 def on_turn(memory: EngineMemory) -> EngineMemory:
@@ -131,7 +151,9 @@ def vllm_rollout(
     longest: tokens of the longest sequence.
     mean_context: tokens of an average sequence; the cache limits how many of these run at once.
     """
-    size, tensor, stages = element_bytes(engine.dtype), engine.tensor_parallel_size, engine.pipeline_parallel_size
+    size = element_bytes(engine.dtype)
+    tensor = engine.tensor_parallel_size
+    stages = engine.pipeline_parallel_size
     weights = engine_weights(shape, tensor, stages) * size
     cached = 1 if engine.kv_cache_dtype == "fp8" else size
     activations = engine_activations(engine, shape)
@@ -146,7 +168,17 @@ def vllm_rollout(
     # A device that is too small is shown with the smallest cache that vLLM accepts: one sequence of maximum length.
     least = int(longest * token)
     awake = Bytes(weights=weights, kv_cache=max(room, least), activations=activations)
-    return EngineMemory(tensor * stages, awake, Bytes(), Bytes(), tokens, sequences, True, token, max(0, least - room))
+    return EngineMemory(
+        devices=tensor * stages,
+        awake=awake,
+        asleep=Bytes(),
+        resident=Bytes(),
+        cached_tokens=tokens,
+        sequences=sequences,
+        sleeps=True,
+        cache_token_bytes=token,
+        short=max(0, least - room),
+    )
 
 
 def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> EngineMemory:
@@ -158,9 +190,21 @@ def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> Engin
     token = shape.cached_token_values() * (1 if engine.kv_cache_dtype == "fp8" else size)
     cache = engine.kv_cache_memory_bytes or int(engine.max_num_seqs * longest * token)
     held = Bytes(weights=engine_weights(shape, 1, 1) * size, kv_cache=cache)
-    tokens, awake = int(cache / token), held + Bytes(activations=engine_activations(engine, shape))
-    sequences, short = max(1, min(engine.max_num_seqs, tokens // longest)), max(0, int(longest * token) - cache)
-    return EngineMemory(1, awake, held, held, tokens, sequences, False, token, short)
+    tokens = int(cache / token)
+    awake = held + Bytes(activations=engine_activations(engine, shape))
+    sequences = max(1, min(engine.max_num_seqs, tokens // longest))
+    short = max(0, int(longest * token) - cache)
+    return EngineMemory(
+        devices=1,
+        awake=awake,
+        asleep=held,
+        resident=held,
+        cached_tokens=tokens,
+        sequences=sequences,
+        sleeps=False,
+        cache_token_bytes=token,
+        short=short,
+    )
 
 
 def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:
@@ -172,7 +216,8 @@ def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:
 
 def engine_activations(engine: VllmRollout, shape: ModelShape) -> int:
     """Returns the bytes of a prefill block's widest layer, or of all sequences' logits with their float32 softmax."""
-    size, tensor = element_bytes(engine.dtype), engine.tensor_parallel_size
+    size = element_bytes(engine.dtype)
+    tensor = engine.tensor_parallel_size
     widest = 3 * shape.hidden + (shape.query_width + 2 * shape.key_value_width + 3 * shape.intermediate) / tensor
     logits = engine.max_num_seqs * shape.vocabulary * (size + 2 * FLOAT)
     return round(max(engine.max_num_batched_tokens * widest * size, logits))

@@ -112,7 +112,8 @@ def megatron_trainer(
     copies: number of data-parallel copies.
     sent: bytes of weights on their way in `sync`.
     """
-    tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
+    tensor = engine.tensor_model_parallel_size
+    stages = engine.pipeline_model_parallel_size
     size = element_bytes(engine.dtype)
     stage_layers = shape.layers / stages
     layers = stage_layers * (shape.layer_matrices / tensor + shape.layer_norms)
@@ -144,11 +145,14 @@ def _megatron_learning(kept: MegatronActivations, layers: float, entropy_gradien
 
     One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches in flight as there are stages.
     """
-    stages, shape = kept.engine.pipeline_model_parallel_size, kept.shape
+    stages = kept.engine.pipeline_model_parallel_size
+    shape = kept.shape
     if kept.engine.recompute_granularity == "full":
-        each, again = kept.layer_input(), kept.layer()
+        each = kept.layer_input()
+        again = kept.layer()
     else:
-        each, again = kept.layer(), 0.0
+        each = kept.layer()
+        again = 0.0
     # The gradient of a head that is the embedding stays until the embedding's own is added.
     waiting = shape.embedding_parameters / kept.engine.tensor_model_parallel_size * element_bytes(kept.engine.dtype)
     backward = again + kept.backward() + (waiting if shape.tied and kept.batch.counted else 0)
@@ -183,7 +187,14 @@ def fsdp2_trainer(
     passes = (Bytes(activations=forward, copies=gathered), Bytes(activations=head))
     whole = round((shape.parameters + adapters) * FLOAT / ranks)
     state = Bytes(weights=whole, gradients=shard, optimizer=MOMENTS * shard)
-    learning = _fsdp2_learning(engine, shape, batch, gathered, entropy_gradient, frozen=adapters > 0)
+    learning = _fsdp2_learning(
+        engine=engine,
+        shape=shape,
+        batch=batch,
+        gathered=gathered,
+        entropy_gradient=entropy_gradient,
+        frozen=adapters > 0,
+    )
     exchanged = Bytes(copies=root * size + (shard if reference else 0))
     return TrainerMemory(
         lasting=Bytes() if engine.cpu_offload else state,
@@ -214,7 +225,8 @@ def _fsdp2_learning(
     gathered: bytes of the gathered layers.
     frozen: whether the model's own parameters have no gradients; those of adapters are too small to count.
     """
-    size, trained = element_bytes(engine.dtype), not frozen
+    size = element_bytes(engine.dtype)
+    trained = not frozen
     layer = shape.layer_matrices + shape.layer_norms
     root = shape.parameters - shape.layers * layer
     of_head = shape.embedding_parameters * size if batch.counted and trained else 0
@@ -236,10 +248,13 @@ def with_teacher(
     """Adds a frozen teacher, which is whole on every rank or sharded, and scores in `prepare` after the policy."""
     size = element_bytes(engine.dtype)
     if isinstance(engine, TorchTrainer):
-        held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
+        held = teacher.parameters * size
+        besides = Bytes(activations=torch_forward(teacher, batch, engine.dtype))
     else:
         held = round(teacher.parameters * size / ranks)
-        besides = fsdp2_trainer(engine, teacher, batch, ranks, 0, reference=False, entropy_gradient=False).prepare
+        besides = fsdp2_trainer(
+            engine=engine, shape=teacher, batch=batch, ranks=ranks, sent=0, reference=False, entropy_gradient=False
+        ).prepare
     prepare = max(memory.prepare, besides, key=lambda needed: needed.total)
     return replace(memory, prepare=prepare, teachers=memory.teachers + Bytes(weights=held))
 
@@ -252,7 +267,9 @@ def with_critic(
     if isinstance(engine, TorchTrainer):
         own = torch_trainer(engine, critic, values, 0, reference=False, entropy_gradient=False)
     else:
-        own = fsdp2_trainer(engine, critic, values, ranks, 0, reference=False, entropy_gradient=False)
+        own = fsdp2_trainer(
+            engine=engine, shape=critic, batch=values, ranks=ranks, sent=0, reference=False, entropy_gradient=False
+        )
     return replace(
         memory,
         host=memory.host + own.host,
@@ -267,10 +284,8 @@ def on_cores(memory: TrainerMemory, shape: ModelShape, ranks: int, critic: Model
 
     Each rank also keeps the buffers for its share of a checkpoint.
     """
-    lasting, values = (
-        memory.lasting + memory.host + checkpoint_buffers(memory, shape, ranks, on_cores=True),
-        memory.critic,
-    )
+    lasting = memory.lasting + memory.host + checkpoint_buffers(memory, shape, ranks, on_cores=True)
+    values = memory.critic
     if critic is not None:
         values = values + _weights_and_moments(critic, ranks)
     return replace(memory, lasting=lasting, host=NOTHING, critic=values, sleeps=False)

@@ -15,7 +15,8 @@ from yatt_core.planning.memory.rollout import EngineMemory
 from yatt_core.planning.memory.training import TrainerMemory
 from yatt_core.planning.shape import ModelShape
 
-ATTENDED, LEARNED = 4, 8
+ATTENDED = 4
+LEARNED = 8
 """Float32 tensors of a token's queries that attention holds at once: its operands, repeated for each head, and its result;
 backward, also the gradient of the result and those of the operands."""
 

@@ -21,7 +21,8 @@ from yatt_core.planning.time.times import TrainingTimes
 
 LEAST_SPREAD = 0.05
 """Minimum relative spread of the iterations' tokens; below it, fixed and per-token seconds cannot be separated."""
-LEAST_BATCHES, LEAST_ITERATIONS = 8, 3
+LEAST_BATCHES = 8
+LEAST_ITERATIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,16 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
         told.append(
             f"{run} has {len(iterations)} iterations, but {LEAST_ITERATIONS} are needed: training times come from the cards"
         )
-        return Fitted(engine, 0.0, None, 0.0, None, prompt, response, tuple(told))
+        return Fitted(
+            engine=engine,
+            fixed_s=0.0,
+            token_device_s=None,
+            sync_s=0.0,
+            checkpoint_s=None,
+            prompt=prompt,
+            response=response,
+            told=tuple(told),
+        )
     rest = median(row.rest for row in iterations)
     fixed, each = _line([(row.tokens, row.learning) for row in iterations])
     checkpoints = [row.checkpoint for row in iterations if row.checkpoint is not None]
@@ -132,14 +142,14 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
         f"{len(iterations)} iterations)"
     )
     return Fitted(
-        engine,
-        fixed + rest,
-        each * ranks,
-        median(row.sync for row in iterations),
-        median(checkpoints) if checkpoints else None,
-        prompt,
-        response,
-        tuple(told),
+        engine=engine,
+        fixed_s=fixed + rest,
+        token_device_s=each * ranks,
+        sync_s=median(row.sync for row in iterations),
+        checkpoint_s=median(checkpoints) if checkpoints else None,
+        prompt=prompt,
+        response=response,
+        told=tuple(told),
     )
 
 
@@ -152,12 +162,30 @@ def spread_of(lengths: Sequence[int]) -> Spread | None:
 
 def _engine(batches: Sequence[BatchWork]) -> EngineConstants:
     """Fits an engine's constants with the same function as the placement does."""
-    usage = tuple(Usage(0, ROLLOUT, row.steps, row.sequence_steps, row.context_steps, row.seconds) for row in batches)
+    usage = tuple(
+        Usage(
+            instance=0,
+            role=ROLLOUT,
+            steps=row.steps,
+            sequence_steps=row.sequence_steps,
+            context_steps=row.context_steps,
+            decode_s=row.seconds,
+        )
+        for row in batches
+    )
     limits = EngineConstants(
         base_s=1.0, per_sequence_s=0.0, per_context_token_s=0.0, per_prompt_token_s=0.0, max_concurrent=1
     )
-    setting = Setting((1.0,), limits, limits, SwitchCosts(role_s=0.0, repartition_s=0.0, train_s=0.0), 1.0)
-    found = fitted(setting, [IterationTelemetry("R", (), usage, 0.0, 0.0)]).rollout
+    setting = Setting(
+        speeds=(1.0,),
+        rollout=limits,
+        judge=limits,
+        switch=SwitchCosts(role_s=0.0, repartition_s=0.0, train_s=0.0),
+        control_period_s=1.0,
+    )
+    found = fitted(
+        setting, [IterationTelemetry(roles="R", waves=(), usage=usage, collect_s=0.0, judging_s=0.0)]
+    ).rollout
     return found.model_copy(update={"per_prompt_token_s": 0.0})
 
 
@@ -166,11 +194,13 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
     The line goes through the origin if the tokens hardly vary.
     """
-    tokens, seconds = [x for x, _ in points], [y for _, y in points]
+    tokens = [x for x, _ in points]
+    seconds = [y for _, y in points]
     ratio = sum(seconds) / sum(tokens)
     if pstdev(tokens) < LEAST_SPREAD * fmean(tokens):
         return 0.0, ratio
-    centre, level = fmean(tokens), fmean(seconds)
+    centre = fmean(tokens)
+    level = fmean(seconds)
     slope = sum((x - centre) * (y - level) for x, y in points) / sum((x - centre) ** 2 for x in tokens)
     fixed = level - slope * centre
     if slope <= 0.0:

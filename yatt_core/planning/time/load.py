@@ -29,7 +29,8 @@ from yatt_core.planning.memory.demand import Demand
 from yatt_core.planning.roles import Roles
 from yatt_core.spec.sections.rollout import VirtualRollout
 
-MOST_INSTANCES, MOST_SAMPLES = 32, 2048
+MOST_INSTANCES = 32
+MOST_SAMPLES = 2048
 """Limits of the simulation, if the load can be scaled down that far."""
 NEAR = 4
 """Maximum factor by which the load may be scaled down further than necessary, to get a divisor of the instances."""
@@ -82,7 +83,8 @@ def load_of(
     # Smaller engines use the first devices of their instance.
     each = max(demand.rollout.devices, 0 if demand.judge is None else demand.judge.devices)
     instances = demand.instances
-    prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
+    prompts = roles.spec.data.prompts_per_iteration
+    group = roles.spec.rollout.samples_per_prompt
     scale = _scale(instances, prompts, prompts * group)
     if prompts // scale * group > LARGEST_SAMPLES:
         raise ConfigurationError(
@@ -115,7 +117,8 @@ def _control_period_s(roles: Roles) -> float:
 
     Without a judge, the period is irrelevant because there is nothing to control.
     """
-    period, engine = roles.spec.placement.control_seconds, roles.rollout
+    period = roles.spec.placement.control_seconds
+    engine = roles.rollout
     return period / engine.clock_factor if roles.judge and isinstance(engine, VirtualRollout) else period
 
 
@@ -128,7 +131,8 @@ def _scale(instances: int, prompts: int, samples: int) -> int:
 
 
 def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
-    lengths, tools = roles.lengths, roles.spec.rollout.tools
+    lengths = roles.lengths
+    tools = roles.spec.rollout.tools
     response = _cut(lengths.response, lengths.longest_response)
     return Samples(
         prompts=prompts,

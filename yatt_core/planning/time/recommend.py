@@ -72,14 +72,16 @@ def best(found: list[Outcome]) -> Outcome:
 
 
 def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
-    workload, past = load.workload, campaign.past
+    workload = load.workload
+    past = campaign.past
     collect = sum(campaign.collect_s) / len(past)
     samples = [sample for iteration in past for wave in iteration.waves for sample in wave.samples]
     responses = sum(sample.response for sample in samples) / len(past)
     tokens = responses + sum(sample.prompt for sample in samples) / len(past)
     train = _train_seconds(workload, tokens)
     busy = sum(usage.decode_s + usage.prefill_s for iteration in past for usage in iteration.usage) / len(past)
-    instances, step = len(workload.cluster.speeds), collect + train
+    instances = len(workload.cluster.speeds)
+    step = collect + train
     judging = round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past))
     learning = tokens * workload.training.device_seconds_per_token / workload.cluster.devices
     return Outcome(

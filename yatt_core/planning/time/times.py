@@ -74,7 +74,7 @@ def engine_constants(
             return _on_card(shape, memory, card, assumed, layer_s=assumed.torch_step_s)
         case VllmRollout():
             layer_s = REDUCTIONS * assumed.reduce_latency_s * math.log2(engine.tensor_parallel_size)
-            return _on_card(shape, memory, card, assumed, layer_s).model_copy(
+            return _on_card(shape=shape, memory=memory, card=card, assumed=assumed, layer_s=layer_s).model_copy(
                 update={
                     "prefix_cache": engine.enable_prefix_caching,
                     "prefill_budget_tokens": engine.max_num_batched_tokens,
@@ -114,12 +114,20 @@ def _on_card(
 
 def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> TrainingTimes:
     """Returns the training times of an iteration."""
-    trainer, shape, algorithm = roles.trainer, roles.policy, roles.spec.algorithm
+    trainer = roles.trainer
+    shape = roles.policy
+    algorithm = roles.spec.algorithm
     if isinstance(trainer, VirtualTrainer):
         # Its seconds are per response token, whatever the number of devices.
         written = roles.lengths.mean_response / roles.lengths.mean_sample
         each = trainer.seconds_per_token * written * cluster.devices / trainer.clock_factor
-        return TrainingTimes(0.0, each, trainer.fixed_seconds / trainer.clock_factor, 0.0, 0.0)
+        return TrainingTimes(
+            prepare_s=0.0,
+            learn_s=each,
+            fixed_s=trainer.fixed_seconds / trainer.clock_factor,
+            sync_s=0.0,
+            checkpoint_s=0.0,
+        )
     forward = shape.forward_flops(roles.lengths.mean_sample / 2) / (cluster.card.flops * assumed.training_mfu)
     idle = devices_for_each_rank(demand, cluster)
     several = roles.spec.needs_old
@@ -130,7 +138,8 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     taught = sum(each.forward_flops(roles.lengths.mean_sample / 2) for each in teaching)
     valued = 0.0 if roles.critic is None else roles.critic.forward_flops(roles.lengths.mean_sample / 2)
     speed = cluster.card.flops * assumed.training_mfu
-    prepare, learned = forward * passes + (taught + valued) / speed, forward + valued / speed
+    prepare = forward * passes + (taught + valued) / speed
+    learned = forward + valued / speed
     return TrainingTimes(
         prepare_s=prepare * idle,
         learn_s=learned * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
@@ -154,7 +163,8 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
     For virtual engines, the spec defines the costs.
     """
     if isinstance(roles.rollout, VirtualRollout):
-        engine, factor = roles.rollout, roles.rollout.clock_factor
+        engine = roles.rollout
+        factor = roles.rollout.clock_factor
         return SwitchCosts(
             role_s=engine.switch_seconds / factor, repartition_s=engine.repartition_seconds / factor, train_s=0.0
         )
@@ -189,7 +199,9 @@ def _recomputes(roles: Roles) -> float:
 
 def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> float:
     """Returns the seconds of an optimizer step beyond its passes: the gradients' all-reduce and the update itself."""
-    card, trainer, parameters = cluster.card, roles.trainer, roles.trained_parameters
+    card = cluster.card
+    trainer = roles.trainer
+    parameters = roles.trained_parameters
     bandwidth = card.bandwidth_gb_s * GB
     if isinstance(trainer, TorchTrainer):
         # Every rank has all gradients and updates all weights.
@@ -207,7 +219,8 @@ def _sync_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
 
     A node receives each weight once over the network, divided among its devices, which then exchange their parts.
     """
-    sent, (node, device) = weights_sent(roles) / GB, sync_gb_s(roles, cluster)
+    sent = weights_sent(roles) / GB
+    node, device = sync_gb_s(roles, cluster)
     return sent / node + sent / demand.rollout.devices / device
 
 

@@ -27,7 +27,8 @@ FILE_KEYS = frozenset({"path", "held_out_path", "file", "environment"})
 """Keys whose value is a file or folder; a `file` ends with the name of a function in it."""
 POLICY = ("", "model")
 """Place of the policy's model, which can be named by a text."""
-HUB, FILLED_IN_PATH = "hub", "path"
+HUB = "hub"
+FILLED_IN_PATH = "path"
 """The kind of a section that names a repository of the Hub, and its key that YATT fills in."""
 FREE_KEYS = frozenset({"options"})
 """Keys whose value is passed on unchanged."""
@@ -158,7 +159,9 @@ def parse_yaml(text: str, origin: str) -> Any:
     origin: where the text comes from, for error messages.
     """
     reader = YAML(typ="safe", pure=True)
-    reader.Composer, reader.Resolver, reader.Constructor = _PlainComposer, _PlainResolver, _PlainConstructor
+    reader.Composer = _PlainComposer
+    reader.Resolver = _PlainResolver
+    reader.Constructor = _PlainConstructor
     try:
         return reader.load(text)
     except MarkedYAMLError as error:
@@ -188,10 +191,12 @@ _PlainRepresenter.add_representer(float, _PlainRepresenter.represent_float)
 def yaml_text(value: Any) -> str:
     """Returns plain values as readable YAML with keys in their order; `parse_yaml` reads the same values back."""
     writer = YAML(typ="safe", pure=True)
-    writer.Resolver, writer.Representer = _PlainResolver, _PlainRepresenter
+    writer.Resolver = _PlainResolver
+    writer.Representer = _PlainRepresenter
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    writer.width, writer.allow_unicode = UNBROKEN, False
+    writer.width = UNBROKEN
+    writer.allow_unicode = False
     stream = StringIO()
     writer.dump(value, stream)
     return stream.getvalue()

@@ -22,7 +22,9 @@ from yatt_core.spec.reading.documents import (
     with_absolute_paths,
 )
 
-CODE_FILE, FUNCTION, CODE_DIGEST = "file", "function", "sha256"
+CODE_FILE = "file"
+FUNCTION = "function"
+CODE_DIGEST = "sha256"
 """Keys of a part of the reward, and of a method of the algorithm."""
 
 
@@ -86,7 +88,8 @@ class Override:
     def _set(self, node: Any, keys: Sequence[str]) -> Any:
         if not keys:
             return self.value
-        key, below = keys[0], keys[1:]
+        key = keys[0]
+        below = keys[1:]
         if isinstance(node, list):
             index = self._index(node, key)
             return [*node[:index], self._set(node[index], below), *node[index + 1 :]]

@@ -61,7 +61,9 @@ def load_spec(
             with problems.noting():
                 Override.parse(text)
         problems.raise_any()
-    return _with_overrides(tree, overrides, layers, str(path), with_files, permit)
+    return _with_overrides(
+        tree=tree, overrides=overrides, layers=layers, origin=str(path), with_files=with_files, permit=permit
+    )
 
 
 def override_spec(
@@ -106,7 +108,8 @@ def _with_overrides(
     with_files: bool = False,
     permit: Callable[[RunSpec], None] = anything,
 ) -> RunSpec:
-    problems, unread = Problems(), list[tuple[str, ...]]()
+    problems = Problems()
+    unread = list[tuple[str, ...]]()
     for text in overrides:
         unread.append(keys_of(text))
         with problems.noting():

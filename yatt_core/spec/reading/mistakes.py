@@ -79,7 +79,8 @@ def _is_echo(item: ErrorDetails) -> bool:
 
 def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
     """Yields the mistakes behind one error."""
-    place, context = spot.place, item.get("ctx", {})
+    place = spot.place
+    context = item.get("ctx", {})
     given = f" (given: {described(item['input'])})"
     match item["type"]:
         case "extra_forbidden":
@@ -118,19 +119,22 @@ def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
     place: list[str | int] = []
     owners: Models = ()
     models: Models = (root,)
-    chosen, named = True, False
+    chosen = True
+    named = False
     for step, part in enumerate(location):
         if not models:
             # Below a free-form value, every second part of the location is the name of a JSON type.
             return _Spot((*place, *location[step::2]), (), ())
         if not chosen and (members := tuple(model for model in models if kind_of(model) == part)):
-            models, chosen = members, True
+            models = members
+            chosen = True
             continue
         place.append(part)
         if named:  # an item of a mapping, whose name the user chose
             chosen = named = False
             continue
-        owners, chosen = models, False
+        owners = models
+        chosen = False
         if isinstance(part, str):
             named = any(_is_mapping(model, part) for model in models)
             models = tuple(models_at(models, part))

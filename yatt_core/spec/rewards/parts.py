@@ -9,7 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from yatt_core.spec.base import SpecModel
 
 OnFailure = Literal["stop", "mask", "zero"]
-FORMER_NAME, FORMER_VALUES = "on_error", ("stop", "zero")
+FORMER_NAME = "on_error"
+FORMER_VALUES = ("stop", "zero")
 TAKEN_NAMES = frozenset({"mean", "std"})
 """Reserved names: `reward/mean` and `reward/std` are metrics of the total reward."""
 

@@ -111,7 +111,8 @@ class RewardSpec(SpecModel):
 
     def mistakes(self) -> Iterator[str]:
         """Yields one line per contradiction between parts, each starting with the key."""
-        names, functions = [part.name for part in self.parts], [part.name for part in self.functions]
+        names = [part.name for part in self.parts]
+        functions = [part.name for part in self.functions]
         if not names:
             yield "rewards: missing; what the policy samples has to be scored; expected parts, one of them of kind function"
             return

@@ -15,7 +15,8 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.curriculum import CurriculumSpec
 from yatt_core.spec.sections.repository import Repository
 
-MOST_HELD_OUT, MOST_PROBE = 300, 200
+MOST_HELD_OUT = 300
+MOST_PROBE = 200
 """Sizes of the held-out and probe parts that follow the data: so many tasks, but at most a tenth of them."""
 PART_OF_DATA = 10
 """A part that follows the data gets one in this many of a source's distinct tasks."""
@@ -24,7 +25,8 @@ Weight = Annotated[float, Field(gt=0, le=1e6)]
 """Weight of a source; bounded so that sums and products of weights stay finite."""
 
 
-UNFIT_IN_NAMES, LONGEST_DEFAULT_NAME = re.compile(r"[^A-Za-z0-9_.-]|^[.-]"), 50
+UNFIT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]|^[.-]")
+LONGEST_DEFAULT_NAME = 50
 """Characters that a name of a source cannot contain, and the maximum length of one that comes from the data."""
 SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,59}$")]
 
@@ -316,7 +318,8 @@ class DataSpec(SpecModel):
 
     @model_validator(mode="after")
     def _bounds_fit_the_sources(self) -> Self:
-        curriculum, sources = self.curriculum, len(self.sources)
+        curriculum = self.curriculum
+        sources = len(self.sources)
         if curriculum is not None and curriculum.field is None:
             if curriculum.min_share * sources > 1:
                 raise ValueError(

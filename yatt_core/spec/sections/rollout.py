@@ -181,7 +181,8 @@ def no_room(rollout: RolloutSpec, longest_prompt: int, positions: int, named: st
     """
     results = rollout.max_response_tokens - rollout.max_new_tokens
     tools = f" plus {results} for tool results" if results else ""
-    remedy, left = "fewer rollout.tools.max_turns or max_result_tokens", positions - results
+    remedy = "fewer rollout.tools.max_turns or max_result_tokens"
+    left = positions - results
     if left > 1:
         fitting = left - min(longest_prompt, left // 2)
         remedy = f"at most {left - 1}, such as {fitting}, which leaves prompts {left - fitting} tokens"

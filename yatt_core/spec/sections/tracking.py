@@ -10,7 +10,8 @@ from yatt_core.naming import Names
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 
-NOT_IN_PROJECTS, LONGEST_PROJECT = "/\\#?%:", 128
+NOT_IN_PROJECTS = "/\\#?%:"
+LONGEST_PROJECT = 128
 """Characters that the name of a W&B project cannot contain, and its maximum length."""
 TagName = Annotated[str, Field(pattern=r"^[\w\-. :/]{1,200}$")]
 TagValue = Annotated[str, Field(max_length=5000)]

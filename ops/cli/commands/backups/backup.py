@@ -70,10 +70,11 @@ def create(
     from flows.run.home import Home
     from ops.people.settings_files import SETTINGS_FILES, TOKEN_FILES
 
-    place, folder = Home.locate(home), _folder(to)
+    place = Home.locate(home)
+    folder = _folder(to)
     settings = (*SETTINGS_FILES, *(TOKEN_FILES if with_tokens else ()), NAME)
     with opened_ledger(place) as ledger, _progress("copying") as progress:
-        made = create_backup(place, ledger, folder, settings, progress)
+        made = create_backup(home=place, ledger=ledger, folder=folder, settings=settings, progress=progress)
     manifest = made.manifest
     if output is Output.JSON:
         write_json(
@@ -96,7 +97,8 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
     """List the backups of a folder, oldest first; exit code 1 if the manifest of one is damaged."""
     from yatt_core.errors import ConfigurationError, DataError
 
-    folder, rows = _folder(to), list[dict[str, object]]()
+    folder = _folder(to)
+    rows = list[dict[str, object]]()
     if not folder.folder.is_dir():
         raise ConfigurationError(f"{folder.folder}: there is no such folder; `yatt backup create {to}` makes one")
     for name in folder.ids():
@@ -129,7 +131,8 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
 def _cells(row: dict[str, object]) -> tuple[object, ...]:
     if "error" in row:
         return (row["id"], "", "damaged", None, None, "", "", None)
-    made, total = moment(int(str(row["at"]))), size(int(str(row["bytes"])))
+    made = moment(int(str(row["at"])))
+    total = size(int(str(row["bytes"])))
     return (row["id"], made, row["home"], row["runs"], row["files"], total, row["yatt"], row["lacking"])
 
 
@@ -201,12 +204,15 @@ def restore(
     from flows.backup.restore import restore_backup
     from flows.run.home import LEDGER_VARIABLE, Home
 
-    place, folder = Home.locate(home), _folder(source)
+    place = Home.locate(home)
+    folder = _folder(source)
     if ledger is not None:
         dsn_url(ledger)
     with _progress("restoring") as progress:
         name = folder.find(backup)
-        manifest = restore_backup(folder, name, place, ledger or place.ledger_address, progress)
+        manifest = restore_backup(
+            folder=folder, backup=name, home=place, address=ledger or place.ledger_address, progress=progress
+        )
     runs = manifest.tables["run"].rows
     if output is Output.JSON:
         write_json({"id": name, "home": str(place.folder), "runs": runs, "files": len(manifest.files)})

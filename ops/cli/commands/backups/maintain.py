@@ -41,7 +41,8 @@ def maintain(
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    settings, person = read_settings(place), named(by, "maintains the home")
+    settings = read_settings(place)
+    person = named(by, "maintains the home")
     with opened_ledger(place):
         result = maintained(place, steps(place, settings), person)
     if output is Output.JSON:

@@ -51,7 +51,13 @@ def weights_of(home: Home, spec: RunSpec, row: CheckpointRow) -> Weights:
     folder = home.run_folder(row.run)
     path = initial_model(spec, folder)
     named = f"iteration {row.iteration}"
-    return Weights(named, row.iteration, folder, path, lambda: checkpoint_weights(folder, spec, row))
+    return Weights(
+        named=named,
+        iteration=row.iteration,
+        folder=folder,
+        model_path=path,
+        load=lambda: checkpoint_weights(folder, spec, row),
+    )
 
 
 def evaluate_weights(
@@ -77,8 +83,10 @@ def evaluate_weights(
     from yatt_core.rewards.scoring import RewardScorer
     from yatt_core.tools.toolbox import Toolbox
 
-    folder, version = weights.folder / INPUTS, weights.iteration or 0
-    codec, scorer = open_codec(spec, weights.model_path), RewardScorer(spec.rewards, weights.folder)
+    folder = weights.folder / INPUTS
+    version = weights.iteration or 0
+    codec = open_codec(spec, weights.model_path)
+    scorer = RewardScorer(spec.rewards, weights.folder)
     engine = build_rollout_engine(spec, weights.model_path, media or folder)
     engine.update_weights(weights.load(), version)
     found = list[Any]()

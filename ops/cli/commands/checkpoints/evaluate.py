@@ -100,7 +100,7 @@ def evaluate(
         if follow:
             follow_run(place, run, suite)
         else:
-            evaluate_suite(place, run, iteration, suite, output)
+            evaluate_suite(home=place, run=run, iteration=iteration, path=suite, output=output)
         return
     if follow:
         raise ConfigurationError("--follow: needs --suite, whose results have a history")
@@ -112,9 +112,13 @@ def evaluate(
             refuse_model(spec)
         what = str(model) if row is None else f"iteration {row.iteration}"
         message(f"evaluating {what} on the held-out rows")
-        _write(row_report(place, name, spec, row, model), output, lambda report: row_lines(f"{name}, {what}", report))
+        _write(
+            row_report(place=place, run=name, spec=spec, row=row, model=model),
+            output,
+            lambda report: row_lines(f"{name}, {what}", report),
+        )
         return
-    weights = _weights(place, name, spec, row, model)
+    weights = _weights(place=place, run=name, spec=spec, row=row, model=model)
     spec = with_sampling(spec, greedy, chosen)
     message(f"evaluating {weights.named} on the held-out tasks, {_answers(spec)}")
     with progress_in_tasks(weights.named) as advance:
@@ -159,7 +163,13 @@ def _weights(place: Home, run: str, spec: RunSpec, row: CheckpointRow | None, mo
     if row is not None:
         return weights_of(place, spec, row)
     assert model is not None
-    return Weights(str(model), None, place.run_folder(run), str(model.resolve()), lambda: model_weights(model))
+    return Weights(
+        named=str(model),
+        iteration=None,
+        folder=place.run_folder(run),
+        model_path=str(model.resolve()),
+        load=lambda: model_weights(model),
+    )
 
 
 def with_sampling(spec: RunSpec, greedy: bool, given: Mapping[str, Any]) -> RunSpec:

@@ -82,7 +82,7 @@ def export(
             raise ConfigurationError(
                 "--experience: exports samples, so leave out --iteration, --alias, --dtype, --adapter"
             )
-        _export_samples(Home.locate(home), run, to, iterations, output)
+        _export_samples(home=Home.locate(home), run=run, to=to, iterations=iterations, output=output)
         return
     if iterations is not None:
         raise ConfigurationError("--iterations: selects samples, with --experience; a checkpoint by --iteration")
@@ -91,10 +91,18 @@ def export(
     place = Home.locate(home)
     keep_caches_inside(place)
     if adapter:
-        done = export_run_adapter(place, run, iteration, alias, to)
+        done = export_run_adapter(home=place, run=run, iteration=iteration, alias=alias, to=to)
     else:
         with _progress() as progress:
-            done = export_checkpoint(place, run, iteration, alias, to, dtype.value if dtype else None, progress)
+            done = export_checkpoint(
+                home=place,
+                run=run,
+                iteration=iteration,
+                alias=alias,
+                to=to,
+                dtype=dtype.value if dtype else None,
+                progress=progress,
+            )
     found = done.written
     if output is Output.JSON:
         folder = str(done.folder.resolve())
@@ -111,11 +119,12 @@ def _export_samples(home: Home, run: str, to: Path | None, iterations: str | Non
     from ops.cli.experience import export_experience
 
     with _bar() as advance:
-        done = export_experience(home, run, to, iterations, advance)
+        done = export_experience(home=home, run=run, to=to, iterations=iterations, advance=advance)
     if output is Output.JSON:
         write_json({**asdict(done), "folder": str(done.folder.resolve())})
         return
-    first, last = done.iterations[0], done.iterations[-1]
+    first = done.iterations[0]
+    last = done.iterations[-1]
     what = (
         f"{many(done.samples, 'sample')} of {many(len(done.iterations), 'iteration')} ({first} to {last}) of {done.run}"
     )

@@ -55,7 +55,8 @@ def promote(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    by, why = named(by, "promotes the checkpoint"), line_of_text("--why", why)
+    by = named(by, "promotes the checkpoint")
+    why = line_of_text("--why", why)
     done = promote_checkpoint(place, name, to.value, iteration, by=by, why=why, person=calling().person)
     waits = deliver(place, name) if done.model else None
     if waits:
@@ -82,7 +83,8 @@ def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Ou
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         model = registered_model(ledger.runs.find(name).spec_name)
-        current, history = ledger.aliases.current(name), ledger.aliases.history(name)
+        current = ledger.aliases.current(name)
+        history = ledger.aliases.history(name)
     if output is Output.JSON:
         write_json(
             {

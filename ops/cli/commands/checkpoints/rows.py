@@ -83,7 +83,8 @@ def row_lines(title: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"{title}: accuracy {report['accuracy']:.3f} ({interval}), margin {report['margin']:.4f}, {loss}"
     for name in ("reward", "log_prob"):
         if f"chosen_{name}" in report:
-            chosen, rejected = report[f"chosen_{name}"], report[f"rejected_{name}"]
+            chosen = report[f"chosen_{name}"]
+            rejected = report[f"rejected_{name}"]
             yield f"  {name.replace('_', '-')}: chosen {chosen:.4f}, rejected {rejected:.4f}"
 
 

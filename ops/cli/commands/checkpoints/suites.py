@@ -79,7 +79,7 @@ def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> 
     fetched = with_repositories(home.folder, wanted)
     with TemporaryDirectory() as folder:
         suite = open_suite(fetched, spec, MediaFolder(Path(folder)).keep)
-        yield Opened(name, spec, row, suite, Path(folder))
+        yield Opened(run=name, spec=spec, row=row, suite=suite, media=Path(folder))
 
 
 @contextmanager
@@ -91,7 +91,9 @@ def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) ->
 
     name, spec, row = opened_checkpoint(home, run, iteration)
     folder = home.run_folder(row.run) / INPUTS
-    yield Opened(name, spec, row, open_held_out(spec, Inputs.open(folder, spec).held_out, panel), folder)
+    yield Opened(
+        run=name, spec=spec, row=row, suite=open_held_out(spec, Inputs.open(folder, spec).held_out, panel), media=folder
+    )
 
 
 def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, output: Output) -> None:
@@ -112,13 +114,22 @@ def evaluated_once(home: Home, opened: Opened) -> SuiteRow:
 
     Says on standard error what happens, and whether the result is worse than an earlier one.
     """
-    run, row = opened.run, opened.row
+    run = opened.run
+    row = opened.row
     with opened_ledger(home) as ledger:
         done = ledger.suites.find(run, opened.suite.digest, row.weights_digest)
         if done is not None:
             message(f"{run}, iteration {row.iteration}: evaluated on suite {done.suite} before")
             return done
-    done = _evaluated(home, run, opened.suite, opened.spec, row, opened.media, named(None, "evaluates"))
+    done = _evaluated(
+        home=home,
+        run=run,
+        suite=opened.suite,
+        spec=opened.spec,
+        row=row,
+        media=opened.media,
+        by=named(None, "evaluates"),
+    )
     with opened_ledger(home) as ledger:
         done = ledger.suites.add(done)
         _warn(ledger, run, done)
@@ -132,13 +143,16 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
     from yatt_core.input_building.fitting import check_prompts
     from yatt_core.prompts.codec import open_codec
 
-    weights, answering = weights_of(home, spec, row), suite.run_spec
+    weights = weights_of(home, spec, row)
+    answering = suite.run_spec
     check_prompts(answering, open_codec(answering, weights.model_path), weights.model_path, [suite.prompts])
     message(f"evaluating {weights.named} of {run} on suite {suite.spec.name}: {many(len(suite.prompts), 'task')}")
     began = time.monotonic()
     panel = None if suite.spec.judges is None else Panel(suite.spec.judges, spec.seed)
     with progress_in_tasks(weights.named) as advance:
-        tasks = evaluate_weights(answering, weights, advance, suite.prompts, media, panel)
+        tasks = evaluate_weights(
+            spec=answering, weights=weights, advance=advance, prompts=suite.prompts, media=media, panel=panel
+        )
     judged = [] if panel is None else panel.judge()
     whole = summarise(tasks, answering.evaluation)
     sets: Mapping[str, Summary | None] = by_source(tasks, answering.data, answering.evaluation)

@@ -66,7 +66,7 @@ def fork(
     with opened_ledger(place) as ledger:
         parent = find_run(ledger, run)
     changes = [*(overrides or ()), *([f"name={name}"] if name is not None else [])]
-    made = branches.fork(place, parent, at, changes, branch, acting_name())
+    made = branches.fork(home=place, run=parent, at=at, overrides=changes, branch=branch, by=acting_name())
     with opened_ledger(place) as ledger:
         target = ledger.runs.find(made.run).target_iterations
     if target <= at:
@@ -79,7 +79,7 @@ def fork(
     write(
         f"{made.run} begins after iteration {at} of {made.parent_run}{_from_checkpoint(made.checkpoint, made.replayed)}"
     )
-    write(f"to start it: {to_continue(made.run, 'created', '', at, target)}")
+    write(f"to start it: {to_continue(run=made.run, state='created', reason='', iteration=at, target=target)}")
 
 
 def rollback(
@@ -99,7 +99,7 @@ def rollback(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    done = branches.rollback(place, name, to, reason, acting_name())
+    done = branches.rollback(home=place, run=name, to=to, reason=reason, by=acting_name())
     if output is Output.JSON:
         write_json(asdict(done))
         return
@@ -109,7 +109,7 @@ def rollback(
         write(f"superseded, but kept on record: {iterations} of branch {done.left_branch}")
     with opened_ledger(place) as ledger:
         target = ledger.runs.find(name).target_iterations
-    write(f"to continue: {to_continue(name, 'stopped', '', to, target)}")
+    write(f"to continue: {to_continue(run=name, state='stopped', reason='', iteration=to, target=target)}")
 
 
 def _from_checkpoint(checkpoint: int, replayed: int) -> str:
@@ -136,7 +136,7 @@ def retry(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    charged = branches.forgive(place, name, iteration, phase, reason, acting_name())
+    charged = branches.forgive(home=place, run=name, iteration=iteration, phase=phase, reason=reason, by=acting_name())
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
     message(f"{phase} of iteration {iteration}: retry budget restored ({lost} forgiven)")
     drive(place, name, output)
@@ -168,7 +168,8 @@ PARENT = ("run", "iteration", "coefficient", "weights_digest")
 
 
 def _print_lineage(found: Lineage) -> None:
-    checkpoint, data = found.checkpoint, found.data
+    checkpoint = found.checkpoint
+    data = found.data
     write(f"{found.run}, checkpoint of iteration {found.iteration} ({checkpoint['state']})")
     for name, value in _facts(found):
         write(f"  {name:<16}{value}")
@@ -200,7 +201,8 @@ def _known(origin: Origin) -> str:
 
 
 def _facts(found: Lineage) -> list[tuple[str, str]]:
-    checkpoint, placement = found.checkpoint, found.placement
+    checkpoint = found.checkpoint
+    placement = found.placement
     line = ", ".join(f"{part.run} branch {part.branch}: {part.first}-{part.last}" for part in found.line)
     environment = ", ".join(f"{name} {value}" for name, value in found.environment.items() if name != "code")
     return [

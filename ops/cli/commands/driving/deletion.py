@@ -60,12 +60,22 @@ def rm(
     from flows.run.deletion import require_deletable
     from flows.run.home import Home
 
-    place, person = Home.locate(home), named(by, "deletes the runs")
+    place = Home.locate(home)
+    person = named(by, "deletes the runs")
     with opened_ledger(place) as ledger:
         names = list(dict.fromkeys(_meant(ledger, run) for run in runs))
         for name in names:
             require_deletable(ledger, name)
-    _delete(place, names, f"delete {', '.join(names)}?", yes, person, why, output, begun=False)
+    _delete(
+        place=place,
+        names=names,
+        question=f"delete {', '.join(names)}?",
+        yes=yes,
+        person=person,
+        why=why,
+        output=output,
+        begun=False,
+    )
 
 
 def delete(
@@ -94,7 +104,8 @@ def delete(
     from flows.run.home import Home
     from ops.presentation.words import size
 
-    place, person = Home.locate(home), named(by, "deletes the runs")
+    place = Home.locate(home)
+    person = named(by, "deletes the runs")
     with opened_ledger(place) as ledger:
         names = list(dict.fromkeys(_meant(ledger, run) for run in runs))
         present = [name for name in names if ledger.deletions.find(name) is None]
@@ -110,7 +121,16 @@ def delete(
         message(f"{row.id}: {row.state}, {begun}, {held}")
     remains = [name for name in names if name not in present]
     question = f"delete {', '.join(names)} for good?"
-    _delete(place, [*ordered, *remains], question, yes, person, why, output, begun=True)
+    _delete(
+        place=place,
+        names=[*ordered, *remains],
+        question=question,
+        yes=yes,
+        person=person,
+        why=why,
+        output=output,
+        begun=True,
+    )
 
 
 def _delete(
@@ -128,7 +148,7 @@ def _delete(
     done = list[Deleted]()
     try:
         for name in names:
-            each = delete_run(place, name, person, reason, tracker, begun)
+            each = delete_run(home=place, run=name, by=person, why=reason, tracker=tracker, begun=begun)
             done.append(each)
             if output is Output.TEXT:
                 write(f"{each.run} is deleted")
@@ -162,7 +182,9 @@ def archive(
     from flows.run.home import Home
     from ops.presentation.words import size
 
-    place, person, reason = Home.locate(home), named(by, "archives the runs"), line_of_text("--why", why)
+    place = Home.locate(home)
+    person = named(by, "archives the runs")
+    reason = line_of_text("--why", why)
     with opened_ledger(place) as ledger:
         names = list(dict.fromkeys(_full(run, find_run(ledger, run), "archive") for run in runs))
         for name in names:
@@ -173,7 +195,7 @@ def archive(
         done = list[Archived]()
         try:
             for name in names:
-                each = archive_run(place, ledger, name, person, reason)
+                each = archive_run(home=place, ledger=ledger, run=name, by=person, why=reason)
                 done.append(each)
                 if output is Output.TEXT:
                     checkpoints = many(len(each.checkpoints), "checkpoint")

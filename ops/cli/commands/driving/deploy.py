@@ -121,10 +121,18 @@ def deploy(
     from ops.scheduled import window
 
     called = _named(name or (checked.name if checked else given.run if given else ""))
-    schedule = _checked_schedule(When(cron, interval, manual, longest, timezone))
+    schedule = _checked_schedule(When(cron=cron, interval=interval, manual=manual, longest=longest, timezone=timezone))
     project = None if file is None else deployments.read_project(file)
     driven = given or _run(place, called, checked, _parameters_before(called, window, project))
-    deployment = deployments.Deployment(called, driven.run, driven.owner, place.folder, schedule, longest, new_runs)
+    deployment = deployments.Deployment(
+        name=called,
+        run=driven.run,
+        owner=driven.owner,
+        home=place.folder,
+        schedule=schedule,
+        window=longest,
+        new_runs=new_runs,
+    )
     try:
         if file is None or project is None:
             deployments.apply(deployment, window)

@@ -151,7 +151,8 @@ def resume(
         if now and ledger.waits.ask(name, acting_name()):
             _say_asked(ledger, name, output)
             return
-        row, decided = ledger.runs.find(name), is_decided(ledger, name)
+        row = ledger.runs.find(name)
+        decided = is_decided(ledger, name)
     if until is not None and until < row.iteration:
         raise ConfigurationError(
             f"--until {until}: run {name} has committed iteration {row.iteration}; expected {row.iteration} or more. "
@@ -168,9 +169,9 @@ def resume(
     with opened_ledger(place) as ledger:
         _say_beyond(until, ledger.runs.find(name).target_iterations)
     if detach:
-        _detach(place, name, output, accept_drift, until)
+        _detach(home=place, run=name, output=output, accept_drift=accept_drift, until=until)
     else:
-        drive(place, name, output, accept_drift, until)
+        drive(home=place, run=name, output=output, accept_drift=accept_drift, until=until)
 
 
 def _say_beyond(until: int | None, target: int) -> None:
@@ -203,7 +204,7 @@ def _detach(home: Home, run: str, output: Output, accept_drift: bool = False, un
         if changed := said_of_versions(ledger, run):
             message(changed)
         message(f"starting a driver of {run} in the background")
-        started = start_detached(home, ledger, run, accept_drift, until)
+        started = start_detached(home=home, ledger=ledger, run=run, accept_drift=accept_drift, until=until)
         state = ledger.runs.find(run).state
     follow = [f"yatt watch {run}", f"yatt logs {run} -f", f"yatt stop {run}"]
     if output is Output.JSON:
@@ -273,14 +274,23 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     spec = load_run(home, run)[1]
     _request(home, run, accept_drift)
     pages = live_pages(home)
-    notifier, trackers = AppriseNotifier.from_environment(spec.guards.notify), trackers_of(home, spec)
+    notifier = AppriseNotifier.from_environment(spec.guards.notify)
+    trackers = trackers_of(home, spec)
     message(f"run {run} in {home.run_folder(run)}")
     start_evaluators(home, run, spec)
     try:
         with watching(run, lambda: spec.sft is not None) as observer:
             find_server = server_of_runs(home)
             outcome = run_session(
-                home, run, observer, trackers, accept_drift, notifier, pages=pages, find_server=find_server, until=until
+                home=home,
+                name=run,
+                observer=observer,
+                trackers=trackers,
+                accept_drift=accept_drift,
+                notifier=notifier,
+                pages=pages,
+                find_server=find_server,
+                until=until,
             )
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:

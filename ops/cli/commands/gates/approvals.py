@@ -104,7 +104,9 @@ def _decide(home: Home, number: int, choice: Choice, why: str) -> ListedApproval
     from ops.queries.approvals import DECISION_OF, decide
 
     by = calling().person
-    verdict = Verdict(DECISION_OF[choice], by.name, line_of_text("--why", why), "cli", held_roles(by.role))
+    verdict = Verdict(
+        decision=DECISION_OF[choice], by=by.name, why=line_of_text("--why", why), via="cli", roles=held_roles(by.role)
+    )
     with opened_ledger(home) as ledger:
         return decide(ledger, number, verdict)
 

@@ -47,7 +47,13 @@ def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
     keep_caches_inside(place)
     with opened_ledger(place) as ledger, _progress() as progress:
         name = find_run(ledger, run)
-        report = verify_run(ledger, name, place.run_folder(name), reader_of(place, ledger, name), progress)
+        report = verify_run(
+            ledger=ledger,
+            run=name,
+            folder=place.run_folder(name),
+            reader=reader_of(place, ledger, name),
+            progress=progress,
+        )
     if output is Output.JSON:
         write_json(asdict(report) | {"sound": report.sound})
     else:
@@ -65,7 +71,8 @@ def show_home(home: HomeOption = None, output: OutputOption = Output.TEXT) -> No
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
-        links, broken = ledger.home_events.links(), ledger.home_events.verify()
+        links = ledger.home_events.links()
+        broken = ledger.home_events.verify()
     if output is Output.JSON:
         write_json({"links": [asdict(link) for link in links], "broken": broken})
     else:

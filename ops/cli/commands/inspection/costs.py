@@ -98,7 +98,14 @@ def costs(
     with opened_ledger(place) as ledger:
         names = list(dict.fromkeys(find_run(ledger, run) for run in runs)) if runs else None
         start = None if since is None else moment_of(since)
-        found = query.costs(ledger, dimensions, start, names, _progress(), prices if fill_prices else None)
+        found = query.costs(
+            ledger=ledger,
+            by=dimensions,
+            since=start,
+            runs=names,
+            done=_progress(),
+            prices=prices if fill_prices else None,
+        )
     if output is Format.CSV:
         sys.stdout.write(query.csv_of(found))
     elif output is Format.JSON:

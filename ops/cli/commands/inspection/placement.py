@@ -109,7 +109,7 @@ def replay(
         sound = (
             _replay_own(record, placements, output)
             if policy is None
-            else _replay_other(record, placements, policy, picture, output)
+            else _replay_other(record=record, placements=placements, policy=policy, picture=picture, output=output)
         )
     if not sound:
         raise typer.Exit(ExitCode.FAILURE)

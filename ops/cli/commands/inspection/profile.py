@@ -46,7 +46,7 @@ def show_profile(
     from ops.presentation.profile_words import profile_facts, write_profile_text
     from ops.queries.profile import run_profile
 
-    profile = run_profile(ledger, home, run, iteration, LAST if last is None else last)
+    profile = run_profile(ledger=ledger, home=home, run=run, iteration=iteration, last=LAST if last is None else last)
     if flame is not None:
         _write_flame(flame, run, profile)
     if output is Output.JSON:

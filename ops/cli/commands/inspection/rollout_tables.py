@@ -150,7 +150,8 @@ def tell_limits(page: Page, shown: int, things: str) -> None:
 
 
 def _pair_row(pair: GroupPair) -> tuple[object, ...]:
-    before, after = pair.before, pair.after
+    before = pair.before
+    after = pair.after
     question = _shortened(after.prompt)
     if before is None:
         return (after.prompt_ordinal, None, None, None, after.reward, None, question, None)

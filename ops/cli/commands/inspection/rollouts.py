@@ -79,15 +79,34 @@ def rollouts(
     from ops.queries.sample_filters import Selection
 
     place = Home.locate(home)
-    wanted = Selection(text, prompt, tuple(where or ()), sort, ascending)
+    wanted = Selection(text=text, prompt=prompt, where=tuple(where or ()), order=sort, ascending=ascending)
     compared = None if compare is None else compared_iterations(compare, iteration)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
         if compared is not None:
-            _compare(ledger, place, name, compared, wanted, limit, full, output)
+            _compare(
+                ledger=ledger,
+                home=place,
+                run=name,
+                iterations=compared,
+                wanted=wanted,
+                limit=limit,
+                full=full,
+                output=output,
+            )
             return
         number = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
-        _show(ledger, place, name, number, wanted, group, limit, full, output)
+        _show(
+            ledger=ledger,
+            home=place,
+            run=name,
+            iteration=number,
+            wanted=wanted,
+            group=group,
+            limit=limit,
+            full=full,
+            output=output,
+        )
 
 
 def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:
@@ -118,7 +137,17 @@ def _show(
     from ops.queries.rollouts import CHARACTERS, rollouts
 
     fetch_iteration(ledger, home, run, iteration)
-    found = (groups if group else rollouts)(ledger, home, run, iteration, wanted, limit or ALL, 0, CHARACTERS)
+    read = groups if group else rollouts
+    found = read(
+        ledger=ledger,
+        home=home,
+        run=run,
+        iteration=iteration,
+        wanted=wanted,
+        limit=limit or ALL,
+        offset=0,
+        characters=CHARACTERS,
+    )
     if output is Output.JSON:
         write_json(asdict(found))
     else:
@@ -141,8 +170,18 @@ def _compare(
 
     for iteration in iterations:
         fetch_iteration(ledger, home, run, iteration)
-    both = read_both(ledger, home, run, *iterations)
-    summary, found = comparison(*both), group_pairs(ledger, home, *both, wanted, limit or ALL, 0, CHARACTERS)
+    before, after = read_both(ledger, home, run, *iterations)
+    summary = comparison(before, after)
+    found = group_pairs(
+        ledger=ledger,
+        home=home,
+        other=before,
+        rows=after,
+        wanted=wanted,
+        limit=limit or ALL,
+        offset=0,
+        characters=CHARACTERS,
+    )
     if output is Output.JSON:
         write_json({**asdict(summary), "pairs": [asdict(pair) for pair in found.pairs]})
         return

@@ -66,7 +66,8 @@ def picture(seen: Watched) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    run, now = seen.run, time.time()
+    run = seen.run
+    now = time.time()
     head = Table.grid(padding=(0, 2))
     place = f"{max(0, run.iteration)}/{run.target_iterations}"
     bar = ProgressBar(total=max(1, run.target_iterations), completed=max(0, run.iteration), width=24)
@@ -94,7 +95,8 @@ def picture(seen: Watched) -> RenderableType:
 
 
 def _curve(curve: SeriesView, sft: bool) -> str:
-    first, last = curve.mean[0], curve.mean[-1]
+    first = curve.mean[0]
+    last = curve.mean[-1]
     begins = f"{at_the_start(sft)} " if curve.key.startswith(HELD_OUT) and curve.steps[0] == 0 else ""
     return f"{sparkline(curve.mean)}  {begins}{first:.3f}, now {last:.3f}"
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 COLUMNS = (
     "run", "state", "iteration", "%", "reward", "accuracy", "curve", "last commit", "age", "driver", "reason",
 )  # fmt: skip
-REASON_CHARACTERS, DRIVER_CHARACTERS = 120, 40
+REASON_CHARACTERS = 120
+DRIVER_CHARACTERS = 40
 WIDE = 110
 """Width of a terminal from which all columns are shown."""
 CURVE_WIDTH = 16

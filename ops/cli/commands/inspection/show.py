@@ -232,7 +232,8 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     from flows.reports.measures import Told
 
     measured = (Told(**each) for each in facts["measured"])
-    traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
+    traffic = facts["flow_bytes_per_sample"]
+    spent = facts["spent"]
     return [
         *((told.name, newest_first(told, facts["sft"])) for told in measured),
         *_waiting(facts["waiting"]),

@@ -66,7 +66,8 @@ def _show_once(ledger: Ledger, run: str, output: Output) -> None:
     from ops.cli.commands.inspection.run_picture import line, picture
     from ops.queries.watch import watched
 
-    seen, screen = watched(ledger, run), console()
+    seen = watched(ledger, run)
+    screen = console()
     if output is Output.JSON:
         write_json(asdict(seen))
     elif screen.is_terminal:
@@ -107,7 +108,8 @@ def _follow_in_lines(look: Callable[[Watched | None], Watched], output: Output) 
     from ops.cli.commands.inspection.run_picture import line
 
     told: tuple[object, ...] = ()
-    told_at, seen = 0.0, look(None)
+    told_at = 0.0
+    seen = look(None)
     while True:
         news = (seen.run.iteration, seen.run.state, seen.run.driver, tuple(alarm.seq for alarm in seen.alarms))
         if news != told or time.monotonic() - told_at >= SILENT_SECONDS:
@@ -117,7 +119,8 @@ def _follow_in_lines(look: Callable[[Watched | None], Watched], output: Output) 
                 write(line(seen))
                 _tell_alarms(seen, told)
             sys.stdout.flush()  # so that a reader of a pipe can follow
-            told, told_at = news, time.monotonic()
+            told = news
+            told_at = time.monotonic()
         if not _goes_on(seen):
             return seen
         time.sleep(POLL_SECONDS)

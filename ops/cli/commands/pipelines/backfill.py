@@ -77,7 +77,8 @@ def backfill(
         raise ConfigurationError("--suite or --rejudge: give at least one, such as --suite suites/math.yaml")
     if combine and not rejudge:
         raise ConfigurationError("--combine: needs --rejudge; a suite says itself how its judges are combined")
-    place, panel = Home.locate(home), _panel(rejudge or (), combine or "mean")
+    place = Home.locate(home)
+    panel = _panel(rejudge or (), combine or "mean")
     open_at: OpenAt
     keep_caches_inside(place)
     with opened_ledger(place) as ledger:

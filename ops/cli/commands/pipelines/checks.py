@@ -32,7 +32,7 @@ def check(*, pipeline: str, home: str) -> Ending:
     def drive(ledger: Ledger, number: str, run_step: RunStep) -> str:
         by = ledger.pipeline_triggers.deployment(pipeline).by
         with Clusters(place) as clusters:
-            tools = tools_of(place, ledger, clusters, None, by)
-            return PipelineRunner(place, ledger, number, tools, run_step).run()
+            tools = tools_of(home=place, ledger=ledger, clusters=clusters, at_once=None, by=by)
+            return PipelineRunner(home=place, ledger=ledger, pipeline=number, tools=tools, run_step=run_step).run()
 
     return check_pipeline(place, pipeline, drive)

@@ -50,7 +50,8 @@ def deploy(
     from yatt_core.errors import ConfigurationError
     from yatt_core.pipelines.spec import require_triggers
 
-    place, interval = Home.locate(home), parse_duration(every, "--every")
+    place = Home.locate(home)
+    interval = parse_duration(every, "--every")
     if interval < SHORTEST:
         raise ConfigurationError(f"--every: {every} is too short; expected at least {SHORTEST.seconds}s")
     require_triggers(checked_pipeline(file), file)
@@ -65,7 +66,7 @@ def deploy(
     with Ledger.open(place.ledger) as ledger:
         spec = deploy_pipeline(ledger, file, acting_name())
     schedules = schedules_of(spec, file)
-    name = deploy_checks(place, spec.name, schedules, interval, check)
+    name = deploy_checks(home=place, pipeline=spec.name, schedules=schedules, every=interval, check=check)
     starts = sorted(start for each in schedules for start in upcoming(each, datetime.now(UTC), SHOWN_STARTS))[
         :SHOWN_STARTS
     ]

@@ -56,7 +56,8 @@ def run(
     from ops.cli.people import acting_name
     from ops.group.address import server_of_runs
 
-    place, spec = Home.locate(home), checked_pipeline(file)
+    place = Home.locate(home)
+    spec = checked_pipeline(file)
     services.check_surroundings(server_of_runs(place))
     row = start_pipeline(place, spec, file.parent, acting_name())
     _carry_on(place, row.id, at_once, output)
@@ -138,9 +139,11 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
 
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
-        tools = tools_of(home, ledger, clusters, at_once, acting_name())
+        tools = tools_of(home=home, ledger=ledger, clusters=clusters, at_once=at_once, by=acting_name())
         state = drive_pipeline(
-            lambda run_step: PipelineRunner(home, ledger, pipeline, tools, run_step).run(),
+            lambda run_step: PipelineRunner(
+                home=home, ledger=ledger, pipeline=pipeline, tools=tools, run_step=run_step
+            ).run(),
             pipeline,
             home.pipelines / pipeline,
             server_of_runs(home),

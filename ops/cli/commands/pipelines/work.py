@@ -50,13 +50,15 @@ def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None
             message(f"MLflow will be updated later: {waits}")
         return done.approval
 
-    return Tools(drives, evaluate, export, move, RewardMeter, message, by)
+    return Tools(
+        drives=drives, evaluate=evaluate, export=export, promote=move, open_meter=RewardMeter, tell=message, by=by
+    )
 
 
 def _held_out(home: Home, run: str, iteration: int) -> dict[str, Any]:
     _, spec, row = opened_checkpoint(home, run, iteration)
     if not spec.samples_responses:
-        return figures_on_rows(row_report(home, run, spec, row, None))
+        return figures_on_rows(row_report(place=home, run=run, spec=spec, row=row, model=None))
     weights = weights_of(home, spec, row)
     with progress_in_tasks(f"{run}, {weights.named}") as advance:
         tasks = evaluate_weights(spec, weights, advance)

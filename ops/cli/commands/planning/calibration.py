@@ -41,7 +41,10 @@ def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
         raise DataError(f"run {run}: has no committed iteration yet to calibrate the plan from")
     spec = parse_spec(ledger.runs.revision(run).spec, f"the ledger's spec of {run}")
     newest = range(max(1, row.iteration - NEWEST + 1), row.iteration + 1)
-    batches = {iteration: list(_batches(ledger, home, run, iteration, spec)) for iteration in newest}
+    batches = {
+        iteration: list(_batches(ledger=ledger, home=home, run=run, iteration=iteration, spec=spec))
+        for iteration in newest
+    }
     generating = {
         iteration: sum(batch.seconds for batch in shards) / spec.rollout.engine.instances
         for iteration, shards in batches.items()
@@ -95,7 +98,8 @@ def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec
     files = read_telemetry(folder, commit.branch, iteration)
     for row in ledger.records.shards(commit.run, commit.branch, iteration):
         # There is one file per wave and term; a shard that was generated again counts with its last timing.
-        wave, shard = f"collect.w{row.wave:02d}.", f"shard-{row.shard:04d}"
+        wave = f"collect.w{row.wave:02d}."
+        shard = f"shard-{row.shard:04d}"
         timings = [shards.get(shard) for name, shards in sorted(files.items()) if name.startswith(wave)]
         seconds = [found for timing in timings if (found := telemetry_figure(timing, GENERATE))]
         # Experience that is no longer needed may have been deleted (`retention`).
@@ -113,5 +117,11 @@ def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: fl
     size = max(1, spec.rollout.batch_samples // samples) * samples
     steps = sum(int(responses[start : start + size].max()) for start in range(0, len(responses), size))
     context = prompts * responses + responses * (responses - 1) // 2
-    lengths = tuple(prompts.tolist()), tuple(responses.tolist())
-    return BatchWork(steps, int(responses.sum()), int(context.sum()), seconds, *lengths)
+    return BatchWork(
+        steps=steps,
+        sequence_steps=int(responses.sum()),
+        context_steps=int(context.sum()),
+        seconds=seconds,
+        prompts=tuple(prompts.tolist()),
+        responses=tuple(responses.tolist()),
+    )

@@ -237,12 +237,19 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         ):
             conversations += bool(read_column(messages))
             if answer is None:
-                answerless, first_answerless = answerless + 1, first_answerless or prompt_id
+                answerless = answerless + 1
+                first_answerless = first_answerless or prompt_id
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
         contents = look_at_rows(spec, itertools.chain.from_iterable(files))
-        rows = try_rows(spec, itertools.chain.from_iterable(files), sum(map(len, files)), home, sample)
+        rows = try_rows(
+            spec=spec,
+            prompts=itertools.chain.from_iterable(files),
+            total=sum(map(len, files)),
+            home=home,
+            sample=sample,
+        )
         return Found(
             receipt=receipt,
             longest=longest,
@@ -257,7 +264,8 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
 
 
 def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
-    receipt, longest = found.receipt, found.longest
+    receipt = found.receipt
+    longest = found.longest
     counts = {
         "training": receipt.train_prompts,
         "held-out": receipt.held_out_prompts,

@@ -142,7 +142,9 @@ def init(
 
     def seen(path: Path) -> DataLook:
         with Transfer() as tell:
-            return look_at_given_data(path, split, subset, objective, Settling(place, tell))
+            return look_at_given_data(
+                given=path, split=split, subset=subset, objective=objective, settling=Settling(place, tell)
+            )
 
     def seen_model(path: Path) -> ModelLook:
         with Transfer() as tell:
@@ -150,11 +152,23 @@ def init(
 
     question = "Data (a file of JSON Lines, JSON, CSV or Parquet, a dataset's folder, or its name on the Hub)"
     given: list[Path | None] = [*data] if data else [None]
-    looks = [_found(path, "--data", question, seen, asks) for path in given]
-    network = _found(model, "--model", "Model (a Hugging Face folder, or a name on the Hub)", seen_model, asks)
+    looks = [_found(given=path, option="--data", question=question, look=seen, asks=asks) for path in given]
+    network = _found(
+        given=model,
+        option="--model",
+        question="Model (a Hugging Face folder, or a name on the Hub)",
+        look=seen_model,
+        asks=asks,
+    )
     asked = Asked(prompt_field, answer_field, objective, bool(reward))
-    meaning, rewards = _understood(looks, network, asked, reward or [], asks)
-    written = write_starter(folder, name or default_name(Path(looks[0].place.named)), meaning, network, rewards)
+    meaning, rewards = _understood(looks=looks, model=network, asked=asked, rewards=reward or [], asks=asks)
+    written = write_starter(
+        folder=folder,
+        name=name or default_name(Path(looks[0].place.named)),
+        understanding=meaning,
+        model=network,
+        rewards=rewards,
+    )
     if output is Output.JSON:
         second = str(written[1]) if len(written) > 1 else None
         write_json(
@@ -221,7 +235,8 @@ def _said(meaning: Understanding, rewards: Sequence[str]) -> Iterator[str]:
 
 
 def _source_said(source: SourceMeaning) -> Iterator[str]:
-    look, recognised = source.look, source.recognised
+    look = source.look
+    recognised = source.recognised
     more = "" if look.complete else "more than "
     yield f"{look.place.named}: {more}{many(len(look.rows), 'row')}, recognised as {recognised.shape}"
     keys = recognised.source

@@ -90,7 +90,7 @@ def plan(
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
     fitted = None if calibrate is None else _fitted(calibrate, home, checked)
     assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
-    made = _planned(spec, checked, devices, assumed, fitted)
+    made = _planned(path=spec, spec=checked, devices=devices, assumed=assumed, fitted=fitted)
     if output is Output.JSON:
         from ops.cli.commands.planning.plan_document import plan_document
 
@@ -138,7 +138,8 @@ def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
 
 def print_plan(made: RunPlan) -> None:
     """Writes the plan as tables."""
-    shape, demand = made.roles.policy, made.demand
+    shape = made.roles.policy
+    demand = made.demand
     write(
         f"{made.roles.spec.name} on {made.cluster} ({many(made.cluster.devices, 'device')}): "
         f"{large_number(shape.parameters)} parameters"
@@ -177,7 +178,8 @@ def _verdict(made: RunPlan) -> str:
 
 
 def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
-    roles, demand = made.roles, made.demand
+    roles = made.roles
+    demand = made.demand
     rows: list[tuple[object, ...]] = []
     if demand.engines:
         rows.append(("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout)))
@@ -208,7 +210,8 @@ def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for total in made.demand.totals:
         for role in made.demand.roles:
-            tensors, runtime = role.at(total.stage), role.runtime.get(total.stage, 0)
+            tensors = role.at(total.stage)
+            runtime = role.runtime.get(total.stage, 0)
             if tensors.total or runtime:
                 cells = [size(held) if (held := getattr(tensors, name)) else "" for name in TENSORS]
                 rows.append((total.stage, role.role, *cells, size(runtime), size(tensors.total + runtime)))
@@ -228,7 +231,8 @@ def _print_times(spec: RunSpec, times: Times) -> None:
     write_table(("mode", "judging", "collect s", "train s", "step s", "tokens/s", "idle"), rows, "Predicted iteration")
     if times.load.scale > 1:
         write(f"simulated at 1/{times.load.scale} of the full size")
-    total, sync = times.recommended.step_s * spec.iterations, times.training.sync_s
+    total = times.recommended.step_s * spec.iterations
+    sync = times.training.sync_s
     write(
         f"{many(spec.iterations, 'iteration', 'take', 'takes')} about {duration(total)}; each weight sync takes {duration(sync)}"
     )

@@ -11,7 +11,9 @@ from yatt_core.planning.plan import RunPlan, Times
 
 def plan_document(made: RunPlan) -> dict[str, Any]:
     """Returns the plan as a JSON object."""
-    roles, demand, cluster = made.roles, made.demand, made.cluster
+    roles = made.roles
+    demand = made.demand
+    cluster = made.cluster
     return {
         "name": roles.spec.name,
         "spec_digest": roles.spec.digest,
@@ -75,7 +77,8 @@ def _engine(kind: str, instances: int, memory: EngineMemory) -> dict[str, Any]:
 
 
 def _times(times: Times) -> dict[str, Any]:
-    chosen, workload = times.recommended, times.load.workload
+    chosen = times.recommended
+    workload = times.load.workload
     return {
         "mode": chosen.mode,
         "partition": chosen.partition,

@@ -117,8 +117,15 @@ def submit(
     from yatt_core.errors import ConfigurationError
     from yatt_core.spec import load_spec
 
-    place, owner = Home.locate(home), named(by, "submits the run")
-    asked = Asked([name for name in pool.split(",") if name], project, priority, devices, auto_checkpoints)
+    place = Home.locate(home)
+    owner = named(by, "submits the run")
+    asked = Asked(
+        pools=[name for name in pool.split(",") if name],
+        project=project,
+        priority=priority,
+        devices=devices,
+        auto_checkpoints=auto_checkpoints,
+    )
     if (spec is None) == (run is None) or (run is not None and overrides):
         raise ConfigurationError("expected either SPEC, with --set if need be, or --run RUN")
     if spec is not None:
@@ -129,7 +136,7 @@ def submit(
         run = create_run(place, fetched(place.folder, checked), by=owner)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run or "")
-        submission = put(place, ledger, name, current_spec(ledger, name), asked, owner)
+        submission = put(home=place, ledger=ledger, run=name, spec=current_spec(ledger, name), asked=asked, by=owner)
         unserved = _unserved(place)
     if output is Output.JSON:
         write_json({"run": name, **asdict(submission)})
@@ -186,7 +193,8 @@ def devices(
 
     if not within <= LONGEST_NOTICE:  # also if it is no number
         raise ConfigurationError(f"--within {within}: expected at most {LONGEST_NOTICE:,} seconds")
-    place, who = Home.locate(home), named(by, "reports the devices")
+    place = Home.locate(home)
+    who = named(by, "reports the devices")
     numbers = read_pools(place).pool(pool).numbers
     gone, returned = (_device_numbers(option, text, numbers) for option, text in (("--lost", lost), ("--back", back)))
     if not gone and not returned:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ops.group.control import Group
     from ops.group.status import GroupStatus
 
-PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT = 4200, 5000, 8686
+PREFECT_PORT = 4200
+MLFLOW_PORT = 5000
+DASHBOARD_PORT = 8686
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
 

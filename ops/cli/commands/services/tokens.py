@@ -29,7 +29,8 @@ CREATE = (
     "yatt token create ci --role operator --expires 30d -o json",
     "yatt token create alice-laptop --user alice",
 )
-LIST, REVOKE = ("yatt token list", "yatt token list -o json"), ("yatt token revoke alice",)
+LIST = ("yatt token list", "yatt token list -o json")
+REVOKE = ("yatt token revoke alice",)
 
 
 def register(app: typer.Typer) -> None:

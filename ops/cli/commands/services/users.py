@@ -22,8 +22,10 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the u
 RoleHelp = "viewer reads; operator also drives runs; approver also approves and promotes; admin may do everything."
 
 ADD = ("yatt user add alice --role approver", "yatt user add bob --role operator --login bob --login bsmith")
-LIST, ROLE = ("yatt user list", "yatt user list -o json"), ("yatt user role bob approver",)
-GRANT, REVOKE = ("yatt user grant bob author",), ("yatt user revoke bob author",)
+LIST = ("yatt user list", "yatt user list -o json")
+ROLE = ("yatt user role bob approver",)
+GRANT = ("yatt user grant bob author",)
+REVOKE = ("yatt user revoke bob author",)
 REMOVE = ("yatt user remove bob", "yatt user remove bob -o json")
 
 
@@ -121,7 +123,7 @@ def grant(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Grant a permission beside a user's role, which takes effect at once, also for open sessions and tokens."""
-    _settle(home, name, permission, True, output)
+    _settle(home=home, name=name, permission=permission, granted=True, output=output)
 
 
 @user_app.command(epilog=examples(*REVOKE))
@@ -132,7 +134,7 @@ def revoke(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Withdraw a permission that was granted, at once."""
-    _settle(home, name, permission, False, output)
+    _settle(home=home, name=name, permission=permission, granted=False, output=output)
 
 
 def _settle(home: Path | None, name: str, permission: Grantable, granted: bool, output: Output) -> None:

@@ -10,7 +10,8 @@ from ops.queries.soups import SoupView
 from yatt_core.durable import refusals
 from yatt_core.errors import ConfigurationError
 
-COLOURS, MARKS = ("tab:blue", "tab:orange", "black"), ("o", "s", "*")
+COLOURS = ("tab:blue", "tab:orange", "black")
+MARKS = ("o", "s", "*")
 
 
 def write_fronts(view: SoupView, path: Path) -> None:
@@ -28,7 +29,8 @@ def write_fronts(view: SoupView, path: Path) -> None:
     for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         for curve, colour, mark in zip(panel.curves, COLOURS, MARKS, strict=False):
             joined = "-" if len(view.objectives) == 2 and curve.name != SINGLES else "none"
-            xs, ys = [each.x for each in curve.marks], [each.y for each in curve.marks]
+            xs = [each.x for each in curve.marks]
+            ys = [each.y for each in curve.marks]
             axes.plot(
                 xs, ys, color=colour, marker=mark, markersize=5, linestyle=joined, linewidth=1.0, label=curve.name
             )

@@ -176,7 +176,7 @@ def _carry_on(home: Home, soup: str, at_once: int | None, output: Output) -> Non
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
         places = places_of(SoupRecord.of(ledger, soup).run_spec, at_once)
         drives = SideBySide(home, ledger, places, clusters)
-        SoupRunner(home, ledger, soup, drives, _open_meter, message).run()
+        SoupRunner(home=home, ledger=ledger, soup=soup, drive=drives, open_meter=_open_meter, tell=message).run()
         _print(soup_view(ledger, soup), output)
 
 

@@ -144,7 +144,9 @@ def run(
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     services.check_surroundings(server_of_runs(place))
-    _carry_on(place, create_sweep(place, sweep, checked, acting_name()), at_once, to, output)
+    _carry_on(
+        home=place, sweep=create_sweep(place, sweep, checked, acting_name()), at_once=at_once, to=to, output=output
+    )
 
 
 @sweep_app.command(epilog=examples(*RESUME))
@@ -162,7 +164,7 @@ def resume(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = _find(ledger, sweep)
-    _carry_on(place, name, at_once, to, output)
+    _carry_on(home=place, sweep=name, at_once=at_once, to=to, output=output)
 
 
 @sweep_app.command(epilog=examples(*SHOW))
@@ -243,7 +245,9 @@ def _carry_on(home: Home, sweep: str, at_once: int | None, to: Path | None, outp
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
         places = places_of(SweepRecord.of(ledger, sweep).run_spec, at_once)
-        SweepRunner(home, ledger, sweep, SideBySide(home, ledger, places, clusters), message).run()
+        SweepRunner(
+            home=home, ledger=ledger, sweep=sweep, drive=SideBySide(home, ledger, places, clusters), tell=message
+        ).run()
         if to is not None:
             _write_winner(ledger, sweep, to)
         _print(sweep_view(ledger, sweep), output)

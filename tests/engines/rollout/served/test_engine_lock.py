@@ -13,7 +13,9 @@ SECONDS = 20.0
 
 
 def test_a_waiting_thread_takes_the_step() -> None:
-    lock, arrived, steps = EngineLock(), deque[int](), []
+    lock = EngineLock()
+    arrived = deque[int]()
+    steps = []
 
     def step() -> None:
         steps.append(len(steps))
@@ -28,8 +30,12 @@ def test_a_waiting_thread_takes_the_step() -> None:
 
 
 def test_one_thread_steps_for_all_waiting_ones() -> None:
-    lock, entered, go_on = EngineLock(), threading.Event(), threading.Event()
-    first, second, at_once = deque[int](), deque[int](), []
+    lock = EngineLock()
+    entered = threading.Event()
+    go_on = threading.Event()
+    first = deque[int]()
+    second = deque[int]()
+    at_once = []
 
     def step() -> None:
         at_once.append(threading.active_count())
@@ -50,7 +56,10 @@ def test_one_thread_steps_for_all_waiting_ones() -> None:
 
 
 def test_exclusive_work_waits_for_the_end_of_a_step() -> None:
-    lock, entered, go_on, log = EngineLock(), threading.Event(), threading.Event(), list[str]()
+    lock = EngineLock()
+    entered = threading.Event()
+    go_on = threading.Event()
+    log = list[str]()
 
     def step() -> None:
         entered.set()

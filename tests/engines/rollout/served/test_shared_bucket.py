@@ -23,7 +23,8 @@ print(sum(float(piece.values.sum()) for piece in BucketReader().open(shared).pie
 
 
 def test_another_process_reads_what_was_written_once(tmp_path: Path) -> None:
-    memory, frame = BucketMemory(), tmp_path / "frame"
+    memory = BucketMemory()
+    frame = tmp_path / "frame"
     (bucket,) = buckets_of([("a", np.ones((300, 100), np.float32)), ("b", np.full(7, 2.0, np.float32))])
     frame.write_bytes(pickle.dumps(memory.share(bucket)))
     assert frame.stat().st_size < 2000 < bucket.nbytes, "the description travels without the data"
@@ -33,7 +34,8 @@ def test_another_process_reads_what_was_written_once(tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_arrived_in_the_memory_is_read_where_it_is() -> None:
-    memory, reader = BucketMemory(), BucketReader()
+    memory = BucketMemory()
+    reader = BucketReader()
     places = memory.buffers(2, 5000)
     arrived = []
     for place, bucket in zip(places, buckets_of([("a", np.arange(1000.0))], most_bytes=4096), strict=True):
@@ -50,7 +52,8 @@ def test_a_bucket_that_arrived_in_the_memory_is_read_where_it_is() -> None:
 
 
 def test_buckets_from_elsewhere_are_copied_into_the_memory_one_at_a_time() -> None:
-    memory, reader = BucketMemory(), BucketReader()
+    memory = BucketMemory()
+    reader = BucketReader()
     buckets = list(buckets_of([("a", np.arange(1000.0))], most_bytes=4096))
     shared = [memory.share(bucket) for bucket in buckets]
     assert len(shared) == 2 and len({one.path for one in shared}) == 1

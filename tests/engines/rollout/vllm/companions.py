@@ -62,7 +62,8 @@ def spanned_case_of(folder: Path, **settings: int) -> tuple[Case, LocalCompanion
     """Returns an engine over two nodes of this machine, and the second node."""
     with socket.create_server((HOST, 0)) as listener:
         port = int(listener.getsockname()[1])
-    spec, companions = VllmRollout(instances=1, dtype="float32", **settings), LocalCompanions()
+    spec = VllmRollout(instances=1, dtype="float32", **settings)
+    companions = LocalCompanions()
     spanned = Spanned(Span(2, 0, HOST, port, HOST), companions)
     engine = ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, MAX_PROMPT, MAX_NEW, spanned=spanned)
     return Case("vllm", engine, lambda version: weights_of(folder, version), folder), companions

@@ -31,7 +31,8 @@ def token_log_probs(module: torch.nn.Module, prompt: Sequence[int], tokens: Sequ
 
 def largest_gap(module: torch.nn.Module, request: GenerateRequest, result: GenerateResult) -> float:
     """Returns the largest difference between any token's log-probability and the module's."""
-    samples, gap = request.seeds.shape[1], 0.0
+    samples = request.seeds.shape[1]
+    gap = 0.0
     for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
         given = np.frombuffer(log_probs, np.float32)
         said = token_log_probs(
@@ -46,7 +47,8 @@ def largest_gap(module: torch.nn.Module, request: GenerateRequest, result: Gener
 
 LONG = [200, 37, 130, 9]
 """Prompt lengths of several cache blocks, so that the prefix cache has hits."""
-SMALL, LARGE = 1e-4, 1e-2
+SMALL = 1e-4
+LARGE = 1e-2
 """What rounding may change in a log-probability, and less than what other weights change."""
 
 

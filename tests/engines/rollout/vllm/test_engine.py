@@ -55,7 +55,9 @@ def test_top_p_renormalises(vllm_case):
 
 def test_shaped_sampling_matches_hugging_faces_processors(vllm_case):
     """The same settings mean the same distribution in both engines: see the test of the torch engine."""
-    prompts, stops, least = prompts_of([1, 9, 31]), tuple(range(1, 40)), 5
+    prompts = prompts_of([1, 9, 31])
+    stops = tuple(range(1, 40))
+    least = 5
     request = request_of(
         prompts, samples=4, max_new_tokens=MAX_NEW, stop_tokens=stops, temperature=0.8, top_p=0.9, top_k=20, min_p=0.02,
         repetition_penalty=1.4, min_new_tokens=least,
@@ -64,7 +66,8 @@ def test_shaped_sampling_matches_hugging_faces_processors(vllm_case):
     assert result.lengths.min() > least and (result.finish == 0).any()
     module = module_with(vllm_case.folder, vllm_case.weights(0))
     for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
-        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        prompt = prompts[row // 4]
+        drawn = np.frombuffer(tokens, np.int32).astype(np.int64)
         whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
         with torch.no_grad():
             logits = module(input_ids=whole).logits[0].float()
@@ -170,12 +173,15 @@ def test_a_request_after_the_end_of_the_process_says_what_happened(make_vllm_cas
 
 def test_it_records_the_support_that_the_torch_engine_records(vllm_case):
     """Both draw from the same model; each support is compared with the one that the torch engine's sampling leaves."""
-    prompts, cut = prompts_of([1, 9, 31]), {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "min_new_tokens": 5}
+    prompts = prompts_of([1, 9, 31])
+    cut = {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "min_new_tokens": 5}
     request = request_of(prompts, samples=4, max_new_tokens=MAX_NEW, temperature=0.8, record_support=True, **cut)
     result = vllm_case.engine.generate(request)
-    module, checked = module_with(vllm_case.folder, vllm_case.weights(0)), 0
+    module = module_with(vllm_case.folder, vllm_case.weights(0))
+    checked = 0
     for row, (tokens, _, _) in enumerate(rows_of(result)):
-        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        prompt = prompts[row // 4]
+        drawn = np.frombuffer(tokens, np.int32).astype(np.int64)
         whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
         with torch.no_grad():
             logits = module(input_ids=whole).logits[0, len(prompt) - 1 : -1].float()

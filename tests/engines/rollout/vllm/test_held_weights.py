@@ -16,7 +16,9 @@ from yatt_core.engines.rectangles import part_digests
 from yatt_core.engines.rollout.vllm.held_weights import HeldTensors, joined_parts
 from yatt_core.wire.parts import TensorPart
 
-HEAD, WIDTH, VOCABULARY = 2, 6, 5
+HEAD = 2
+WIDTH = 6
+VOCABULARY = 5
 SHAPES = {
     "q": (8, WIDTH),
     "k": (HEAD, WIDTH),
@@ -53,8 +55,10 @@ def worker(rank: int, whole: dict[str, torch.Tensor], keys: torch.Tensor) -> Hel
     half = {name: tensor.chunk(2)[rank] for name, tensor in whole.items()}
     two = {"tp_rank": rank, "tp_size": 2}
     fused = Layer(torch.cat([half["q"], keys, whole["v"]]), num_kv_heads=1, **two)
-    starts, sizes = {"q": 0, "k": 4, "v": 4 + HEAD}, {"q": 4, "k": HEAD, "v": HEAD}
-    fused._get_shard_offset_mapping, fused._get_shard_size_mapping = starts.get, sizes.get  # type: ignore[assignment]
+    starts = {"q": 0, "k": 4, "v": 4 + HEAD}
+    sizes = {"q": 4, "k": HEAD, "v": HEAD}
+    fused._get_shard_offset_mapping = starts.get
+    fused._get_shard_size_mapping = sizes.get  # type: ignore[assignment]
     rows = slice(0, 3) if rank == 0 else slice(3, VOCABULARY)
     embeddings = nn.functional.pad(whole["embed"][rows], (0, 0, 0, 4 - (rows.stop - rows.start)))
     indices = SimpleNamespace(org_vocab_start_index=rows.start, num_org_elements=rows.stop - rows.start)

@@ -15,7 +15,8 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.pieces import join_pieces
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
-SMALL, LARGE = 1e-4, 1e-2
+SMALL = 1e-4
+LARGE = 1e-2
 STEPS_BEFORE = 9
 
 
@@ -27,7 +28,8 @@ def policy_case(request, make_vllm_case):
 
 def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int], tokens: list[int], made: int):
     """Computes the new weights' log-probabilities after the first `made` tokens, over the old weights' cache."""
-    whole, cut = [*prompt, *tokens], len(prompt) + made - 1
+    whole = [*prompt, *tokens]
+    cut = len(prompt) + made - 1
     cache = DynamicCache(config=old.config)
     with torch.no_grad():
         old(input_ids=torch.tensor([whole[:cut]]), cache=cache, use_cache=True)
@@ -49,9 +51,12 @@ def test_responses_in_flight_continue_as_the_policy_says(policy_case, monkeypatc
     old, new = (module_with(case.folder, case.weights(version)) for version in (0, 1))
     for row in range(4):
         span = slice(row * MAX_NEW, (row + 1) * MAX_NEW)
-        tokens, log_probs, versions = result.tokens[span], result.log_probs[span], result.token_versions[span]
+        tokens = result.tokens[span]
+        log_probs = result.log_probs[span]
+        versions = result.token_versions[span]
         assert versions.tolist() == [0] * STEPS_BEFORE + [1] * (MAX_NEW - STEPS_BEFORE)
-        prompt, made = request.prompts[row // 2].tolist(), tokens.tolist()
+        prompt = request.prompts[row // 2].tolist()
+        made = tokens.tolist()
         before = token_log_probs(old, prompt, made[:STEPS_BEFORE], 1.0)
         assert np.abs(log_probs[:STEPS_BEFORE] - before).max() < SMALL
         kept = over_old_cache(old, new, prompt, made, STEPS_BEFORE)

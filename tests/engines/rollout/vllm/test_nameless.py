@@ -9,12 +9,11 @@ from yatt_core.engines.rollout.vllm.nameless import forget_names, shared_files
 
 
 def test_names_are_removed_and_contents_are_kept(tmp_path: Path) -> None:
-    memory, other, meeting = (
-        SharedMemory(create=True, size=64),
-        SharedMemory(create=True, size=64),
-        tmp_path / "meeting",
-    )
-    name, meeting_text = Path("/dev/shm") / memory.name, f"file://{meeting}"
+    memory = SharedMemory(create=True, size=64)
+    other = SharedMemory(create=True, size=64)
+    meeting = tmp_path / "meeting"
+    name = Path("/dev/shm") / memory.name
+    meeting_text = f"file://{meeting}"
     meeting.touch()
     other_name = Path("/dev/shm") / other.name
     other.close()

@@ -69,7 +69,8 @@ def test_two_devices_give_the_tokens_of_one_after_each_update(pair, paired_folde
 def test_a_response_does_not_depend_on_its_batch(pair):
     pair.engine.update_weights(pair.weights(0), 0)
     assert pair.engine.capabilities["batch_invariant"]
-    prompts, seeds = prompts_of([200, 37, 130, 9, 1, 64, 65, 12]), np.arange(8, dtype=np.uint64)[:, None]
+    prompts = prompts_of([200, 37, 130, 9, 1, 64, 65, 12])
+    seeds = np.arange(8, dtype=np.uint64)[:, None]
     whole = rows_of(pair.engine.generate(request_of(prompts, seeds=seeds, max_new_tokens=MAX_NEW)))
     for row in range(8):
         alone = request_of([prompts[row]], seeds=seeds[row : row + 1], max_new_tokens=MAX_NEW)

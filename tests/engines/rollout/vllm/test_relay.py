@@ -35,7 +35,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 
 
 def test_every_worker_opens_the_same_bucket(wire: list[torch.Tensor]) -> None:
-    memory, relays = BucketMemory(), [BucketRelay(rank, 4, 2) for rank in range(4)]
+    memory = BucketMemory()
+    relays = [BucketRelay(rank, 4, 2) for rank in range(4)]
     for bucket in buckets_of(TENSORS.items(), 8000):
         wire.clear()
         shared = memory.share(bucket)

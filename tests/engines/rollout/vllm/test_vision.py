@@ -86,7 +86,8 @@ def test_a_later_turn_shows_only_the_images_of_its_question(
     engine: ServedRolloutEngine, place: tuple[Path, Path]
 ) -> None:
     (address,) = store_pictures(place[1], 1)
-    question, earlier = prompt_with(1, 4, 0), np.array([3, IMAGE_TOKEN, 5], np.int32)
+    question = prompt_with(1, 4, 0)
+    earlier = np.array([3, IMAGE_TOKEN, 5], np.int32)
     request = request_of([np.concatenate([question, earlier])], samples=4, media=[(address,)])
     with pytest.raises(DataError, match=r"prompt 0 of the decode batch .*\b10 .*\b1 images need 9\b"):
         engine.generate(request)
@@ -94,7 +95,8 @@ def test_a_later_turn_shows_only_the_images_of_its_question(
 
 
 def test_wrong_images_name_the_prompt(engine: ServedRolloutEngine, place: tuple[Path, Path]) -> None:
-    prompts, addresses = [prompt_with(0, 3, 0), prompt_with(1, 3, 1)], store_pictures(place[1], 2)
+    prompts = [prompt_with(0, 3, 0), prompt_with(1, 3, 1)]
+    addresses = store_pictures(place[1], 2)
     for media, told in (((), "0 images"), (tuple(addresses), "2 images"), (("0" * 64,), "0" * 64)):
         with pytest.raises(DataError, match=told):
             engine.generate(request_of(prompts, media=[(), media]))

@@ -131,7 +131,8 @@ def test_a_last_smaller_batch_that_trl_drops_is_not_counted() -> None:
 
 
 VERL = [("verl-ppo", f"{ACTOR}.optim", 30), ("verl-sft", "optim", 4)]
-STEPS, PASSES = "trainer.total_training_steps", "trainer.total_epochs"
+STEPS = "trainer.total_training_steps"
+PASSES = "trainer.total_epochs"
 
 
 @pytest.mark.parametrize(("program", "prefix", "passes"), VERL)

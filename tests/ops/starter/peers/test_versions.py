@@ -144,7 +144,8 @@ def test_the_precision_of_openrlhf_is_taken_under_each_of_its_names(program: str
 
 
 def test_a_run_of_verl_that_only_validates_is_refused() -> None:
-    only, first = "trainer.val_only", "trainer.val_before_train"
+    only = "trainer.val_only"
+    first = "trainer.val_before_train"
     with pytest.raises(
         ConfigurationError, match=r"line 1: trainer\.val_only = True: .*`yatt evaluate RUN --model FOLDER`"
     ):

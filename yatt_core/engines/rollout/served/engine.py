@@ -83,7 +83,8 @@ class ServedRolloutEngine(WeightTaker):
     ) -> None:
         self._title = launch.kind.title
         self._layout = engine_layout(Path(model_path))
-        self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
+        self._max_prompt_tokens = max_prompt_tokens
+        self._max_new_tokens = max_new_tokens
         longest = max_prompt_tokens + max_new_tokens
         if self._layout.positions is not None:
             longest = min(longest, self._layout.positions)
@@ -93,10 +94,19 @@ class ServedRolloutEngine(WeightTaker):
 
         def join(process: EngineProcess) -> None:
             if spanned is not None:
-                spanned.companions.join(model_path, spec, longest, spanned.span, process.end)
+                spanned.companions.join(
+                    model_path=model_path, engine=spec, longest=longest, span=spanned.span, lost=process.end
+                )
 
         inputs = None if inputs_folder is None else str(inputs_folder)
-        opening = Opening(model_path, process_settings(spec), longest, folder_version, inputs, span)
+        opening = Opening(
+            model_path=model_path,
+            settings=process_settings(spec),
+            longest=longest,
+            version=folder_version,
+            inputs_folder=inputs,
+            span=span,
+        )
         address = "" if span is None else span.own
         try:
             self._core = EngineProcess(launch, spec.environment, opening, address, started=join)
@@ -111,8 +121,10 @@ class ServedRolloutEngine(WeightTaker):
             raise
         self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
-        self._numbers, self._updates = itertools.count(), 0
-        self._memory, self._spoilt = BucketMemory(), False
+        self._numbers = itertools.count()
+        self._updates = 0
+        self._memory = BucketMemory()
+        self._spoilt = False
         self._work = Work()
         self._version = folder_version
         self._recomputes = spec.in_flight_update == "recompute"
@@ -137,7 +149,8 @@ class ServedRolloutEngine(WeightTaker):
         is empty or too long, `ConfigurationError` for more new tokens than the engine was built for,
         `NumericError` if logits are not finite.
         """
-        started, responses = time.perf_counter(), list[tuple[int, Response]]()
+        started = time.perf_counter()
+        responses = list[tuple[int, Response]]()
         with closing(self._answers(request)) as answers:
             for ended in answers:
                 responses += ended
@@ -195,7 +208,8 @@ class ServedRolloutEngine(WeightTaker):
 
     def _take(self, bucket: WeightBucket) -> None:
         super().take(bucket)
-        incoming, self._incoming = self._incoming, None
+        incoming = self._incoming
+        self._incoming = None
         self._core.call("take", self._memory.share(bucket))
         self._incoming = incoming
 
@@ -238,7 +252,8 @@ class ServedRolloutEngine(WeightTaker):
     def take_work(self) -> Work:
         """Returns the work done since the last call."""
         with self._lock.alone():
-            done, self._work = self._work, Work()
+            done = self._work
+            self._work = Work()
             return done
 
     def sleep(self) -> None:

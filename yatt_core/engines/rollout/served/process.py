@@ -47,7 +47,8 @@ END_SECONDS = 1.0
 OF_THE_WORKFLOW = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Would have the engine's Python import the workflow's libraries."""
 READ_BYTES = 1 << 16
-LAST_LINES, LONGEST_LINE = 16, 400
+LAST_LINES = 16
+LONGEST_LINE = 400
 """How many of the last lines of the log are in an error's message, and their maximum length."""
 
 
@@ -101,7 +102,9 @@ class EngineProcess:
         own, other = socket.socketpair()
         with other:
             self._connection = Connection(own.detach())
-            self._keeper = _Keeper(launch.kind, command, other.fileno(), variables, self._lines)
+            self._keeper = _Keeper(
+                kind=launch.kind, command=command, connection=other.fileno(), variables=variables, lines=self._lines
+            )
         try:
             started(self)
             self.versions = self._greet(found.folder)

@@ -32,7 +32,8 @@ from yatt_core.wire.transfer_plan import Rectangle
 
 VERSION = 1
 """Of the calls, the records and the frames; it changes with any of them."""
-OPEN, FOLLOW = "open", "follow"
+OPEN = "open"
+FOLLOW = "follow"
 """The first call: to open an engine, or an engine's workers on a node without its scheduler."""
 
 
@@ -94,7 +95,10 @@ RECORDS: Mapping[str, type[Any]] = {
 ERRORS: Mapping[str, type[YattError]] = {
     name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, YattError)
 }
-RECORD, ERROR, ARRAY, MAP = "record", "error", "array", "map"
+RECORD = "record"
+ERROR = "error"
+ARRAY = "array"
+MAP = "map"
 """The key by which a JSON object in a frame tells what it stands for."""
 HEAD = struct.Struct("<Q")
 """A frame's first bytes: the length of its JSON text."""

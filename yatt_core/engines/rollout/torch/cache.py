@@ -76,7 +76,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def release(self) -> None:
         """Frees the buffers; the next batch allocates new ones."""
-        self._buffers, self.is_initialized = [], False
+        self._buffers = []
+        self.is_initialized = False
         self.keys = self.values = torch.empty(0)
 
     def clear(self) -> None:
@@ -127,11 +128,15 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def prefill(self, rows: torch.Tensor, sources: torch.Tensor) -> None:
         """Prepares for a pass over prompts; row rows[i] gets what prompt sources[i] of the pass writes."""
-        self.window.rows, self.window.sources, self.window.positions = rows, sources, None
+        self.window.rows = rows
+        self.window.sources = sources
+        self.window.positions = None
 
     def step(self, rows: torch.Tensor, positions: torch.Tensor, slots: int) -> None:
         """Prepares for a pass over one token per row, at these positions."""
-        self.window.rows, self.window.positions, self.window.slots = rows, positions, slots
+        self.window.rows = rows
+        self.window.positions = positions
+        self.window.slots = slots
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor, slots: int) -> None:
         """Moves rows to the places of rows that have left."""

@@ -116,17 +116,23 @@ class _Responses:
     @classmethod
     def empty(cls, rows: int, length: int) -> _Responses:
         return cls(
-            np.zeros((rows, length), np.int32),
-            np.zeros((rows, length), np.float32),
-            np.zeros(rows, np.int32),
-            np.full(rows, FINISHED_LENGTH, np.int8),
-            [[] for _ in range(rows)],
+            tokens=np.zeros((rows, length), np.int32),
+            log_probs=np.zeros((rows, length), np.float32),
+            lengths=np.zeros(rows, np.int32),
+            finish=np.full(rows, FINISHED_LENGTH, np.int8),
+            support=[[] for _ in range(rows)],
         )
 
     def take(self, rows: Indices) -> _Responses:
         """Returns copies of some rows."""
         support = [self.support[row] for row in rows.tolist()]
-        return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows], support)
+        return _Responses(
+            tokens=self.tokens[rows],
+            log_probs=self.log_probs[rows],
+            lengths=self.lengths[rows],
+            finish=self.finish[rows],
+            support=support,
+        )
 
 
 class _Drawn(NamedTuple):
@@ -149,10 +155,13 @@ class _Decoder:
     def __init__(
         self, runner: Runner, request: GenerateRequest, responses: _Responses, max_num_seqs: int | None
     ) -> None:
-        self.runner, self.request, self.responses = runner, request, responses
+        self.runner = runner
+        self.request = request
+        self.responses = responses
         prompts, self.samples = request.seeds.shape
         self.lengths = np.array([len(prompt) for prompt in request.prompts], np.int64)
-        self.limits, self.noise = request.prompt_limits, uniforms(request.seeds.reshape(-1), request.max_new_tokens)
+        self.limits = request.prompt_limits
+        self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
         under_way = prompts if max_num_seqs is None else min(prompts, max(1, max_num_seqs // self.samples))
         self.room = Room(
             rows=self._with_fillers(under_way * self.samples),
@@ -181,7 +190,8 @@ class _Decoder:
     def _advance(self) -> Indices:
         """Decodes one or several tokens of each row in progress; returns the responses that ended."""
         rows = np.arange(self.alive)
-        origin, counts = self.origin[rows], self.counts[rows]
+        origin = self.origin[rows]
+        counts = self.counts[rows]
         steps = 1
         if self.runner.device.type != "cpu":
             # No row goes beyond its limit, for which there is no room.
@@ -197,7 +207,8 @@ class _Decoder:
 
     def _entering(self) -> int:
         """Returns the number of prompts that enter now."""
-        waiting, free = len(self.lengths) - self.entered, self.room.prompts - self.places
+        waiting = len(self.lengths) - self.entered
+        free = self.room.prompts - self.places
         free = min(free, self.room.prompts - -(-self.alive // self.samples))
         enough = min(waiting, -(-self.room.prompts // ENTRY_SHARE))
         return min(waiting, free) if free >= enough else 0
@@ -208,10 +219,13 @@ class _Decoder:
         places = self.places + np.arange(count)
         rows = self.alive + np.arange(count * self.samples)
         self.origin[rows] = self.entered * self.samples + np.arange(len(rows))
-        self.place[rows], self.counts[rows] = np.repeat(places, self.samples), 0
+        self.place[rows] = np.repeat(places, self.samples)
+        self.counts[rows] = 0
         self.rows_at[places] = self.samples
         logits = self._prefill(members, places, rows.reshape(count, self.samples))
-        self.entered, self.places, self.alive = self.entered + count, self.places + count, self.alive + len(rows)
+        self.entered = self.entered + count
+        self.places = self.places + count
+        self.alive = self.alive + len(rows)
         of_row = np.resize(np.repeat(np.arange(count), self.samples), self._with_fillers(len(rows)))
         drawn = self._draw(logits[torch.from_numpy(of_row).to(logits.device)], self.origin[rows], self.counts[rows])
         return self._record([drawn], rows)
@@ -239,7 +253,8 @@ class _Decoder:
         tokens: the newest of these, of the rows and the fillers.
         """
         count = self._with_fillers(self.alive)
-        alive, origin = np.arange(count) < self.alive, self.origin[:count]
+        alive = np.arange(count) < self.alive
+        origin = self.origin[:count]
         written = np.where(alive, self.counts[:count] - 1 + step, 0)
         if tokens is None:
             tokens = torch.from_numpy(np.where(alive, self.tokens[:count], 0)).to(self.runner.device)
@@ -254,7 +269,8 @@ class _Decoder:
 
     def _record(self, drawn: Sequence[_Drawn], rows: Indices) -> Indices:
         """Records the tokens of some steps of these rows and removes finished rows; returns the responses that ended."""
-        origin, ended = self.origin[rows], np.zeros(len(rows), np.bool_)
+        origin = self.origin[rows]
+        ended = np.zeros(len(rows), np.bool_)
         for one, (tokens, log_probs) in zip(drawn, _on_host(drawn, len(rows)), strict=True):
             going = np.flatnonzero(~ended)
             if one.support is not None:
@@ -271,8 +287,10 @@ class _Decoder:
             raise NumericError(
                 f"the model produces logits that are not finite (weights of version {self.request.weight_version})"
             )
-        origin, counts = self.origin[rows], self.counts[rows]
-        self.tokens[rows], self.counts[rows] = tokens, counts + 1
+        origin = self.origin[rows]
+        counts = self.counts[rows]
+        self.tokens[rows] = tokens
+        self.counts[rows] = counts + 1
         self.responses.tokens[origin, counts] = tokens
         self.responses.log_probs[origin, counts] = log_probs
         self.responses.lengths[origin] = counts + 1
@@ -316,7 +334,8 @@ class _Decoder:
         if request.repetition_penalty != 1.0:
             if self.seen is None:
                 self.seen = self._prompt_tokens(logits)
-            rows, seen = shaped[: len(origin)], self.seen[torch.from_numpy(origin).to(logits.device)]
+            rows = shaped[: len(origin)]
+            seen = self.seen[torch.from_numpy(origin).to(logits.device)]
             shaped[: len(origin)] = penalised(rows, seen, request.repetition_penalty)
         return shaped
 
@@ -334,7 +353,8 @@ class _Decoder:
         gone[finished] = True
         np.subtract.at(self.rows_at, self.place[finished], 1)
         staying = self.alive - len(finished)
-        holes, movers = np.flatnonzero(gone[:staying]), staying + np.flatnonzero(~gone[staying:])
+        holes = np.flatnonzero(gone[:staying])
+        movers = staying + np.flatnonzero(~gone[staying:])
         if len(holes):
             self.runner.move_rows(movers, holes, self._rows())
             for array in (self.origin, self.tokens, self.counts, self.place):

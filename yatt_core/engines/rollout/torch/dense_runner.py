@@ -52,7 +52,8 @@ class Store:
         layers, kinds, *places, found, size = self.states.shape
         if found >= slots:
             return
-        before, shape = self.states.flatten(0, 1), (layers, kinds, *places, slots, size)
+        before = self.states.flatten(0, 1)
+        shape = (layers, kinds, *places, slots, size)
         self.states = self._buffer[: math.prod(shape)].view(shape)
         # From the end, where there is free space: nothing is overwritten before it has been read.
         for number in reversed(range(layers * kinds)):
@@ -78,12 +79,14 @@ class DenseRunner:
     """
 
     def __init__(self, model: nn.Module, products: Products | None = None) -> None:
-        self._shape, self._config = shape_of(model), text_config(model)
+        self._shape = shape_of(model)
+        self._config = text_config(model)
         parameters = dict(model.named_parameters())
         self._weights = dense_weights(
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
-        self._device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
+        self._device = self._weights.embedding.device
+        self._dtype = self._weights.embedding.dtype
         # Only attention in pieces keeps a row's bits independent of its batch.
         self._jointly = not self.batch_invariant
         # On a CPU, a product with only part of the slots would first copy that part.
@@ -142,11 +145,13 @@ class DenseRunner:
         for member in members if request.media else ():
             if request.media[member]:
                 raise text_alone(f"prompt {member} of the decode batch")
-        shape, count = self._shape, len(members)
+        shape = self._shape
+        count = len(members)
         lengths = np.array([len(request.prompts[member]) for member in members], np.int64)
         padded = padded_length(int(lengths[0]))
         self._lengths[places] = lengths
-        targets, states = self._tensor(places), self._prompts.states
+        targets = self._tensor(places)
+        states = self._prompts.states
         kept = min(padded, states.shape[4])
 
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
@@ -168,8 +173,10 @@ class DenseRunner:
 
     def step(self, rows: Rows) -> torch.Tensor:
         """Runs one token per row."""
-        shape, count = self._shape, len(rows.tokens)
-        prompts, written = int(rows.prompts.max()) + 1, self._tensor(rows.written)
+        shape = self._shape
+        count = len(rows.tokens)
+        prompts = int(rows.prompts.max()) + 1
+        written = self._tensor(rows.written)
         slots = rounded_slots(int(rows.written.max()) + 1)
         if self._whole:
             self._own.widen(slots)
@@ -181,14 +188,18 @@ class DenseRunner:
         whole_mask = torch.cat([prompt_mask[self._tensor(rows.prompts)], own_mask], dim=-1)
 
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
-            queries, others = heads[:, : shape.heads], heads[:, shape.heads :]
-            own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
+            queries = heads[:, : shape.heads]
+            others = heads[:, shape.heads :]
+            own = self._own.states[layer]
+            shared = self._prompts.states[layer, :, :prompts, :, :prompt_slots]
             new = others.view(count, 2, shape.key_value_heads, shape.head_size)
             own[:, numbers, :, written] = self._products.operand(new)
             own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
             if self._jointly:
-                joint = attend_jointly(queries, shared, own, whole_mask, groups, self._products)
+                joint = attend_jointly(
+                    queries=queries, shared=shared, own=own, mask=whole_mask, groups=groups, products=self._products
+                )
                 return joint.reshape(count, -1)
             parts = [
                 (groups.gather(taken), groups.gather(sums))

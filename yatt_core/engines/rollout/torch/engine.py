@@ -120,7 +120,8 @@ class TorchRolloutEngine(WeightTaker):
 
     def _put(self, piece: Piece) -> None:
         with torch.no_grad():
-            whole, values = self._tensors[piece.name], as_tensor(piece.values, piece.kind)
+            whole = self._tensors[piece.name]
+            values = as_tensor(piece.values, piece.kind)
             if piece.changed is not None:
                 apply_changes(whole, values, piece.changed)
                 return
@@ -134,7 +135,8 @@ class TorchRolloutEngine(WeightTaker):
 
         Raises `InfrastructureError` for tensors that the model does not have.
         """
-        asleep, found = self._away is not None, []
+        asleep = self._away is not None
+        found = []
         self.wake()
         for rectangle in rectangles:
             whole = self._tensors.get(self._aliases.get(rectangle.name, rectangle.name))

@@ -32,7 +32,8 @@ class ModuleRunner:
     """
 
     def __init__(self, model: nn.Module, reader: ImageReader | None = None, products: Products | None = None) -> None:
-        self._model, self._reader = model, reader
+        self._model = model
+        self._reader = reader
         self._config = text_config(model)
         self._cache = SlotCache(self._config.num_hidden_layers)
         parameter = next(model.parameters())

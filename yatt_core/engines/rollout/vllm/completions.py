@@ -32,12 +32,19 @@ def ended_of(completion: Any, with_support: bool = False) -> Ended:
     versions = np.repeat([int(span.version) for span in spans], [span.end - span.start for span in spans])
     tokens = np.array(completion.token_ids, dtype=np.int32)
     support = support_of(flat) if with_support else None
-    return Response(tokens, log_probs, FINISHED[completion.finish_reason], versions.astype(np.int32), support)
+    return Response(
+        tokens=tokens,
+        log_probs=log_probs,
+        finish=FINISHED[completion.finish_reason],
+        versions=versions.astype(np.int32),
+        support=support,
+    )
 
 
 def support_of(flat: Any) -> Support:
     """Returns the tokens whose log-probability is finite, at each position of vLLM's flat log-probabilities."""
-    tokens, finite = np.array(flat.token_ids, dtype=np.int32), np.isfinite(np.array(flat.logprobs, dtype=np.float32))
+    tokens = np.array(flat.token_ids, dtype=np.int32)
+    finite = np.isfinite(np.array(flat.logprobs, dtype=np.float32))
     spans = zip(flat.start_indices, flat.end_indices, strict=True)
     # The sampled token is listed twice if it is among the likeliest.
     kept = [np.unique(tokens[start:end][finite[start:end]]) for start, end in spans]

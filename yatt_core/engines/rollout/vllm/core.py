@@ -57,7 +57,8 @@ class VllmCore:
         salt: responses share cached prompts only with those of the same salt.
         """
         self.wake("weights", "kv_cache")
-        named, limits = iter(names), request.prompt_limits.tolist()
+        named = iter(names)
+        limits = request.prompt_limits.tolist()
         if request.record_support:
             self._supported.update(names)
         for place in range(len(request.prompts)):
@@ -74,7 +75,8 @@ class VllmCore:
             sequences += min(self._engine.get_num_unfinished_requests(), self._settings.max_num_seqs)
             self._advance()
             steps += 1
-        ended, self._ended = tuple(self._ended), []
+        ended = tuple(self._ended)
+        self._ended = []
         return Step(ended, steps, sequences, time.perf_counter() - started)
 
     def abort(self, names: Sequence[str]) -> None:

@@ -94,7 +94,8 @@ def _unpacked(module: Any) -> torch.Tensor:
 
     The sign of a zero is lost.
     """
-    weight, linear = module.weight, getattr(module, "cpu_linear", None)
+    weight = module.weight
+    linear = getattr(module, "cpu_linear", None)
     if linear is None:
         return weight  # type: ignore[no-any-return]
     width = input_width(module)
@@ -135,7 +136,8 @@ def _placed(values: torch.Tensor, shape: Sizes, rank: int, ranks: int) -> HeldPa
     divided = [place for place, (own, whole) in enumerate(zip(values.shape, shape, strict=True)) if own != whole]
     offsets = [0] * len(shape)
     if divided:
-        (place, *others), sizes = divided, tuple(values.shape)
+        place, *others = divided
+        sizes = tuple(values.shape)
         if others or not sizes[place] or shape[place] % sizes[place]:
             return None
         offsets[place] = rank * shape[place] // ranks // sizes[place] * sizes[place]
@@ -149,7 +151,8 @@ def joined_parts(shape: Sizes, parts: Sequence[HeldPart]) -> torch.Tensor | None
     """
     if not parts:
         return None
-    whole, arrived = torch.empty(shape, dtype=parts[0].values.dtype), Arrived()
+    whole = torch.empty(shape, dtype=parts[0].values.dtype)
+    arrived = Arrived()
     for part in parts:
         box = Box(part.offsets, tuple(part.values.shape))
         place = whole[box.slices((0,) * len(shape))]

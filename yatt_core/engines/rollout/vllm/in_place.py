@@ -79,7 +79,8 @@ class TensorsInPlace(HeldTensors):
             raise InfrastructureError(f"weights: only changes of {name} arrived, but the engine needs all of it")
         if is_pp_missing_parameter(name, self._model):
             return
-        part, (module, _) = self.part(name, piece.shape), self.module_of(name)
+        part = self.part(name, piece.shape)
+        module, _ = self.module_of(name)
         if part is None:
             raise InfrastructureError(f"weights: the vLLM worker has no tensor {name} of shape {piece.shape}")
         own = Box(part.offsets, tuple(part.values.shape))
@@ -126,7 +127,8 @@ class TensorsInPlace(HeldTensors):
             return None
         if attribute != "weight" or found.numel():
             return found
-        rows, width = sum(module.output_partition_sizes), input_width(module)
+        rows = sum(module.output_partition_sizes)
+        width = input_width(module)
         if self._missing.setdefault(id(module), rows * width) == 0:
             # Only other workers lack numbers of it, which are not written here.
             return torch.empty(rows, width, dtype=found.dtype, device="meta")
@@ -171,7 +173,8 @@ def _row_gap(rows: int, width: int, dtype: torch.dtype) -> int:
 
 def _part_rows(weight: torch.nn.Parameter) -> None:
     """Puts a gap between a matrix's rows, if it has any use. The numbers are lost: there is no memory for a second copy."""
-    (rows, width), dtype = weight.shape, weight.dtype
+    rows, width = weight.shape
+    dtype = weight.dtype
     if gap := _row_gap(rows, width, dtype):
         weight.data = torch.empty(0, dtype=dtype)
         weight.data = torch.zeros(rows, width + gap, dtype=dtype)[:, :width]

@@ -79,7 +79,8 @@ def engine_config(model_path: str, settings: VllmSettings, longest: int, span: S
 
     longest, span: see `open_engine`.
     """
-    processors, vision = bool(current_platform.is_cpu()), is_vision_model(model_path)
+    processors = bool(current_platform.is_cpu())
+    vision = is_vision_model(model_path)
     arguments = EngineArgs(
         model=model_path,
         skip_tokenizer_init=True,
@@ -182,7 +183,8 @@ def _import_architectures(folder: Path) -> None:
 
 def _cache_bytes(config: Any, sequences: int, longest: int) -> int:
     """Returns the size of a CPU cache for the maximum number of the longest sequences, so that none is preempted."""
-    model, parallel = config.model_config, config.parallel_config
+    model = config.model_config
+    parallel = config.parallel_config
     values = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel) * model.get_head_size()
     size = 1 if config.cache_config.cache_dtype.startswith("fp8") else model.dtype.itemsize
     # One extra block: vLLM reserves one for itself.

@@ -26,8 +26,10 @@ class BucketRelay:
     """
 
     def __init__(self, rank: int, ranks: int, here: int) -> None:
-        self._sends, self.receives = rank == 0 and ranks > here, rank >= here
-        self._reader, self._group = BucketReader(), None
+        self._sends = rank == 0 and ranks > here
+        self.receives = rank >= here
+        self._reader = BucketReader()
+        self._group = None
         if ranks > here:
             self._group = distributed.new_group([0, *range(here, ranks)], backend="gloo")
 

@@ -28,5 +28,6 @@ class Sleep:
         """Prepares for sleep: returns the parts to wake first, and whether there is anything to put to sleep."""
         if self._asleep == PARTS:
             return (), False
-        due, self._asleep = self._asleep, PARTS
+        due = self._asleep
+        self._asleep = PARTS
         return due, True

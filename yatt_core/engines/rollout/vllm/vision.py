@@ -35,9 +35,11 @@ class Pictures:
     """
 
     def __init__(self, model_path: str, inputs_folder: Path | None) -> None:
-        self._reader, self._placeholders = None, Placeholders(None, 0)
+        self._reader = None
+        self._placeholders = Placeholders(None, 0)
         if inputs_folder is not None and is_vision_model(model_path):
-            self._reader, self._placeholders = ImageReader(model_path, inputs_folder), placeholders_of(model_path)
+            self._reader = ImageReader(model_path, inputs_folder)
+            self._placeholders = placeholders_of(model_path)
 
     def prompt(self, request: GenerateRequest, place: int, salt: str) -> dict[str, Any] | MultiModalInput:
         """Returns vLLM's input for a prompt of a request.
@@ -46,14 +48,16 @@ class Pictures:
 
         Raises `DataError` for images that do not match the prompt's placeholders or cannot be read.
         """
-        tokens, name = request.prompts[place], f"prompt {place} of the decode batch"
+        tokens = request.prompts[place]
+        name = f"prompt {place} of the decode batch"
         media = request.media[place] if request.media else ()
         if self._reader is None:
             if media:
                 raise text_alone(name)
             return {"prompt_token_ids": tokens.tolist(), "cache_salt": salt}
         question = tokens if request.question_lengths is None else tokens[: request.question_lengths[place]]
-        positions, needed = np.flatnonzero(question == self._placeholders.token), self._placeholders.count
+        positions = np.flatnonzero(question == self._placeholders.token)
+        needed = self._placeholders.count
         if len(positions) != len(media) * needed:
             raise DataError(
                 f"{name} has {len(positions)} image placeholders, but its {len(media)} images need {needed} each"
@@ -94,7 +98,8 @@ def shown_prompt(
 
 def _range(positions: Indices) -> PlaceholderRange:
     """Returns the range of an image's placeholders, which need not follow each other directly."""
-    first, length = int(positions[0]), int(positions[-1] - positions[0]) + 1
+    first = int(positions[0])
+    length = int(positions[-1] - positions[0]) + 1
     if length == len(positions):
         return PlaceholderRange(first, length)
     embedded = torch.zeros(length, dtype=torch.bool)

@@ -53,7 +53,8 @@ class _Prepared(BaseMultiModalProcessor[_Facts]):  # type: ignore[misc]
 
     def get_dummy_mm_inputs(self, mm_counts: Mapping[str, int], **_: Any) -> MultiModalInput:
         """Returns a prompt with blank images, with which vLLM measures the memory of the vision tower."""
-        vision, patches = self.info.get_hf_config().vision_config, placeholders_of(self.info.model_id).count
+        vision = self.info.get_hf_config().vision_config
+        patches = placeholders_of(self.info.model_id).count
         count = mm_counts[MODALITY]
         pixels = torch.zeros(count, vision.num_channels, vision.image_size, vision.image_size)
         tokens = np.zeros(count * patches, np.int32)

@@ -68,7 +68,8 @@ class WorkerWeights:
         """
         self._renamed = renamed
         if self._in_place:
-            self._under_way, self._before = TensorsInPlace(self._model), private_bytes()
+            self._under_way = TensorsInPlace(self._model)
+            self._before = private_bytes()
             return
         if self._under_way is not None:
             # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.

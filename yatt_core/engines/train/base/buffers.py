@@ -42,5 +42,9 @@ class FreezeBuffers:
                 if key not in self._buffers:
                     self._buffers[key] = torch.empty(values.shape, dtype=values.dtype)
                 values = self._buffers[key].copy_(values)
-            found.append(TensorPart(part.name, part.shape, part.offsets, values.numpy(), part.holders))
+            found.append(
+                TensorPart(
+                    name=part.name, shape=part.shape, offsets=part.offsets, values=values.numpy(), holders=part.holders
+                )
+            )
         return found

@@ -84,7 +84,9 @@ class PolicyTrainEngine(ABC):
         self._device = own_device()
         if spec.exact:
             repeat_bits(self._device)
-        self._spec, self._context, self._layout = spec, context, layout
+        self._spec = spec
+        self._context = context
+        self._layout = layout
         self._world = self._collective = Collective()
         self._version = -1
         self._receipt: UpdateReceipt | None = None
@@ -184,11 +186,19 @@ class PolicyTrainEngine(ABC):
         verify_methods(self._spec, self._context.run_folder)
         if ranks != self._layout.ranks:
             raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {self._layout.ranks}")
-        self._world.connect(rank, ranks, address, self._device, state_bytes(Path(self._context.model_path)))
+        self._world.connect(
+            rank=rank,
+            ranks=ranks,
+            address=address,
+            device=self._device,
+            held=state_bytes(Path(self._context.model_path)),
+        )
 
     def initialise(self) -> None:
         """Loads the initial weights from the model's folder; version 0."""
-        self._version, self._sft_receipt, self._away = -1, None, None
+        self._version = -1
+        self._sft_receipt = None
+        self._away = None
         self._build()
         self._begin()
 
@@ -206,13 +216,27 @@ class PolicyTrainEngine(ABC):
     def _sft(self) -> SftReceipt:
         started = time.perf_counter()
         if self._spec.sft is None:
-            return SftReceipt(0, 0.0, 0.0, 0.0, self.weights_digest())
+            return SftReceipt(steps=0, loss=0.0, probe_accuracy=0.0, seconds=0.0, weights_digest=self.weights_digest())
         self._version = -1
-        step = SupervisedStep(self._forward, self._optimizer, self._collective, self._layout.budget, self._layout.even)
-        result = fine_tune(self._spec, self._context, step, self._probe_model, self._reader)
+        step = SupervisedStep(
+            forward=self._forward,
+            optimizer=self._optimizer,
+            collective=self._collective,
+            budget=self._layout.budget,
+            even=self._layout.even,
+        )
+        result = fine_tune(
+            spec=self._spec, context=self._context, step=step, probe_model=self._probe_model, reader=self._reader
+        )
         self._begin()
         seconds = time.perf_counter() - started
-        return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self.weights_digest())
+        return SftReceipt(
+            steps=result.steps,
+            loss=result.loss,
+            probe_accuracy=result.accuracy,
+            seconds=seconds,
+            weights_digest=self.weights_digest(),
+        )
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes this rank's columns. Rank 0 gets those of all ranks, publishes them and returns the receipt."""
@@ -227,7 +251,15 @@ class PolicyTrainEngine(ABC):
         folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, contents)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         moments = moments_after(task.reward_moments, batch)
-        return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments, task.coefficients)
+        return PrepareReceipt(
+            key=task.key,
+            folder=folder,
+            files=digests,
+            metrics=preparation.metrics,
+            timing=timing,
+            reward_moments=moments,
+            coefficients=task.coefficients,
+        )
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Takes the iteration's optimizer steps; a second call only returns the receipt.
@@ -244,7 +276,13 @@ class PolicyTrainEngine(ABC):
         loaded = time.perf_counter()
         receipt = self._update(replace(task, coefficients=prepared.coefficients), batch, columns)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started, **self._batches.finish()}
-        self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
+        self._receipt = UpdateReceipt(
+            key=receipt.key,
+            version=receipt.version,
+            metrics=receipt.metrics,
+            fingerprint=receipt.fingerprint,
+            timing=timing,
+        )
         self._version = task.key.iteration
         return self._receipt
 
@@ -263,7 +301,13 @@ class PolicyTrainEngine(ABC):
             return kept
         self._require(task.key.iteration - 1)
         self._follow(task.key.iteration)
-        self._receipt = UpdateReceipt(task.key, task.key.iteration, {}, {SKIPPED: 1.0} | self._cheap_digest(), {})
+        self._receipt = UpdateReceipt(
+            key=task.key,
+            version=task.key.iteration,
+            metrics={},
+            fingerprint={SKIPPED: 1.0} | self._cheap_digest(),
+            timing={},
+        )
         self._batches.finish()
         self._version = task.key.iteration
         return self._receipt
@@ -302,10 +346,15 @@ class PolicyTrainEngine(ABC):
         if self._version < 0:
             raise InfrastructureError("the trainer's weights are undefined: there is nothing to save")
         self._loaded()
-        ranks, steps = self._layout.ranks, self._steps()
+        ranks = self._layout.ranks
+        steps = self._steps()
         critic_steps = 0 if self._critic is None else self._critic.steps
-        parts = saved_parts(self._spec, ranks, self._weights, self.parts, steps, self._critic)
-        rank, fill, moves = self._world.rank, self._buffers.fill, self._spec.algorithm.reference_interval is not None
+        parts = saved_parts(
+            spec=self._spec, ranks=ranks, weights=self._weights, parts=self.parts, steps=steps, critic=self._critic
+        )
+        rank = self._world.rank
+        fill = self._buffers.fill
+        moves = self._spec.algorithm.reference_interval is not None
         tensors = {name: fill(name, each, rank, changes=moves or name != REFERENCE) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
@@ -329,7 +378,10 @@ class PolicyTrainEngine(ABC):
         self._load_state(folder, facts)
         if self._critic is not None:
             self._critic.load(folder, facts.critic_steps)
-        self._version, self._receipt, self._sft_receipt, self._held_out = version, None, None, None
+        self._version = version
+        self._receipt = None
+        self._sft_receipt = None
+        self._held_out = None
 
     # -- what an update needs ------------------------------------------------------------------------------------------
 
@@ -342,13 +394,21 @@ class PolicyTrainEngine(ABC):
             self._reference = self._optimizer.copy()
         if self._critic is not None:
             self._critic.begin(self._weights())
-        self._version, self._receipt = 0, None
+        self._version = 0
+        self._receipt = None
 
     def _prepared(self, batch: ExperienceBatch, task: BatchTask) -> Preparation:
         if self._spec.objective is not None:
             return self._objective_work().prepare(batch, self._reference)
         critic = None if self._critic is None else self._critic.passes
-        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teachers, critic)
+        preparer = Preparer(
+            spec=self._spec,
+            forward=self._forward,
+            optimizer=self._optimizer,
+            collective=self._collective,
+            teachers=self._teachers,
+            critic=critic,
+        )
         return preparer.prepare(batch, self._plans().shape, self._reference, task)
 
     def _plans(self) -> Plans:
@@ -361,10 +421,25 @@ class PolicyTrainEngine(ABC):
         if self._spec.objective is not None:
             done = self._objective_work().update(task.key, batch, columns, self._changed)
         else:
-            update = Update(self._spec, self._plans(), self._forward, self._optimizer, self._collective, self._critic)
-            done = update.take(task.key, batch, columns, task.coefficients, self._changed)
+            update = Update(
+                spec=self._spec,
+                plans=self._plans(),
+                forward=self._forward,
+                optimizer=self._optimizer,
+                collective=self._collective,
+                critic=self._critic,
+            )
+            done = update.take(
+                key=task.key, batch=batch, columns=columns, state=task.coefficients, changed=self._changed
+            )
         self._follow(task.key.iteration)
-        return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
+        return UpdateReceipt(
+            key=task.key,
+            version=task.key.iteration,
+            metrics=done.metrics,
+            fingerprint=done.fingerprint | self._cheap_digest(),
+            timing={},
+        )
 
     def _follow(self, iteration: int) -> None:
         """Makes the current policy the reference, if it is its turn."""

@@ -26,4 +26,11 @@ class Layout:
 
     def shape(self, spec: RunSpec) -> PlanShape:
         """Returns what shapes the plan of an iteration's steps."""
-        return PlanShape(self.copies, self.budget, spec.epochs, spec.mini_batches, self.packed, self.even)
+        return PlanShape(
+            ranks=self.copies,
+            budget=self.budget,
+            epochs=spec.epochs,
+            mini_batches=spec.mini_batches,
+            packed=self.packed,
+            even=self.even,
+        )

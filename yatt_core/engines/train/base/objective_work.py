@@ -57,17 +57,23 @@ class ObjectiveWork:
         spec = plans.spec
         if spec.objective is None:
             raise ConfigurationError("objective: missing from the spec")
-        self._spec, self._plans = spec, plans
-        self._forward, self._optimizer, self._collective = forward, optimizer, collective
+        self._spec = spec
+        self._plans = plans
+        self._forward = forward
+        self._optimizer = optimizer
+        self._collective = collective
         self._objective = objective_of(spec.objective)
-        self._learner = ObjectiveLearner(self._objective, forward, optimizer, collective, plans.shape)
+        self._learner = ObjectiveLearner(
+            objective=self._objective, forward=forward, optimizer=optimizer, collective=collective, shape=plans.shape
+        )
 
     def prepare(self, batch: ExperienceBatch, reference: Any | None) -> Preparation:
         """Computes this rank's columns.
 
         reference: the reference's weights, as copied by the optimizer; None for an objective without a reference.
         """
-        share, mine = self._plans.whole(batch), np.arange(len(batch))
+        share = self._plans.whole(batch)
+        mine = np.arange(len(batch))
         tokens = None if reference is None else self._scored(batch, share, reference)
         if tokens is not None:
             mine = samples_of(share, self._collective.rank)
@@ -81,7 +87,9 @@ class ObjectiveWork:
         changed: called after each step.
         """
         steps = self._plans.steps(batch, key)
-        rate, sums, norms = learning_rate(self._spec, key.iteration), [], []
+        rate = learning_rate(self._spec, key.iteration)
+        sums = []
+        norms = []
         for step in steps:
             sums.append(self._learner.gradients(batch, columns.log_probs_ref, step))
             norms.append(self._optimizer.apply(rate, sums[-1].loss))

@@ -12,7 +12,8 @@ from yatt_core.algorithms.losses.custom import CustomLoss
 from yatt_core.algorithms.own import ADVANTAGES, LOSSES, verify_source
 from yatt_core.spec.run import RunSpec
 
-TRIED_PROMPTS, TRIED_TOKENS = 2, 4
+TRIED_PROMPTS = 2
+TRIED_TOKENS = 4
 """Prompts of a trial, and tokens of its longest response."""
 
 
@@ -21,7 +22,8 @@ def verify_methods(spec: RunSpec, run_folder: Path | None = None) -> None:
 
     run_folder: folder of the run, which has its own copies of files: this process executes these from now on.
     """
-    loss, advantage = spec.algorithm.loss, spec.algorithm.advantage
+    loss = spec.algorithm.loss
+    advantage = spec.algorithm.advantage
     if isinstance(loss, CustomLoss):
         verify_source(loss, LOSSES, spec.exact, run_folder)
     if isinstance(advantage, CustomAdvantage):
@@ -57,5 +59,13 @@ def _try_loss(
     columns = np.concatenate([np.arange(length) for length in lengths])
     responses = Responses(torch.from_numpy(rows), torch.from_numpy(columns), len(lengths), int(lengths.max()))
     loss.token_losses(
-        PolicyTokens(log_probs, old, old, advantages, log_ratio, log_ratio.exp(), responses if loss.responses else None)
+        PolicyTokens(
+            log_probs=log_probs,
+            old=old,
+            sampler=old,
+            advantages=advantages,
+            log_ratio=log_ratio,
+            ratio=log_ratio.exp(),
+            responses=responses if loss.responses else None,
+        )
     )

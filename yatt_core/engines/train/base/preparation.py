@@ -129,8 +129,12 @@ class Preparer:
 
         critic: passes that return values.
         """
-        self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
-        self._teachers, self._critic = teachers, critic
+        self._spec = spec
+        self._forward = forward
+        self._optimizer = optimizer
+        self._collective = collective
+        self._teachers = teachers
+        self._critic = critic
 
     def prepare(
         self,
@@ -146,7 +150,8 @@ class Preparer:
 
         Raises `NumericError` for values that are not finite.
         """
-        kl, needs_old = self._spec.algorithm.kl, self._spec.needs_old
+        kl = self._spec.algorithm.kl
+        needs_old = self._spec.needs_old
         in_reward = kl is not None and kl.where == "reward"
         plans = Plans(self._spec, shape)
         share = plans.whole(batch)
@@ -195,7 +200,8 @@ class Preparer:
             by_teacher = plans.whole(shown)
             own = self._scored(self._forward, shown, by_teacher)
             return self._moved(batch, by_teacher, share, own)
-        found, weights = [], []
+        found = []
+        weights = []
         highest = self._highest(batch)
         for teacher, weight in self._teachers.of(iteration):
             teacher.require_known(highest)
@@ -213,14 +219,17 @@ class Preparer:
         if self._teachers is None:
             shown = batch.shown_to_teacher()
             by_teacher = plans.whole(shown)
-            own = likely_tokens([(self._forward, 1.0)], Reading(shown, by_teacher, self._collective, count, below))
+            own = likely_tokens(
+                [(self._forward, 1.0)],
+                Reading(batch=shown, share=by_teacher, collective=self._collective, count=count, below=below),
+            )
             tokens = self._moved(batch, by_teacher, share, own.tokens)
             return LikelyTokens(tokens, self._moved(batch, by_teacher, share, own.log_probs))
         teachers = self._teachers.of(iteration)
         highest = self._highest(batch)
         for teacher, _ in teachers:
             teacher.require_known(highest)
-        reading = Reading(batch, share, self._collective, count, below)
+        reading = Reading(batch=batch, share=share, collective=self._collective, count=count, below=below)
         return likely_tokens([(teacher.passes, weight) for teacher, weight in teachers], reading)
 
     def _advantages(
@@ -235,7 +244,9 @@ class Preparer:
         if algorithm.length_penalty is not None:
             metrics["length/penalty_mean"] = -float(batch.reward_parts[LENGTH_PART].mean())
         metrics |= coefficient_metrics(algorithm, task.coefficients)
-        penalties, values, coefficient = None, None, kl_coefficient(algorithm, task.coefficients)
+        penalties = None
+        values = None
+        coefficient = kl_coefficient(algorithm, task.coefficients)
         if algorithm.kl is not None and divergences is not None:
             if self._spec.advantages_of_tokens:
                 divergences = shared(self._collective, share, batch.response_offsets, divergences)
@@ -248,8 +259,16 @@ class Preparer:
         if self._critic is not None:
             own = self._scored(self._critic, batch, share)
             values = shared(self._collective, share, batch.response_offsets, own)
-        branch, iteration = task.key.branch, task.key.iteration
-        found = batch_advantages(self._spec, batch, rewards, branch, iteration, TokenValues(penalties, values))
+        branch = task.key.branch
+        iteration = task.key.iteration
+        found = batch_advantages(
+            spec=self._spec,
+            batch=batch,
+            rewards=rewards,
+            branch=branch,
+            iteration=iteration,
+            columns=TokenValues(penalties, values),
+        )
         if found.explained_variance is not None:
             metrics["explained_variance"] = found.explained_variance
         return found, values, metrics

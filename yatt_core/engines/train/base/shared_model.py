@@ -54,7 +54,8 @@ class SharedModelEngine(PolicyTrainEngine):
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; this rank's tensors are carried over into a new group."""
         self.reload()
-        held, version = None if self._model is None else self._held(), self._version
+        held = None if self._model is None else self._held()
+        version = self._version
         super().connect(rank, ranks, address)
         open_process_group(self._world)
         self._divide()

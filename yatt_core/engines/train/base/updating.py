@@ -69,9 +69,15 @@ class Update:
         """
         steps = self.plans.steps(batch, key)
         rate = learning_rate(self.spec, key.iteration)
-        learner = PolicyLearner(self.spec, self.forward, self.optimizer, self.collective, state)
-        critic, alone = self.critic, self.critic is not None and self.critic.learns_alone(key.iteration)
-        sums, norms, values, value_norms = [], [], [], []
+        learner = PolicyLearner(
+            spec=self.spec, forward=self.forward, optimizer=self.optimizer, collective=self.collective, state=state
+        )
+        critic = self.critic
+        alone = self.critic is not None and self.critic.learns_alone(key.iteration)
+        sums = []
+        norms = []
+        values = []
+        value_norms = []
         for number, step in enumerate(steps):
             if not alone:
                 sums.append(learner.gradients(batch, columns, step, self.spec.seed, key.branch, key.iteration, number))

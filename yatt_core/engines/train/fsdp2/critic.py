@@ -29,13 +29,15 @@ class ShardedCritic(Critic):
         with lost_group(world):
             model, head = load_critic(spec, policy_path, partial(load_sharded, how=how))
         super().__init__(spec, head)
-        self._model, self._world = model, world
+        self._model = model
+        self._world = world
         self.optimizer: ShardedAdamW = ShardedAdamW(model, spec.optimizer, world)
         self.passes = ShardedForward(model, 1.0, how, world, values=True)
 
     def take(self, policy: Named) -> None:
         """See `Critic`."""
-        own, model = self.optimizer.locals(), self.optimizer.named
+        own = self.optimizer.locals()
+        model = self.optimizer.named
         for name, tensor in policy:
             if name in own and name != self.head:
                 own[name].copy_(tensor[own_rows(model[name])])

@@ -52,7 +52,8 @@ class Fsdp2TrainEngine(SharedModelEngine):
 
     def _build(self) -> None:
         require_process_group(self._world)
-        device, lora = self._device, self._spec.trainer.lora
+        device = self._device
+        lora = self._spec.trainer.lora
         how = Sharding(self._engine, self._world.ranks, device)
         values = self._spec.trains_reward_model
         change = (
@@ -113,7 +114,8 @@ class Fsdp2TrainEngine(SharedModelEngine):
         return found
 
     def _whole(self, ordered: bool) -> Named:
-        model, shards = self._optimizer.model, self._optimizer.everything()
+        model = self._optimizer.model
+        shards = self._optimizer.everything()
         for name in sorted(model) if ordered else model:
             with lost_group(self._world):
                 tensor = whole(model[name], shards[name])
@@ -123,7 +125,8 @@ class Fsdp2TrainEngine(SharedModelEngine):
         return self._optimizer.rectangles()
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        optimizer, weights = self._optimizer, open_tensors(folder, WEIGHTS)
+        optimizer = self._optimizer
+        weights = open_tensors(folder, WEIGHTS)
         require_same(folder, weights.shapes, optimizer.plain_shapes())
         trained = weights if self._spec.trainer.lora is None else open_tensors(folder, ADAPTERS)
         optimizer.load(trained, optimizer.locals())

@@ -81,4 +81,11 @@ class ShardedForward(PolicyForward):
     ) -> None:
         """See `PolicyForward`. Each pass sums its gradients over the ranks."""
         with lost_group(self._world):
-            super().backward(micro_batches, loss, entropy, temperature, whole, taught)
+            super().backward(
+                micro_batches=micro_batches,
+                loss=loss,
+                entropy=entropy,
+                temperature=temperature,
+                whole=whole,
+                taught=taught,
+            )

@@ -41,8 +41,10 @@ def load_sharded(
     A model is read whole by each rank if its folder stores tensors in another form than the model has them, or if its
     attention has to be checked on outputs that `change` takes away. Raises as `load_causal_lm` does.
     """
-    model, folder = empty_causal_lm(path, dtype), TensorFolder(Path(path))
-    names, head = stored_names(model, folder), _head(model)
+    model = empty_causal_lm(path, dtype)
+    folder = TensorFolder(Path(path))
+    names = stored_names(model, folder)
+    head = _head(model)
     if change is not None:
         change(model)
     if names is None or not (is_known(model) or _head(model) is head):

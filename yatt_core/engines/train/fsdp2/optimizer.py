@@ -37,7 +37,8 @@ class ShardedAdamW:
     def __init__(self, model: nn.Module, spec: AdamWSpec, world: Collective) -> None:
         self.model: Mapping[str, DTensor] = sharded_parameters(model)
         self._named = {name: parameter for name, parameter in self.model.items() if parameter.requires_grad}
-        self._spec, self._world = spec, world
+        self._spec = spec
+        self._world = world
         self.reset()
 
     @property
@@ -121,7 +122,13 @@ class ShardedAdamW:
             if shard.numel():
                 parameter = self.model[name]
                 start = (own_rows(parameter).start, *(0 for _ in parameter.shape[1:]))
-                yield TensorPart(name, tuple(parameter.shape), start, shard.detach(), (self._world.rank,))
+                yield TensorPart(
+                    name=name,
+                    shape=tuple(parameter.shape),
+                    offsets=start,
+                    values=shard.detach(),
+                    holders=(self._world.rank,),
+                )
 
     def plain_shapes(self) -> dict[str, torch.Size]:
         """Returns the shapes of the weights under Hugging Face names, without adapters."""

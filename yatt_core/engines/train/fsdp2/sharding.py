@@ -52,7 +52,8 @@ def shard_model(model: nn.Module, how: Sharding) -> None:
 
     Raises `ConfigurationError` for a model without layers.
     """
-    engine, device = how.engine, how.device
+    engine = how.engine
+    device = how.device
     mesh = init_device_mesh(device.type, (how.ranks,))
     policy = MixedPrecisionPolicy()
     if how.computes != torch.float32:
@@ -113,7 +114,8 @@ def whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
 
 def own_rows(parameter: DTensor) -> slice:
     """Returns the rows of a parameter that this rank holds, as distributed by `torch.chunk`."""
-    mesh, rows = parameter.device_mesh, parameter.shape[0]
+    mesh = parameter.device_mesh
+    rows = parameter.shape[0]
     start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
     return slice(start, start + parameter.to_local().shape[0])
 

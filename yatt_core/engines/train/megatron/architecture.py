@@ -65,7 +65,8 @@ def transformer_config(config: Any, engine: MegatronTrainer, fused: bool) -> Any
     """
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
+    tensor = engine.tensor_model_parallel_size
+    stages = engine.pipeline_model_parallel_size
     dtype = torch.bfloat16 if engine.dtype == "bfloat16" else torch.float32
     full = engine.recompute_granularity == "full"
     return TransformerConfig(
@@ -132,7 +133,8 @@ def _obstacles(config: Any, engine: MegatronTrainer) -> Iterator[str]:
     for name, (found, wanted) in plain.items():
         if found != wanted:
             yield f"{kind} trains models with {name} {wanted!r}, but this one has {found!r}; use torch or fsdp2"
-    tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
+    tensor = engine.tensor_model_parallel_size
+    stages = engine.pipeline_model_parallel_size
     for name, size in (
         ("attention heads", config.num_attention_heads),
         ("key/value heads", config.num_key_value_heads),

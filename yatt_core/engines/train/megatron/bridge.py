@@ -31,7 +31,8 @@ class Place:
     cut: Cut
 
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 _TOP = {
     "embedding.word_embeddings.weight": Place((EMBEDDING,), "vocabulary"),

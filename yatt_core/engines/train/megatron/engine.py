@@ -66,14 +66,20 @@ class MegatronTrainEngine(SharedModelEngine):
 
     def _build(self) -> None:
         require_process_group(self._world)
-        device, spec, grid = self._device, self._spec, self._grid
+        device = self._device
+        spec = self._spec
+        grid = self._grid
         with on_this_device(), lost_group(self._world):
             self._part = part = build_part(read_config(self._context.model_path), self._engine, grid, device)
             distribute = self._engine.use_distributed_optimizer
-            self._optimizer = MegatronAdamW(part, grid, spec.trainer.optimizer, distribute, self._world)
+            self._optimizer = MegatronAdamW(
+                part=part, grid=grid, spec=spec.trainer.optimizer, distributed=distribute, world=self._world
+            )
             self._contents = self._all_contents()
         self._model = part.module
-        self._forward = MegatronForward(part, grid, spec.trainer_temperature, device, self._world)
+        self._forward = MegatronForward(
+            part=part, grid=grid, temperature=spec.trainer_temperature, device=device, world=self._world
+        )
         self._take(TensorFolder(Path(self._context.model_path)).stored)
 
     def _all_contents(self) -> list[list[Shapes]]:
@@ -102,7 +108,8 @@ class MegatronTrainEngine(SharedModelEngine):
         self._optimizer.hold(held)
 
     def _memory(self) -> Held:
-        module, optimizer = self._part.module, self._optimizer
+        module = self._part.module
+        optimizer = self._optimizer
         lasting = (*module.parameters(), *module.buffers(), *optimizer.lasting(), *(self._reference or ()))
         return Held(lasting, tuple(self._part.gradients()))
 
@@ -112,7 +119,8 @@ class MegatronTrainEngine(SharedModelEngine):
     def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
         """See `PolicyTrainEngine`. Weights are the master weights; with a distributed optimizer, each copy has a range."""
         self._loaded()
-        grid, reference = self._grid, dict(zip(self._part.module.parameters(), self._reference or (), strict=False))
+        grid = self._grid
+        reference = dict(zip(self._part.module.parameters(), self._reference or (), strict=False))
         for parameter, place in self._own():
             if kind == "reference":
                 held: Master | None = Master(reference[parameter].float().flatten(), 0, parameter.numel())
@@ -123,10 +131,14 @@ class MegatronTrainEngine(SharedModelEngine):
             several = kind == "reference" or not self._optimizer.divided
             holders = grid.holders(every_tensor=place.cut == "whole", every_copy=several)
             size = tuple(parameter.shape)
-            for whole in regions_of(place, size, self._part.shape, grid.tensor, grid.tensors):
+            for whole in regions_of(
+                place=place, size=size, shape=self._part.shape, rank=grid.tensor, ranks=grid.tensors
+            ):
                 for region in regions_in(whole, held.start, held.stop):
                     values = region.values(held.weights)
-                    yield TensorPart(region.name, region.shape, region.box.offsets, values, holders)
+                    yield TensorPart(
+                        name=region.name, shape=region.shape, offsets=region.box.offsets, values=values, holders=holders
+                    )
 
     def _whole(self, ordered: bool) -> Named:
         if ordered:
@@ -180,7 +192,8 @@ class MegatronTrainEngine(SharedModelEngine):
         return tensor.cpu()
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        weights, optimizer = open_tensors(folder, WEIGHTS), self._optimizer
+        weights = open_tensors(folder, WEIGHTS)
+        optimizer = self._optimizer
         expected = {name: shape for stage in self._contents for shapes in stage for name, shape in shapes.items()}
         require_same(folder, weights.shapes, expected)
         optimizer.reset()
@@ -194,7 +207,11 @@ class MegatronTrainEngine(SharedModelEngine):
                 for _, parameter, place in self._part.places():
                     if (master := optimizer.master(parameter)) is not None:
                         own = (master.start, master.stop)
-                        optimizer.take_moment(parameter, kind, self._read(moments, parameter, place, f"{kind}.", own))
+                        optimizer.take_moment(
+                            parameter,
+                            kind,
+                            self._read(files=moments, parameter=parameter, place=place, prefix=f"{kind}.", span=own),
+                        )
         if self._spec.keeps_reference:
             reference = open_tensors(folder, REFERENCE)
             self._reference = [
@@ -224,18 +241,23 @@ class MegatronTrainEngine(SharedModelEngine):
         self, parameter: torch.nn.Parameter, place: Place, start: int, stop: int
     ) -> Iterator[tuple[str, Region]]:
         """Yields the rectangles of a range of this rank's part of a parameter, with the tensors that have them."""
-        grid, tied = self._grid, self._part.repeats(place)
-        for whole in regions_of(place, tuple(parameter.shape), self._part.shape, grid.tensor, grid.tensors):
+        grid = self._grid
+        tied = self._part.repeats(place)
+        for whole in regions_of(
+            place=place, size=tuple(parameter.shape), shape=self._part.shape, rank=grid.tensor, ranks=grid.tensors
+        ):
             for region in regions_in(whole, start, stop):
                 yield EMBEDDING if tied else whole.name, region
 
     def _rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
         for _, parameter, place in self._part.places():
-            start, stop = 0, parameter.numel()
+            start = 0
+            stop = parameter.numel()
             if kind in MOMENTS:
                 if (master := self._optimizer.master(parameter)) is None:
                     continue
-                start, stop = master.start, master.stop
+                start = master.start
+                stop = master.stop
             for name, region in self._regions(parameter, place, start, stop):
                 yield name, region.box
 
@@ -248,4 +270,6 @@ class MegatronTrainEngine(SharedModelEngine):
         """Reads this rank's part of a parameter; with tied embeddings, the head is the embedding."""
         tied = self._part.shape.tied
         parts = [stored(EMBEDDING if tied and name == HEAD else name) for name in place.names]
-        return shard_of(parts, place.cut, self._part.shape, self._grid.tensor, self._grid.tensors).float()
+        return shard_of(
+            parts=parts, cut=place.cut, shape=self._part.shape, rank=self._grid.tensor, ranks=self._grid.tensors
+        ).float()

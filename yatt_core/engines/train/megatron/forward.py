@@ -35,8 +35,11 @@ class MegatronForward:
     """Implements `TokenPasses`: only ranks of the last stage know log-probabilities and compute losses."""
 
     def __init__(self, part: Part, grid: Grid, temperature: float, device: torch.device, world: Collective) -> None:
-        self._part, self._grid, self._temperature = part, grid, temperature
-        self._device, self._world = device, world
+        self._part = part
+        self._grid = grid
+        self._temperature = temperature
+        self._device = device
+        self._world = world
         self._products = products_of(part.settings.params_dtype, device)
         self._multiplying = self._products.in_modules()
         self._share = VocabularyShare(grid.tensor, grid.tensors, part.shape.vocabulary)
@@ -48,7 +51,9 @@ class MegatronForward:
             states = self._counted(hidden, micro_batch)
             head = self._head()
             parts = [
-                self._measured(head(states[chunk]), micro_batch, chunk, "none", None)[0]
+                self._measured(
+                    logits=head(states[chunk]), micro_batch=micro_batch, chunk=chunk, entropy="none", temperature=None
+                )[0]
                 for chunk in slices(self._rows(), len(states))
             ]
             found: Float32 = torch.cat(parts).cpu().numpy()
@@ -96,10 +101,15 @@ class MegatronForward:
             head = self._head()
 
             def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-                return self._measured(head(part), micro_batch, chunk, entropy, temperature)
+                return self._measured(
+                    logits=head(part), micro_batch=micro_batch, chunk=chunk, entropy=entropy, temperature=temperature
+                )
 
-            states, rows = self._counted(hidden, micro_batch), self._rows(whole=taught is not None)
-            found = head_loss(loss, micro_batch, states, rows, measured, whole)
+            states = self._counted(hidden, micro_batch)
+            rows = self._rows(whole=taught is not None)
+            found = head_loss(
+                loss=loss, micro_batch=micro_batch, states=states, rows=rows, measured=measured, whole=whole
+            )
             weight = self._part.head()
             trained = [weight] if weight.requires_grad else []
 
@@ -138,7 +148,9 @@ class MegatronForward:
         if not self._products.widens:
             return lambda states: torch.nn.functional.linear(states, weight).float()
         wide = self._products.operand(weight.detach())
-        return lambda states: held_linear(states, weight, None, wide, None).float()
+        return lambda states: held_linear(
+            states=states, weight=weight, bias=None, wide_weight=wide, wide_bias=None
+        ).float()
 
     def _measured(
         self,

@@ -139,7 +139,8 @@ def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.d
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-    shape, settings = architecture_of(config, engine), transformer_config(config, engine, device.type == "cuda")
+    shape = architecture_of(config, engine)
+    settings = transformer_config(config, engine, device.type == "cuda")
     layer = get_gpt_layer_local_spec(qk_layernorm=settings.qk_layernorm, normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RmsNorm
     attention = layer.submodules.self_attention.submodules
@@ -178,7 +179,14 @@ def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.d
     # gradients thus take no memory before the first update.
     with exchanged(torch, "zeros", torch.empty):
         wrapped = DistributedDataParallel(settings, buffers, module)
-    return Part(module, wrapped, settings, shape, first_layer, config.max_position_embeddings)
+    return Part(
+        module=module,
+        wrapped=wrapped,
+        settings=settings,
+        shape=shape,
+        first_layer=first_layer,
+        longest=config.max_position_embeddings,
+    )
 
 
 def _mark_shards(module: nn.Module, first_layer: int) -> None:

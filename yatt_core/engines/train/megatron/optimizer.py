@@ -41,7 +41,11 @@ class MegatronAdamW:
     """Implements `PolicyOptimizer`; the schedule has summed the gradients over the copies."""
 
     def __init__(self, part: Part, grid: Grid, spec: AdamWSpec, distributed: bool, world: Collective) -> None:
-        self._part, self._grid, self._spec, self._distributed, self._world = part, grid, spec, distributed, world
+        self._part = part
+        self._grid = grid
+        self._spec = spec
+        self._distributed = distributed
+        self._world = world
         own = sum(parameter.numel() for _, parameter, place in part.places() if not part.repeats(place))
         first_copy = torch.tensor(own if grid.copy == 0 else 0, dtype=torch.int64)
         self._parameters = int(world.sum(first_copy))
@@ -195,7 +199,8 @@ class MegatronAdamW:
     def _make(self) -> None:
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
-        settings, spec = self._part.settings, self._spec
+        settings = self._part.settings
+        spec = self._spec
         config = OptimizerConfig(
             optimizer="adam",
             lr=spec.learning_rate,

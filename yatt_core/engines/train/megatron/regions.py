@@ -45,7 +45,8 @@ class Region:
 
     def put(self, numbers: torch.Tensor, values: torch.Tensor) -> None:
         """Writes the rectangle's values into the flattened parameter."""
-        flat, done = values.flatten(), 0
+        flat = values.flatten()
+        done = 0
         for start, stop in self.spans:
             numbers[start:stop].copy_(flat[done : done + stop - start])
             done += stop - start
@@ -66,14 +67,22 @@ def regions_of(place: Place, size: Sizes, shape: Architecture, rank: int, ranks:
         case "gate_up":
             rows = size[0] // 2
             for number, name in enumerate(place.names):
-                yield _rows(name, size, rows, rank, ranks, ((number * rows * width, (number + 1) * rows * width),))
+                yield _rows(
+                    name=name,
+                    size=size,
+                    rows=rows,
+                    rank=rank,
+                    ranks=ranks,
+                    spans=((number * rows * width, (number + 1) * rows * width),),
+                )
         case "query_key_value":
             counts = (shape.heads // shape.groups * shape.head_size, shape.head_size, shape.head_size)
-            groups, stride = size[0] // sum(counts), sum(counts) * width
+            groups = size[0] // sum(counts)
+            stride = sum(counts) * width
             for number, (name, count) in enumerate(zip(place.names, counts, strict=True)):
                 first = sum(counts[:number]) * width
                 spans = tuple((first + g * stride, first + g * stride + count * width) for g in range(groups))
-                yield _rows(name, size, groups * count, rank, ranks, spans)
+                yield _rows(name=name, size=size, rows=groups * count, rank=rank, ranks=ranks, spans=spans)
         case "vocabulary":
             first = rank * size[0]
             if rows := max(0, min(size[0], shape.vocabulary - first)):
@@ -93,9 +102,11 @@ def regions_in(region: Region, start: int, stop: int) -> Iterator[Region]:
     Their spans are relative to the range.
     """
     spans: list[Span] = []
-    first, before = 0, 0
+    first = 0
+    before = 0
     for begin, end in region.spans:
-        low, high = max(begin, start), min(end, stop)
+        low = max(begin, start)
+        high = min(end, stop)
         if low < high:
             if not spans:
                 first = before + low - begin

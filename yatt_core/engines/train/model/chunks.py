@@ -93,5 +93,6 @@ class _Known(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, []
+        gradients = ctx.gradients
+        ctx.gradients = []
         return None, None, *(one.mul_(slope) for one in gradients)

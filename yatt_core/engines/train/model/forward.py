@@ -141,9 +141,20 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
 
 
 def _idle(packed: bool) -> MicroBatch:
-    nothing, none = torch.zeros(0, dtype=torch.int64), np.zeros(0, dtype=np.int64)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    none = np.zeros(0, dtype=np.int64)
     token = torch.zeros((1, 1), dtype=torch.int64)
-    return MicroBatch(token, nothing, nothing, none, none, none, none, none, runs=((1, 1),) if packed else ())
+    return MicroBatch(
+        tokens=token,
+        predicting=nothing,
+        targets=nothing,
+        positions=none,
+        rows=none,
+        starts=none,
+        prompt_lengths=none,
+        sizes=none,
+        runs=((1, 1),) if packed else (),
+    )
 
 
 def _runs(sizes: Int64) -> Runs:
@@ -155,7 +166,8 @@ def _runs(sizes: Int64) -> Runs:
 def _shown(batch: Sequences, indices: Int64, prompt_lengths: Int64) -> ShownPrompts:
     """Returns the images of these samples' prompts."""
     samples = indices.tolist()
-    media, names = [batch.media[sample] for sample in samples], [f"sample {sample} of the batch" for sample in samples]
+    media = [batch.media[sample] for sample in samples]
+    names = [f"sample {sample} of the batch" for sample in samples]
     return ShownPrompts(torch.from_numpy(prompt_lengths), media, names)
 
 
@@ -238,7 +250,8 @@ class PolicyForward:
 
     def _read(self, micro_batch: MicroBatch, reader: Reader) -> tuple[Numbers, ...]:
         placed = micro_batch.on(self._device)
-        states, found = self._states(placed), []
+        states = self._states(placed)
+        found = []
         with held_layers(self._products, self._top):
             for chunk in slices(self._rows(), len(states)):
                 distribution = self._log_distribution(states[chunk], None, placed.support_of(chunk))
@@ -270,7 +283,14 @@ class PolicyForward:
         """
         for micro_batch in micro_batches:
             with self._multiplying:
-                total = self._total(micro_batch, loss, entropy, temperature, whole, taught)
+                total = self._total(
+                    micro_batch=micro_batch,
+                    loss=loss,
+                    entropy=entropy,
+                    temperature=temperature,
+                    whole=whole,
+                    taught=taught,
+                )
                 total.backward()  # type: ignore[no-untyped-call]
             advanced()
 
@@ -288,10 +308,14 @@ class PolicyForward:
         states = self._states(placed)
 
         def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._measured(part, placed, chunk, entropy, temperature)
+            return self._measured(
+                states=part, micro_batch=placed, chunk=chunk, entropy=entropy, temperature=temperature
+            )
 
         with held_layers(self._products, self._top):
-            found = head_loss(loss, micro_batch, states, self._rows(), measured, whole)
+            found = head_loss(
+                loss=loss, micro_batch=micro_batch, states=states, rows=self._rows(), measured=measured, whole=whole
+            )
 
             def part_loss(chunk: slice, part: torch.Tensor) -> torch.Tensor:
                 if taught is None:
@@ -308,7 +332,12 @@ class PolicyForward:
             states = self._states(micro_batch)
             chunks = slices(self._rows(), len(states))
             with held_layers(self._products, self._top):
-                parts = [self._measured(states[chunk], micro_batch, chunk, "none", None)[0] for chunk in chunks]
+                parts = [
+                    self._measured(
+                        states=states[chunk], micro_batch=micro_batch, chunk=chunk, entropy="none", temperature=None
+                    )[0]
+                    for chunk in chunks
+                ]
             return torch.cat(parts)
 
     def _measured(

@@ -44,7 +44,8 @@ class FlatAdamW:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         """Number of the model's weights, trained or not."""
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        self._offsets, end = {}, 0
+        self._offsets = {}
+        end = 0
         for names in _in_order(parameters, neighbours):
             for name in names:
                 self._offsets[name] = end
@@ -157,7 +158,9 @@ def whole_parts(tensors: Iterable[tuple[str, torch.Tensor]], ranks: int) -> Iter
     """Yields tensors that all of `ranks` ranks hold."""
     everyone = tuple(range(ranks))
     for name, tensor in tensors:
-        yield TensorPart(name, tuple(tensor.shape), (0,) * tensor.ndim, tensor.detach(), everyone)
+        yield TensorPart(
+            name=name, shape=tuple(tensor.shape), offsets=(0,) * tensor.ndim, values=tensor.detach(), holders=everyone
+        )
 
 
 def moments_of(

@@ -50,7 +50,8 @@ def packed_attention(
         raise ConfigurationError(
             f"trainer.engine.packed: {type(module).__name__} needs more than plain causal attention; set it to false"
         )
-    outputs, start = [], 0
+    outputs = []
+    start = 0
     for samples, tokens in runs:
         q, k, v = (
             part[0, :, start : start + samples * tokens].reshape(-1, samples, tokens, part.shape[-1]).transpose(0, 1)

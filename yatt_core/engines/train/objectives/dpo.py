@@ -27,7 +27,8 @@ class Dpo:
 
     def loss(self, scores: Scores) -> torch.Tensor:
         """Returns the mean loss of the pairs."""
-        margins, wrong = self.margins(scores), self.spec.label_smoothing
+        margins = self.margins(scores)
+        wrong = self.spec.label_smoothing
         return mean(-(1 - wrong) * logsigmoid(margins) - wrong * logsigmoid(-margins), scores)
 
     def rewards(self, scores: Scores) -> torch.Tensor:

@@ -27,7 +27,8 @@ class Kto:
 
     def loss(self, scores: Scores) -> torch.Tensor:
         """Returns the mean loss of the labelled responses."""
-        desirable, undesirable = self.spec.desirable_weight, self.spec.undesirable_weight
+        desirable = self.spec.desirable_weight
+        undesirable = self.spec.undesirable_weight
         weights = scores.policy.new_tensor([undesirable, desirable])[scores.desirable.long()]
         # 1 - sigmoid(m) is sigmoid(-m), which does not lose small values.
         return mean(weights * torch.sigmoid(-self.margins(scores)), scores)

@@ -81,8 +81,12 @@ class Collective:
 
         Raises `InfrastructureError` if the ranks do not meet in time (`time_limits`).
         """
-        self.rank, self.ranks, self.held, self.host = rank, ranks, held, LOOPBACK
-        self.store, self._groups = None, {}
+        self.rank = rank
+        self.ranks = ranks
+        self.held = held
+        self.host = LOOPBACK
+        self.store = None
+        self._groups = {}
         if ranks == 1:
             return
         host, port = split_address(address)
@@ -94,7 +98,8 @@ class Collective:
                 groups = {HOST.type: self._gloo(store)}
                 if backend_of(self._told(store, "device", gpu_name(device))) == "nccl":
                     groups[device.type] = self._nccl(store)
-            self.store, self._groups = store, groups
+            self.store = store
+            self._groups = groups
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(
                 f"rank {rank} of {ranks} could not join the group at {address}: {error}"
@@ -229,9 +234,16 @@ class Collective:
         """Opens the meeting's store; rank 0 serves it on the given address only, by default it would be on all."""
         limit = time_limit(0, self.held)
         if self.rank:
-            return TCP_STORE(host, port, self.ranks, False, limit)
+            return TCP_STORE(host_name=host, port=port, world_size=self.ranks, is_master=False, timeout=limit)
         with take_listener(host, port) as listener:
-            return TCP_STORE(host, port, self.ranks, True, limit, master_listen_fd=os.dup(listener.fileno()))
+            return TCP_STORE(
+                host_name=host,
+                port=port,
+                world_size=self.ranks,
+                is_master=True,
+                timeout=limit,
+                master_listen_fd=os.dup(listener.fileno()),
+            )
 
     def _gloo(self, store: Any) -> Any:
         options = GLOO._Options()
@@ -261,7 +273,9 @@ class ReplicaCollective(Collective):
 
     def __init__(self, world: Collective, replica: int, replicas: int, speaks: bool) -> None:
         super().__init__()
-        self.rank, self.ranks, self.speaks = replica, replicas, speaks
+        self.rank = replica
+        self.ranks = replicas
+        self.speaks = speaks
         self._world = world
         self._seats: tuple[Seat, ...] = ()
 

@@ -85,7 +85,8 @@ def opened_process_group(rank: int) -> None:
     An operation that failed in an earlier group would otherwise look as if it had not ended.
     """
     global _own_rank, _opened_ns
-    _own_rank, _opened_ns = rank, time.time_ns()
+    _own_rank = rank
+    _opened_ns = time.time_ns()
 
 
 def current_waits() -> tuple[Wait, ...]:

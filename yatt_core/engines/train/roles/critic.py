@@ -50,7 +50,8 @@ class Critic(ABC):
     optimizer: PolicyOptimizer
 
     def __init__(self, spec: CriticSpec, head: str) -> None:
-        self.spec, self.head = spec, head
+        self.spec = spec
+        self.head = head
 
     def begin(self, policy: Named) -> None:
         """Sets version 0: a fresh optimizer and, without a model of its own, the policy's weights.
@@ -99,7 +100,8 @@ class Critic(ABC):
     ) -> ValueSums:
         """Leaves the gradients of a step's mean loss over counted tokens in the optimizer. Raises `NumericError`."""
         assert columns.values is not None and columns.returns is not None, "the prepared columns have been checked"
-        old, returns = columns.values, columns.returns
+        old = columns.values
+        returns = columns.returns
         tokens = int(counted_lengths(batch)[step.samples].sum())
         sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.optimizer.zero()
@@ -185,7 +187,8 @@ class FlatCritic(Critic):
 
     def load(self, folder: Path, steps: int) -> None:
         """See `Critic`."""
-        own, weights = self._own(), open_tensors(folder, CRITIC)
+        own = self._own()
+        weights = open_tensors(folder, CRITIC)
         require_same(folder, weights.shapes, {name: tensor.shape for name, tensor in own.items()})
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(weights.read(name)))

@@ -62,7 +62,8 @@ def likely_tokens(teachers: Sequence[tuple[TokenPasses, float]], reading: Readin
 
 
 def _own_likeliest(passes: TokenPasses, reading: Reading) -> LikelyTokens:
-    count, known = reading.count, min(reading.below, passes.vocabulary)
+    count = reading.count
+    known = min(reading.below, passes.vocabulary)
     if count > known:
         raise ConfigurationError(
             f"algorithm.distillation.top_k: {count} is more than the {known} tokens that teacher and policy have"

@@ -78,8 +78,11 @@ def fine_tune(
     reader: ImageReader | None,
 ) -> SftResult:
     """Trains on the run's demonstrations; the arguments are those of `SftTraining`."""
-    codec, inputs = open_codec(spec, context.model_path), Inputs.open(context.inputs_folder, spec)
-    return SftTraining(spec, step, probe_model, codec, reader, context.run_folder).run(inputs)
+    codec = open_codec(spec, context.model_path)
+    inputs = Inputs.open(context.inputs_folder, spec)
+    return SftTraining(
+        spec=spec, supervised=step, probe_model=probe_model, codec=codec, reader=reader, run_folder=context.run_folder
+    ).run(inputs)
 
 
 class SftTraining:
@@ -100,9 +103,13 @@ class SftTraining:
     ) -> None:
         if spec.sft is None:
             raise ConfigurationError("sft: missing from the spec")
-        self._spec, self._sft = spec, spec.sft
-        self._supervised, self._collective = supervised, supervised.collective
-        self._probe_model, self._codec, self._reader = probe_model, codec, reader
+        self._spec = spec
+        self._sft = spec.sft
+        self._supervised = supervised
+        self._collective = supervised.collective
+        self._probe_model = probe_model
+        self._codec = codec
+        self._reader = reader
         self._run_folder = run_folder
 
     def run(self, inputs: Inputs) -> SftResult:
@@ -110,7 +117,8 @@ class SftTraining:
         prompts = inputs.demonstrations(self._sft.demonstrations)
         demonstrations = encode_demonstrations(prompts, self._codec, several_turns=self._spec.rollout.tools is not None)
         probe = self._encoded(inputs.probe)
-        loss, accuracy = 0.0, 0.0
+        loss = 0.0
+        accuracy = 0.0
         scorer = RewardScorer(self._spec.rewards, self._run_folder)
         with closing(Toolbox(self._spec.rollout.tools, self._run_folder)) as toolbox, closing(reward_process()):
             for step in range(1, self._sft.max_steps + 1):
@@ -145,7 +153,8 @@ class SftTraining:
             request = greedy_request(dialogue, self._codec.stop_tokens, version=0)
             return decode(runner, request)
 
-        tokens, media = [tokens for _, tokens in probe], media_of([prompt for prompt, _ in probe])
+        tokens = [tokens for _, tokens in probe]
+        media = media_of([prompt for prompt, _ in probe])
         return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)
 
     def _accuracy(

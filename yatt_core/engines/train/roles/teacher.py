@@ -50,7 +50,8 @@ class Teachers:
     """
 
     def __init__(self, spec: DistillationSpec, load: Callable[[str], Teacher]) -> None:
-        self._spec, self._load = spec, load
+        self._spec = spec
+        self._load = load
         self._loaded: dict[str, Teacher] = {}
 
     @property

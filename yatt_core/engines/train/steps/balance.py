@@ -79,7 +79,8 @@ def _swap_pairs(work: Int64, shares: list[Int64], loads: Int64) -> None:
     """Swaps a long sample of the fullest rank for a shorter one of the emptiest, as long as their gap narrows."""
     target = CLOSE_ENOUGH * float(loads.mean())
     for _ in range(SWAPS_PER_RANK * len(shares)):
-        full, empty = int(loads.argmax()), int(loads.argmin())
+        full = int(loads.argmax())
+        empty = int(loads.argmin())
         gap = int(loads[full] - loads[empty])
         if gap <= max(target, 1.0) or not shares[empty].size:
             return

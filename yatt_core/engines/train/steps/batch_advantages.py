@@ -86,7 +86,9 @@ def batch_advantages(
     Rewards of tokens (`rewards.critique`) take the place of those of samples, as in CAPO (arXiv 2508.02298). Raises
     `DataError` if the experience lacks them.
     """
-    method, learned, samples = spec.algorithm.advantage, batch.learned, np.zeros(len(batch))
+    method = spec.algorithm.advantage
+    learned = batch.learned
+    samples = np.zeros(len(batch))
     by_token = spec.advantages_of_tokens
     if not (batch.loss_mask if by_token else learned).any():
         nothing = np.zeros(len(batch.response_tokens), dtype=np.float32)
@@ -118,7 +120,8 @@ def moments_after(before: RewardMoments, batch: ExperienceBatch) -> RewardMoment
 
 def _reward_batch(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, columns: TokenValues) -> RewardBatch:
     """Returns what an advantage sees: samples that are learned from, and their counted tokens."""
-    learned, counted = batch.learned, np.flatnonzero(batch.loss_mask)
+    learned = batch.learned
+    counted = np.flatnonzero(batch.loss_mask)
     weights = {part.name: part.weight for part in spec.rewards.parts}
     parts = {name: (weights.get(name, 1.0), values[learned]) for name, values in batch.reward_parts.items()}
     if rewards is not batch.rewards:

@@ -30,7 +30,8 @@ def adapted(spec: RunSpec, state: Mapping[str, float], metrics: Mapping[str, flo
 
     metrics: of `prepare` and of the update; without some of them, as for a skipped update, the coefficients stay.
     """
-    algorithm, found = spec.algorithm, dict(state)
+    algorithm = spec.algorithm
+    found = dict(state)
     if algorithm.kl is not None and algorithm.kl.adaptive is not None and "kl" in metrics:
         samples = spec.data.prompts_per_iteration * spec.rollout.samples_per_prompt
         found[KL] = algorithm.kl.adaptive.after(kl_coefficient(algorithm, state), metrics["kl"], samples)

@@ -44,5 +44,6 @@ def groups_of(batch: ExperienceBatch, labelled: bool) -> Groups:
     if labelled:
         return Groups(starts, starts + 1, batch.rewards[starts] > 0.0)
     rewards = batch.rewards[starts], batch.rewards[starts + 1]
-    starts, better = starts[rewards[0] != rewards[1]], (rewards[0] > rewards[1])[rewards[0] != rewards[1]]
+    starts = starts[rewards[0] != rewards[1]]
+    better = (rewards[0] > rewards[1])[rewards[0] != rewards[1]]
     return Groups(np.where(better, starts, starts + 1), np.where(better, starts + 1, starts), np.ones_like(better))

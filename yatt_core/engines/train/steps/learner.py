@@ -51,7 +51,8 @@ class PolicyLearner:
 
         state: coefficients in the control state.
         """
-        self._spec, self._state = spec, state
+        self._spec = spec
+        self._state = state
         self._forward = forward
         self._optimizer = optimizer
         self._collective = collective
@@ -70,17 +71,29 @@ class PolicyLearner:
         mean_weights = np.zeros(len(batch))
         mean_weights[learned] = token_weights(lengths, "token_mean", longest)
         self._optimizer.zero()
-        sums, frozen = LossSums(), self._frozen(batch, columns, learned, *seeds)
+        sums = LossSums()
+        frozen = self._frozen(batch, columns, learned, *seeds)
 
         def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
-            inputs = self._inputs(micro_batch, batch, columns, weights, mean_weights, frozen, log_probs.device)
-            value, found = objective(self._spec.algorithm, log_probs, entropies, inputs, self._state)
+            inputs = self._inputs(
+                micro_batch=micro_batch,
+                batch=batch,
+                columns=columns,
+                weights=weights,
+                mean_weights=mean_weights,
+                frozen=frozen,
+                device=log_probs.device,
+            )
+            value, found = objective(
+                spec=self._spec.algorithm, log_probs=log_probs, entropies=entropies, inputs=inputs, state=self._state
+            )
             sums.merge(found)
             return value
 
         micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[self._collective.rank]]
         entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_in_loss else "metric"
-        whole, taught = self._spec.algorithm.whole_responses, self._taught(columns, weights, sums)
+        whole = self._spec.algorithm.whole_responses
+        taught = self._taught(columns, weights, sums)
         self._forward.backward(micro_batches, loss, entropy, whole=whole, taught=taught)
         self._optimizer.reduce(self._collective)
         return reduce_sums(self._collective, sums)
@@ -91,11 +104,9 @@ class PolicyLearner:
         weights: [N], as the samples' tokens are weighted in the loss.
         sums: the loss's value and the divergence are added to it.
         """
-        distillation, tokens, log_probs = (
-            self._spec.algorithm.distillation,
-            columns.teacher_tokens,
-            columns.teacher_log_probs,
-        )
+        distillation = self._spec.algorithm.distillation
+        tokens = columns.teacher_tokens
+        log_probs = columns.teacher_log_probs
         if distillation is None or distillation.top_k is None or tokens is None or log_probs is None:
             return None
         coefficient = distillation.coefficient
@@ -122,7 +133,8 @@ class PolicyLearner:
         frozen: Bool | None,
         device: torch.device,
     ) -> TokenInputs:
-        old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
+        old = columns.log_probs_old
+        reference = columns.log_probs_ref if self._kl_in_loss else None
         teacher = columns.log_probs_teacher
         advantages = _advantages(columns, micro_batch.rows, micro_batch.positions)
         return TokenInputs(
@@ -146,7 +158,8 @@ class PolicyLearner:
         positions = ragged_positions(batch.response_offsets, samples)
         rows = np.repeat(samples, batch.response_lengths[samples])
         counted = batch.loss_mask[positions]
-        rows, positions = rows[counted], positions[counted]
+        rows = rows[counted]
+        positions = positions[counted]
         log_probs = torch.from_numpy(columns.log_probs_old[positions].astype(np.float64))
         advantages = torch.from_numpy(_advantages(columns, rows, positions).astype(np.float64))
         order = torch.from_numpy(seeded_permutation(len(positions), "frozen_tokens", *seeds))
@@ -205,7 +218,8 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
 
 def _importance(sums: Mapping[str, float]) -> dict[str, float]:
     """Returns the mean weight, the effective sample size (sum w)^2 / (n sum w^2), and the fraction that is masked."""
-    units, weight = max(sums["importance_units"], 1.0), sums["importance_weight"]
+    units = max(sums["importance_units"], 1.0)
+    weight = sums["importance_weight"]
     return {
         "importance_weight": weight / units,
         "importance_sample_size": weight * weight / (units * max(sums["importance_squared"], SMALLEST_SQUARE)),

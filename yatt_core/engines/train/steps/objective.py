@@ -87,14 +87,23 @@ def objective(
     """
     old = log_probs.detach() if inputs.old is None else inputs.old
     log_ratio = log_probs - old
-    limited, beyond = bounded(log_ratio), is_bounded(log_ratio)
+    limited = bounded(log_ratio)
+    beyond = is_bounded(log_ratio)
     sums: dict[str, torch.Tensor] = {}
     advantages = inputs.advantages
     if spec.distillation is not None and inputs.teacher is not None:
         taught = k1(old, inputs.teacher)
         advantages = taught_advantages(advantages, taught, spec.distillation.coefficient)
         sums["distillation_kl"] = taught.sum(dtype=torch.float64)
-    tokens = PolicyTokens(log_probs, old, inputs.sampler, advantages, limited, limited.exp(), inputs.responses)
+    tokens = PolicyTokens(
+        log_probs=log_probs,
+        old=old,
+        sampler=inputs.sampler,
+        advantages=advantages,
+        log_ratio=limited,
+        ratio=limited.exp(),
+        responses=inputs.responses,
+    )
     losses = spec.loss.token_losses(tokens)
     policy = _corrected(spec, tokens, losses.values, sums)
     if inputs.frozen is not None:

@@ -64,8 +64,11 @@ class ObjectiveLearner:
         collective: Collective,
         shape: PlanShape,
     ) -> None:
-        self._objective, self._forward, self._optimizer = objective, forward, optimizer
-        self._collective, self._shape = collective, shape
+        self._objective = objective
+        self._forward = forward
+        self._optimizer = optimizer
+        self._collective = collective
+        self._shape = shape
 
     def gradients(self, batch: ExperienceBatch, reference: Float32 | None, step: StepPlan) -> ObjectiveSums:
         """Leaves the summed gradients of the step in the optimizer; returns its sums over all ranks.
@@ -74,7 +77,8 @@ class ObjectiveLearner:
             objective without a reference.
         """
         groups = groups_of(batch, self._objective.labelled).within(step.samples)
-        linear, found = self._objective.linear, np.zeros(len(batch))
+        linear = self._objective.linear
+        found = np.zeros(len(batch))
         scored = found if linear else self.scores(batch, step)
         slopes = self._slopes(self._of(batch, groups, scored, reference))
 
@@ -100,7 +104,8 @@ class ObjectiveLearner:
     def sums(self, batch: ExperienceBatch, groups: Groups, scored: Float64, reference: Float32 | None) -> ObjectiveSums:
         """Returns the sums of some groups for scores, [N]."""
         scores = self._of(batch, groups, scored, reference)
-        loss, margins = float(self._objective.loss(scores)), self._objective.margins(scores)
+        loss = float(self._objective.loss(scores))
+        margins = self._objective.margins(scores)
         agreed = float((margins > 0).sum()) + 0.5 * float((margins == 0).sum())
         tokens = float(scores.tokens[scores.first].sum())
         if not self._objective.labelled and len(groups.second):

@@ -127,7 +127,8 @@ def padded_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, 
     The longest samples come first. Raises `ConfigurationError` for a sample that is longer than the budget.
     """
     order = _longest_first(lengths, samples, budget)
-    batches, start = [], 0
+    batches = []
+    start = 0
     while start < len(order):
         longest = int(lengths[order[start]])
         stop = start + budget // max(longest, 1)

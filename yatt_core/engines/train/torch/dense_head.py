@@ -23,8 +23,10 @@ from yatt_core.wire.support import Support
 
 CHUNK_LOGITS = 2**23
 """Target number of logits in a chunk of FEWEST to MOST tokens on a CPU; large products run faster."""
-FEWEST, MOST = 64, 1024
-STRIP_LOGITS, FEWEST_OF_STRIP = 2**19, 8
+FEWEST = 64
+MOST = 1024
+STRIP_LOGITS = 2**19
+FEWEST_OF_STRIP = 8
 """Target number of logits, and minimum number of tokens, of a strip."""
 LEAST_BY_MASS = -60.0
 """Log-probabilities below this are not computed from a mass, which would approach the limit of float32."""
@@ -89,7 +91,13 @@ def backward_tokens(
     for chunk in slices(chunk_rows(head), len(targets)):
         gradient = head.products.matmul(states[chunk], head.weight.t())
         _restrict(gradient, support, chunk)
-        scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk), taught and partial(taught, chunk))
+        scale = _to_gradient(
+            head=head,
+            logits=gradient,
+            targets=targets[chunk],
+            loss=partial(loss, chunk),
+            taught=taught and partial(taught, chunk),
+        )
         if head.products.widens:
             of_states[chunk] = head.products.matmul(gradient, head.weight).mul_(scale)
         else:
@@ -139,7 +147,8 @@ def _to_gradient(
     if by_entropy is None and by_logit is None:
         return by_log_prob[:, None].div(-head.temperature)
     for strip in strips:
-        slopes, at = logits[strip].float(), targets[strip, None]
+        slopes = logits[strip].float()
+        at = targets[strip, None]
         gradient = slopes * by_log_prob[strip, None]
         if by_entropy is not None:
             probabilities = slopes.scatter(1, at, log_probs[strip, None].detach().exp())
@@ -177,10 +186,12 @@ def _values(
     logits: [n, vocabulary] before the temperature; overwritten.
     slopes: whether the logits are overwritten with p_v - [v = t].
     """
-    wide, targets = logits.float(), targets[:, None]
+    wide = logits.float()
+    targets = targets[:, None]
     if head.temperature != 1.0:
         wide.div_(head.temperature)
-    probabilities, of_targets = torch.softmax(wide, dim=-1), wide.gather(1, targets)
+    probabilities = torch.softmax(wide, dim=-1)
+    of_targets = wide.gather(1, targets)
     log_probs = probabilities.gather(1, targets).log_()
     if len(least := (log_probs < LEAST_BY_MASS).nonzero()[:, 0]):
         log_probs[least] = torch.log_softmax(wide[least], dim=-1).gather(1, targets[least])

@@ -51,8 +51,10 @@ class DensePasses:
         dtype: str,
         products: Products | None = None,
     ) -> None:
-        self._shape, self._names = shape_of(model), frozenset(dict(model.named_parameters()))
-        self._optimizer, self._temperature = optimizer, temperature
+        self._shape = shape_of(model)
+        self._names = frozenset(dict(model.named_parameters()))
+        self._optimizer = optimizer
+        self._temperature = temperature
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = optimizer.gradients.device
         self._products = products or products_of(self._dtype, self._device)
@@ -92,7 +94,9 @@ class DensePasses:
         head = Head(self._cast(weights.head.detach()), temperature, entropy != "none", self._products)
         for micro_batch in micro_batches:
             if len(micro_batch.targets):
-                self._backward(weights, head, micro_batch, loss, whole, taught)
+                self._backward(
+                    weights=weights, head=head, micro_batch=micro_batch, loss=loss, whole=whole, taught=taught
+                )
                 collect()
                 advanced()
 
@@ -151,13 +155,13 @@ class DensePasses:
                 measured = measure_tokens(head, states.detach(), targets, micro_batch.support)
                 found = chunk_loss(lambda *values: loss(micro_batch, *values), [measured])
             of_states = backward_tokens(
-                head,
-                states.detach(),
-                targets,
-                found,
-                self._of_head,
-                micro_batch.support,
-                None if taught is None else lambda part, made: taught(micro_batch.part(part), made),
+                head=head,
+                states=states.detach(),
+                targets=targets,
+                loss=found,
+                of_weight=self._of_head,
+                support=micro_batch.support,
+                taught=None if taught is None else lambda part, made: taught(micro_batch.part(part), made),
             )
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
@@ -172,7 +176,8 @@ class DensePasses:
 
     def _states(self, weights: DenseWeights, rows: SharedRows, embedded: torch.Tensor) -> torch.Tensor:
         """Returns the head's input at the rows that predict counted tokens, [T, width]."""
-        shape, rotary = self._shape, self._rotary.at(rows.positions, rows.positions_below)
+        shape = self._shape
+        rotary = self._rotary.at(rows.positions, rows.positions_below)
         hidden = run_layers(
             weights=weights,
             shape=shape,
@@ -195,7 +200,8 @@ class DensePasses:
         leaves are views of the optimizer's, so there is nothing to collect: the leaves are views of the weights or, for
         widened products, rounded copies of them, made once for all micro-batches. bfloat16 leaves are copies.
         """
-        values, copies = self._optimizer.values.detach(), list[tuple[torch.Tensor, torch.Tensor]]()
+        values = self._optimizer.values.detach()
+        copies = list[tuple[torch.Tensor, torch.Tensor]]()
 
         def take(names: Sequence[str]) -> torch.Tensor:
             weight = self._optimizer.together(values, names)

@@ -46,7 +46,8 @@ class TorchTrainEngine(PolicyTrainEngine):
         super().__init__(
             spec, context, Layout(engine.ranks, engine.ranks, engine.micro_batch_tokens, packed=engine.packed)
         )
-        self._dtype, self._kernels = engine.dtype, engine.kernels
+        self._dtype = engine.dtype
+        self._kernels = engine.kernels
 
     def _build(self) -> None:
         model = load_causal_lm(self._context.model_path, "float32")
@@ -70,7 +71,9 @@ class TorchTrainEngine(PolicyTrainEngine):
             self._teachers = Teachers(distillation, self._load_teacher)
         if (critic := self._spec.critic) is not None:
             ranks = self._layout.ranks
-            self._critic = FlatCritic(critic, self._context.model_path, self._dtype, self._device, ranks)
+            self._critic = FlatCritic(
+                spec=critic, policy_path=self._context.model_path, dtype=self._dtype, device=self._device, ranks=ranks
+            )
 
     def _load_teacher(self, path: str) -> Teacher:
         model = placed(load_causal_lm(path, self._dtype).requires_grad_(False), self._device, "the teacher")
@@ -85,7 +88,8 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
         """See `PolicyTrainEngine`. Every rank holds whole tensors."""
-        model, optimizer = self._loaded(), self._optimizer
+        model = self._loaded()
+        optimizer = self._optimizer
         known: dict[str, Callable[[], Mapping[str, torch.Tensor]]] = {
             "weights": lambda: untied(model),
             "reference": lambda: optimizer.named(self._reference),
@@ -109,7 +113,8 @@ class TorchTrainEngine(PolicyTrainEngine):
         return self._optimizer.steps
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        lora, optimizer = self._spec.trainer.lora, self._optimizer
+        lora = self._spec.trainer.lora
+        optimizer = self._optimizer
         weights = open_tensors(folder, WEIGHTS)
         require_same(folder, weights.shapes, {name: tensor.shape for name, tensor in self._weights()})
         own = self._loaded().state_dict()

@@ -23,7 +23,8 @@ from yatt_core.wire.ragged import offsets_of
 
 Int64 = npt.NDArray[np.int64]
 
-SLACK_TOKENS, SLACK_SHARE = 8, 4
+SLACK_TOKENS = 8
+SLACK_SHARE = 4
 """Sequences share an attention call if the shortest is at most this many tokens, or 1/4, shorter than the longest."""
 
 
@@ -71,7 +72,14 @@ class SharedRows:
             each.to(device) for each in (self.tokens, self.positions, self.predicting, self.outputs)
         )
         calls = tuple(call.on(device) for call in self.calls)
-        return SharedRows(tokens, positions, predicting, self.positions_below, calls, outputs)
+        return SharedRows(
+            tokens=tokens,
+            positions=positions,
+            predicting=predicting,
+            positions_below=self.positions_below,
+            calls=calls,
+            outputs=outputs,
+        )
 
 
 def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
@@ -80,7 +88,9 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
     dtype: of the attention masks.
     """
     flat = batch.tokens.flatten().numpy()
-    starts, prompts, responses = batch.starts, batch.prompt_lengths, batch.sizes - batch.prompt_lengths
+    starts = batch.starts
+    prompts = batch.prompt_lengths
+    responses = batch.sizes - batch.prompt_lengths
     first, number = _distinct([flat[a:b].tobytes() for a, b in zip(starts, starts + prompts, strict=True)])
     prompt_begins = offsets_of(prompts[first])
     response_begins = prompt_begins[-1] + offsets_of(responses)
@@ -92,7 +102,9 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
     positions = np.concatenate(within)
     calls = [
         *_prompt_calls(prompt_begins, prompts[first]),
-        *_response_calls(response_begins, responses, prompt_begins[number], prompts, dtype),
+        *_response_calls(
+            begins=response_begins, lengths=responses, prompt_begins=prompt_begins[number], prompts=prompts, dtype=dtype
+        ),
     ]
     return SharedRows(
         tokens=torch.from_numpy(flat[sources]),
@@ -116,7 +128,11 @@ def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor, products: P
         asked = queries.index_select(0, call.queries.flatten()).view(count, length, *queries.shape[1:])
         seen = others.index_select(0, call.keys.flatten()).view(count, call.keys.shape[1], *others.shape[1:])
         keys, values = torch.split(seen, shape.key_value_heads, dim=2)
-        outputs.append(attend_masked(asked, keys, values, call.mask, products).reshape(count * length, -1))
+        outputs.append(
+            attend_masked(queries=asked, keys=keys, values=values, mask=call.mask, products=products).reshape(
+                count * length, -1
+            )
+        )
     return torch.cat(outputs).index_select(0, rows.outputs)
 
 
@@ -158,7 +174,8 @@ def _response_calls(
     for members in _alike(lengths):
         own = _padded(begins[members], lengths[members])
         before = _padded(prompt_begins[members], prompts[members])
-        length, width = own.shape[1], before.shape[1]
+        length = own.shape[1]
+        width = before.shape[1]
         shown = np.arange(width) < prompts[members][:, None]
         hidden = np.concatenate(
             [
@@ -174,7 +191,8 @@ def _response_calls(
 
 def _outputs(calls: list[tuple[AttentionCall, Int64]], rows: int) -> Int64:
     """Returns each row's place among the queries of all calls."""
-    places, begin = np.zeros(rows, dtype=np.int64), 0
+    places = np.zeros(rows, dtype=np.int64)
+    begin = 0
     for call, lengths in calls:
         count, length = call.queries.shape
         real = np.arange(length) < lengths[:, None]

@@ -74,7 +74,9 @@ def vllm_here():
     """
     import torch._dynamo.config
 
-    environment, set_num_threads, kept = dict(os.environ), torch.set_num_threads, list[Any]()
+    environment = dict(os.environ)
+    set_num_threads = torch.set_num_threads
+    kept = list[Any]()
 
     def build(make):
         with pytest.MonkeyPatch.context() as patch:

@@ -36,12 +36,14 @@ def prefix_hits(case, monkeypatch) -> list[int]:
 def test_bits_do_not_depend_on_what_the_prefix_cache_holds(case_here, monkeypatch):
     """Covers prompts read in full, cached in full, and cached in part after another prompt with the same beginning."""
     long = prompts_of([300])[0]
-    prompts, seeds = [long[:length] for length in (300, 161, 130, 97, 70, 33)], [1, 2, 3]
+    prompts = [long[:length] for length in (300, 161, 130, 97, 70, 33)]
+    seeds = [1, 2, 3]
 
     def forget():
         case_here.engine.update_weights(case_here.weights(0), 0)
 
-    found, expected = prefix_hits(case_here, monkeypatch), dict[tuple[int, int], tuple]()
+    found = prefix_hits(case_here, monkeypatch)
+    expected = dict[tuple[int, int], tuple]()
     for place, prompt in enumerate(prompts):
         for seed in seeds:
             forget()

@@ -39,7 +39,8 @@ def in_columns(case: Case, version: int) -> Iterator[WeightBucket]:
                 boxes.append((name, array, Box((0, start), (array.shape[0], stop - start))))
     half = len(boxes) // 2
     for number, part in enumerate((boxes[:half], boxes[half:])):
-        places, end = list[Place](), 0
+        places = list[Place]()
+        end = 0
         for name, array, box in part:
             places.append(Place(name, array.shape, box, "float32", aligned(end)))
             end = places[-1].offset + places[-1].nbytes
@@ -98,7 +99,8 @@ def test_buckets_that_arrive_in_the_engines_memory_are_taken_without_a_copy(case
 def test_freed_memory_is_given_back_while_memory_grows(
     case_here: Case, monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
-    given_back, memory = list[str](), itertools.count(step=1 << 30 if grows else 0)
+    given_back = list[str]()
+    memory = itertools.count(step=1 << 30 if grows else 0)
     monkeypatch.setattr(weights, "give_back_freed_memory", lambda: given_back.append("freed"))
     monkeypatch.setattr(weights, "private_bytes", lambda: next(memory))
     buckets = list(in_columns(case_here, 3))
@@ -126,8 +128,10 @@ def test_the_head_is_packed_once_it_is_complete_and_not_in_part(case_here: Case)
     from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace
 
     model = weights_of_worker(case_here)._model
-    tensors, head = TensorsInPlace(model), model.lm_head
-    old, values = head.cpu_linear, case_here.weights(1)[HEAD]
+    tensors = TensorsInPlace(model)
+    head = model.lm_head
+    old = head.cpu_linear
+    values = case_here.weights(1)[HEAD]
     rows, width = values.shape
     for start, stop in ((0, rows // 2), (rows // 2, rows)):
         assert head.cpu_linear is old
@@ -140,7 +144,8 @@ def test_changes_alone_and_unknown_tensors_are_refused(case_here: Case) -> None:
     from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace
 
     tensors = TensorsInPlace(weights_of_worker(case_here)._model)
-    name, shape = "model.norm.weight", (64,)
+    name = "model.norm.weight"
+    shape = (64,)
     changed = Changed(np.zeros(1, np.int64), np.ones(1, np.int8))
     piece = Piece(name, shape, whole_box(shape), "float32", np.zeros(0, np.float32), changed)
     with pytest.raises(InfrastructureError, match=f"only changes of {name}"):
@@ -161,7 +166,8 @@ def test_workers_that_divide_a_model_each_take_their_own_rows(monkeypatch: pytes
     held = [worker(rank, old, old["k"]) for rank in range(2)]
     for each in held:
         model: Any = each._modules[""]
-        model["gate_up_proj"].output_partition_sizes, model["o_proj"].output_partition_sizes = [2, 2], [WIDTH]
+        model["gate_up_proj"].output_partition_sizes = [2, 2]
+        model["o_proj"].output_partition_sizes = [WIDTH]
         model.lm_head = model["embed"]
         tensors = in_place.TensorsInPlace(model)
         for name, tensor in new.items():

@@ -15,7 +15,8 @@ class Staged:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.engine_core = SimpleNamespace(engine_core=self)
-        self.batch_queue, self.batch_queue_size = [1], 2
+        self.batch_queue = [1]
+        self.batch_queue_size = 2
 
     def step(self):
         self.log.append("step")

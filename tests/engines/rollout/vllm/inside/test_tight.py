@@ -32,7 +32,8 @@ def test_waiting_prompts_keep_their_bits(expected, make_case_here):
 
 def test_preempted_sequences_keep_their_bits(expected, make_case_here, monkeypatch):
     case = make_case_here(kv_cache_memory_bytes=14 * BLOCK_BYTES)
-    scheduler, gave_way = core_of(case).engine_core.engine_core.scheduler, list[str]()
+    scheduler = core_of(case).engine_core.engine_core.scheduler
+    gave_way = list[str]()
     give_way = scheduler._preempt_request
 
     def watched(request, *arguments, **options):
