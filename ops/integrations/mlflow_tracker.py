@@ -23,6 +23,7 @@ from db.write import outbox
 from flows.delivery import registry
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
+from ops.integrations.mlflow_database import begin_database
 from ops.integrations.mlflow_registry import POINTS_PER_BATCH, MlflowRegistry
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
@@ -105,6 +106,8 @@ class MlflowTracker:
 
         for chatty in ("mlflow", "alembic"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
+        if urlsplit(self._tracking_uri).scheme not in ("http", "https"):
+            begin_database(self._tracking_uri)
         return MlflowClient(tracking_uri=self._tracking_uri)
 
     @cached_property

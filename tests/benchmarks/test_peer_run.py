@@ -76,7 +76,9 @@ def test_the_parts_of_our_iteration_add_up_to_its_wall_time() -> None:
         Step("commit", "driver", "ledger", 0.01),
         Step("commit", "trainer-0", "engine", 0.01),
     )
-    profile = Profile((1, 2), (), 1.0, (), (), path, ())
+    profile = Profile(
+        recorded=(1, 2), not_recorded=(), wall=1.0, unheard=(), processes=(), path=path, frames=(), others={}
+    )
     parts = ours.parts_of(profile)
     assert parts == pytest.approx(
         {

@@ -186,7 +186,7 @@ def test_every_response_has_the_security_headers(reader: TestClient) -> None:
 def test_an_unexpected_error_reveals_nothing_and_has_the_headers(
     home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("the secret is hunter2")
 
     monkeypatch.setattr("ops.queries.run_list.run_list", fail)

@@ -101,7 +101,7 @@ def test_seeds_are_paired_and_their_mean_decides(tmp_path: Path, undisturbed: La
     assert all(body["value"] == pytest.approx(sum(body["values"].values()) / 2) for body in bodies)
 
 
-def _created_and_killed(home, spec, copies, by, read_secret):
+def _created_and_killed(home, spec, **_):
     with Ledger.open(home.ledger) as ledger:
         ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations)
     raise Killed

@@ -295,7 +295,7 @@ def seed_with_files(home: Home, folder: Path) -> str:
 def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Returns the runs that `yatt resume` would drive, which it does not."""
     runs: list[str] = []
-    monkeypatch.setattr("ops.cli.commands.driving.train.drive", lambda home, run, *given: runs.append(run))
+    monkeypatch.setattr("ops.cli.commands.driving.train.drive", lambda home, run, *_, **__: runs.append(run))
     return runs
 
 

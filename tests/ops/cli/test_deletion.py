@@ -104,12 +104,11 @@ def test_what_is_done_is_said_although_a_later_run_fails(
     real = resolve_name(whole)
     done = list[str]()
 
-    def interrupted(*given: Any) -> Any:
-        run = next(each for each in given if isinstance(each, str))
+    def interrupted(run: str, **given: Any) -> Any:
         if done:
             raise LeaseHeld(run, "yatt driver of it", 60.0)
         done.append(run)
-        return real(*given)
+        return real(run=run, **given)
 
     monkeypatch.setattr(whole, interrupted)
     answer = yatt(command, seed_run(home), seed_run(home), "--yes", *words)
