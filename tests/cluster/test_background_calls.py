@@ -95,6 +95,14 @@ def test_no_garbage_is_collected_during_a_disconnect_and_none_is_left_before(mon
     assert seen == [(True, False)] and gc.isenabled()
 
 
+def test_no_garbage_is_collected_until_the_last_disconnect_is_over() -> None:
+    with no_calls():
+        with no_calls():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
 def test_a_collection_of_another_thread_is_over_before_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     began = threading.Event()
     may_end = threading.Event()

@@ -60,16 +60,15 @@ def no_calls() -> Iterator[None]:
         _disconnects += 1
         while _calls:
             _changed.wait()
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         collect_garbage()
         yield
     finally:
-        if was_enabled:
-            gc.enable()
         with _changed:
             _disconnects -= 1
+            if not _disconnects:
+                gc.enable()
 
 
 class _Garbage:
