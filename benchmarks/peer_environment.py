@@ -46,9 +46,9 @@ def answer_of(program: Path, request: Mapping[str, Any], folder: Path, processes
     answer = folder / "answer.json"
     said = folder / "output"
     asked.write_text(json.dumps(request), encoding="utf-8")
-    # Folders of benchmarks hide modules of the standard library, so that the program's is not searched for modules.
+    # PYTHONSAFEPATH leaves out the program's folder: folders of benchmarks hide modules of the standard library.
     surroundings = {"PATH": "/usr/bin:/bin", "PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
-    environment = {**surroundings, "HOME": str(folder), "HF_HOME": str(folder)}
+    environment = {**surroundings, **dict.fromkeys(("HOME", "HF_HOME", "TMPDIR"), str(folder))}
     command: list[str | Path] = [PYTHON]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import peer_environment
 from benchmarks.peer_run import ours, theirs
-from benchmarks.peer_run.__main__ import report_of, said
+from benchmarks.peer_run.__main__ import main, report_of, said
 from benchmarks.peer_run.measured import PARTS, Measured, Point, Round, baselines_of, figures_of
 from benchmarks.peer_run.picture import draw
 from benchmarks.peer_run.theirs import Layout
@@ -118,6 +122,35 @@ def test_the_report_and_the_picture_have_all_rounds(tmp_path: Path) -> None:
     assert said(OWN) == "55 s, 1000 ms an iteration, accuracy 0.200 -> 0.800"
     draw(rounds, tmp_path / "images" / "peer-run.png")
     assert (tmp_path / "images" / "peer-run.png").stat().st_size > 1000
+
+
+def test_the_sides_take_turns_and_trl_has_its_fastest_layout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[str] = []
+
+    def ours_train(*_: object) -> Measured:
+        trained.append("YATT")
+        return OWN
+
+    def trl_train(request: dict[str, int], layout: Layout, _: Path) -> theirs.Finished:
+        trained.append(f"TRL {layout}, {request['iterations']}")
+        slower = 1.0 if layout == Layout(2, 1) else 2.0
+        return theirs.Finished(replace(TRL, end=TRL.begin + slower * 80.0), {"trl": "1.16.0"})
+
+    monkeypatch.setattr(peer_environment, "make", lambda: None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(ours, "fine_tune", lambda *_: None)
+    monkeypatch.setattr(ours, "train", ours_train)
+    monkeypatch.setattr(theirs, "request_of", lambda *_: {"iterations": 40})
+    monkeypatch.setattr(theirs, "train", trl_train)
+    monkeypatch.setattr(sys, "argv", ["peer_run", "--rounds", "2", "--iterations", "40", "--json"])
+    main()
+    assert trained[:3] == ["TRL 1x1, 6", "TRL 1x2, 6", "TRL 2x1, 6"]
+    assert trained[3:] == ["YATT", "TRL 2x1, 40", "TRL 2x1, 40", "YATT"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["figures"]["iteration_ratio_trl"] == pytest.approx(2.0)
+    assert report["details"]["layouts_s_trl"] == pytest.approx({"1x1": 3.9, "1x2": 3.9, "2x1": 1.9})
 
 
 @pytest.mark.verify

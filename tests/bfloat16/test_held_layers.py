@@ -55,6 +55,12 @@ def test_a_held_layer_has_the_results_and_gradients_of_a_widened_one(autocast: b
         assert torch.equal(ours, theirs)
 
 
+def test_no_rows_have_no_products() -> None:
+    layer = layer_of(autocast=False, biased=True)
+    with held_layers(WIDENED, [layer]):
+        assert layer(integers(1, 0, 33)).shape == (1, 0, 5)
+
+
 def test_a_frozen_layer_has_no_gradient() -> None:
     layer = layer_of(autocast=False, biased=True).requires_grad_(False)
     assert passes(layer, autocast=False, held=True)[-2:] == [None, None]

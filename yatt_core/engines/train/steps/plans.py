@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.engines.train.objectives.registry import objective_of
 from yatt_core.engines.train.steps.groups import groups_of
 from yatt_core.engines.train.steps.plan import PlanShape, StepPlan, plan_steps
 from yatt_core.experience.batch import ExperienceBatch
@@ -40,21 +39,18 @@ class Plans:
         return plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
 
     def samples_of_parts(self, batch: ExperienceBatch, key: WorkKey) -> tuple[Int64, ...]:
-        """Returns the samples on which each part computes in an iteration, in any pass or step, ascending."""
+        """Returns the sampled responses on which each part computes in an iteration, in any pass or step, ascending."""
         everything = self._all(batch, key)
         found = [[samples for plan in everything for samples in plan.parts[part]] for part in range(self.shape.ranks)]
         none = np.empty(0, dtype=np.int64)
         return tuple(np.unique(np.concatenate([none, *samples])) for samples in found)
 
     def _all(self, batch: ExperienceBatch, key: WorkKey) -> list[StepPlan]:
-        steps = self.steps(batch, key)
-        found = [self.whole(batch), *steps]
+        # No objective that labels responses samples them, so that each backward pass has the samples of its step.
+        found = [self.whole(batch), *self.steps(batch, key)]
         distillation = self.spec.algorithm.distillation
         if distillation is not None and distillation.privileged is not None:
             found.append(self.whole(batch.shown_to_teacher()))
-        if self.spec.objective is not None:
-            labelled = objective_of(self.spec.objective).labelled
-            found += [backward_plan(self.shape, batch, step, labelled) for step in steps]
         return found
 
 
