@@ -24,7 +24,7 @@ from flows.run.creation import current_spec
 from flows.run.home import Home
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.collection.collector import Collector, OpenBatch
-from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
 from yatt_core.input_building.materialise import initial_model, materialise
 from yatt_core.inputs.manifest import INPUTS
@@ -71,7 +71,7 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Ignores how far a wave has come."""
 
-    def arrivals(self) -> Iterator[Arrival[OpenBatch] | Judged[OpenBatch]]:
+    def arrivals(self) -> Iterator[Arrival[OpenBatch] | VerdictArrival[OpenBatch]]:
         """Yields the answers."""
         number = 0
         while self._waiting:

@@ -31,8 +31,8 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.core.models import (
     Checkpoint,
-    ControlState,
-    DriverSession,
+    ControlStateTable,
+    DriverSessionTable,
     Event,
     Iteration,
     MetricPoint,
@@ -40,7 +40,7 @@ from db.core.models import (
     Outbox,
     PhaseAttempt,
     PlacementDecision,
-    Run,
+    RunTable,
     Shard,
 )
 from db.ledger import Ledger
@@ -98,8 +98,8 @@ def seed(ledger: Ledger, home: Home, spec: RunSpec, runs: int = RUNS, iterations
         _short_runs(connection)
         _long_run(connection, run, iterations, StateOfFlow.initial(spec.data).to_json())
         connection.execute(
-            update(Run)
-            .where(Run.id == run)
+            update(RunTable)
+            .where(RunTable.id == run)
             .values(iteration=iterations, committed_at=newest, created_at=START, event_seq=iterations + 20)
         )
     _files(ledger, home, fence, iterations)
@@ -130,14 +130,14 @@ def _insert(connection: Connection, table: Any, source: Any, values: Mapping[str
 
 def _short_runs(connection: Connection) -> None:
     """Inserts commits, metrics and a fault for every short run; these runs have ended."""
-    short = Run.spec_name == "short"
+    short = RunTable.spec_name == "short"
     connection.execute(
-        update(Run)
+        update(RunTable)
         .where(short)
         .values(state="completed", iteration=SHORT, committed_at=_begin_of(SHORT), created_at=START)
     )
     for key in ("reward/mean", "entropy", "kl", "seconds/iteration"):
-        query = select(Run.id, literal(key), literal("result")).where(short)
+        query = select(RunTable.id, literal(key), literal("result")).where(short)
         connection.execute(insert(MetricSeries).from_select(["run", "key", "metric_class"], query))
     steps = _counter(SHORT)
     number = (MetricSeries.id * 37 + steps.c.i * 7919) % 1000
@@ -157,7 +157,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
     digest = cast(step, Text)
     committed = key | {"term": 1, "experience_digest": digest, "weights_digest": digest}
     _insert(connection, Iteration, steps, committed | {"fingerprint": _json({"loss": 0.5}), "committed_at": at})
-    _insert(connection, ControlState, steps, key | {"state": _json(state)})
+    _insert(connection, ControlStateTable, steps, key | {"state": _json(state)})
     _attempts(connection, steps, key, at)
     decision = _json({"mode": "dynamic", "start": "rrrrrrjj", "state": {}})
     inputs = _json({"setting": {"switch": {"role_s": 1.0}}, "past": [], "state": {}, "policy": {"kind": "dynamic"}})
@@ -236,7 +236,7 @@ def _sparse(connection: Connection, run: str, iterations: int) -> None:
     row = {"run": run, "term": sessions.c.i, "flow_run_id": "", "flow_run_name": "long session", "started_at": begin}
     _insert(
         connection,
-        DriverSession,
+        DriverSessionTable,
         sessions,
         row | {"ended_at": begin + SESSION * ITERATION_MS - 5_000, "outcome": "ended"},
     )

@@ -18,10 +18,10 @@ from types import TracebackType
 from db.core.engine import Clock, Database, DatabaseTime, Measured, database_url, open_engine
 from db.core.errors import LedgerUnavailable
 from db.core.migrate import Migration, ensure_current
-from db.portable.cut import Exports
+from db.portable.cut import LedgerExports
 from db.read.audit import Audits
 from db.read.browse import Browser
-from db.read.lines import Lines
+from db.read.lines import IterationLines
 from db.read.overview import Overviews
 from db.read.queueing import QueueReader
 from db.read.run_list import RunListReader
@@ -64,7 +64,7 @@ class Ledger:
         self.phases = Phases(database)
         self.records = Records(database)
         self.commits = Commits(database)
-        self.lines = Lines(database)
+        self.lines = IterationLines(database)
         self.audit = Audits(database)
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
@@ -85,7 +85,7 @@ class Ledger:
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)
         self.browse = Browser(database)
-        self.exports = Exports(database)
+        self.exports = LedgerExports(database)
         self.upkeep = Upkeep(database)
         self.waits = Waits(database)
         self.home_events = HomeEvents(database)

@@ -14,7 +14,7 @@ from pathlib import Path
 from db.ledger import Ledger
 from flows.billing.price_file import check_prices
 from flows.driver.context import RunContext
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.services import (
     FindServer,
     SessionServices,
@@ -58,7 +58,7 @@ def run_session(
     pages: Pages | None = None,
     find_server: FindServer = server_of_environment,
     until: int | None = None,
-) -> Outcome:
+) -> SessionOutcome:
     """Drives one session in this process and returns once it has ended.
 
     accept_drift: replay updates even if the environment differs from the recorded one.
@@ -109,7 +109,7 @@ def run_session(
     return outcome
 
 
-def _over_before_it_begins(session: DriverSession) -> Outcome | None:
+def _over_before_it_begins(session: DriverSession) -> SessionOutcome | None:
     """Returns how a session ends for which nothing needs to start; None if there is work."""
     return session.already_finished() or session.reached_until() or session.obstructed()
 
@@ -123,11 +123,11 @@ def _with_callbacks_files(home: Home, run: str, spec: RunSpec) -> Path:
     return folder
 
 
-def _drive(session: DriverSession, services: SessionServices) -> Outcome:
+def _drive(session: DriverSession, services: SessionServices) -> SessionOutcome:
     """Starts the services and runs the flow, which claims the session and ends it."""
     _say_changed_versions(session)
 
-    def start() -> Outcome:
+    def start() -> SessionOutcome:
         if not session.store_is_ready:
             require_repositories(session.context.home.folder, session.context.folder, session.context.spec, read_block)
             _settle(session.context.ledger, session.context.run, session.context.spec, session.context.folder)
@@ -157,7 +157,7 @@ def _say_changed_versions(session: DriverSession) -> None:
         session.context.observer.warned(said)
 
 
-def _run_flow(session: DriverSession) -> Outcome:
+def _run_flow(session: DriverSession) -> SessionOutcome:
     """Runs the flow to its end: in the current flow run if the session is scheduled, else in a new one.
 
     A Prefect server that is unreachable at the end does not change the session's outcome. Raises `AwayError` if

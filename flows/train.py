@@ -27,7 +27,7 @@ from prefect.runtime import flow_run
 from db.core.errors import LedgerUnavailable
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.outages import CLOSE
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session
 from flows.driver.stopping import StopNow
@@ -47,7 +47,7 @@ from yatt_core.spent_time import PREFECT, spent
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
-def train(run: str) -> Outcome:
+def train(run: str) -> SessionOutcome:
     """Drives the run from its last commit towards its target; a stop request, a guard or a failure may end it early."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
@@ -59,7 +59,7 @@ def train(run: str) -> Outcome:
     return outcome
 
 
-def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
+def drive(session: DriverSession, report: FlowRunReport) -> SessionOutcome:
     """Advances the run until its target, a stop request, or a failure that needs an operator.
 
     A failed phase leads back to the last commit; a guard may roll back further. What is away is waited for between two rounds,
@@ -69,7 +69,7 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
         return _rounds(session, report)
 
 
-def _rounds(session: DriverSession, report: FlowRunReport) -> Outcome:
+def _rounds(session: DriverSession, report: FlowRunReport) -> SessionOutcome:
     state: ControlState | None = None
     silence: LedgerUnavailable | None = None
     pause: Paused | None = None

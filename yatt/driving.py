@@ -12,7 +12,7 @@ from pathlib import Path
 
 from db.core.errors import LeaseHeld
 from flows.branching.branches import finish_fork, revise
-from flows.branching.safe_point import Asked
+from flows.branching.safe_point import RevisionOptions
 from flows.driver.services import check_surroundings
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
@@ -98,7 +98,7 @@ def resume(
         name = find_run(ledger, run.id if isinstance(run, Run) else run)
         finish_fork(place, ledger, name)
     if overrides or new_code:
-        revise(place, name, override_texts(overrides), by, asked=Asked(new_code, discard))
+        revise(place, name, override_texts(overrides), by, asked=RevisionOptions(new_code, discard))
     return _driven(run=Run(name, place), until=until, detach=detach, callbacks=callbacks, accept_drift=accept_drift)
 
 

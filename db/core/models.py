@@ -22,7 +22,7 @@ from db.core.people_models import RunTag as RunTag
 from db.core.pipeline_models import Pipeline as Pipeline
 from db.core.pipeline_models import PipelineDeployment as PipelineDeployment
 from db.core.pipeline_models import PipelineJob as PipelineJob
-from db.core.pipeline_models import PipelineTrigger as PipelineTrigger
+from db.core.pipeline_models import PipelineTriggerTable as PipelineTriggerTable
 from db.core.queue_models import QueueAllocation as QueueAllocation
 from db.core.queue_models import QueueEntry as QueueEntry
 from db.core.queue_models import QueueForecast as QueueForecast
@@ -32,7 +32,7 @@ from db.core.suite_models import SuiteEvaluation as SuiteEvaluation
 from db.core.wait_models import RunWait as RunWait
 
 
-class Run(Base):
+class RunTable(Base):
     """A training job.
 
     iteration: newest commit along the current branch; -1 before the first.
@@ -103,7 +103,7 @@ class Lease(Base):
     expires_at: Mapped[int]
 
 
-class DriverSession(Base):
+class DriverSessionTable(Base):
     """A flow run's time as driver of the run, from taking the lease to releasing it; one per term."""
 
     __tablename__ = "driver_session"
@@ -135,7 +135,7 @@ class Iteration(Base):
     committed_at: Mapped[int]
 
 
-class ControlState(Base):
+class ControlStateTable(Base):
     """The small part of a run's state that each commit records: cursor, averages, coefficients, policy state."""
 
     __tablename__ = "control_state"
@@ -288,7 +288,7 @@ class Checkpoint(Base):
     recorded_at: Mapped[int]
 
 
-class AliasMove(Base):
+class AliasMoveTable(Base):
     """A move of one of the run's aliases to a checkpoint; an alias points to the target of its newest move.
 
     seq: number of the link of the audit chain that records the move.

@@ -81,7 +81,7 @@ class PipelineDeployment(Base):
     at: Mapped[int]
 
 
-class PipelineTrigger(Base):
+class PipelineTriggerTable(Base):
     """Something that a trigger of a deployed pipeline has seen; each is acted on once.
 
     trigger: digest of the trigger.

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, select
 
 from db.core.engine import Database
 from db.core.migrate import HEAD
-from db.core.models import Base, Checkpoint, Choice, Event, PhaseAttempt, Pipeline, Run, Shard, SpecRevision
+from db.core.models import Base, Checkpoint, Choice, Event, PhaseAttempt, Pipeline, RunTable, Shard, SpecRevision
 from db.portable.lines import line_of
 from db.portable.values import kinds_of, to_json
 
@@ -75,7 +75,7 @@ class Cut:
 
     def runs(self) -> list[str]:
         """Returns all runs."""
-        return list(self._connection.execute(select(Run.id).order_by(Run.id)).scalars())
+        return list(self._connection.execute(select(RunTable.id).order_by(RunTable.id)).scalars())
 
     def pipelines(self) -> list[str]:
         """Returns all runs of pipelines."""
@@ -117,7 +117,7 @@ class Cut:
         return [NamedFolder(*row) for row in rows]
 
 
-class Exports:
+class LedgerExports:
     """Cuts of a ledger."""
 
     def __init__(self, database: Database) -> None:
@@ -129,7 +129,7 @@ class Exports:
         with self._database.read(patience_ms=PATIENCE_MS) as connection:
             at = self._database.time(connection)
             # SQLite takes its snapshot with the first read of a table, PostgreSQL with the first statement.
-            connection.execute(select(Run.id).limit(1)).all()
+            connection.execute(select(RunTable.id).limit(1)).all()
             yield Cut(connection, at)
 
     def now(self) -> int:

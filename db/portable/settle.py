@@ -15,7 +15,7 @@ from db.core.engine import Database
 from db.core.holder import holder_columns
 from db.core.models import (
     Base,
-    DriverSession,
+    DriverSessionTable,
     Lease,
     Outbox,
     Pipeline,
@@ -39,7 +39,7 @@ stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BackupOrigin:
     """Where loaded rows come from.
 
     backup: id of the backup.
@@ -56,7 +56,7 @@ class Origin:
     tracked_at: int | None = None
 
 
-def settle(connection: Connection, database: Database, origin: Origin) -> None:
+def settle(connection: Connection, database: Database, origin: BackupOrigin) -> None:
     """Closes what was open in the cut, and records in each run's audit chain that it was restored."""
     now = database.time(connection)
     _close(connection, now)
@@ -81,8 +81,8 @@ def settle(connection: Connection, database: Database, origin: Origin) -> None:
 
 def _close(connection: Connection, now: int) -> None:
     connection.execute(update(Lease).where(Lease.holder.is_not(None)).values(**holder_columns(None), expires_at=now))
-    open_session = DriverSession.ended_at.is_(None)
-    connection.execute(update(DriverSession).where(open_session).values(ended_at=now, outcome=LOST))
+    open_session = DriverSessionTable.ended_at.is_(None)
+    connection.execute(update(DriverSessionTable).where(open_session).values(ended_at=now, outcome=LOST))
     connection.execute(update(QueueScheduler).values(**holder_columns(None), expires_at=now))
     connection.execute(
         update(Pipeline).where(Pipeline.holder.is_not(None)).values(**holder_columns(None), expires_at=now)
@@ -97,7 +97,9 @@ def _close(connection: Connection, now: int) -> None:
     connection.execute(update(QueueEntry).where(driven).values(**waits))
 
 
-def _rewrite(connection: Connection, table: Table, column: str, which: ColumnElement[bool], origin: Origin) -> None:
+def _rewrite(
+    connection: Connection, table: Table, column: str, which: ColumnElement[bool], origin: BackupOrigin
+) -> None:
     """Replaces the old home's path in a JSON column of some rows."""
     keys = list(table.primary_key.columns)
     for row in connection.execute(select(*keys, table.c[column]).where(which)).all():

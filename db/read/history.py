@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, and_, case, func, null, select, union
 
 from db.core.ancestry import IterationRange, ancestry
 from db.core.errors import RunNotFound
-from db.core.models import DriverSession, Event, Lease, PhaseAttempt, Shard
+from db.core.models import DriverSessionTable, Event, Lease, PhaseAttempt, Shard
 from db.core.rows import rows_of
 
 LEASE_TAKEN = "lease_taken"
@@ -121,8 +121,10 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
     kinds = [select(query.limit(faults).subquery()) for query in (failed, repeated, recoveries)]
     struck = union(*kinds).subquery()
     at_struck = and_(own, *(column == struck.c[column.key] for column in key))
-    first = select(func.min(PhaseAttempt.planned_at)).where(own, PhaseAttempt.planned_at >= DriverSession.started_at)
-    begun = select(first.correlate(DriverSession).scalar_subquery()).where(DriverSession.run == run)
+    first = select(func.min(PhaseAttempt.planned_at)).where(
+        own, PhaseAttempt.planned_at >= DriverSessionTable.started_at
+    )
+    begun = select(first.correlate(DriverSessionTable).scalar_subquery()).where(DriverSessionTable.run == run)
     queries = (_attempts(run).join(struck, at_struck), _attempts(run).where(PhaseAttempt.planned_at.in_(begun)))
     earlier = {row.key: row for query in queries for row in _rows(connection, query)}
     attempts = (earlier | {row.key: row for row in history.attempts}).values()
@@ -130,7 +132,11 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
         run=run,
         line=history.line,
         sessions=rows_of(
-            connection=connection, table=DriverSession, kind=DriverSessionTimes, run=run, order=DriverSession.term
+            connection=connection,
+            table=DriverSessionTable,
+            kind=DriverSessionTimes,
+            run=run,
+            order=DriverSessionTable.term,
         ),
         leases=read_leases(connection, run),
         attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
@@ -153,7 +159,7 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
     leases = read_leases(connection, run, since)
     terms = {lease.term for lease in leases}
     sessions = rows_of(
-        connection=connection, table=DriverSession, kind=DriverSessionTimes, run=run, order=DriverSession.term
+        connection=connection, table=DriverSessionTable, kind=DriverSessionTimes, run=run, order=DriverSessionTable.term
     )
     return RunHistory(
         run=run,

@@ -11,14 +11,14 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from db.core.engine import Database
 from db.core.errors import RunNotFound
-from db.core.models import Branch, Checkpoint, DriverSession, Lease, Outbox, PhaseAttempt, Run, Shard
+from db.core.models import Branch, Checkpoint, DriverSessionTable, Lease, Outbox, PhaseAttempt, RunTable, Shard
 from db.core.rows import rows_of
 from db.read.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.write.outbox import NOTIFICATION
 from db.write.records import CheckpointRow
 from db.write.runs import RUN_COLUMNS, RunRow
 
-NEWEST_FIRST = (Run.created_at.desc(), Run.number.desc(), Run.id)
+NEWEST_FIRST = (RunTable.created_at.desc(), RunTable.number.desc(), RunTable.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,11 @@ class Overviews:
                 line=line,
                 phases=_phases(connection, run),
                 sessions=rows_of(
-                    connection=connection, table=DriverSession, kind=DriverSessionRow, run=run, order=DriverSession.term
+                    connection=connection,
+                    table=DriverSessionTable,
+                    kind=DriverSessionRow,
+                    run=run,
+                    order=DriverSessionTable.term,
                 ),
                 branches=rows_of(connection=connection, table=Branch, kind=BranchRow, run=run, order=Branch.number),
                 checkpoints=rows_of(
@@ -165,8 +169,10 @@ class Overviews:
 
         newest: only this many of the newest sessions.
         """
-        columns = [DriverSession.__table__.columns[name] for name in DriverSessionRow.__slots__]
-        query = select(*columns).where(DriverSession.run == run).order_by(DriverSession.term.desc()).limit(newest)
+        columns = [DriverSessionTable.__table__.columns[name] for name in DriverSessionRow.__slots__]
+        query = (
+            select(*columns).where(DriverSessionTable.run == run).order_by(DriverSessionTable.term.desc()).limit(newest)
+        )
         with self._database.read() as connection:
             return tuple(DriverSessionRow(**row._mapping) for row in reversed(connection.execute(query).all()))
 
@@ -197,7 +203,7 @@ class Overviews:
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
     query = select_lines(database.now()).order_by(*NEWEST_FIRST).limit(limit)
     if run is not None:
-        query = query.where(Run.id == run)
+        query = query.where(RunTable.id == run)
     return tuple(line_of(row) for row in connection.execute(query))
 
 
@@ -207,7 +213,7 @@ def select_lines(now: ColumnElement[int], *more: InstrumentedAttribute[Any]) -> 
     now: the ledger's clock.
     """
     columns = (*RUN_COLUMNS, Lease.term, Lease.holder, Lease.expires_at, now.label("now"), *more)
-    return select(*columns).join(Lease, Lease.run == Run.id)
+    return select(*columns).join(Lease, Lease.run == RunTable.id)
 
 
 def line_of(row: Any) -> RunLine:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from db.core.engine import Database
 from db.core.errors import AliasRefused
-from db.core.models import AliasMove as Table
+from db.core.models import AliasMoveTable as Table
 from db.core.models import Checkpoint, Event
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue

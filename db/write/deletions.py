@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import DeletionRefused
 from db.core.models import (
-    AliasMove,
+    AliasMoveTable,
     Base,
     Branch,
     Checkpoint,
@@ -25,7 +25,7 @@ from db.core.models import (
     MetricPoint,
     MetricSeries,
     Outbox,
-    Run,
+    RunTable,
     SpecRevision,
 )
 from db.core.models import Event as Link
@@ -151,7 +151,7 @@ def _obstacle(connection: Connection, run: str, begun: bool) -> str | None:
             lambda last: f"it has begun: it has a checkpoint of iteration {last}",
         ),
         (
-            select(func.max(AliasMove.alias)).where(AliasMove.run == run),
+            select(func.max(AliasMoveTable.alias)).where(AliasMoveTable.run == run),
             lambda alias: f"its checkpoint has the alias {alias}",
         ),
     )
@@ -187,4 +187,4 @@ def _remove_rows(connection: Connection, run: str) -> None:
     for table in reversed(Base.metadata.sorted_tables):
         if "run" in table.columns and table is not DeletedRun.__table__:
             connection.execute(delete(table).where(table.columns["run"] == run))
-    connection.execute(delete(Run).where(Run.id == run))
+    connection.execute(delete(RunTable).where(RunTable.id == run))

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import RunNotFound
-from db.core.models import Event, Run
+from db.core.models import Event, RunTable
 
 GENESIS = "0" * 64
 RESUME_REQUESTED = "resume_requested"
@@ -50,7 +50,9 @@ class ChainHead:
 def lock_run(connection: Connection, database: Database, run: str) -> Any:
     """Returns the run's row, locked until the end of the transaction, with the time as `now`. Raises `RunNotFound`."""
     row = connection.execute(
-        select(*Run.__table__.columns, database.now().label("now")).where(Run.id == run).with_for_update(key_share=True)
+        select(*RunTable.__table__.columns, database.now().label("now"))
+        .where(RunTable.id == run)
+        .with_for_update(key_share=True)
     ).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
@@ -67,7 +69,7 @@ def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any])
     )
     values = {name: getattr(event, name) for name in EventRow.__slots__}
     connection.execute(insert(Event), values)
-    connection.execute(update(Run).where(Run.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
+    connection.execute(update(RunTable).where(RunTable.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
     return event
 
 
@@ -156,7 +158,7 @@ class Events:
 
 
 def _head(connection: Connection, run: str) -> ChainHead:
-    row = connection.execute(select(Run.event_seq, Run.event_hash).where(Run.id == run)).one_or_none()
+    row = connection.execute(select(RunTable.event_seq, RunTable.event_hash).where(RunTable.id == run)).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     return ChainHead(row.event_seq, row.event_hash)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, LeaseHeld, RunNotFound
 from db.core.holder import Holder, holder_columns, holder_of, is_gone
-from db.core.models import DriverSession, Event, Lease
+from db.core.models import DriverSessionTable, Event, Lease
 from db.write.events import append, lock_run
 from db.write.phases import LOST_DRIVER, fail_open
 from db.write.runs import forget_stop
@@ -109,8 +109,8 @@ class Leases:
     def start_session(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
         """Records the flow run that holds this term. Raises `Fenced`; `Conflict` if the term already has one."""
         with self._database.fenced(fence) as (connection, now):
-            key = (DriverSession.run == fence.run, DriverSession.term == fence.term)
-            if connection.execute(select(DriverSession.term).where(*key)).one_or_none() is not None:
+            key = (DriverSessionTable.run == fence.run, DriverSessionTable.term == fence.term)
+            if connection.execute(select(DriverSessionTable.term).where(*key)).one_or_none() is not None:
                 raise Conflict(f"run {fence.run}: term {fence.term} already has a session")
             row = {
                 "run": fence.run,
@@ -119,15 +119,17 @@ class Leases:
                 "flow_run_name": flow_run_name,
                 "started_at": now,
             }
-            connection.execute(insert(DriverSession), row)
+            connection.execute(insert(DriverSessionTable), row)
 
     def end_session(self, fence: Fence, outcome: str) -> None:
         """Records how the session ended. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
-                update(DriverSession)
+                update(DriverSessionTable)
                 .where(
-                    DriverSession.run == fence.run, DriverSession.term == fence.term, DriverSession.ended_at.is_(None)
+                    DriverSessionTable.run == fence.run,
+                    DriverSessionTable.term == fence.term,
+                    DriverSessionTable.ended_at.is_(None),
                 )
                 .values(ended_at=now, outcome=outcome)
             )
@@ -149,7 +151,7 @@ class Leases:
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:
     fail_open(connection=connection, run=run, reason=DRIVER_LOST, now=now, failure_class=LOST_DRIVER)
     connection.execute(
-        update(DriverSession)
-        .where(DriverSession.run == run, DriverSession.ended_at.is_(None))
+        update(DriverSessionTable)
+        .where(DriverSessionTable.run == run, DriverSessionTable.ended_at.is_(None))
         .values(ended_at=now, outcome=LOST)
     )

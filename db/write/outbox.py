@@ -70,7 +70,7 @@ class ClaimedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class PendingDelivery:
     """The undelivered rows of a run, and the process that may be about to deliver them.
 
     silent_seconds: time since the lease expired; negative while it is valid.
@@ -220,7 +220,7 @@ class Deliveries:
         with self._database.read() as connection:
             return tuple(connection.execute(query.order_by(Outbox.lane)).scalars())
 
-    def undelivered(self) -> tuple[Undelivered, ...]:
+    def undelivered(self) -> tuple[PendingDelivery, ...]:
         """Returns the runs with undelivered rows, ordered by id."""
         pending = (
             select(Outbox.run, func.count().label("rows")).where(Outbox.delivered_at.is_(None)).group_by(Outbox.run)
@@ -232,7 +232,7 @@ class Deliveries:
         )
         with self._database.read() as connection:
             return tuple(
-                Undelivered(row.run, row.rows, holder_of(row), (row.now - row.expires_at) / 1000)
+                PendingDelivery(row.run, row.rows, holder_of(row), (row.now - row.expires_at) / 1000)
                 for row in connection.execute(query)
             )
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
-from db.core.models import Event, Iteration, PhaseAttempt, Run, Shard
+from db.core.models import Event, Iteration, PhaseAttempt, RunTable, Shard
 from db.write.events import append, lock_run, signature
 
 PLANNED = "PLANNED"
@@ -177,7 +177,9 @@ class Phases:
         A driver that dies whenever it comes to a place completes nothing there that was not completed before.
         """
         with self._database.read() as connection:
-            row = connection.execute(select(Run.current_branch, Run.iteration).where(Run.id == run)).one_or_none()
+            row = connection.execute(
+                select(RunTable.current_branch, RunTable.iteration).where(RunTable.id == run)
+            ).one_or_none()
             if row is None:
                 return 0
             first = (

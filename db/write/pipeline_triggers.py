@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from db.core.engine import Database
 from db.core.errors import PipelineNotFound
-from db.core.pipeline_models import PipelineDeployment, PipelineTrigger
+from db.core.pipeline_models import PipelineDeployment, PipelineTriggerTable
 from db.write.pipelines import RUNNING, WAITING, NewPipeline, PipelineRow, creating, insert_pipeline, newest_of
 
 
@@ -28,8 +28,8 @@ class DeploymentRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a trigger sees now. Fields as in `PipelineTrigger`."""
+class TriggerObservation:
+    """What a trigger sees now. Fields as in `PipelineTriggerTable`."""
 
     trigger: str
     content: str
@@ -85,17 +85,17 @@ class PipelineTriggers:
         with self._database.read() as connection:
             return [DeploymentRow(**row._mapping) for row in connection.execute(query)]
 
-    def see(self, name: str, seen: Seen) -> bool:
+    def see(self, name: str, seen: TriggerObservation) -> bool:
         """Records what a trigger sees; returns True if it is new and begins a run of the pipeline.
 
         The first thing that a trigger sees begins none.
         """
         with self._database.write() as connection:
             self._lock(connection, name)
-            same = (PipelineTrigger.name == name, PipelineTrigger.trigger == seen.trigger)
-            rows = connection.execute(select(PipelineTrigger.__table__).where(*same)).all()
+            same = (PipelineTriggerTable.name == name, PipelineTriggerTable.trigger == seen.trigger)
+            rows = connection.execute(select(PipelineTriggerTable.__table__).where(*same)).all()
             if any(row.content == seen.content for row in rows):
-                known = update(PipelineTrigger).where(*same, PipelineTrigger.content == seen.content)
+                known = update(PipelineTriggerTable).where(*same, PipelineTriggerTable.content == seen.content)
                 connection.execute(known.values(signature=seen.signature))
                 return False
             number = 1 + max((row.number for row in rows), default=0)
@@ -103,20 +103,20 @@ class PipelineTriggers:
                 **{"name": name, "trigger": seen.trigger, "number": number, "content": seen.content},
                 **{"signature": seen.signature, "why": seen.why, "at": self._database.time(connection)},
             }
-            connection.execute(insert(PipelineTrigger), values)
+            connection.execute(insert(PipelineTriggerTable), values)
             return number > 1
 
     def seen(self, name: str) -> list[TriggerRow]:
         """Returns all that the triggers of a pipeline have seen, oldest first for each."""
-        return self._rows(PipelineTrigger.name == name)
+        return self._rows(PipelineTriggerTable.name == name)
 
     def remembered(self, name: str) -> list[TriggerRow]:
         """Returns what is new and has not begun a run of the pipeline yet."""
-        return self._rows(PipelineTrigger.name == name, *_NEW)
+        return self._rows(PipelineTriggerTable.name == name, *_NEW)
 
     def of(self, pipeline: str) -> list[TriggerRow]:
         """Returns what began a run of a pipeline; empty if people did."""
-        return self._rows(PipelineTrigger.pipeline == pipeline)
+        return self._rows(PipelineTriggerTable.pipeline == pipeline)
 
     def begin(self, new: NewPipeline) -> PipelineRow | None:
         """Creates a run for all that is remembered; None if nothing is, or while the last run goes on or waits for people."""
@@ -125,20 +125,20 @@ class PipelineTriggers:
     def _begin(self, new: NewPipeline) -> PipelineRow | None:
         with self._database.write() as connection:
             self._lock(connection, new.name)
-            remembered = (PipelineTrigger.name == new.name, *_NEW)
-            if connection.execute(select(PipelineTrigger.number).where(*remembered)).first() is None:
+            remembered = (PipelineTriggerTable.name == new.name, *_NEW)
+            if connection.execute(select(PipelineTriggerTable.number).where(*remembered)).first() is None:
                 return None
             last = newest_of(connection, new.name)
             if last is not None and last.state in (RUNNING, WAITING):
                 return None
             begun = insert_pipeline(connection, new, last, self._database.time(connection))
-            connection.execute(update(PipelineTrigger).where(*remembered).values(pipeline=begun.id))
+            connection.execute(update(PipelineTriggerTable).where(*remembered).values(pipeline=begun.id))
             return begun
 
     def _rows(self, *conditions: Any) -> list[TriggerRow]:
-        query = select(PipelineTrigger.__table__).where(*conditions)
+        query = select(PipelineTriggerTable.__table__).where(*conditions)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(PipelineTrigger.trigger, PipelineTrigger.number))
+            rows = connection.execute(query.order_by(PipelineTriggerTable.trigger, PipelineTriggerTable.number))
             return [TriggerRow(**row._mapping) for row in rows]
 
     def _lock(self, connection: Connection, name: str) -> None:
@@ -147,4 +147,4 @@ class PipelineTriggers:
         connection.execute(query).one()
 
 
-_NEW = (PipelineTrigger.number > 1, PipelineTrigger.pipeline.is_(None))
+_NEW = (PipelineTriggerTable.number > 1, PipelineTriggerTable.pipeline.is_(None))

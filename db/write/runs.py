@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence
 from db.core.errors import LedgerError, OutOfOrder, RunNotFound
-from db.core.models import Branch, Choice, DeletedRun, Iteration, Lease, Run, SpecRevision
+from db.core.models import Branch, Choice, DeletedRun, Iteration, Lease, RunTable, SpecRevision
 from db.write.events import GENESIS, append, lock_run, signature
 from db.write.outbox import OutboxEntry, enqueue
 
@@ -73,7 +73,7 @@ class Parent:
     iteration: int
 
 
-RUN_COLUMNS = [Run.__table__.columns[name] for name in RunRow.__slots__]
+RUN_COLUMNS = [RunTable.__table__.columns[name] for name in RunRow.__slots__]
 
 
 class Runs:
@@ -130,7 +130,7 @@ class Runs:
         or says that the run was deleted.
         """
         with self._database.read() as connection:
-            exact = connection.execute(select(*RUN_COLUMNS).where(Run.id == name)).one_or_none()
+            exact = connection.execute(select(*RUN_COLUMNS).where(RunTable.id == name)).one_or_none()
             if exact is not None:
                 return RunRow(**exact._mapping)
             # Before the prefixes: the id of a deleted run may be the beginning of another one's.
@@ -139,8 +139,8 @@ class Runs:
                 raise RunNotFound(f"run {name!r} was deleted by {deleted_by}; see `yatt runs --deleted`")
             rows = connection.execute(
                 select(*RUN_COLUMNS)
-                .where(func.substr(Run.id, 1, len(name)) == name)
-                .order_by(Run.created_at.desc(), Run.number.desc())
+                .where(func.substr(RunTable.id, 1, len(name)) == name)
+                .order_by(RunTable.created_at.desc(), RunTable.number.desc())
             ).all()
         if len(rows) == 1 and name:
             return RunRow(**rows[0]._mapping)
@@ -152,13 +152,15 @@ class Runs:
 
     def list(self, limit: int = 1000) -> tuple[RunRow, ...]:
         """Returns the newest runs, newest first."""
-        newest = select(*RUN_COLUMNS).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(limit)
+        newest = (
+            select(*RUN_COLUMNS).order_by(RunTable.created_at.desc(), RunTable.number.desc(), RunTable.id).limit(limit)
+        )
         with self._database.read() as connection:
             return tuple(RunRow(**row._mapping) for row in connection.execute(newest))
 
     def named(self, spec_name: str) -> tuple[RunRow, ...]:
         """Returns all runs of specs with this name, oldest first."""
-        query = select(*RUN_COLUMNS).where(Run.spec_name == spec_name).order_by(Run.number)
+        query = select(*RUN_COLUMNS).where(RunTable.spec_name == spec_name).order_by(RunTable.number)
         with self._database.read() as connection:
             return tuple(RunRow(**row._mapping) for row in connection.execute(query))
 
@@ -200,7 +202,9 @@ class Runs:
                 reason=reason,
                 by=by,
             )
-            connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
+            connection.execute(
+                update(RunTable).where(RunTable.id == fence.run).values(target_iterations=target_iterations)
+            )
             enqueue(connection, fence.run, tell(number))
         return int(number)
 
@@ -227,7 +231,7 @@ class Runs:
 
         Raises `RunNotFound`.
         """
-        query = select(Run.stop_at, self._database.now().label("now")).where(Run.id == run)
+        query = select(RunTable.stop_at, self._database.now().label("now")).where(RunTable.id == run)
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
         if row is None:
@@ -239,7 +243,9 @@ class Runs:
         if state not in STATES:
             raise LedgerError(f"run state {state!r}: expected one of {', '.join(STATES)}")
         with self._database.fenced(fence) as (connection, _):
-            connection.execute(update(Run).where(Run.id == fence.run).values(state=state, state_reason=reason))
+            connection.execute(
+                update(RunTable).where(RunTable.id == fence.run).values(state=state, state_reason=reason)
+            )
             row = lock_run(connection, self._database, fence.run)
             append(connection, row, "state", {"state": state, "reason": reason, "term": fence.term})
             enqueue(connection, fence.run, told)
@@ -247,7 +253,7 @@ class Runs:
     def set_mlflow_run(self, fence: Fence, mlflow_run_id: str) -> None:
         """Stores the tracker's id of the run. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
-            connection.execute(update(Run).where(Run.id == fence.run).values(mlflow_run_id=mlflow_run_id))
+            connection.execute(update(RunTable).where(RunTable.id == fence.run).values(mlflow_run_id=mlflow_run_id))
 
     def start_branch(
         self,
@@ -278,7 +284,7 @@ class Runs:
             parent = Parent(span.run, span.branch, at_iteration)
             _insert_branch(connection=connection, run=fence.run, number=number, parent=parent, reason=reason, now=now)
             connection.execute(
-                update(Run).where(Run.id == fence.run).values(current_branch=number, iteration=at_iteration)
+                update(RunTable).where(RunTable.id == fence.run).values(current_branch=number, iteration=at_iteration)
             )
             for name, chosen in (choices or {}).items():
                 row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
@@ -306,7 +312,7 @@ class Runs:
 
     def _record_fork(self, connection: Connection, run: str, parent: Parent, by: str) -> None:
         """Records the fork as its first link, which binds it to the current head of its parent's chain."""
-        head = connection.execute(select(Run.event_hash).where(Run.id == parent.run)).scalar_one()
+        head = connection.execute(select(RunTable.event_hash).where(RunTable.id == parent.run)).scalar_one()
         body = {**asdict(parent), "audit_head": head} | signature(by)
         append(connection, lock_run(connection, self._database, run), "fork", body)
 
@@ -315,7 +321,7 @@ class Runs:
     ) -> str:
         last, deleted = (
             select(func.max(table.number)).where(table.spec_name == spec_name).scalar_subquery()
-            for table in (Run, DeletedRun)
+            for table in (RunTable, DeletedRun)
         )
         newest, newest_deleted, now = connection.execute(select(last, deleted, self._database.now())).one()
         number = max(newest or 0, newest_deleted or 0) + 1
@@ -334,7 +340,7 @@ class Runs:
             "event_seq": 0,
             "event_hash": GENESIS,
         }
-        connection.execute(insert(Run), row)
+        connection.execute(insert(RunTable), row)
         connection.execute(insert(Lease), {"run": run, "term": 0, "ttl_ms": 0, "expires_at": now})
         if parent is not None and _missing(connection, parent):
             raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
@@ -354,7 +360,7 @@ def desire(
 ) -> None:
     """Sets a run's desired state, in a transaction of the caller; `row` is from `lock_run`."""
     stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
-    connection.execute(update(Run).where(Run.id == row.id).values(desired_state=state, stop_at=stop_at))
+    connection.execute(update(RunTable).where(RunTable.id == row.id).values(desired_state=state, stop_at=stop_at))
     body = {"desired_state": state, "reason": reason, "within_seconds": within_seconds}
     append(connection, row, "desired_state", body | signature(by))
 

@@ -22,7 +22,7 @@ from db.write.outbox import CREATION, OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
 from flows.branching.restore_points import RestorePoints
-from flows.branching.safe_point import NOTHING_ELSE, Asked, must_discard, newer_code
+from flows.branching.safe_point import NOTHING_ELSE, RevisionOptions, must_discard, newer_code
 from flows.branching.spec_changes import PastSpecs, changed_spec, refuse_fixed
 from flows.delivery.outbox import creation_id, revision_entries, row_id
 from flows.files.storage import claim_store, store_of
@@ -316,7 +316,7 @@ def revise(
     overrides: Sequence[str],
     by: str = "",
     refusal: str | None = None,
-    asked: Asked = NOTHING_ELSE,
+    asked: RevisionOptions = NOTHING_ELSE,
 ) -> int:
     """Records a spec revision, effective at the next iteration; returns the number of the revision then in force.
 

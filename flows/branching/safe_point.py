@@ -22,7 +22,7 @@ from yatt_core.spec.reading.code_digests import files_by_key
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RevisionOptions:
     """What a person asks of a revision besides the changed keys.
 
     new_code: the files that the spec names are taken as they are now.
@@ -44,7 +44,7 @@ class Asked:
         return [*(["--new-code"] if self.new_code else []), *(["--discard"] if self.discard else [])]
 
 
-NOTHING_ELSE = Asked()
+NOTHING_ELSE = RevisionOptions()
 
 
 def newer_code(spec: RunSpec, run: str) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from db.core.holder import Holder, is_gone
 from db.ledger import Ledger
-from db.write.outbox import OutboxEntry, Undelivered
+from db.write.outbox import OutboxEntry, PendingDelivery
 from db.write.runs import DRIVEN_STATES
 from flows.delivery.outbox import Deliverer, row_ids
 from flows.run.creation import current_spec
@@ -30,7 +30,7 @@ FIRST_DELAY = 10.0
 MAX_DELAY = 900.0
 
 
-def is_dead(pending: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
+def is_dead(pending: PendingDelivery, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
     """Returns True if a run has no driver to deliver its rows: its lease was released, or its holder is gone."""
     if pending.holder is None:
         return True
@@ -42,7 +42,7 @@ def lost_runs(ledger: Ledger, holder_is_gone: Callable[[Holder], bool] = is_gone
     lost = []
     for run, holder in ledger.leases.holders().items():
         line = ledger.overview.line(run)
-        pending = Undelivered(run, 0, holder, -line.lease_expires_in)
+        pending = PendingDelivery(run, 0, holder, -line.lease_expires_in)
         if line.run.state in DRIVEN_STATES and is_dead(pending, holder_is_gone):
             lost.append(run)
     return lost
@@ -70,7 +70,7 @@ def tell_lost(ledger: Ledger, run: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DeliveryBackoff:
     """A run whose rows could not be delivered.
 
     failures: number of consecutive failures.
@@ -81,10 +81,10 @@ class Trouble:
     again_at: float = 0.0
     reason: str = ""
 
-    def failed(self, now: float, reason: str) -> Trouble:
+    def failed(self, now: float, reason: str) -> DeliveryBackoff:
         """Returns the state after one more failure; the delay doubles, up to `MAX_DELAY`."""
         delay = min(FIRST_DELAY * 2.0 ** min(self.failures, 60), MAX_DELAY)
-        return Trouble(self.failures + 1, now + delay, reason)
+        return DeliveryBackoff(self.failures + 1, now + delay, reason)
 
 
 def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -> int:

@@ -19,7 +19,7 @@ from flows.driver.spending import Spending
 from flows.gates.asking import ask
 from flows.gates.waiting import waiting_reason
 from flows.run.clock import Clock
-from yatt_core.gates.due import PROMOTION, DueGate, Place, due_gates
+from yatt_core.gates.due import PROMOTION, DueGate, RunPosition, due_gates
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -62,9 +62,9 @@ class Gates:
             self._passed.add(due.key)
         return None
 
-    def _place(self, branch: int, iteration: int) -> Place:
+    def _place(self, branch: int, iteration: int) -> RunPosition:
         spent = 0.0 if self._spending is None else self._spending.so_far().device_hours
-        return Place(
+        return RunPosition(
             branch=branch,
             iteration=iteration,
             target=self._spec.iterations,

@@ -31,7 +31,7 @@ from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.outages import START, Outages
 from flows.driver.requested_checkpoints import RequestedCheckpoints
-from flows.driver.run_status import Outcome, conclude, set_state
+from flows.driver.run_status import SessionOutcome, conclude, set_state
 from flows.driver.standby import Standby
 from flows.driver.stopping import StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
@@ -113,7 +113,7 @@ class DriverSession:
         """False if the durable tier was away when the session was opened, and is claimed once it answers."""
         self.claimed = False
         """True once the flow has taken the session over."""
-        self.outcome: Outcome | None = None
+        self.outcome: SessionOutcome | None = None
         self.failure: BaseException | None = None
         self.enter_branch(context.branch, actors)
 
@@ -153,13 +153,13 @@ class DriverSession:
         self.context.ledger.waits.over(self.context.fence)  # of a driver that was lost while it waited
         set_state(self.context, "running", "")
 
-    def already_finished(self) -> Outcome | None:
+    def already_finished(self) -> SessionOutcome | None:
         """Ends the session at once if the run has already completed; returns None if there is work left."""
         row = self.context.ledger.runs.find(self.context.run)
         if row.state != "completed" or row.iteration < self.context.spec.iterations:
             return None
         self.end("nothing to do")
-        return Outcome(
+        return SessionOutcome(
             run=self.context.run,
             state=row.state,
             iteration=row.iteration,
@@ -167,14 +167,14 @@ class DriverSession:
             exit_code=ExitCode.OK,
         )
 
-    def reached_until(self) -> Outcome | None:
+    def reached_until(self) -> SessionOutcome | None:
         """Ends the session at once if it is to stop after an iteration that is committed and has its checkpoint."""
         last = self.context.last_commit
         if self._until is None or last < self._until or self.checkpoints.lacks(last):
             return None
         row = self.context.ledger.runs.find(self.context.run)
         self.end("nothing to do")
-        return Outcome(
+        return SessionOutcome(
             run=self.context.run,
             state=row.state,
             iteration=last,
@@ -188,7 +188,7 @@ class DriverSession:
         target = self.context.spec.iterations
         return target if self._until is None else min(target, self._until)
 
-    def obstructed(self) -> Outcome | None:
+    def obstructed(self) -> SessionOutcome | None:
         """Ends the session at once if the run has used up its budget or too many drivers, or stands at a gate.
 
         Returns None otherwise, and at a gate if the run has no checkpoint of its last commit yet.
@@ -224,7 +224,7 @@ class DriverSession:
             f"recovery.budgets.lost_drivers_per_hour is {allowed}",
         )
 
-    def close(self, state: ControlState) -> Outcome:
+    def close(self, state: ControlState) -> SessionOutcome:
         """Concludes the training loop: takes a last checkpoint, then records the run's state."""
         spec = self.context.spec
         self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last checkpoint")
@@ -241,12 +241,12 @@ class DriverSession:
             ending = Ending(name, reason, ExitCode.OK)
         return self.conclude(ending)
 
-    def pause(self, reason: str) -> Outcome:
+    def pause(self, reason: str) -> SessionOutcome:
         """Concludes the training loop by pausing the run until an operator resumes it."""
         self.context.observer.warned(f"paused: {reason}")
         return self.conclude(Ending.of("pause", reason))
 
-    def conclude(self, ending: Ending) -> Outcome:
+    def conclude(self, ending: Ending) -> SessionOutcome:
         """Records how the session ends; the caller must end it."""
         self.outcome = conclude(self.context, ending)
         return self.outcome

@@ -11,27 +11,27 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.run.clock import Clock
 from flows.run.lease import is_keeper
-from yatt_core.guards.budget import Spent
+from yatt_core.guards.budget import UsedHours
 from yatt_core.spec import parse_spec
 
 MS_PER_HOUR = 3_600_000
 SECONDS_PER_HOUR = 3600.0
 
 
-def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> Spent:
+def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> UsedHours:
     """Returns what a run's lease holders have used so far. Raises `RunNotFound`.
 
     before_term: counts only holders before this term.
     """
     revisions = [ledger.runs.revision(run, n) for n in range(1, ledger.runs.revision(run).revision + 1)]
-    spent = Spent(0.0, 0.0)
+    spent = UsedHours(0.0, 0.0)
     for lease in ledger.overview.leases(run):
         if is_keeper(lease.holder) or (before_term is not None and lease.term >= before_term):
             continue
         hours = max(0, (lease.released_at or lease.renewed_at or lease.taken_at) - lease.taken_at) / MS_PER_HOUR
         in_force = [revision for revision in revisions if revision.created_at <= lease.taken_at] or revisions[:1]
         spec = parse_spec(dict(in_force[-1].spec), f"revision {in_force[-1].revision} of the spec of run {run}")
-        spent += Spent(hours, hours * spec.devices)
+        spent += UsedHours(hours, hours * spec.devices)
     return spent
 
 
@@ -47,7 +47,7 @@ class Spending:
         self._began = clock.monotonic()
         self._before = spent_by(ledger, fence.run, fence.term)
 
-    def so_far(self) -> Spent:
+    def so_far(self) -> UsedHours:
         """Returns the run's usage up to now."""
         hours = (self._clock.monotonic() - self._began) / SECONDS_PER_HOUR
-        return self._before + Spent(hours, hours * self._devices)
+        return self._before + UsedHours(hours, hours * self._devices)

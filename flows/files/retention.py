@@ -33,7 +33,7 @@ PRUNED_EVENT = "experience_pruned"
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededFiles:
     """The files of a run that must be kept.
 
     checkpoints: folders of checkpoints.
@@ -55,7 +55,7 @@ def needed_files(
     base_lines: Iterable[Sequence[IterationRange]],
     keep: int,
     aliased: Collection[CheckpointKey],
-) -> Needed:
+) -> NeededFiles:
     """Returns the files to keep.
 
     A checkpoint of an iteration that is not committed yet is kept, but does not count towards `keep`, since the commit
@@ -81,7 +81,7 @@ def needed_files(
         last = max((row.iteration for row in before), default=0)
         folders |= {row.folder for row in before if row.iteration == last}
         experience += _after(line, last, line[-1].last)
-    return Needed(frozenset(folders), tuple(experience))
+    return NeededFiles(frozenset(folders), tuple(experience))
 
 
 def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
@@ -156,7 +156,7 @@ def _unneeded(
     return gone
 
 
-def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
+def _needed(ledger: Ledger, run: str, keep: int) -> NeededFiles:
     own = ledger.records.own_checkpoints(run, "kept")
     lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
     current = own_places(ledger.lines.current(run), run)

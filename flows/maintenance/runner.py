@@ -20,12 +20,12 @@ log = logging.getLogger("yatt.maintenance")
 LOCK = ".maintenance.lock"
 
 
-class Finding(Exception):
+class MaintenanceError(Exception):
     """Something is wrong that a step has found; its text says what and where."""
 
 
 Step = Callable[[], str]
-"""Returns what it has done, or raises `Finding`, `YattError` or `LedgerError`."""
+"""Returns what it has done, or raises `MaintenanceError`, `YattError` or `LedgerError`."""
 
 
 def maintain(home: Home, steps: Mapping[str, Step], by: str) -> MaintenanceResult:
@@ -50,7 +50,7 @@ def _done(name: str, step: Step) -> StepResult:
     try:
         ok = True
         said = step()
-    except (Finding, YattError, LedgerError, OSError) as error:
+    except (MaintenanceError, YattError, LedgerError, OSError) as error:
         ok = False
         said = redact(str(error))
     log.log(logging.INFO if ok else logging.WARNING, "%s: %s", name, said)

@@ -21,7 +21,7 @@ from flows.backup.prune import prune_backups
 from flows.delivery.registry import pruned_entries
 from flows.files.retention import has_unneeded_experience, needed_checkpoints, prune_experience
 from flows.files.storage import store_of
-from flows.maintenance.runner import Finding, Step
+from flows.maintenance.runner import MaintenanceError, Step
 from flows.maintenance.settings import MaintenanceSettings
 from flows.reports.audit import AuditReport, verify_run
 from flows.run.creation import current_spec
@@ -78,14 +78,14 @@ def finish_deletions(home: Home, ledger: Ledger, tracker: Tracker) -> str:
     left = [row for row in ledger.deletions.list() if row.cleaned_at is None]
     done = [delete_run(home=home, run=row.run, by=row.by, why=row.why, tracker=tracker) for row in left]
     if stuck := [f"{each.run}: {remains}" for each in done for remains in each.left]:
-        raise Finding(f"could not be removed: {'; '.join(stuck)}")
+        raise MaintenanceError(f"could not be removed: {'; '.join(stuck)}")
     return f"{len(done)} finished"
 
 
 def prune_idle(home: Home, ledger: Ledger) -> str:
     """Deletes what runs that nobody drives no longer need. Nothing of a run is touched without its lease.
 
-    Raises `Finding` with the reason for each run of which something could not be deleted.
+    Raises `MaintenanceError` with the reason for each run of which something could not be deleted.
     """
     held = ledger.leases.holders()
     pruned = list[str]()
@@ -101,7 +101,7 @@ def prune_idle(home: Home, ledger: Ledger) -> str:
             found.append(f"{run}: {error}")
     done = f"files of {', '.join(pruned)} deleted" if pruned else "nothing to delete"
     if found:
-        raise Finding("; ".join([done, *found]))
+        raise MaintenanceError("; ".join([done, *found]))
     return done
 
 
@@ -140,7 +140,7 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
 
 
 def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
-    """Audits every run. Raises `Finding` with the first disagreement of each run, or why the run could not be audited."""
+    """Audits every run. Raises `MaintenanceError` with the first disagreement of each run, or why it could not be audited."""
     runs = [row.id for row in ledger.runs.list(limit=1_000_000)]
     found = list[str]()
     for run in runs:
@@ -154,7 +154,7 @@ def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
             said = report.disagreement
             found.append(f"{run}: {said.check}: {said.place}: expected {said.expected}, found {said.found}")
     if found:
-        raise Finding("; ".join(found))
+        raise MaintenanceError("; ".join(found))
     return many(len(runs), "run", "are sound", "is sound")
 
 
@@ -168,10 +168,10 @@ def _record(ledger: Ledger, report: AuditReport) -> None:
 
 
 def back_up(home: Home, ledger: Ledger, folder: BackupFolder, keep: int, files: Sequence[str]) -> str:
-    """Makes a backup and deletes the oldest ones. Raises `Finding` if the home lacks something."""
+    """Makes a backup and deletes the oldest ones. Raises `MaintenanceError` if the home lacks something."""
     made = create_backup(home, ledger, folder, files)
     pruned = prune_backups(folder, keep)
     done = f"{made.id} in {folder.folder}, {many(made.added, 'new byte')}; {many(len(pruned.deleted), 'older one')} deleted"
     if made.manifest.lacking:
-        raise Finding(f"{done}; not in the backup: {'; '.join(made.manifest.lacking.values())}")
+        raise MaintenanceError(f"{done}; not in the backup: {'; '.join(made.manifest.lacking.values())}")
     return done

@@ -16,7 +16,7 @@ from db.write.records import ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import whole_shards as whole_on_any_tier
-from flows.phases.finishing import Finish
+from flows.phases.finishing import AttemptDeadline
 from flows.phases.metrics import add_sums
 from flows.phases.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
 from flows.run.control_state import ControlState
@@ -103,7 +103,9 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
     progress goes on without its unfinished shards, and is the last.
     """
     spec = session.context.spec
-    finish = Finish.start(spec.dynamic_sampling.deadline, spec.data.prompts_per_iteration, session.context.clock)
+    finish = AttemptDeadline.start(
+        spec.dynamic_sampling.deadline, spec.data.prompts_per_iteration, session.context.clock
+    )
     sampling = Sampling(SamplingRule.of(spec), state.sampling_average)
     cursor = state.cursor.under(spec.data, session.start.inputs.pools)
     shards = list[SealedShard]()
@@ -157,7 +159,7 @@ class OpenWave:
     wave: PlannedWave
     total: int
     earlier: int
-    finish: Finish
+    finish: AttemptDeadline
     sealed: dict[int, SealedShard]
     lost: frozenset[int]
 
@@ -195,7 +197,7 @@ def _sealed_wave(
     wave: PlannedWave,
     drawn: Sequence[PromptRef],
     sampling: Sampling,
-    finish: Finish,
+    finish: AttemptDeadline,
 ) -> list[SealedShard]:
     """Returns the wave's finished shards in order.
 

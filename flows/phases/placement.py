@@ -17,7 +17,7 @@ from ray import cloudpickle
 from db.write.records import DecisionRow, ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
-from flows.placement.inputs import REMEMBERED, Inputs, recorded_work
+from flows.placement.inputs import REMEMBERED, DecisionInputs, recorded_work
 from flows.placement.work_files import RecordedWork, work_file, write_work
 from yatt_core.dispatch.pool import constants_known, pool_setting
 from yatt_core.errors import ConfigurationError
@@ -45,7 +45,7 @@ class Placement:
     """
 
     decision: DecisionRow
-    inputs: Inputs
+    inputs: DecisionInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     spec = session.context.spec
     devices = session.start.devices
     past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
-    inputs = Inputs(pool_setting(spec), past, names, state)
+    inputs = DecisionInputs(pool_setting(spec), past, names, state)
     plan = session.prefetch.plan(inputs, session.actors.deadline)
     _require_portable(plan.runtime_policy)
     row = DecisionRow(

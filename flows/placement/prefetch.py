@@ -10,14 +10,14 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from flows.placement.inputs import Inputs
+from flows.placement.inputs import DecisionInputs
 from yatt_core.errors import StuckError
 from yatt_core.placement.seen import PlacementPolicy, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
-    inputs: Inputs
+    inputs: DecisionInputs
     plan: Future[Plan]
 
 
@@ -28,11 +28,11 @@ class PlacementPrefetch:
         self._policy = policy
         self._ahead: _Planning | None = None
 
-    def begin(self, inputs: Inputs) -> None:
+    def begin(self, inputs: DecisionInputs) -> None:
         """Starts planning with the expected inputs of the next decision."""
         self._ahead = self._planning(inputs)
 
-    def plan(self, inputs: Inputs, within_seconds: float) -> Plan:
+    def plan(self, inputs: DecisionInputs, within_seconds: float) -> Plan:
         """Returns the plan for these inputs, made ahead of time or now.
 
         Raises what the policy raises, and `StuckError` if there is no plan within `within_seconds`.
@@ -46,7 +46,7 @@ class PlacementPrefetch:
         except TimeoutError:
             raise StuckError(f"placement.mode: the policy made no plan within {within_seconds:g} s") from None
 
-    def _planning(self, inputs: Inputs) -> _Planning:
+    def _planning(self, inputs: DecisionInputs) -> _Planning:
         made: Future[Plan] = Future()
 
         def work() -> None:

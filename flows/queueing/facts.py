@@ -19,7 +19,7 @@ from db.write.queueing import PARKED
 from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import run_progress
 from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts, Wanted
+from yatt_core.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.run_progress import RunProgress
@@ -202,7 +202,7 @@ def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, pr
         waited=row.waited(now),
         run_seconds=progress.run_seconds(),
         not_before=_not_before(row.not_before),
-        wanted=Wanted(row.wanted),
+        wanted=QueueIntent(row.wanted),
         held=None if allocation is None else _held(pools, allocation, progress, now),
     )
 
@@ -213,7 +213,7 @@ def _not_before(at: int | None) -> float:
     return NEVER if at == PARKED else at / 1000
 
 
-def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Held:
+def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Allocation:
     found = run_progress.held(
         pool=row.pool,
         devices=row.numbers,

@@ -28,7 +28,7 @@ from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
 from yatt_core.queueing.decisions import RECLAIMED, decide
 from yatt_core.queueing.ettr import best_interval
-from yatt_core.queueing.facts import Start, Stop
+from yatt_core.queueing.facts import RunStart, RunStop
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.run_progress import RunProgress
 
@@ -215,11 +215,11 @@ class _Round:
         if row is not None:
             self._scheduling.note_forecast(self._fence, row)
 
-    def _stop(self, held: AllocationRow, stop: Stop) -> None:
+    def _stop(self, held: AllocationRow, stop: RunStop) -> None:
         self._scheduling.note_stop(self._fence, held, stop.reason, stop.within)
         log.info("%s: asked to stop: %s", held.run, stop.reason)
 
-    def _start(self, entry: EntryRow, start: Start, progress: RunProgress) -> None:
+    def _start(self, entry: EntryRow, start: RunStart, progress: RunProgress) -> None:
         if entry.checkpoints == AUTO:
             self._choose_interval(entry.run, progress)
         pool = self._pools.pools[start.pool]

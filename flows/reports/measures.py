@@ -230,7 +230,7 @@ def name_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MetricChange:
     """The first and the newest value of a metric.
 
     name: the metric in words.
@@ -253,7 +253,7 @@ class Told:
         return self.key.startswith(HELD_OUT) and self.first_at == 0
 
 
-def told_of(ledger: Ledger, run: str) -> list[Told]:
+def told_of(ledger: Ledger, run: str) -> list[MetricChange]:
     """Returns the most telling metrics that a run has."""
     found = ((key, ledger.metrics.history(run, key)) for key in measures_of(ledger, run).told)
     return [_told(ledger, run, key, points) for key, points in found if points]
@@ -265,11 +265,11 @@ def bounds_of(ledger: Ledger, run: str, key: str) -> dict[int, tuple[float, floa
     return {step: (low[step], high[step]) for step in low if step in high}
 
 
-def _told(ledger: Ledger, run: str, key: str, points: list[tuple[int, float]]) -> Told:
+def _told(ledger: Ledger, run: str, key: str, points: list[tuple[int, float]]) -> MetricChange:
     first_at, first = points[0]
     last_at, last = points[-1]
     low, high = bounds_of(ledger, run, key).get(last_at, (None, None)) if key.startswith(HELD_OUT) else (None, None)
-    return Told(
+    return MetricChange(
         key=key,
         name=name_of(key),
         first_at=first_at,

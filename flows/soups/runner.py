@@ -19,7 +19,7 @@ from flows.members.driving import Drives, Tell, ended_early, goals_of
 from flows.members.tags import whole_fork
 from flows.run.home import Home
 from flows.soups.outcome import merge_terms
-from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey, Supervise
+from flows.soups.plan import REWARDED, Choose, Measure, PointKey, SoupMember, Supervise, Train
 from flows.soups.record import SOUP, SoupRecord
 from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
 from yatt_core.code_files import fetch_code
@@ -34,13 +34,13 @@ from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.wire.part_files import PartFiles
 
 
-class Meter(Protocol):
+class ModelMeter(Protocol):
     """Measures weights: returns the mean value of each function of the reward."""
 
     def measure(self, weights: Tensors) -> Mapping[str, float]: ...
 
 
-OpenMeter = Callable[[RunSpec, str, Path, int], Meter]
+OpenMeter = Callable[[RunSpec, str, Path, int], ModelMeter]
 """Opens a meter for a spec, a run's id and folder, and a number of responses to each prompt."""
 
 
@@ -57,7 +57,7 @@ class SoupRunner:
         self._drive = drive
         self._open_meter = open_meter
         self._tell = tell
-        self._meter: Meter | None = None
+        self._meter: ModelMeter | None = None
 
     def run(self) -> None:
         """Takes all steps that are left.
@@ -75,7 +75,7 @@ class SoupRunner:
                 case Supervise():
                     self._tell(f"{record.name}: making the supervised model")
                     self._drive_to([record.name], 0)
-                case Drive(members, until):
+                case Train(members, until):
                     runs = [self._member(member) for member in members]
                     self._tell(f"{record.name}: training {', '.join(runs)} to iteration {until}")
                     self._drive_to(runs, until)
@@ -95,7 +95,7 @@ class SoupRunner:
             said = ended_early(self._ledger, run, until)
             raise InfrastructureError(f"soup {name}: {said}; `yatt soup resume {name}` goes on")
 
-    def _member(self, member: Member) -> str:
+    def _member(self, member: SoupMember) -> str:
         """Returns the run of a member, which is created, or its creation finished, if need be."""
         record = self._record
         spec = record.spec
@@ -141,7 +141,7 @@ class SoupRunner:
             "values": dict(values),
         }
 
-    def _open(self) -> Meter:
+    def _open(self) -> ModelMeter:
         if self._meter is None:
             record = self._record
             folder = self._home.run_folder(record.name)

@@ -22,8 +22,8 @@ from flows.run.home import Home
 from flows.run.lease import DRIVER
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step
 from flows.sweeps.record import EVALUATION, SWEEP, SweepRecord, trial_name
-from flows.sweeps.schedule import Job
-from flows.sweeps.starts import Start
+from flows.sweeps.schedule import RungJob
+from flows.sweeps.starts import SharedStart
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import override_spec
 from yatt_core.sweeps.proposals import propose
@@ -101,7 +101,7 @@ class SweepRunner:
                 tied = record.plan.schedule(record.facts()).tied()
                 self._tell("all trials have failed" if best is None else best_in_words(best.trial, tied))
 
-    def _settle(self, fence: Fence, job: Job, failed: bool) -> None:
+    def _settle(self, fence: Fence, job: RungJob, failed: bool) -> None:
         record = self._record
         runs = self._record.runs_of(job.trial, self._record.members())
         if not failed:
@@ -122,14 +122,14 @@ class SweepRunner:
             return  # a person has resumed the run meanwhile
         self._settle_failed(fence, job, reason)
 
-    def _settle_failed(self, fence: Fence, job: Job, reason: str) -> None:
+    def _settle_failed(self, fence: Fence, job: RungJob, reason: str) -> None:
         self._record.add_value(fence, job, {}, reason)
         self._tell(f"trial {job.trial} has failed: {reason}")
 
-    def _rung(self, job: Job) -> int:
+    def _rung(self, job: RungJob) -> int:
         return self._record.plan.rule.rungs[job.rung]
 
-    def _runs(self, jobs: tuple[Job, ...]) -> dict[str, int]:
+    def _runs(self, jobs: tuple[RungJob, ...]) -> dict[str, int]:
         """Returns the runs that jobs are waiting for, with their iterations: starts first made, then forks of them."""
         goals: dict[str, int] = {}
         record = self._record
@@ -146,7 +146,7 @@ class SweepRunner:
                     goals[run] = self._rung(job)
         return goals
 
-    def _start(self, start: Start) -> RunRow:
+    def _start(self, start: SharedStart) -> RunRow:
         """Returns the run of a start, which is created, or its creation finished, if need be."""
         record = self._record
         row = record.members().get(start.name)

@@ -20,7 +20,7 @@ from flows.files.storage import store_of
 from flows.run.home import Home
 from ops.cli.exporting import EXPORTS
 from ops.cli.lookup import find_run, iteration_range, opened_ledger
-from ops.queries.experience import Iteration, find_iteration, opened, sample_table
+from ops.queries.experience import IterationExperience, find_iteration, opened, sample_table
 from yatt_core import durable
 from yatt_core.checkpoints.export import new_folder, require_free
 from yatt_core.errors import ConfigurationError
@@ -108,7 +108,7 @@ def export_experience(
     )
 
 
-def _table_of(ledger: Ledger, place: Iteration) -> pa.Table:
+def _table_of(ledger: Ledger, place: IterationExperience) -> pa.Table:
     known = sample_table(ledger, place).rows
     shards = []
     for shard in place.shards:
@@ -120,7 +120,9 @@ def _table_of(ledger: Ledger, place: Iteration) -> pa.Table:
     return table.combine_chunks()
 
 
-def _places(ledger: Ledger, home: Home, run: str, iterations: str | None) -> tuple[list[Iteration], list[int]]:
+def _places(
+    ledger: Ledger, home: Home, run: str, iterations: str | None
+) -> tuple[list[IterationExperience], list[int]]:
     """Returns the iterations to write, whose files are on this machine then, and those whose files were deleted.
 
     Raises `ConfigurationError` if there is none, or one that was chosen has no files.
@@ -148,7 +150,7 @@ def _places(ledger: Ledger, home: Home, run: str, iterations: str | None) -> tup
     return places, lacking
 
 
-def _schema_of(place: Iteration) -> pa.Schema:
+def _schema_of(place: IterationExperience) -> pa.Schema:
     """Returns the columns of an iteration's file, all of which may be null."""
     with opened(place.folder, place.shards[0]) as file:
         sealed = file.schema_arrow
@@ -164,7 +166,7 @@ def _schema_of(place: Iteration) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _write(ledger: Ledger, place: Iteration, folder: Path, schema: pa.Schema) -> int:
+def _write(ledger: Ledger, place: IterationExperience, folder: Path, schema: pa.Schema) -> int:
     """Writes an iteration's file durably; returns the number of its samples."""
     table = _table_of(ledger, place)
     own = {

@@ -192,6 +192,6 @@ def compare_runs(
     run_ids: Annotated[list[Text], Query(alias="run", min_length=1, max_length=compare.RUNS)],
     key: Annotated[list[Text] | None, Query(max_length=series.KEYS)] = None,
     buckets: Buckets = 300,
-) -> compare.Comparison:
+) -> compare.RunComparison:
     """Compares runs: differences between their specs, newest metrics, and series."""
     return compare.compare(served.ledger, run_ids, key or (), buckets)

@@ -26,7 +26,7 @@ ROUND_SECONDS = 1.0
 log = logging.getLogger("yatt.queue")
 
 
-class Service:
+class SchedulerService:
     """The loop of one process.
 
     ended: set to end it after the current round.
@@ -96,7 +96,7 @@ def serve(home: Home) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    Service(home, ended).run()
+    SchedulerService(home, ended).run()
 
 
 if __name__ == "__main__":

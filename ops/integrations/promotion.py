@@ -16,7 +16,7 @@ from db.core.approval_rules import APPROVED
 from db.core.errors import AliasRefused, LeaseHeld
 from db.ledger import Ledger
 from db.write.aliases import CHAMPION, AliasMove, CheckpointKey
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries, registered_model
@@ -115,13 +115,13 @@ def promote(
     )
 
 
-def _verdict(by: str, why: str, via: str, person: Person | None) -> Verdict:
+def _verdict(by: str, why: str, via: str, person: Person | None) -> ApprovalDecision:
     """Returns the decision at the gate. Raises `ConfigurationError` for the name of another person than who is signed in."""
     if person is None:
-        return Verdict(APPROVED, by, why, via)
+        return ApprovalDecision(APPROVED, by, why, via)
     if by != person.name:
         raise ConfigurationError(f"by {by!r}: a gate precedes the champion, so {person.name} decides in their own name")
-    return Verdict(decision=APPROVED, by=by, why=why, via=via, roles=held_roles(person.role))
+    return ApprovalDecision(decision=APPROVED, by=by, why=why, via=via, roles=held_roles(person.role))
 
 
 def deliver(home: Home, run: str) -> str | None:

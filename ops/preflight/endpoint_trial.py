@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flows.prefect_io.secret_blocks import read_block
-from ops.preflight.reward_trial import ANSWER, Trial
+from ops.preflight.reward_trial import ANSWER, RewardTrial
 from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.judges.endpoint import EndpointJudge
@@ -26,7 +26,7 @@ PROMPTS = 20
 """Number of prompts of each source among which one with a reference answer is looked for."""
 
 
-def ask_endpoints(spec: RunSpec) -> list[Trial]:
+def ask_endpoints(spec: RunSpec) -> list[RewardTrial]:
     """Sends one request to each endpoint of the spec, without retries, and returns what was answered.
 
     Raises `ConfigurationError` for an endpoint that rejects the request, or whose answer has no score although the spec calls
@@ -38,7 +38,7 @@ def ask_endpoints(spec: RunSpec) -> list[Trial]:
     prompts = first_prompts(spec.data, spec.seed, PROMPTS)
     prompt = next((each for each in prompts if each.answer is not None), prompts[0])
     problems = Problems()
-    trials = list[Trial]()
+    trials = list[RewardTrial]()
     for part in parts:
         with problems.noting(), _explaining():
             trials.append(_ask(part, prompt, spec.seed))
@@ -46,7 +46,7 @@ def ask_endpoints(spec: RunSpec) -> list[Trial]:
     return trials
 
 
-def _ask(part: EndpointPart, prompt: Prompt, seed: int) -> Trial:
+def _ask(part: EndpointPart, prompt: Prompt, seed: int) -> RewardTrial:
     response = MADE_UP if prompt.answer is None else prompt.answer
     seeds = judgement_seeds(part.name, 1, seed, branch=0, iteration=0, ordinal=0, sample=0)
     item = JudgeItem(
@@ -57,7 +57,7 @@ def _ask(part: EndpointPart, prompt: Prompt, seed: int) -> Trial:
     if said and part.on_unparsed == "error":
         raise ConfigurationError(f"rewards.parts {part.name!r}: {part.url}: {said}")
     score = verdict.judgements[0].score if verdict.judgements else None
-    return Trial(
+    return RewardTrial(
         part=part.name,
         prompt_id=prompt.prompt_id,
         has_answer=prompt.answer is not None,

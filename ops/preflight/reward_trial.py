@@ -30,7 +30,7 @@ MADE_UP = {"nothing": "", "a number": "42", "a sentence": "I am not sure, but pe
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RewardTrial:
     """A part's answer to one response.
 
     has_answer: whether the prompt has a reference answer.
@@ -59,7 +59,7 @@ def refuses_faults(part: FunctionPart) -> bool:
     return part.on_failure == "stop" or (part.function == PROGRAMS and part.on_failure == "mask")
 
 
-def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
+def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[RewardTrial]:
     """Calls each function on each response, and returns the trials.
 
     copies: folder of a run with copies of the reward files.
@@ -92,7 +92,7 @@ def _refuse_evaluation(spec: RunSpec) -> None:
             raise ConfigurationError(f"rewards.parts {asking[0]!r}: {evaluation_refused(source.task)}")
 
 
-def same_for_all(spec: RunSpec, trials: Sequence[Trial]) -> Iterator[str]:
+def same_for_all(spec: RunSpec, trials: Sequence[RewardTrial]) -> Iterator[str]:
     """Yields a line for each of the user's own functions that gives all responses the same score.
 
     Functions that are included may do so for good reason: made-up responses are short, and have no code.
@@ -108,7 +108,7 @@ def same_for_all(spec: RunSpec, trials: Sequence[Trial]) -> Iterator[str]:
             )
 
 
-def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
+def _try(function: PartFunction, prompt: Prompt) -> Iterator[RewardTrial]:
     """Yields the outcomes for the responses to a prompt, of which each is a group and a batch of its own.
 
     The reference answer is given in the first of the usual forms that scores: a reward may read what stands in a box.
@@ -122,12 +122,12 @@ def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
         yield _trial(function, prompt, given, response)
 
 
-def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) -> Trial:
+def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) -> RewardTrial:
     """Returns the outcome for one response."""
     spoken = split_turns(response)[0]
     completion = Completion.of_turns(response, spoken, len(response.split()))
     ((outcome,),) = function.evaluate_once([[function.candidate(prompt, completion)]])
-    return Trial(
+    return RewardTrial(
         part=function.part.name,
         prompt_id=prompt.prompt_id,
         has_answer=prompt.answer is not None,

@@ -20,7 +20,7 @@ from flows.run.repositories import with_repositories
 from ops.preflight.home_folder import check_folder
 from ops.preflight.modules import check_modules
 from ops.preflight.remarks import remarks, spelled_control_tokens
-from ops.preflight.reward_trial import Trial, check_rewards
+from ops.preflight.reward_trial import RewardTrial, check_rewards
 from ops.preflight.row_trial import try_first_rows
 from ops.presentation.words import size
 from yatt_core.datasets.own_rows import open_sources
@@ -52,7 +52,7 @@ class Checked:
     warnings: what works but may not be intended.
     """
 
-    trials: list[Trial]
+    trials: list[RewardTrial]
     warnings: list[str]
 
 
@@ -81,7 +81,7 @@ def check_before_start(
 
     spec = with_repositories(home, spec, read_block=read_block, weights=False)
     problems = Problems()
-    trials = list[Trial]()
+    trials = list[RewardTrial]()
     warnings = list[str]()
     tell("checking what the spec names")
     with problems.noting():

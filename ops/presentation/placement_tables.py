@@ -15,10 +15,10 @@ from yatt_core.planning.files import LOST_WITH_A_NODE
 
 if TYPE_CHECKING:
     from flows.placement.disks import Disk
-    from flows.placement.explain import Explanation, Gantt, Lengths, RoleUse, SeenWork
-    from flows.placement.replay import ComparedDecision, Comparison, ReplayedDecision
+    from flows.placement.explain import Explanation, Gantt, LengthStatistics, RoleUse, SeenWork
+    from flows.placement.replay import ComparedDecision, PolicyComparison, ReplayedDecision
     from flows.placement.seats import SeatSpan
-    from yatt_core.placement.occupancy import Change, Span
+    from yatt_core.placement.occupancy import Change, RoleSpan
 
 WIDTH = 72
 MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·"}
@@ -108,7 +108,7 @@ def _seen_row(seen: SeenWork) -> tuple[object, ...]:
     return (name, seen.samples, *_lengths(seen.responses), *_lengths(seen.judgements))
 
 
-def _lengths(lengths: Lengths | None) -> tuple[object, ...]:
+def _lengths(lengths: LengthStatistics | None) -> tuple[object, ...]:
     if lengths is None:
         return (None,) * 4
     return (lengths.tokens, lengths.p50, lengths.p95, lengths.longest)
@@ -171,7 +171,7 @@ def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
         write(f"{decisions} exactly as recorded")
 
 
-def print_compared(comparison: Comparison) -> None:
+def print_compared(comparison: PolicyComparison) -> None:
     """Prints what another policy would have decided and cost."""
     longest = max((row.other_s or row.recorded_s or 0.0 for row in comparison.rows), default=0.0)
     table = [_compared_row(row, longest) for row in comparison.rows]
@@ -228,7 +228,7 @@ def print_gantt(found: Gantt) -> None:
     write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
 
 
-def _line(spans: Sequence[Span], collect_s: float) -> str:
+def _line(spans: Sequence[RoleSpan], collect_s: float) -> str:
     """Divides collect into `WIDTH` equal parts, and returns the mark of the instance's role in the middle of each."""
     middles = ((place + 0.5) * collect_s / WIDTH for place in range(WIDTH))
     return "".join(

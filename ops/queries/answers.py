@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from db.ledger import Ledger
 from flows.run.home import Home
-from ops.queries.experience import Iteration
+from ops.queries.experience import IterationExperience
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.inputs.reader import Inputs
@@ -28,7 +28,7 @@ OTHER_PROMPTS = "the run's inputs have other prompts than the experience"
 Answers = dict[int, str | None]
 
 
-def answers_of(ledger: Ledger, home: Home, place: Iteration, rows: pa.Table) -> tuple[Answers, str]:
+def answers_of(ledger: Ledger, home: Home, place: IterationExperience, rows: pa.Table) -> tuple[Answers, str]:
     """Returns the reference answers of the samples' prompts, None for prompts without one, and why answers are missing.
 
     The reason is empty if none are missing.
@@ -64,7 +64,7 @@ class _Source:
         self._inputs = Inputs.open(folder, spec)
         self._lock = threading.Lock()
 
-    def drawn(self, ledger: Ledger, place: Iteration) -> dict[int, PromptRef]:
+    def drawn(self, ledger: Ledger, place: IterationExperience) -> dict[int, PromptRef]:
         """Returns the prompts that the iteration's waves drew, by ordinal."""
         found: dict[int, PromptRef] = {}
         for wave in ledger.records.waves(place.owner, place.branch, place.number):

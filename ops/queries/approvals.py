@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from db.core.approval_rules import APPROVED, PENDING, REJECTED, Approval, standing
 from db.ledger import Ledger
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from flows.gates.promotions import settle
 
 Choice = Literal["approve", "reject"]
@@ -94,7 +94,7 @@ def approval(ledger: Ledger, number: int) -> ListedApproval:
     return listed(ledger.approvals.find(number), ledger.approvals.now())
 
 
-def decide(ledger: Ledger, number: int, verdict: Verdict) -> ListedApproval:
+def decide(ledger: Ledger, number: int, verdict: ApprovalDecision) -> ListedApproval:
     """Decides an approval and carries out the promotion that it may be about; returns the approval.
 
     Raises `ApprovalNotFound`, `ApprovalForbidden`, `ApprovalRefused`.

@@ -1,6 +1,6 @@
 """Compares runs: differences between their specs, their newest metrics, and their series over the same steps.
 
-Consumes the ledger; produces `Comparison`.
+Consumes the ledger; produces `RunComparison`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ComparedMetric:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """A comparison of runs."""
 
     runs: tuple[ListedRun, ...]
@@ -43,13 +43,13 @@ class Comparison:
     series: tuple[RunSeries, ...]
 
 
-def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), buckets: int = 300) -> Comparison:
+def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), buckets: int = 300) -> RunComparison:
     """Compares runs, given by their full ids. Raises `RunNotFound`."""
     names = list(dict.fromkeys(runs))[:RUNS]
     lines = tuple(find_line(ledger, name) for name in names)
     specs = {name: dotted_text(ledger.runs.revision(name).spec) for name in names}
     latest = {name: ledger.metrics.latest(name) for name in names}
-    return Comparison(
+    return RunComparison(
         runs=lines,
         differences=differences(specs),
         metrics=tuple(

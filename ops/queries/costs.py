@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from db.ledger import Ledger
 from flows.members.tags import maker_of
 from flows.reports.costs import charges_of
-from yatt_core.costs.charging import Amounts, Place
+from yatt_core.costs.charging import Amounts, ChargeKey
 from yatt_core.costs.prices import PriceFile
 
 Dimension = Literal["run", "project", "owner", "phase", "cause", "device"]
@@ -72,7 +72,7 @@ class Costs:
     since: int | None
 
 
-Compute = Callable[[Ledger, str, int | None], dict[Place, Amounts]]
+Compute = Callable[[Ledger, str, int | None], dict[ChargeKey, Amounts]]
 
 
 class _Kept:
@@ -80,7 +80,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.runs: dict[tuple[Compute, str], tuple[int, int | None, dict[Place, Amounts]]] = {}
+        self.runs: dict[tuple[Compute, str], tuple[int, int | None, dict[ChargeKey, Amounts]]] = {}
 
 
 _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
@@ -88,7 +88,7 @@ _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
 
 def run_charges(
     ledger: Ledger, run: str, since: int | None = None, driven: bool = True, compute: Compute = charges_of
-) -> dict[Place, Amounts]:
+) -> dict[ChargeKey, Amounts]:
     """Returns the charges of a run, by its full id. Raises `RunNotFound`.
 
     driven: whether the run has a driver, so that its time goes on between two links of its audit chain.

@@ -48,7 +48,7 @@ class DeviceSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceTimeline:
     """A device and its spans, in order of time.
 
     occupied: fraction of the iteration in which a role occupied it.
@@ -76,7 +76,7 @@ class DeviceUse:
     iteration: int
     seconds: float
     used: int
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceTimeline, ...]
     missing: str
     metrics: tuple[str, ...]
     seats: tuple[SeatSpan, ...]
@@ -130,7 +130,7 @@ def _device(
     start: int,
     seconds: float,
     busy: Mapping[str, float],
-) -> Device:
+) -> DeviceTimeline:
     spans = []
     for row in attempts:
         found = _occupant(row.phase, number, roles)
@@ -152,7 +152,7 @@ def _device(
     occupied = sum(length for length, _ in lengths)
     worked = sum(length * share for length, share in lengths)
     whole = seconds or 1.0
-    return Device(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
+    return DeviceTimeline(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
 
 
 def _occupant(phase: str, number: int, roles: Roles) -> tuple[str, str] | None:

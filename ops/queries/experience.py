@@ -1,7 +1,7 @@
 """An iteration's experience on disk: its shards, its advantages, and whether each sample was learned from.
 
-Consumes the rows of the ledger and the files that they name. Produces an `Iteration`, verified Parquet files, and one table
-per iteration of everything about its samples except the texts and tokens. Each file is verified against the ledger's
+Consumes the rows of the ledger and the files that they name. Produces an `IterationExperience`, verified Parquet files, and one
+table per iteration of everything about its samples except the texts and tokens. Each file is verified against the ledger's
 digests before it is first parsed.
 """
 
@@ -63,7 +63,7 @@ class Validity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class IterationExperience:
     """The location of an iteration's experience.
 
     owner: the run that made it.
@@ -99,7 +99,7 @@ class SampleTable:
     no_advantages: str
 
 
-def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iteration:
+def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> IterationExperience:
     """Finds an iteration's shards along the current line, even if the iteration is still in progress.
 
     Raises `RunNotFound`; `ConfigurationError` if no experience of the iteration is recorded.
@@ -113,7 +113,7 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
         raise ConfigurationError(
             f"run {run}: no experience of iteration {number} is recorded; the newest commit is {line.iteration}"
         )
-    return Iteration(
+    return IterationExperience(
         run=run,
         owner=owner,
         branch=branch,
@@ -124,7 +124,7 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
     )
 
 
-def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
+def sample_table(ledger: Ledger, place: IterationExperience) -> SampleTable:
     """Returns everything about an iteration's samples, at most `SAMPLES`, with all samples of each prompt.
 
     Raises `DataError` for a damaged file.
@@ -184,7 +184,7 @@ def _columns(file: pq.ParquetFile) -> pa.Table:
     return table.append_column("failed", pa.chunked_array(failed, pa.bool_()))
 
 
-def _advantages(ledger: Ledger, place: Iteration, rows: pa.Table) -> tuple[pa.Array, str]:
+def _advantages(ledger: Ledger, place: IterationExperience, rows: pa.Table) -> tuple[pa.Array, str]:
     """Returns the samples' advantages, null if unknown, and why all are; empty if some are known."""
     nothing = pa.nulls(rows.num_rows, pa.float64())
     done = ledger.phases.done(place.owner, place.branch, place.number, "prepare")
@@ -219,7 +219,7 @@ def _keys(ordinals: pa.ChunkedArray, samples: pa.ChunkedArray) -> np.ndarray[tup
     return joined
 
 
-def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
+def _validity(ledger: Ledger, place: IterationExperience, rows: pa.Table) -> pa.Array:
     """Returns each sample's `Validity`. Without recorded waves, all samples of a committed iteration were used."""
     waves = ledger.records.waves(place.owner, place.branch, place.number)
     ordinals = rows["prompt_ordinal"].to_numpy()

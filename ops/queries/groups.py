@@ -16,7 +16,7 @@ import pyarrow as pa
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.queries.answers import answers_of
-from ops.queries.experience import Iteration, SampleTable, Validity, find_iteration, sample_table
+from ops.queries.experience import IterationExperience, SampleTable, Validity, find_iteration, sample_table
 from ops.queries.rollout_page import Page, page_fields
 from ops.queries.rollouts import SampleView, sample_views
 from ops.queries.sample_filters import PROMPT_ORDER, Selection, column_of, orders_of, selected
@@ -76,7 +76,7 @@ class Groups(Page):
 class GroupedRows:
     """An iteration's rows in order of prompt and sample, and where each group starts: [groups + 1]."""
 
-    place: Iteration
+    place: IterationExperience
     table: SampleTable
     bounds: Int64
 

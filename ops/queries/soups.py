@@ -11,7 +11,7 @@ from typing import Any
 
 from db.ledger import Ledger
 from flows.soups.outcome import SoupFigures, hypervolume_ratio, measured_soups
-from flows.soups.plan import Choose, Drive, Measure, Step, Supervise
+from flows.soups.plan import Choose, Measure, Step, Supervise, Train
 from flows.soups.record import SOUP, SoupRecord
 from yatt_core.counting import many
 
@@ -94,7 +94,7 @@ def _in_words(step: Step | None) -> str:
             return ""
         case Supervise():
             return "make the supervised model"
-        case Drive(members, until):
+        case Train(members, until):
             return f"train {many(len(members), 'run')} to iteration {until}"
         case Measure(points, _):
             return f"measure {many(len(points), 'merged model')} ({points[0].stage}, beta {points[0].beta:g})"

@@ -11,7 +11,7 @@ from typing import Any
 
 from db.ledger import Ledger
 from db.write.suites import SuiteRow
-from yatt_core.evaluation.history import Point, Regression, regressions
+from yatt_core.evaluation.history import EvaluationPoint, Regression, regressions
 from yatt_core.evaluation.paired import TaskKey, accuracy_of
 from yatt_core.evaluation.suites import SuiteSpec, parse_suite, set_names
 
@@ -59,7 +59,7 @@ def suite_histories(ledger: Ledger, run: str, suite: str | None = None) -> list[
 
 def _points(rows: Sequence[SuiteRow], seed: int) -> tuple[SuitePoint, ...]:
     newest = _spec(rows[-1])
-    points = [Point(row.iteration, row.digest, _scores(row)) for row in rows]
+    points = [EvaluationPoint(row.iteration, row.digest, _scores(row)) for row in rows]
     found = regressions(points=points, test=newest.test, level=newest.level, resamples=newest.resamples, seed=seed)
     return tuple(_point(row, worse) for row, worse in zip(rows, found, strict=True))
 

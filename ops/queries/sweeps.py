@@ -13,7 +13,7 @@ from db.ledger import Ledger
 from db.write.runs import RunRow
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step, SweepFacts
 from flows.sweeps.record import SWEEP, WINNER, SweepRecord
-from flows.sweeps.schedule import Job
+from flows.sweeps.schedule import RungJob
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.sweeps.space import Setting
@@ -150,7 +150,9 @@ def _trial(
 ) -> TrialView:
     rungs = record.plan.rule.rungs
     values = {
-        rung: value for place, rung in enumerate(rungs) if (value := facts.values.get(Job(number, place))) is not None
+        rung: value
+        for place, rung in enumerate(rungs)
+        if (value := facts.values.get(RungJob(number, place))) is not None
     }
     if failure is not None:
         state = "failed"

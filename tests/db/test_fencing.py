@@ -11,7 +11,7 @@ import pytest
 from db.core.engine import Fence
 from db.core.errors import Fenced
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from db.write.checkpoint_requests import CheckpointRequest
 from db.write.outbox import OutboxEntry
 from db.write.phases import Attempt
@@ -32,7 +32,7 @@ ALARM = {
     "evidence": {},
 }  # fmt: skip
 
-QUESTION = Question("toy-1", "iterations-1", "iterations", "go on?", run="toy-1")
+QUESTION = ApprovalRequest("toy-1", "iterations-1", "iterations", "go on?", run="toy-1")
 WAIT = WaitRow("toy-1", "a judge", "status 503", 1, 2, 1, returned_at=3)
 ASKED = CheckpointRequest("toy-1", 1, 0, 0, "")
 

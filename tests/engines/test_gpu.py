@@ -23,7 +23,7 @@ from tests.pretend_gpu import GPU, pretended
 from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
-from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rollout.torch.decoding import STEPS_ON_GPU
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.train.steps.objective import TokenInputs, objective
@@ -241,7 +241,7 @@ def test_the_pretend_gpu_refuses_what_a_gpu_would() -> None:
         (there * here.to(GPU)).sum().backward()
         assert there.grad is not None and there.grad.device == GPU
         assert there.detach().cpu().numpy().tolist() == [1.0, 1.0] and gpu.transfers == 1
-        memory = Offloaded(Held((there,)))
+        memory = Offloaded(HeldMemory((there,)))
         assert not there.untyped_storage().nbytes()
         memory.bring_back()
         assert there.tolist() == [1.0, 1.0] and there.device == GPU

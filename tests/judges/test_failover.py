@@ -14,7 +14,7 @@ from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.judges import endpoint as endpoint_judge
 from yatt_core.judges import failover
 from yatt_core.judges.completion import smallest_question
-from yatt_core.judges.effort import Meter
+from yatt_core.judges.effort import JudgementMeter
 from yatt_core.judges.endpoint import EndpointJudge
 from yatt_core.judges.limits import BURST_SECONDS, FAILURES_THAT_OPEN
 from yatt_core.protocols.judges import JudgeRequest
@@ -164,7 +164,7 @@ def test_a_request_that_is_no_longer_needed_gives_its_place_back(tmp_path: Path)
 
     def ask():
         with pytest.raises(InfrastructureError, match="no longer needed"):
-            endpoints.send(smallest_question(part), stop, Meter())
+            endpoints.send(smallest_question(part), stop, JudgementMeter())
 
     waiting = threading.Thread(target=ask)
     waiting.start()

@@ -12,7 +12,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.exc import DBAPIError
 
 from db.core.engine import database_url, open_engine
-from db.core.models import Event, Lease, PhaseAttempt, Run
+from db.core.models import Event, Lease, PhaseAttempt, RunTable
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
@@ -73,7 +73,7 @@ class LedgerWatch:
 
     def iteration(self) -> int:
         """Returns the last committed iteration."""
-        return int(self._rows(select(Run.iteration).where(Run.id == self._run))[0][0] or 0)
+        return int(self._rows(select(RunTable.iteration).where(RunTable.id == self._run))[0][0] or 0)
 
     def failures_since(self, moment: int) -> int:
         """Returns the number of failed attempts and lost actors since a moment."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from yatt_core.collection.scores import BatchScores, Questions, merged
 from yatt_core.collection.shard_plan import shard_plan
 from yatt_core.collection.shard_rows import (
-    Member,
+    BatchMember,
     completions_of,
     members_of,
     next_turn_request,
@@ -31,7 +31,7 @@ from yatt_core.collection.shard_rows import (
 )
 from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
-from yatt_core.dispatch.stream import Arrival, Judged, Stream
+from yatt_core.dispatch.stream import Arrival, Stream, VerdictArrival
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.experience.turn_log import TurnLog
@@ -94,7 +94,7 @@ class OpenBatch:
     shard: OpenShard
     number: int
     rows: range
-    members: list[Member]
+    members: list[BatchMember]
     dialogue: Dialogue
     turns: TurnLog
     scores: BatchScores
@@ -141,7 +141,7 @@ class Collector:
                 yield self._seal(shard, stream)
         for arrival in stream.arrivals():
             batch = arrival.tag
-            if isinstance(arrival, Judged):
+            if isinstance(arrival, VerdictArrival):
                 self._be_told(batch, arrival)
             else:
                 self._take(arrival, stream)
@@ -332,7 +332,7 @@ class Collector:
         for part, items in merged(questions).items():
             stream.submit_judging(batch, part, JudgeRequest(items))
 
-    def _be_told(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+    def _be_told(self, batch: OpenBatch, judged: VerdictArrival[OpenBatch]) -> None:
         """Takes verdicts and makes them durable before they are used."""
         timing = batch.shard.timing
         with stage(timing, "judged"):
@@ -345,7 +345,7 @@ class Collector:
             timing[name] = timing.get(name, 0.0) + tokens
         self._note_efforts(batch, judged)
 
-    def _note_efforts(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+    def _note_efforts(self, batch: OpenBatch, judged: VerdictArrival[OpenBatch]) -> None:
         """Notes what it took to ask endpoints: telemetry."""
         shard = batch.shard
         ids = {ref.ordinal: prompt.prompt_id for ref, prompt in zip(shard.task.prompts, shard.prompts, strict=True)}

@@ -32,7 +32,7 @@ from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import TemplatedPart
-from yatt_core.tools.dialogue import Dialogue, Media, Response
+from yatt_core.tools.dialogue import Dialogue, DialogueResponse, Media
 from yatt_core.wire.columns import fixed_column, list_array, ragged_column
 from yatt_core.wire.ragged import offsets_of
 from yatt_core.wire.support import Support
@@ -51,7 +51,7 @@ _SUPPORT_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BatchMember:
     """One response of a decode batch, identified by the values from which its seeds are derived."""
 
     ordinal: int
@@ -120,13 +120,13 @@ def _sampling(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[Member]:
+def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[BatchMember]:
     """Returns the responses to some prompts, in row order."""
-    return [Member(ref.ordinal, sample) for ref in refs for sample in range(spec.rollout.samples_per_prompt)]
+    return [BatchMember(ref.ordinal, sample) for ref in refs for sample in range(spec.rollout.samples_per_prompt)]
 
 
 def next_turn_request(
-    spec: RunSpec, key: WorkKey, members: Sequence[Member], dialogue: Dialogue, stop: tuple[int, ...], version: int
+    spec: RunSpec, key: WorkKey, members: Sequence[BatchMember], dialogue: Dialogue, stop: tuple[int, ...], version: int
 ) -> GenerateRequest:
     """Returns the decode batch of a later turn, in which each response that continues is a prompt of its own.
 
@@ -147,7 +147,7 @@ def next_turn_request(
     )
 
 
-def _seed(spec: RunSpec, key: WorkKey, member: Member, turn: int) -> int:
+def _seed(spec: RunSpec, key: WorkKey, member: BatchMember, turn: int) -> int:
     return sample_seed(
         seed=spec.seed,
         branch=key.branch,
@@ -202,7 +202,7 @@ def response_table(
     refs: Sequence[PromptRef],
     prompts: Sequence[Prompt],
     tokens: Sequence[Int32],
-    responses: Sequence[Response],
+    responses: Sequence[DialogueResponse],
     version: int,
     several_turns: bool = False,
     with_images: bool = False,

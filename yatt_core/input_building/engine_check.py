@@ -29,7 +29,7 @@ SOFT_CAP = "attn_logit_softcapping"
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedFolder:
     """A folder that the run opens.
 
     place: what names it in the spec, for messages.
@@ -60,7 +60,7 @@ def check_engines(spec: RunSpec, attached: bool = False) -> None:
     problems.raise_any()
 
 
-def opened_folders(spec: RunSpec) -> Iterator[Opened]:
+def opened_folders(spec: RunSpec) -> Iterator[OpenedFolder]:
     """Yields the folders that torch's engines, trainers and judges open, each with its opener.
 
     Not those that only vLLM opens, which supports more than transformers' models.
@@ -68,16 +68,16 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
     trainer = None if isinstance(spec.trainer.engine, VirtualTrainer) else spec.trainer.engine
     if isinstance(spec.model, GivenFolder) and not spec.virtual:
         generates = isinstance(spec.rollout.engine, TorchRollout) and spec.samples_responses
-        yield Opened("model.path", Path(spec.model.path), Opener(generates, trainer, images=spec.data.has_images))
+        yield OpenedFolder("model.path", Path(spec.model.path), Opener(generates, trainer, images=spec.data.has_images))
     for key, model in given_models(spec).items():
-        yield Opened(f"{key}.path", Path(model.path), Opener(trainer=trainer))
+        yield OpenedFolder(f"{key}.path", Path(model.path), Opener(trainer=trainer))
     judges = judge_models(spec)
     for part in spec.rewards.judges:
         place = f"rewards.parts {part.name!r}: model.path"
         if isinstance(part, RewardModelPart):
-            yield Opened(place, Path(part.model.path), Opener(classifies=True))
+            yield OpenedFolder(place, Path(part.model.path), Opener(classifies=True))
         elif isinstance(part, GenerativePart) and isinstance(part.engine, TorchJudge) and part.name in judges:
-            yield Opened(place, Path(judges[part.name].path), Opener(generates=True))
+            yield OpenedFolder(place, Path(judges[part.name].path), Opener(generates=True))
 
 
 def _on_processors(engine: VllmRollout) -> bool:

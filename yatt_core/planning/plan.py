@@ -19,9 +19,9 @@ from yatt_core.planning.memory.demand import Demand, demand_of
 from yatt_core.planning.memory.remedies import Larger, Settings, larger_that_fits, remedies
 from yatt_core.planning.memory.rollout import EngineMemory
 from yatt_core.planning.roles import Roles, check_sizes, roles_of
-from yatt_core.planning.time.fitted import Fitted
+from yatt_core.planning.time.fitted import FittedConstants
 from yatt_core.planning.time.load import Load, load_of
-from yatt_core.planning.time.recommend import Outcome, best, outcomes
+from yatt_core.planning.time.recommend import PlacementOutcome, best, outcomes
 from yatt_core.planning.time.times import (
     TrainingTimes,
     devices_for_each_rank,
@@ -44,8 +44,8 @@ class Times:
     """
 
     load: Load
-    tried: list[Outcome]
-    recommended: Outcome
+    tried: list[PlacementOutcome]
+    recommended: PlacementOutcome
     training: TrainingTimes
     checkpoint_every: int
     checkpoint_overhead: float
@@ -84,7 +84,7 @@ def plan_run(
     spec: RunSpec,
     cluster: DescribedCluster,
     assumed: Assumptions,
-    fitted: Fitted | None = None,
+    fitted: FittedConstants | None = None,
 ) -> RunPlan:
     """Returns the plan of a run.
 
@@ -108,7 +108,7 @@ def plan_run(
 
 
 def _times(
-    roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+    roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
 ) -> Times:
     rollout = engine_constants(
         engine=roles.rollout, shape=roles.policy, memory=demand.rollout, card=cluster.card, assumed=assumed

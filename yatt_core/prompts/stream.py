@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
-from yatt_core.prompts.curriculum import Curriculum, Outcome
+from yatt_core.prompts.curriculum import Curriculum, PromptOutcome
 from yatt_core.prompts.prompt import Prompt as Prompt
 from yatt_core.protocols.receipts import PromptPool, PromptRef
 from yatt_core.spec.sections.data import DataSpec
@@ -82,7 +82,7 @@ class Cursor:
             return self
         sizes = [pool.size for pool in self.curriculum.pools]
         outcomes = [
-            Outcome(ref.source, row_at(seed, ref.source, ref.position, sizes[ref.source]), success)
+            PromptOutcome(ref.source, row_at(seed, ref.source, ref.position, sizes[ref.source]), success)
             for ref, success in results
         ]
         return replace(self, curriculum=self.curriculum.after(data.curriculum, iteration, outcomes))

@@ -69,7 +69,7 @@ class FrozenState:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededTensor:
     """What a rank needs of a tensor of a checkpoint.
 
     subfolder: the checkpoint's subfolder with the tensor.
@@ -274,7 +274,7 @@ class TrainEngine(Protocol):
         """
         ...
 
-    def needed(self, folder: Path) -> Iterator[Needed]:
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
         """Yields what `restore` will read of a checkpoint's tensors.
 
         folder: has the other files of the checkpoint, and of files of tensor parts at least the headers.

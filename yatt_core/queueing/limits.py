@@ -13,7 +13,7 @@ from yatt_core.queueing.facts import Entry
 from yatt_core.queueing.pools import PoolsSpec
 
 
-class Limits:
+class LimitTracker:
     """Devices held by each person, and by each project in each pool."""
 
     def __init__(self, pools: PoolsSpec, entries: Iterable[Entry]) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 
+class ActionRequest(TypedDict):
+    """A request with an optional reason."""
+
+    reason: NotRequired[str]
+
+
 class ActorSeat(TypedDict):
     """Where an actor is.
 
@@ -106,16 +112,10 @@ class AliasesView(TypedDict):
     history: list[AliasMove]
 
 
-class Approvals(TypedDict):
+class ApprovalList(TypedDict):
     """Approvals, newest first."""
 
     approvals: list[ListedApproval]
-
-
-class Asked(TypedDict):
-    """A request with an optional reason."""
-
-    reason: NotRequired[str]
 
 
 class BranchNode(TypedDict):
@@ -202,15 +202,6 @@ class ComparedMetric(TypedDict):
     values: dict[str, float]
 
 
-class Comparison(TypedDict):
-    """A comparison of runs."""
-
-    runs: list[ListedRun]
-    differences: list[Difference]
-    metrics: list[ComparedMetric]
-    series: list[RunSeries]
-
-
 class CostRow(TypedDict):
     """A sum. All numbers are decimal text.
 
@@ -277,7 +268,7 @@ class Decided(TypedDict):
     driver: int | None
 
 
-class Decision(TypedDict):
+class DecisionRequest(TypedDict):
     """A decision about an approval.
 
     why: the reason, recorded in the audit chain.
@@ -347,19 +338,6 @@ class Deleted(TypedDict):
     elsewhere: list[str]
 
 
-class Device(TypedDict):
-    """A device and its spans, in order of time.
-
-    occupied: fraction of the iteration in which a role occupied it.
-    worked: fraction of the iteration in which it is known to have worked; phases of unknown use count as a whole.
-    """
-
-    number: int
-    spans: list[DeviceSpan]
-    occupied: float
-    worked: float
-
-
 class DeviceSpan(TypedDict):
     """A time in which a role occupied a device, in seconds since the iteration's first phase began.
 
@@ -376,6 +354,19 @@ class DeviceSpan(TypedDict):
     busy: float | None
 
 
+class DeviceTimeline(TypedDict):
+    """A device and its spans, in order of time.
+
+    occupied: fraction of the iteration in which a role occupied it.
+    worked: fraction of the iteration in which it is known to have worked; phases of unknown use count as a whole.
+    """
+
+    number: int
+    spans: list[DeviceSpan]
+    occupied: float
+    worked: float
+
+
 class DeviceUse(TypedDict):
     """The devices of a run during an iteration.
 
@@ -390,7 +381,7 @@ class DeviceUse(TypedDict):
     iteration: int
     seconds: float
     used: int
-    devices: list[Device]
+    devices: list[DeviceTimeline]
     missing: str
     metrics: list[str]
     seats: list[SeatSpan]
@@ -587,7 +578,7 @@ class Gantt(TypedDict):
     instances: int
     collect_s: float
     idle_fraction: float
-    spans: list[Span]
+    spans: list[RoleSpan]
     busy: dict[str, float]
     roles: list[RoleUse]
     phases: dict[str, float]
@@ -683,7 +674,7 @@ class JudgementView(TypedDict):
     why: str
 
 
-class Lengths(TypedDict):
+class LengthStatistics(TypedDict):
     """Statistics of the lengths of responses or judgements, in tokens.
 
     tokens: sum of the lengths.
@@ -693,6 +684,15 @@ class Lengths(TypedDict):
     p50: int
     p95: int
     longest: int
+
+
+class LineSegment(TypedDict):
+    """The iterations of a line that were made by one branch of one run."""
+
+    run: str
+    branch: int
+    first: int
+    last: int
 
 
 class Lineage(TypedDict):
@@ -710,7 +710,7 @@ class Lineage(TypedDict):
     run: str
     iteration: int
     checkpoint: dict[str, Any]
-    line: list[Part]
+    line: list[LineSegment]
     data: dict[str, Any]
     code_revision: str | None
     environment: dict[str, str]
@@ -925,15 +925,6 @@ class PairedComparison(TypedDict):
     p_value: float
 
 
-class Part(TypedDict):
-    """The iterations of a line that were made by one branch of one run."""
-
-    run: str
-    branch: int
-    first: int
-    last: int
-
-
 class PhaseUse(TypedDict):
     """A phase's totals over the accounted attempts.
 
@@ -992,7 +983,7 @@ class Problem(TypedDict):
     errors: NotRequired[list[dict[str, str]]]
 
 
-class Promote(TypedDict):
+class PromoteRequest(TypedDict):
     """A request to point an alias at a kept checkpoint.
 
     to: the alias.
@@ -1085,6 +1076,15 @@ class Role(TypedDict):
     """What a person is, from the least to the most powerful."""
 
 
+class RoleSpan(TypedDict):
+    """A period of an instance's time in one role, or switching."""
+
+    instance: int
+    role: str
+    start_s: float
+    end_s: float
+
+
 class RoleUse(TypedDict):
     """A role's use of the devices.
 
@@ -1141,6 +1141,15 @@ class Rollouts(TypedDict):
     no_advantages: str
     no_answers: str
     samples: list[SampleView]
+
+
+class RunComparison(TypedDict):
+    """A comparison of runs."""
+
+    runs: list[ListedRun]
+    differences: list[Difference]
+    metrics: list[ComparedMetric]
+    series: list[RunSeries]
 
 
 class RunForecast(TypedDict):
@@ -1276,8 +1285,8 @@ class SeenWork(TypedDict):
     branch: int
     iteration: int
     samples: int | None
-    responses: Lengths | None
-    judgements: Lengths | None
+    responses: LengthStatistics | None
+    judgements: LengthStatistics | None
     lost: str
 
 
@@ -1337,15 +1346,6 @@ class SignIn(TypedDict):
     token: str
 
 
-class Span(TypedDict):
-    """A period of an instance's time in one role, or switching."""
-
-    instance: int
-    role: str
-    start_s: float
-    end_s: float
-
-
 class SpecLine(TypedDict):
     """A line of the YAML text.
 
@@ -1371,7 +1371,7 @@ class SpecView(TypedDict):
     lines: list[SpecLine]
 
 
-class Stop(TypedDict):
+class StopRequest(TypedDict):
     """A request to stop a run.
 
     within_seconds: stop within this time, if necessary in the middle of an iteration; None: after the current iteration.

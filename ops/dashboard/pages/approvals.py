@@ -12,7 +12,7 @@ from fastapi import APIRouter, Form, HTTPException, Query
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
-from db.write.approvals import LINK, Verdict
+from db.write.approvals import LINK, ApprovalDecision
 from flows.gates.links import is_valid, link_key
 from ops.dashboard import approving
 from ops.dashboard.access import Approver
@@ -34,8 +34,8 @@ PersonName = Annotated[
 ]
 
 
-class DecisionForm(FormTexts, approving.Decision):
-    """The form of `Decision`."""
+class DecisionForm(FormTexts, approving.DecisionRequest):
+    """The form of `DecisionRequest`."""
 
 
 class LinkForm(BaseModel):
@@ -88,7 +88,7 @@ def show_link(visit: Visited, number: ApprovalId, token: LinkToken = "") -> Resp
 def decide_by_link(served: Served, number: ApprovalId, asked: Annotated[LinkForm, Form()]) -> Response:
     """Decides an approval by a link; the link is the right to do so, whoever the gate names."""
     _require_valid(served, number, asked.token)
-    verdict = Verdict(DECISION_OF[asked.decision], f"{asked.name} (by link)", asked.why, LINK)
+    verdict = ApprovalDecision(DECISION_OF[asked.decision], f"{asked.name} (by link)", asked.why, LINK)
     approving.carry_out(served, number, verdict, resume=False)
     return RedirectResponse(f"/approvals/{number}", HTTPStatus.SEE_OTHER)
 

@@ -44,7 +44,7 @@ ValidityChoice = Annotated[str, one_of(("", *Validity))]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RolloutQuery:
     """The values of the form; those that are empty or False are left out of addresses."""
 
     iteration: int
@@ -89,9 +89,9 @@ def asked_of(
     order: Text = PROMPT_ORDER,
     ascending: bool = False,
     against: OptionalNumber = "",
-) -> Asked:
+) -> RolloutQuery:
     """Returns the values of the form."""
-    return Asked(
+    return RolloutQuery(
         iteration=number_of(iteration) or 0,
         view=view,
         text=text,
@@ -107,7 +107,7 @@ def asked_of(
 
 
 @dataclass(slots=True)
-class Found:
+class RolloutsContent:
     """What could be read, and the error that prevented the rest."""
 
     page: Groups | Rollouts | None = None
@@ -118,11 +118,11 @@ class Found:
 
 @router.get("/rollouts")
 def show_rollouts(
-    visit: Visited, run_id: RunId, given: Annotated[Asked, Depends(asked_of)], offset: Offset = 0
+    visit: Visited, run_id: RunId, given: Annotated[RolloutQuery, Depends(asked_of)], offset: Offset = 0
 ) -> Response:
     """Shows the samples of an iteration, by default the newest committed one, grouped by prompt."""
     run = visit.find(run_id)
-    asked = Asked(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
+    asked = RolloutQuery(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
     found = _read(visit, run_id, asked, offset)
     page = found.page
     number = asked.iteration
@@ -150,7 +150,7 @@ def show_rollouts(
     )
 
 
-def _turns(run: str, asked: Asked, page: Groups | Rollouts | None, offset: int, shown: int) -> Mapping[str, Any]:
+def _turns(run: str, asked: RolloutQuery, page: Groups | Rollouts | None, offset: int, shown: int) -> Mapping[str, Any]:
     """Returns the addresses of the pages before and after."""
     size = PER_PAGE[asked.view]
     more = page is not None and offset + shown < page.matching
@@ -164,11 +164,11 @@ def _choices(names: tuple[str, ...]) -> list[tuple[str, str]]:
     return [("", "all"), *((name, name) for name in names)]
 
 
-def _read(visit: Visit, run: str, asked: Asked, offset: int) -> Found:
+def _read(visit: Visit, run: str, asked: RolloutQuery, offset: int) -> RolloutsContent:
     """Reads the samples and the comparison."""
     ledger = visit.served.ledger
     home = visit.served.home
-    found = Found()
+    found = RolloutsContent()
     limit = PER_PAGE[asked.view]
     characters = SHORT if asked.prompt is None else LONG
     wanted = asked.selection

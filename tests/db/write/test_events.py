@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, update
 
 from db.core.engine import Fence
 from db.core.errors import LedgerError, RunNotFound
-from db.core.models import Event, Run
+from db.core.models import Event, RunTable
 from db.ledger import Ledger
 from tests.db.tools import commit_through
 
@@ -48,7 +48,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], int]] = {
     "dropped at the end": (lambda c: c.execute(delete(Event).where(Event.seq == 5)), 5),
     "dropped at the start": (lambda c: c.execute(delete(Event).where(Event.seq < 3)), 1),
     "all dropped": (lambda c: c.execute(delete(Event)), 1),
-    "head put back": (lambda c: c.execute(update(Run).values(event_seq=4)), 5),
+    "head put back": (lambda c: c.execute(update(RunTable).values(event_seq=4)), 5),
 }
 
 

@@ -13,12 +13,12 @@ from db.core.engine import Fence
 from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
-from db.write.outbox import OutboxEntry, Undelivered
+from db.write.outbox import OutboxEntry, PendingDelivery
 from flows.delivery.orphaned_outbox import (
     FIRST_DELAY,
     MAX_DELAY,
     SILENT_SECONDS,
-    Trouble,
+    DeliveryBackoff,
     deliver_dead,
     is_dead,
     lost_runs,
@@ -89,17 +89,17 @@ def left_behind(ledger: Ledger, rows: int = 150) -> tuple[str, Fence]:
 def test_only_a_run_that_nobody_will_drive_again_is_dead(
     holder: Holder | None, silent: float, gone: Callable[[Holder], bool], dead: bool
 ) -> None:
-    assert is_dead(Undelivered("toy-1", 3, holder, silent), gone) is dead
+    assert is_dead(PendingDelivery("toy-1", 3, holder, silent), gone) is dead
 
 
 def test_a_stopped_driver_does_not_count_as_dead() -> None:
     """A driver that was stopped for a minute can still continue, unless a keeper has taken its lease meanwhile."""
-    assert not is_dead(Undelivered("toy-1", 3, HOLDER, 60.0))
-    assert is_dead(Undelivered("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
+    assert not is_dead(PendingDelivery("toy-1", 3, HOLDER, 60.0))
+    assert is_dead(PendingDelivery("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
 
 
 def test_delays_double_up_to_their_limit() -> None:
-    trouble = Trouble()
+    trouble = DeliveryBackoff()
     delays = []
     for _ in range(12):
         trouble = trouble.failed(100.0, "away")

@@ -14,7 +14,7 @@ from db.ledger import Ledger
 from flows.backup.folder import BackupFolder
 from flows.maintenance import steps
 from flows.maintenance.record import KEPT, MaintenanceResult, StepResult, add_result, read_results
-from flows.maintenance.runner import Finding, maintain
+from flows.maintenance.runner import MaintenanceError, maintain
 from flows.maintenance.settings import MaintenanceSettings, read_settings
 from flows.maintenance.steps import UNSOUND, audit_all, prune_idle, steps_of
 from flows.run.deletion import delete_run
@@ -136,7 +136,9 @@ def test_a_run_that_cannot_be_checked_keeps_no_other_from_being_audited_and_prun
             if run == other:
                 raise InfrastructureError("the tracker is away")
 
-        with pytest.raises(Finding, match=rf"^{other}: could not be audited: the tracker is away; toy-1: checkpoints"):
+        with pytest.raises(
+            MaintenanceError, match=rf"^{other}: could not be audited: the tracker is away; toy-1: checkpoints"
+        ):
             audit_all(home, ledger, reader_of)
         asked = list[str]()
         current = steps.current_spec
@@ -148,7 +150,7 @@ def test_a_run_that_cannot_be_checked_keeps_no_other_from_being_audited_and_prun
             return current(ledger, run)
 
         monkeypatch.setattr(steps, "current_spec", current_spec)
-        with pytest.raises(Finding, match=f"^nothing to delete; {other}: rollout.kind: unknown key$"):
+        with pytest.raises(MaintenanceError, match=f"^nothing to delete; {other}: rollout.kind: unknown key$"):
             prune_idle(home, ledger)
         assert asked[:2] == [other, "toy-1"]
 
@@ -165,7 +167,7 @@ def test_nothing_is_deleted_once_the_lease_is_lost(home: Home, monkeypatch: pyte
             raise FencedError("another driver has it")
 
         monkeypatch.setattr(LeaseKeeper, "check", lost)
-        with pytest.raises(Finding, match=r"toy-1: another driver has it$"):
+        with pytest.raises(MaintenanceError, match=r"toy-1: another driver has it$"):
             prune_idle(home, ledger)
         assert trash.exists() and list(ledger.leases.holders()) == ["toy-1"]
 
@@ -184,7 +186,7 @@ def test_free_pages_are_given_back_when_nobody_drives(home: Home) -> None:
 
 def test_a_step_that_fails_is_told_without_secrets_and_the_others_run(home: Home) -> None:
     def finds() -> str:
-        raise Finding("postgresql://me:secret@host/db is wrong")
+        raise MaintenanceError("postgresql://me:secret@host/db is wrong")
 
     def fails() -> str:
         raise PermissionError(13, "Permission denied", "/backups/x")

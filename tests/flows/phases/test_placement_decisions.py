@@ -18,7 +18,7 @@ from flows.run.home import Home
 from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSession, judged_spec
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.policies.curve import Curve
+from yatt_core.placement.policies.curve import CurvePolicy
 from yatt_core.placement.policies.fixed import Hold, InTurn
 from yatt_core.placement.seen import Plan
 
@@ -117,10 +117,10 @@ def record(session: Any, decision: dict[str, Any]) -> None:
 def test_a_new_decision_is_kept_when_made_again(session: Any) -> None:
     placement, runtime_policy = decide(session, 1, {})
     row = placement.decision
-    assert isinstance(runtime_policy, Curve) and len(row.decision["start"]) == 4
+    assert isinstance(runtime_policy, CurvePolicy) and len(row.decision["start"]) == 4
     placement, runtime_policy = decide(session, 1, {})
     again = placement.decision
-    assert again.decision == row.decision and isinstance(runtime_policy, Curve)
+    assert again.decision == row.decision and isinstance(runtime_policy, CurvePolicy)
 
 
 def test_a_different_recorded_decision_is_obeyed_unchanged(session: Any) -> None:

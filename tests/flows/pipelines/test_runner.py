@@ -12,7 +12,7 @@ import pytest
 from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from db.write.pipelines import NewPipeline
 from flows.pipelines.runner import PipelineRunner
 from tests.flows.pipelines.support import JOBS, Plant
@@ -29,7 +29,7 @@ WORK = ["drive sft-1", "export sft-1", "drive brew-1", "evaluate brew-1", "promo
 def decide(plant: Plant, decision: str) -> int:
     with Ledger.open(plant.home.ledger) as ledger:
         (approval,) = ledger.approvals.list(only_open=True)
-        return ledger.approvals.decide(approval.id, Verdict(decision, "ann", "looked at it", "api")).id
+        return ledger.approvals.decide(approval.id, ApprovalDecision(decision, "ann", "looked at it", "api")).id
 
 
 def champions(plant: Plant) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.placement.inputs import REMEMBERED, Inputs
+from flows.placement.inputs import REMEMBERED, DecisionInputs
 from flows.placement.prefetch import PlacementPrefetch
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError, StuckError
@@ -32,14 +32,14 @@ class Counting(Dynamic):
 
 
 @pytest.fixture(scope="module")
-def inputs() -> Inputs:
+def inputs() -> DecisionInputs:
     workload = small()
     campaign = run_campaign(workload, Dynamic())
-    first = Inputs(setting_of(workload), (), (), {})
+    first = DecisionInputs(setting_of(workload), (), (), {})
     return first.after(campaign.past[0], {"iteration": 1}, campaign.plans[0].state)
 
 
-def test_a_prefetched_plan_equals_the_plan(inputs: Inputs) -> None:
+def test_a_prefetched_plan_equals_the_plan(inputs: DecisionInputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
     prefetch.begin(inputs)
@@ -49,7 +49,7 @@ def test_a_prefetched_plan_equals_the_plan(inputs: Inputs) -> None:
     assert policy.threads == ["placement"], "planned once, in its own thread"
 
 
-def test_changed_inputs_are_planned_again(inputs: Inputs) -> None:
+def test_changed_inputs_are_planned_again(inputs: DecisionInputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
     prefetch.begin(inputs)
@@ -58,7 +58,7 @@ def test_changed_inputs_are_planned_again(inputs: Inputs) -> None:
     assert set(policy.threads) == {"placement"}, "also in a thread, because it may never return"
 
 
-def test_a_policy_that_never_returns_is_not_waited_for(inputs: Inputs) -> None:
+def test_a_policy_that_never_returns_is_not_waited_for(inputs: DecisionInputs) -> None:
     freed = threading.Event()
     threads = queue.SimpleQueue[threading.Thread]()
 
@@ -78,7 +78,7 @@ def test_a_policy_that_never_returns_is_not_waited_for(inputs: Inputs) -> None:
     thread.join()
 
 
-def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
+def test_a_policy_that_exits_has_failed(inputs: DecisionInputs) -> None:
     class Leaving(Dynamic):
         def plan(self, setting, past, state) -> Plan:
             raise SystemExit(0)
@@ -87,7 +87,7 @@ def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
         PlacementPrefetch(Leaving()).plan(inputs, SECONDS)
 
 
-def test_memory_is_limited_to_what_is_used(inputs: Inputs) -> None:
+def test_memory_is_limited_to_what_is_used(inputs: DecisionInputs) -> None:
     later = inputs
     for iteration in range(2, 9):
         later = later.after(inputs.past[0], {"iteration": iteration}, {})

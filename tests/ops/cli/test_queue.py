@@ -11,7 +11,7 @@ from flows.queueing.pools_file import pools_file
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import DRIVER
-from ops.queueing.submitting import Asked, submit
+from ops.queueing.submitting import SubmissionOptions, submit
 from tests.db.tools import holder
 from tests.flows.queueing.simulated import POOLS, World
 from tests.ops.conftest import Yatt
@@ -134,4 +134,4 @@ def test_a_run_that_somebody_drives_cannot_come_back_to_the_queue(tmp_path: Path
         world.round()
         ledger.leases.acquire(run, holder(f"{DRIVER}{run}"), 9e9)
         with pytest.raises(ConfigurationError, match="is driven by"):
-            submit(world.home, ledger, run, current_spec(ledger, run), Asked(["main"]), "ada")
+            submit(world.home, ledger, run, current_spec(ledger, run), SubmissionOptions(["main"]), "ada")

@@ -29,7 +29,7 @@ from yatt_core.experience.batch import batch_of_table, load_table
 from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import FrozenState, Needed, RankContext, Tensors
+from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext, Tensors
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -219,7 +219,7 @@ class VirtualTrainEngine:
             rank=self._rank, ranks=self._engine.ranks, tensors={}, files=files, weights_digest=self.weights_digest()
         )
 
-    def needed(self, folder: Path) -> Iterator[Needed]:
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
         """Yields nothing: its only file is not one of tensor parts."""
         yield from ()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from db.write.suites import SuiteRow
     from flows.run.home import Home
     from ops.queries.suites import SuiteHistory
-    from yatt_core.evaluation.panel import Judged, PanelSpec
+    from yatt_core.evaluation.panel import PanelScores, PanelSpec
     from yatt_core.evaluation.suites import Suite, SuiteSpec
     from yatt_core.evaluation.summary import Summary
     from yatt_core.spec import RunSpec
@@ -55,7 +55,7 @@ def refuse_with_suite(model: Path | None, greedy: bool, given: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSuite:
     """A suite and the checkpoint that answers it.
 
     media: folder of the tasks' images.
@@ -69,7 +69,7 @@ class Opened:
 
 
 @contextmanager
-def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[Opened]:
+def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[OpenedSuite]:
     """Opens a kept checkpoint of a run, by default the newest, and the tasks of a suite for it."""
     from flows.run.repositories import with_repositories
     from yatt_core.evaluation.suites import open_suite
@@ -79,11 +79,11 @@ def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> 
     fetched = with_repositories(home.folder, wanted)
     with TemporaryDirectory() as folder:
         suite = open_suite(fetched, spec, MediaFolder(Path(folder)).keep)
-        yield Opened(run=name, spec=spec, row=row, suite=suite, media=Path(folder))
+        yield OpenedSuite(run=name, spec=spec, row=row, suite=suite, media=Path(folder))
 
 
 @contextmanager
-def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) -> Iterator[Opened]:
+def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) -> Iterator[OpenedSuite]:
     """Opens a kept checkpoint of a run, and the run's held-out tasks with judges."""
     from yatt_core.evaluation.suites import open_held_out
     from yatt_core.inputs.manifest import INPUTS
@@ -91,7 +91,7 @@ def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) ->
 
     name, spec, row = opened_checkpoint(home, run, iteration)
     folder = home.run_folder(row.run) / INPUTS
-    yield Opened(
+    yield OpenedSuite(
         run=name, spec=spec, row=row, suite=open_held_out(spec, Inputs.open(folder, spec).held_out, panel), media=folder
     )
 
@@ -109,7 +109,7 @@ def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, outp
         write(line)
 
 
-def evaluated_once(home: Home, opened: Opened) -> SuiteRow:
+def evaluated_once(home: Home, opened: OpenedSuite) -> SuiteRow:
     """Returns the evaluation of a checkpoint on a suite, from the ledger if it is there.
 
     Says on standard error what happens, and whether the result is worse than an earlier one.
@@ -183,7 +183,7 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
     )
 
 
-def _panel_figures(judged: Sequence[Judged]) -> dict[str, Any]:
+def _panel_figures(judged: Sequence[PanelScores]) -> dict[str, Any]:
     from yatt_core.evaluation.panel import panel_estimates
 
     return {name: asdict(each) for name, each in panel_estimates(judged).items()} if judged else {}

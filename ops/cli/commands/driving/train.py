@@ -137,7 +137,7 @@ def resume(
     agree within tolerance, and the change is marked.
     """
     from flows.branching.branches import finish_fork, revise
-    from flows.branching.safe_point import Asked
+    from flows.branching.safe_point import RevisionOptions
     from flows.gates.waiting import is_decided
     from flows.run.home import Home
     from yatt_core.errors import ConfigurationError
@@ -164,7 +164,7 @@ def resume(
             _leave(place, name, row.state_reason, output)
             return
     if overrides or new_code:
-        number = revise(place, name, overrides or (), acting_name(), asked=Asked(new_code, discard))
+        number = revise(place, name, overrides or (), acting_name(), asked=RevisionOptions(new_code, discard))
         message(f"{name}: revision {number} of the spec is now in effect")
     with opened_ledger(place) as ledger:
         _say_beyond(until, ledger.runs.find(name).target_iterations)

@@ -99,12 +99,12 @@ def reject(number: NumberArgument, why: WhyOption, home: HomeOption = None, outp
 
 def _decide(home: Home, number: int, choice: Choice, why: str) -> ListedApproval:
     """Decides under the caller's name and roles; a name that anyone could give would say nothing of who decided."""
-    from db.write.approvals import Verdict
+    from db.write.approvals import ApprovalDecision
     from ops.people.roles import held_roles
     from ops.queries.approvals import DECISION_OF, decide
 
     by = calling().person
-    verdict = Verdict(
+    verdict = ApprovalDecision(
         decision=DECISION_OF[choice], by=by.name, why=line_of_text("--why", why), via="cli", roles=held_roles(by.role)
     )
     with opened_ledger(home) as ledger:

@@ -19,7 +19,7 @@ from ops.presentation.words import cut
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ops.queries.compare import Comparison
+    from ops.queries.compare import RunComparison
 
 SPEED = "tokens_per_second"
 POINTS = 100
@@ -79,12 +79,12 @@ def compare(
     _write_curves(found, keys)
 
 
-def _write_runs(found: Comparison) -> None:
+def _write_runs(found: RunComparison) -> None:
     rows = [(run.id, run.state, f"{max(0, run.iteration)}/{run.target_iterations}") for run in found.runs]
     write_table(("run", "state", "iteration"), rows)
 
 
-def _write_differences(found: Comparison) -> None:
+def _write_differences(found: RunComparison) -> None:
     names = [run.id for run in found.runs]
     rows = [(row.key, *(cut(row.values[name] or "-", VALUE_CHARACTERS) for name in names)) for row in found.differences]
     if rows:
@@ -93,7 +93,7 @@ def _write_differences(found: Comparison) -> None:
         write("the specs are the same\n")
 
 
-def _write_metrics(found: Comparison, every: bool) -> None:
+def _write_metrics(found: RunComparison, every: bool) -> None:
     from yatt_core.spec.sections.metric_names import is_timing
 
     names = [run.id for run in found.runs]
@@ -105,7 +105,7 @@ def _write_metrics(found: Comparison, every: bool) -> None:
     write_table(("newest value", *names), rows)
 
 
-def _write_curves(found: Comparison, keys: list[str]) -> None:
+def _write_curves(found: RunComparison, keys: list[str]) -> None:
     for key in keys:
         curves = {
             line.run: list(zip(each.steps, each.mean, strict=True))

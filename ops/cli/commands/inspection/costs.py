@@ -42,7 +42,7 @@ class By(StrEnum):
     DEVICE = "device"
 
 
-class Format(StrEnum):
+class CostsFormat(StrEnum):
     """Output format."""
 
     TEXT = "text"
@@ -83,7 +83,7 @@ def costs(
         ),
     ] = False,
     home: HomeOption = None,
-    output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.TEXT,
+    output: Annotated[CostsFormat, typer.Option("--output", "-o", help="Output format.")] = CostsFormat.TEXT,
 ) -> None:
     """Show what runs cost: money, device hours, energy and carbon, by the prices in force at the time."""
     from flows.billing.price_file import home_prices
@@ -106,9 +106,9 @@ def costs(
             done=_progress(),
             prices=prices if fill_prices else None,
         )
-    if output is Format.CSV:
+    if output is CostsFormat.CSV:
         sys.stdout.write(query.csv_of(found))
-    elif output is Format.JSON:
+    elif output is CostsFormat.JSON:
         write_json(asdict(found))
     else:
         _write(found)

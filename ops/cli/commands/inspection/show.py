@@ -229,9 +229,9 @@ def _write_curves(curves: list[dict[str, Any]]) -> None:
 
 
 def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from flows.reports.measures import Told
+    from flows.reports.measures import MetricChange
 
-    measured = (Told(**each) for each in facts["measured"])
+    measured = (MetricChange(**each) for each in facts["measured"])
     traffic = facts["flow_bytes_per_sample"]
     spent = facts["spent"]
     return [

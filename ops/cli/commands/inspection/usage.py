@@ -15,7 +15,7 @@ from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json, write_table
 
 if TYPE_CHECKING:
-    from flows.disposal.usage import Usage
+    from flows.disposal.usage import FolderUsage
 
 EVERY = 1_000_000
 KINDS = ("checkpoints", "experience", "inputs", "exports", "prefect", "logs", "trackers", "other")
@@ -87,5 +87,5 @@ def du(
     write(f"{'all':<14}{size(used.total)} {where}")
 
 
-def _document(usage: Usage) -> dict[str, Any]:
+def _document(usage: FolderUsage) -> dict[str, Any]:
     return {"bytes": usage.bytes, "shared": usage.shared, "kinds": usage.kinds}

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from db.write.suites import SuiteRow
     from flows.run.home import Home
-    from ops.cli.commands.checkpoints.suites import Opened
+    from ops.cli.commands.checkpoints.suites import OpenedSuite
     from yatt_core.evaluation.panel import PanelSpec
     from yatt_core.spec.rewards.judges import GenerativePart
 
-    OpenAt = Callable[[int], AbstractContextManager[Opened]]
+    OpenAt = Callable[[int], AbstractContextManager[OpenedSuite]]
 
 LINES = (
     "yatt pipeline backfill latest --suite suites/math.yaml",

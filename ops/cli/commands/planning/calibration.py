@@ -15,7 +15,7 @@ import numpy as np
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import load_batch
 from yatt_core.experience.telemetry import read_telemetry, telemetry_figure
-from yatt_core.planning.time.fitted import BatchWork, Fitted, IterationTimes, fit
+from yatt_core.planning.time.fitted import BatchWork, FittedConstants, IterationTimes, fit
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.spec import RunSpec, parse_spec
 
@@ -29,7 +29,7 @@ GENERATE = "generate"
 """Key in a shard's timing whose value is the total duration of the shard's decode batches, in seconds."""
 
 
-def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
+def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> FittedConstants:
     """Fits the constants to a run.
 
     planned: the spec to be planned, which is compared with the run's.

@@ -26,8 +26,8 @@ from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from ops.preflight.first_prompt import FirstPrompt
-    from ops.preflight.needs import Needs
-    from ops.preflight.reward_trial import Trial
+    from ops.preflight.needs import ResourceNeeds
+    from ops.preflight.reward_trial import RewardTrial
     from ops.preflight.row_contents import RowContents
     from ops.preflight.row_trial import RowsTried
     from yatt_core.protocols.receipts import InputsReceipt
@@ -81,8 +81,8 @@ def check(
 
     place = Home.locate(home)
     checked = fetched(place.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
-    inputs: list[Found] = []
-    asked: list[Trial] = []
+    inputs: list[InputsSummary] = []
+    asked: list[RewardTrial] = []
     unsolved: list[str] = []
 
     def further() -> None:
@@ -154,7 +154,7 @@ def check(
     write(f"the spec is sound; to start a run: yatt train {spec}")
 
 
-def _endpoints(spec: RunSpec) -> list[Trial]:
+def _endpoints(spec: RunSpec) -> list[RewardTrial]:
     """Asks the endpoints that judge one question each."""
     from ops.preflight.endpoint_trial import ask_endpoints
     from yatt_core.spec.rewards.judges import EndpointPart
@@ -182,7 +182,7 @@ def warnings_of(logger: str) -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InputsSummary:
     """What the inputs contain.
 
     longest: id and number of tokens of the longest prompt.
@@ -206,7 +206,7 @@ class Found:
     first: FirstPrompt | None
 
 
-def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> InputsSummary:
     """Builds the inputs in a scratch folder while showing the progress, and returns what they contain."""
     from ops.preflight.row_trial import LOGGER
     from ops.presentation.progress import logged_progress
@@ -216,7 +216,7 @@ def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         return _inputs(spec, home, sample)
 
 
-def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+def _inputs(spec: RunSpec, home: Path, sample: int | None) -> InputsSummary:
     from ops.preflight.first_prompt import first_prompt
     from ops.preflight.row_contents import look_at_rows
     from ops.preflight.row_trial import try_rows
@@ -250,7 +250,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             home=home,
             sample=sample,
         )
-        return Found(
+        return InputsSummary(
             receipt=receipt,
             longest=longest,
             answerless=answerless,
@@ -263,7 +263,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
         )
 
 
-def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
+def _print(spec: RunSpec, found: InputsSummary, trials: list[RewardTrial]) -> None:
     receipt = found.receipt
     longest = found.longest
     counts = {
@@ -311,7 +311,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"
 
 
-def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
+def _answers_missing(spec: RunSpec, found: InputsSummary) -> Iterator[str]:
     """Yields a warning about prompts without a reference answer, if some have one or the spec says where it is."""
     receipt = found.receipt
     total = receipt.train_prompts + receipt.held_out_prompts + receipt.probe_prompts
@@ -324,7 +324,7 @@ def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
         )
 
 
-def _needed(spec: RunSpec, needs: Needs) -> Iterator[str]:
+def _needed(spec: RunSpec, needs: ResourceNeeds) -> Iterator[str]:
     """Yields what the run will need of this machine."""
     if needs.memory_bytes is not None and needs.capacity_bytes is not None:
         yield f"the run needs about {size(needs.memory_bytes)} of {size(needs.capacity_bytes)} memory"
@@ -344,5 +344,5 @@ def _shared(disks: Mapping[str, str], url: str | None) -> str:
     return f"the nodes have {len(members)} disks ({apart}); files travel through {url}"
 
 
-def _shown(trial: Trial) -> str:
+def _shown(trial: RewardTrial) -> str:
     return f"{trial.error} {trial.place}".strip()

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.preflight.verdicts import Verdict
+from ops.preflight.verdicts import CheckStatus
 from ops.presentation.output import console, write, write_json
 from yatt_core.errors import ExitCode
 
@@ -37,5 +37,5 @@ def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
             write(f"{check.verdict:<5}{check.name:<18}{check.found}")
             if check.remedy:
                 write(f"{'':<5}{'':<18}-> {check.remedy}")
-    if any(check.verdict is Verdict.FAIL for check in checks):
+    if any(check.verdict is CheckStatus.FAIL for check in checks):
         raise typer.Exit(ExitCode.FAILURE)

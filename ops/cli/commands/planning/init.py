@@ -16,7 +16,7 @@ import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
-from ops.starter.recognition.recognised import RL, Asked, Objective
+from ops.starter.recognition.recognised import RL, ObjectiveKind, RecognitionOptions
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def init(
             "follows from the answers.",
         ),
     ] = None,
-    objective: Annotated[Objective | None, typer.Option(help="What to learn. Default: what the rows are for.")] = None,
+    objective: Annotated[
+        ObjectiveKind | None, typer.Option(help="What to learn. Default: what the rows are for.")
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="Split of a dataset's folder. Default: the one for training.")
     ] = None,
@@ -111,11 +113,11 @@ def init(
     place = Home.locate(home).folder
     if peer_file is not None:
         from ops.cli.commands.planning.peers import start
-        from ops.starter.peers.starting import Wanted
+        from ops.starter.peers.starting import InitOptions
 
         if objective is not None:
             raise ConfigurationError(f"--objective {objective}: {peer_file} says what is learnt; leave --objective out")
-        wanted = Wanted(
+        wanted = InitOptions(
             file=peer_file,
             peer=peer,
             data=tuple(data or ()),
@@ -160,7 +162,7 @@ def init(
         look=seen_model,
         asks=asks,
     )
-    asked = Asked(prompt_field, answer_field, objective, bool(reward))
+    asked = RecognitionOptions(prompt_field, answer_field, objective, bool(reward))
     meaning, rewards = _understood(looks=looks, model=network, asked=asked, rewards=reward or [], asks=asks)
     written = write_starter(
         folder=folder,
@@ -196,7 +198,7 @@ def _refuse_without_file(peer: str | None, processes: int | None, rows: int | No
 
 
 def _understood(
-    looks: Sequence[DataLook], model: ModelLook, asked: Asked, rewards: list[str], asks: bool
+    looks: Sequence[DataLook], model: ModelLook, asked: RecognitionOptions, rewards: list[str], asks: bool
 ) -> tuple[Understanding, list[str]]:
     """Returns what the data mean, and the rewards of the user's own; asks for these on a terminal."""
     from dataclasses import replace

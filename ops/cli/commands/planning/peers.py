@@ -16,15 +16,15 @@ from ops.presentation.output import message, write, write_json
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
-    from ops.starter.peers.entries import Verdict
-    from ops.starter.peers.starting import Started, Wanted
+    from ops.starter.peers.entries import KeyVerdict
+    from ops.starter.peers.starting import InitOptions, InitResult
     from ops.starter.understanding import Understanding
 
 SHOWN = 70
 """Maximum number of characters of a value on a terminal; JSON has all of it."""
 
 
-def start(folder: Path, wanted: Wanted, output: Output) -> None:
+def start(folder: Path, wanted: InitOptions, output: Output) -> None:
     """Writes the spec and says what became of each key."""
     from ops.presentation.transfer import Transfer
     from ops.starter.peers.starting import start_from
@@ -46,7 +46,7 @@ def start(folder: Path, wanted: Wanted, output: Output) -> None:
     write(f"then: yatt train {command}")
 
 
-def _document(started: Started) -> dict[str, Any]:
+def _document(started: InitResult) -> dict[str, Any]:
     translation = started.translation
     lists = {name.value: [_as_json(verdict) for verdict in verdicts] for name, verdicts in translation.lists.items()}
     return {
@@ -60,7 +60,7 @@ def _document(started: Started) -> dict[str, Any]:
     }
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
+def _as_json(verdict: KeyVerdict) -> dict[str, Any]:
     from ops.starter.peers.secrets import without_secrets
 
     return {
@@ -72,7 +72,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _said(started: Started, file: str) -> Iterator[str]:
+def _said(started: InitResult, file: str) -> Iterator[str]:
     """Yields the lists, for people."""
     translation = started.translation
     label = translation.program.label
@@ -107,7 +107,7 @@ def _recognised(meaning: Understanding) -> Iterator[str]:
         yield "system message: asks for what this reward reads; the peer's run had none, so drop it if the prompts ask themselves"
 
 
-def _line(verdict: Verdict) -> str:
+def _line(verdict: KeyVerdict) -> str:
     from ops.starter.peers.secrets import without_secrets
 
     place = "" if verdict.line is None else f"line {verdict.line}: "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from yatt_core.planning.cluster import DescribedCluster
     from yatt_core.planning.memory.rollout import EngineMemory
     from yatt_core.planning.plan import RunPlan, Times
-    from yatt_core.planning.time.fitted import Fitted
+    from yatt_core.planning.time.fitted import FittedConstants
     from yatt_core.spec import RunSpec
 
 TENSORS = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
@@ -101,7 +101,7 @@ def plan(
 
 
 def _planned(
-    path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+    path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
 ) -> RunPlan:
     """Plans the spec; errors name the file that it was read from."""
     from yatt_core.errors import ConfigurationError
@@ -127,7 +127,7 @@ def _assumptions(response: str | None, prompt: str | None, judge: str | None, tr
     )
 
 
-def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
+def _fitted(run: str, home: Path | None, planned: RunSpec) -> FittedConstants:
     from flows.run.home import Home
     from ops.cli.commands.planning.calibration import calibrate
 

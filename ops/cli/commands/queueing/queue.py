@@ -112,14 +112,14 @@ def submit(
     from flows.run.creation import create_run, current_spec
     from flows.run.home import Home
     from ops.preflight.run import check_before_start
-    from ops.queueing.submitting import Asked, checked_submission
+    from ops.queueing.submitting import SubmissionOptions, checked_submission
     from ops.queueing.submitting import submit as put
     from yatt_core.errors import ConfigurationError
     from yatt_core.spec import load_spec
 
     place = Home.locate(home)
     owner = named(by, "submits the run")
-    asked = Asked(
+    asked = SubmissionOptions(
         pools=[name for name in pool.split(",") if name],
         project=project,
         priority=priority,

@@ -22,7 +22,7 @@ from ops.presentation.words import duration, moment
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
-    from ops.group.control import Group
+    from ops.group.control import ServiceGroup
     from ops.group.status import GroupStatus
 
 PREFECT_PORT = 4200
@@ -116,7 +116,7 @@ def _ending() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _tell_addresses(group: Group, output: Output) -> None:
+def _tell_addresses(group: ServiceGroup, output: Output) -> None:
     from ops.group.status import group_status
 
     found = group_status(group.home)

@@ -23,7 +23,7 @@ from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
 from yatt_core.engines.images import text_alone
-from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
+from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_jointly
 from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
 from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear, widened
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
@@ -249,13 +249,13 @@ class DenseRunner:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
         return self._multiply(states, self._multiplied.head, None)
 
-    def _groups(self, rows: Rows) -> Groups:
+    def _groups(self, rows: Rows) -> RowGroups:
         places = rows.prompts * self._group + rows.samples
         # Places of a group that have no row use the last row.
         asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
         asking[places[: rows.alive]] = np.arange(rows.alive)
         in_order = np.array_equal(places, np.arange(len(asking)))
-        return Groups(self._tensor(asking), self._tensor(places), self._group, in_order)
+        return RowGroups(self._tensor(asking), self._tensor(places), self._group, in_order)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """Returns 0 for the first slots of each row and -inf for the others: [rows, 1, 1, slots]."""

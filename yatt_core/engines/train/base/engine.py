@@ -23,7 +23,7 @@ from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
-from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.train.base.batch_reader import BatchReader
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
@@ -50,7 +50,7 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns, publish_prepared
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import FrozenState, Needed, RankContext
+from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -144,7 +144,7 @@ class PolicyTrainEngine(ABC):
         """Returns a transformers model with the current weights, with which this rank can decode by itself."""
 
     @abstractmethod
-    def _memory(self) -> Held:
+    def _memory(self) -> HeldMemory:
         """Returns what this rank holds on its device from one update to the next."""
 
     def _weights(self, ordered: bool = False) -> Iterable[tuple[str, torch.Tensor]]:
@@ -359,7 +359,7 @@ class PolicyTrainEngine(ABC):
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
 
-    def needed(self, folder: Path) -> Iterator[Needed]:
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
         """Yields what `restore` will read."""
         if self._model is None:
             self._build()
