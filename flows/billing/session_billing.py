@@ -104,11 +104,11 @@ class SessionBilling:
 
         Raises `ConfigurationError` if a budget of the spec or of the price file needs the unknown price or power of a kind.
         """
+        first = self._devices is None
         self._devices = dict(kinds)
         self._check_budget(kinds)
-        started = not self.records or self.records[-1].since < self._since
         known = self.now() if at is None else at
-        self._record(self._since if started else known)
+        self._record(self._since if first else known)
 
     def refresh(self) -> None:
         """Records new prices, if a price began or ended since the last check or the price file has changed.

@@ -15,7 +15,8 @@ from flows.branching.branches import revise
 from flows.reports.costs import charges_of
 from flows.run.home import Home
 from flows.run.results import run_results
-from tests.flows.simulated import Simulation
+from tests.flows.driver.test_outages import MINUTE, Outage
+from tests.flows.simulated import BranchRunActors, Simulation
 from tests.services import ROOT
 from yatt_core.costs.billing import BILLING, BillingRecord
 from yatt_core.costs.charging import FAULTS, TRAINING, Amounts, rounded
@@ -73,6 +74,23 @@ def test_the_parts_of_a_killed_run_add_up_and_name_its_faults(tmp_path: Path) ->
     causes = {place.cause for place in parts}
     assert {TRAINING, FAULTS} <= causes
     assert "recover" in {place.phase for place in parts if place.cause == FAULTS}
+
+
+def test_a_resumed_session_is_charged_until_it_gives_its_devices_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its devices are those of the session before, so that no record begins with it."""
+    simulation = Simulation.of(tmp_path, "trainer.engine.ranks=2", "iterations=6")
+    assert simulation.drive(until=2) is not None
+    began = simulation.cluster.clock.time_ms()
+    outage = Outage(simulation, "learn", 40 * MINUTE)
+    monkeypatch.setattr(BranchRunActors, "learn", lambda actors, *given: outage(actors, *given))
+    outcome = simulation.drive()
+    assert outcome is not None and outcome.state == "completed"
+    held = 5 * 60_000  # `recovery.hold_minutes`
+    (_, given_back, *_) = records(simulation)
+    assert not given_back.devices
+    assert given_back.since >= began + held
 
 
 def test_prices_change_no_result(tmp_path: Path) -> None:
