@@ -4,12 +4,14 @@ Consumes nothing. A model of 5 million parameters generates 8 responses of 64 to
 tokens and learns from them, with the product's own rollout engine and trainer: generation, preparation, the update
 and the transfer of the weights back; sealing the experience in between does not count. The ratio divides CPU seconds,
 the minimum of the rounds, by the time of 154 GFLOP at the rate of large matrix products of that dtype in the same
-run. Also measures the same step with the transformers module, and compares the custom kernels' gradients with
-transformers' autograd.
+run. Also measures the same step with the transformers module and, if `make peers` has installed it, with TRL, and compares
+the custom kernels' gradients with transformers' autograd.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +24,8 @@ import torch
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
+from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.way import way_of_processor
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.models.model_folder import make_model
@@ -38,7 +42,9 @@ FLOOR_GFLOP = 154.0
 group.
 """
 GEMM_SIZE = 2048
-ROUNDS, GENERAL_ROUNDS = 10, 3
+ROUNDS, GENERAL_ROUNDS, TRL_ROUNDS = 10, 3, 3
+GROUPS_OF_MICRO_BATCH = 2
+PEERS = Path(__file__).resolve().parents[1] / "build" / "peers" / "bin" / "python"
 PARTS = ("generate", "learn", "sync")
 
 
@@ -63,7 +69,7 @@ def spec_of(dtype: str, kernels: str) -> RunSpec:
         "trainer": {
             "engine": {
                 "kind": "torch", "ranks": 1, "dtype": dtype, "kernels": kernels,
-                "micro_batch_tokens": 2 * SAMPLES * (PROMPT + RESPONSE),
+                "micro_batch_tokens": GROUPS_OF_MICRO_BATCH * SAMPLES * (PROMPT + RESPONSE),
             },
             "optimizer": {"learning_rate": 1e-4, "max_grad_norm": 1e9},
         },
@@ -139,9 +145,10 @@ def _timed(parts: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
 
 
 class MatrixRate:
-    """The rate of large matrix products in GFLOP per CPU second, the best seen."""
+    """The rate of large matrix products in GFLOP per CPU second, the best seen, as the engines compute them."""
 
     def __init__(self, dtype: torch.dtype) -> None:
+        self._products = products_of(dtype, torch.device("cpu"))
         noise = torch.Generator().manual_seed(SEED)
         self._one, self._other = (torch.randn(GEMM_SIZE, GEMM_SIZE, generator=noise).to(dtype) for _ in range(2))
         self.best = 0.0
@@ -149,8 +156,51 @@ class MatrixRate:
     def measure(self) -> None:
         """Times one more product."""
         started = time.process_time()
-        torch.mm(self._one, self._other)
+        self._products.matmul(self._one, self._other)
         self.best = max(self.best, 2.0 * GEMM_SIZE**3 / 1e9 / (time.process_time() - started))
+
+
+def trl_step(folder: Path, dtype: str, rounds: int) -> float | None:
+    """Returns the CPU seconds of TRL's fastest step on the same prompts; None if `make peers` has not installed it.
+
+    folder: for what TRL needs and says.
+    """
+    if not PEERS.exists():
+        return None
+    folder.mkdir()
+    model = folder / "model"
+    model.mkdir()
+    from_config = spec_of("float32", "auto").model
+    assert isinstance(from_config, ModelFromConfig)
+    make_model(from_config, VOCABULARY, SEED, model)
+    request = {
+        "model": str(model),
+        "bfloat16": dtype == "bfloat16",
+        "prompts": [prompt.tolist() for prompt in request_of(1).prompts],
+        "samples": SAMPLES,
+        "response": RESPONSE,
+        "micro_batch": GROUPS_OF_MICRO_BATCH * SAMPLES,
+        "steps": rounds,
+        "seed": SEED,
+    }
+    asked, answer = folder / "request.json", folder / "answer.json"
+    asked.write_text(json.dumps(request), encoding="utf-8")
+    program = Path(__file__).with_name("trl_step.py")
+    environment = {"HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
+    # What TRL prints is no part of the report.
+    with (folder / "output").open("w", encoding="utf-8") as output:
+        subprocess.run([PEERS, "-P", program, asked, answer], env=environment, stdout=output, stderr=output, check=True)
+    seconds: list[float] = json.loads(answer.read_text(encoding="utf-8"))
+    return min(seconds)
+
+
+def trl_ratios(theirs: dict[str, float | None], ours: dict[str, float]) -> dict[str, float | None]:
+    """Returns TRL's CPU seconds and, divided by those of our step, its ratios, by kind; None without TRL."""
+    figures: dict[str, float | None] = {}
+    for key, seconds in theirs.items():
+        figures[f"trl_ratio_{key}"] = None if seconds is None else seconds / ours[key]
+        figures[f"trl_step_cpu_s_{key}"] = seconds
+    return figures
 
 
 def gradient_gap(fast: Stepper, general: Stepper) -> float:
@@ -195,16 +245,22 @@ def measure() -> Report:
                 if key in rates:
                     rates[key].measure()
                 stepper.take()
+        theirs: dict[str, float | None] = {}
+        for key, dtype in (("fp32", "float32"), ("bf16", "bfloat16")):
+            progress(f"TRL: {TRL_ROUNDS} steps in {dtype}")
+            theirs[key] = trl_step(Path(name) / f"trl-{key}", dtype, TRL_ROUNDS)
     least = {key: stepper.least for key, stepper in steppers.items()}
     totals = {key: sum(parts.values()) for key, parts in least.items()}
     figures: dict[str, float | None] = {
         f"floor_ratio_{key}": totals[key] * rate.best / FLOOR_GFLOP for key, rate in rates.items()
     }
     figures |= {"general_ratio": totals["general"] / totals["fp32"], "gradient_gap_fp32": gap}
+    figures |= {"bf16_over_fp32_seconds": totals["bf16"] / totals["fp32"]} | trl_ratios(theirs, totals)
     figures |= {f"step_cpu_s_{key}": total for key, total in totals.items()}
     figures |= {f"{part}_cpu_s_{key}": least[key][part] for key in least for part in PARTS}
     baselines = {f"gemm_gflop_s_{key}": rate.best for key, rate in rates.items()}
-    details = {"steps": {key: stepper.seconds for key, stepper in steppers.items()}}
+    steps = {key: stepper.seconds for key, stepper in steppers.items()}
+    details = {"steps": steps, "bfloat16_products": way_of_processor()}
     return Report("step", figures, [SEED], [*load, load_average()], baselines, details)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from db.core.engine import Clock, Database, DatabaseTime, database_url, open_engine
+from db.core.engine import Clock, Database, DatabaseTime, Measured, database_url, open_engine
 from db.core.errors import LedgerUnavailable
 from db.core.migrate import Migration, ensure_current
 from db.portable.cut import Exports
@@ -108,6 +108,10 @@ class Ledger:
             database.engine.dispose()
             raise
         return cls(database, migration)
+
+    def measure(self, measured: Measured) -> None:
+        """Has each transaction run inside what `measured` returns for `read` or `write`."""
+        self._database.measured = measured
 
     def close(self) -> None:
         """Closes all connections."""

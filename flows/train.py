@@ -43,6 +43,7 @@ from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prep
 from flows.reports.session_report import publish_reports
 from flows.run.control_state import ControlState
 from yatt_core.errors import AwayError
+from yatt_core.spent_time import PREFECT, spent
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
@@ -64,6 +65,11 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
     A failed phase leads back to the last commit; a guard may roll back further. What is away is waited for between two rounds,
     so that whatever fails meanwhile is dealt with as in any other round.
     """
+    with session.profile.open():
+        return _rounds(session, report)
+
+
+def _rounds(session: DriverSession, report: FlowRunReport) -> Outcome:
     state: ControlState | None = None
     silence: LedgerUnavailable | None = None
     pause: Paused | None = None
@@ -84,9 +90,7 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
                 state = None
             elif state is not None and not session.should_continue(state):
                 return session.close(state)
-            report.before(state)
-            state = advance(session, state)
-            report.after(state)
+            state = _round(session, report, state)
         except PhaseRetry as retry:
             state = None
             failures = retry.failures
@@ -99,6 +103,21 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
             assert state is not None, "recovery is not interruptible"
         except Paused as error:
             pause = error
+
+
+def _round(session: DriverSession, report: FlowRunReport, state: ControlState | None) -> ControlState:
+    """Advances the run, tells Prefect, and records where the time of a committed iteration went."""
+    with spent(PREFECT, "report"):
+        report.before(state)
+    after = advance(session, state)
+    with spent(PREFECT, "report"):
+        report.after(after)
+    if state is not None and after.iteration > state.iteration:
+        session.profile.close(session.context.folder, session.context.branch, after.iteration)
+    else:
+        session.actors.forget_use()  # what actors spent on starting or recovering belongs to no iteration
+        session.profile.discard()
+    return after
 
 
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:

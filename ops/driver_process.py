@@ -18,6 +18,7 @@ from yatt_core.supervisor.state import MARK_VARIABLE
 
 if TYPE_CHECKING:
     from flows.run.home import Home
+    from flows.run.shared_cluster import SharedCluster
 
 OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE)
 """Environment variables not passed to a driver.
@@ -44,21 +45,28 @@ def start_driver_process(
     until: int | None = None,
     devices: str | None = None,
     identity: Mapping[str, str] = MappingProxyType({}),
+    cluster: SharedCluster | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts `yatt resume`, whose output goes to the log; neither Ctrl-C in the terminal nor its end reaches it.
 
     until: the iteration after which it stops; None for the run's target.
     devices: numbers of the GPUs that it may use, separated by commas; None for all.
     identity: variables with which it acts as somebody; empty: as this account.
+    cluster: whose services it uses, and whose lock it holds as long as it lives; None for services of its own.
     """
     options = ["--accept-drift"] if accept_drift else []
     options += [] if until is None else ["--until", str(until)]
     environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP} | dict(identity)
+    if devices is not None:
+        environment[GPUS_VARIABLE] = devices
+    if cluster is not None:
+        environment |= cluster.variables
     return subprocess.Popen(
         [sys.executable, "-m", f"{__package__}.cli.main", "--home", str(home.folder), "resume", *options, "--", run],
-        env=environment if devices is None else {**environment, GPUS_VARIABLE: devices},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        pass_fds=() if cluster is None else (cluster.lock.fileno(),),
     )

@@ -28,7 +28,7 @@ def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None)
     # Workers must find the reward functions of tests and the faults that tests inject.
     path = {"PYTHONPATH": os.pathsep.join([*filter(None, [(actors or {}).get("PYTHONPATH")]), faults.PYTHONPATH])}
     head = replace(head, environment={**head.environment, **(actors or {}), **path})
-    ensure_supervisor(folder, [head, prefect_server.server_service(folder)], GRACE_SECONDS)
+    ensure_supervisor(folder, [head, prefect_server.server_service(folder, folder / "starts")], GRACE_SECONDS)
     state = wait_ready(folder, [SERVICE_NAME, prefect_server.NAME], 120.0)
     return {
         **ray_environment(folder),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import InfrastructureError, StorageFullError
+from yatt_core.spent_time import DATA, spent
 
 TRASH = ".trash"
 """Ending of the name of a folder that is being deleted."""
@@ -44,12 +45,17 @@ def refusals(what: str) -> Iterator[None]:
         raise refusal(what, error) from error
 
 
+def _sync(descriptor: int) -> None:
+    with spent(DATA, "fsync"):
+        os.fsync(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the entries of a folder (creations, renames) durable."""
     with refusals(f"{folder}: cannot be synced"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            _sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -84,7 +90,7 @@ def claim_folder(folder: Path) -> bool:
 def sync_file(path: Path) -> None:
     """Makes the bytes of an already written file durable."""
     with refusals(f"{path}: cannot be synced"), path.open("rb+") as stream:
-        os.fsync(stream.fileno())
+        _sync(stream.fileno())
 
 
 def temporary_name(path: Path) -> Path:
@@ -106,7 +112,7 @@ def write_file(path: Path, data: bytes) -> None:
             with temporary.open("wb") as stream:
                 stream.write(data)
                 stream.flush()
-                os.fsync(stream.fileno())
+                _sync(stream.fileno())
             temporary.rename(path)
         sync_folder(path.parent)
     except InfrastructureError:

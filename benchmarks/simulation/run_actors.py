@@ -73,6 +73,9 @@ class SimulatedRunActors:
         """Returns nothing: the simulation does not measure devices."""
         return ()
 
+    def forget_use(self) -> None:
+        """Does nothing: nobody asks simulated processes what they used before."""
+
     def process_use(self) -> dict[str, ProcessUse]:
         """Returns nothing: the simulation has no processes."""
         return {}

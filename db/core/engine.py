@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ RIGHT = "expected postgresql://user@host/database or sqlite:////folder/ledger.db
 
 Clock = Callable[[], "ColumnElement[int] | int"]
 """Returns the time in milliseconds since 1970, either as a value or as SQL for the database to evaluate."""
+Measured = Callable[[str], AbstractContextManager[object]]
+"""Returns what a transaction runs inside, so that its time can be measured: for `read` or `write`."""
 
 
 class DatabaseTime(FunctionElement[int]):
@@ -113,6 +115,7 @@ class Database:
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
+        self.measured: Measured = nullcontext
         self._clock = clock
         reading: dict[str, Any] = {READ_ONLY: True}
         if engine.dialect.name == "postgresql":
@@ -134,7 +137,7 @@ class Database:
 
         Raises `LedgerUnavailable` or `LedgerFull` if the database fails.
         """
-        with _translated(self.engine), self.engine.begin() as connection:
+        with self.measured("write"), _translated(self.engine), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -143,7 +146,7 @@ class Database:
 
         patience_ms: time between two statements after which PostgreSQL ends the transaction; it holds no row locks.
         """
-        with _translated(self.engine), self._reader.begin() as connection:
+        with self.measured("read"), _translated(self.engine), self._reader.begin() as connection:
             if patience_ms != IDLE_IN_TRANSACTION_MS and connection.dialect.name == "postgresql":
                 setting = text("SELECT set_config('idle_in_transaction_session_timeout', :time, true)")
                 connection.execute(setting, {"time": str(patience_ms)})

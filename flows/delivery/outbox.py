@@ -210,11 +210,19 @@ class TrackerDeliverer:
 
 
 class OutboxPump:
-    """A thread of a session that delivers the outbox."""
+    """A thread of a session that delivers the outbox.
 
-    def __init__(self, address: str, fence: Fence, deliverer: Deliverer) -> None:
-        self._address, self._fence, self._deliverer = address, fence, deliverer
-        self._ended, self._cut = threading.Event(), threading.Event()
+    hold_seconds: how long the first delivery waits for `release`.
+    """
+
+    def __init__(self, address: str, fence: Fence, deliverer: Deliverer, hold_seconds: float = 0.0) -> None:
+        self._address = address
+        self._fence = fence
+        self._deliverer = deliverer
+        self._hold_seconds = hold_seconds
+        self._released = threading.Event()
+        self._ended = threading.Event()
+        self._cut = threading.Event()
         self._drained = threading.Event()
         self._thread = threading.Thread(target=self._pump, name=deliverer.name, daemon=True)
 
@@ -222,14 +230,20 @@ class OutboxPump:
         """Starts the thread."""
         self._thread.start()
 
+    def release(self) -> None:
+        """Lets the first delivery begin; may be repeated."""
+        self._released.set()
+
     def finish(self) -> None:
         """Tells the thread to deliver the remaining rows and to end."""
         self._ended.set()
+        self._released.set()
 
     def cut(self) -> None:
         """Ends the delivery at once, because this session's lease is lost or about to be released."""
         self._ended.set()
         self._cut.set()
+        self._released.set()
         if self._thread.is_alive():
             self._deliverer.cut()
 
@@ -245,8 +259,10 @@ class OutboxPump:
 
     def _pump(self) -> None:
         ledger: Ledger | None = None
-        wait, unsure = RETRY_SECONDS, False
+        wait = RETRY_SECONDS
+        unsure = False
         try:
+            self._released.wait(self._hold_seconds)
             while True:
                 last_round = self._ended.is_set()
                 try:

@@ -26,15 +26,14 @@ from flows.files.storage import store_of
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import LeaseKeeper, give_back, refusal_of_lease, take_lease
+from flows.run.shared_cluster import end_services
 from yatt_core import durable
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import CHECKPOINTS
 from yatt_core.spec import RunSpec
-from yatt_core.supervisor.client import stop_supervisor
 
 LEASE_SECONDS = 600.0
-STOP_SECONDS = 20.0
 ARCHIVED = "archived"
 """The kind of the link that records what was deleted."""
 PREFECT = "prefect"
@@ -86,7 +85,7 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
     lease.start()
     try:
         before = folder_bytes(folder)
-        stop_supervisor(folder, STOP_SECONDS, fence.term)
+        end_services(folder, fence.term)
         spec = _least(current_spec(ledger, run))
         store, pruned = store_of(ledger, run, folder), list[int]()
         own = ledger.records.own_checkpoints(run, "kept")

@@ -33,6 +33,7 @@ OF_HOMES = {
     "mlflow.db": "trackers",
     "artifacts": "trackers",
     "group": "service group",
+    "clusters": "clusters",
     "pipelines": "pipelines",
 }
 """The kind of entries of a home's folder that belong to no run."""

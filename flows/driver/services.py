@@ -3,6 +3,9 @@
 Consumes the environment and a function that finds a Prefect server which runs share: one that the environment names, or
 the service group's. Where there is none, the run's supervisor starts a server of the run's own. A shared server is
 looked for again at each attempt to start, so a session never depends on a group that has been stopped.
+
+If the environment names the cluster of a command that drives several runs (`flows.run.shared_cluster`), the run's services are
+there, under a supervisor that outlives the session.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from flows.driver.context import RunContext
 from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_migrations import check_database
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
+from flows.run.home import STARTS
 from flows.run.owner import owner_of
+from flows.run.shared_cluster import given_cluster, use_folder
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.object_store import store_bytes
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
@@ -70,7 +75,7 @@ def check_own_server(find_server: FindServer, run: str, folder: Path) -> None:
 
     folder: the run's.
     """
-    if attached():
+    if attached() or given_cluster() is not None:
         return
     try:
         check_database(run, prefect_server.own_database(folder))
@@ -101,6 +106,8 @@ class SessionServices:
     in_flow_run: bool
     shared: SharedServer | None = None
     _given: ServerVariables = field(default_factory=ServerVariables.current, init=False)
+    _cluster: Path | None = field(default_factory=given_cluster, init=False)
+    _settled: bool = field(default=False, init=False)
 
     def choose_server(self) -> None:
         """Decides which Prefect server the session uses, regardless of an earlier attempt to start.
@@ -117,37 +124,45 @@ class SessionServices:
     def _own_server(self) -> bool:
         return not self.in_flow_run and self.shared is None
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the supervisor and its services: the run's, or that of a shared cluster."""
+        return self._cluster or self.context.folder
+
     def keep(self) -> None:
-        """Starts the run's own services under a supervisor that outlives this process; replaces one that was killed.
+        """Starts the services under a supervisor that outlives this process; replaces one that was killed.
 
         Does nothing if all services are external. Does not wait for the services.
         """
         if attached():
             return
-        context, folder, spec = self.context, self.context.folder, self.context.spec
+        context = self.context
+        folder = self.folder
+        if not self._settled:
+            use_folder(context.folder, self._cluster, context.fence.term)
+            self._settled = True
         if self._own_server:
             check_database(context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
-        services = [
-            ray_head_service(folder, object_store_bytes=store_bytes(spec)),
-            *([prefect_server.server_service(folder)] if self._own_server else []),
-        ]
-        ensure_supervisor(folder, services, spec.recovery.grace_seconds)
+        services = [ray_head_service(folder, object_store_bytes=store_bytes(context.spec))]
+        if self._own_server:
+            services.append(prefect_server.server_service(folder, context.home.folder / STARTS))
+        ensure_supervisor(folder, services, context.spec.recovery.grace_seconds)
 
     def set_environment(self) -> None:
         """Sets what Ray's and Prefect's clients read from the environment, as far as it is known, before Ray has threads.
 
         Call it after `keep`, and before another thread connects.
         """
-        folder = self.context.folder
         if not attached():
-            set_variables(ray_environment(folder))
+            set_variables(ray_environment(self.folder))
         if self.in_flow_run:
             return
+        run_folder = self.context.folder
         if self.shared is not None:
-            prefect_server.use_server(folder, self.shared.address, self.shared.password)
-        elif address := wait_address(folder, prefect_server.NAME, ADDRESS_SECONDS):
-            prefect_server.use_server(folder, f"http://{address}")
+            prefect_server.use_server(run_folder, self.shared.address, self.shared.password)
+        elif address := wait_address(self.folder, prefect_server.NAME, ADDRESS_SECONDS):
+            prefect_server.use_server(run_folder, f"http://{address}")
 
     def connect(self, check: Callable[[], None]) -> None:
         """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
@@ -156,7 +171,7 @@ class SessionServices:
 
         check: raises once the session is ending, after which no service may be started.
         """
-        context, folder = self.context, self.context.folder
+        context = self.context
         namespace = ray_namespace(context.ledger, context.run)
         if attached():
             connect_ray(os.environ[RAY_VARIABLE], namespace)
@@ -166,7 +181,7 @@ class SessionServices:
             check()
             head = self._ready(SERVICE_NAME)
             try:
-                connect_ray(head.address, namespace, folder)
+                connect_ray(head.address, namespace, self.folder)
             except InfrastructureError as error:
                 if time.monotonic() > give_up:
                     raise
@@ -197,7 +212,8 @@ class SessionServices:
 
         If the supervisor is killed meanwhile, it is replaced and the wait goes on: this is no failure yet.
         """
-        folder, give_up = self.context.folder, time.monotonic() + START_SECONDS
+        folder = self.folder
+        give_up = time.monotonic() + START_SECONDS
         while True:
             self.keep()
             try:
@@ -210,7 +226,7 @@ class SessionServices:
     def stop(self) -> None:
         """Stops the run's own services, unless the next driver already uses them, and restores the environment."""
         self._given.restore()
-        if not attached():
+        if not attached() and self._cluster is None:
             self.context.observer.stage("stopping the run's cluster")
             stop_supervisor(self.context.folder, STOP_SECONDS, self.context.fence.term)
 

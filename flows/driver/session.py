@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import psutil
 
@@ -25,6 +26,7 @@ from flows.driver.context import RunContext
 from flows.driver.deadlines import PhaseDeadlines
 from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
+from flows.driver.iteration_profile import IterationProfile
 from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.outages import START, Outages
@@ -49,6 +51,7 @@ from yatt_core.logs import redact
 from yatt_core.outage import pause_before
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.run_actors.run_actors import RunActors
+from yatt_core.spent_time import LEDGER, spent
 from yatt_core.tracing.calls import call_term
 
 log = logging.getLogger("yatt_core.flow")
@@ -77,6 +80,8 @@ class DriverSession:
         self.meter, self.stops = BytesMeter(), StopRequests()
         self.tracing = SessionTracing(context.ledger, context.fence, context.branch, context.clock)
         self.machine = MachineMeter(context.home.folder)
+        self.profile = IterationProfile()
+        context.ledger.measure(partial(spent, LEDGER))
         ledger, fence, clock = context.ledger, context.fence, context.clock
         self.billing = SessionBilling(ledger, fence, spec, clock, price_path(context.home))
         self.guards = Guards(ledger, fence, spec, clock, context.observer, self.stops, self.billing)

@@ -17,11 +17,15 @@ from flows.driver.context import RunContext
 from flows.gates.links import addresses
 from flows.run.lease import LeaseKeeper
 from flows.run.protocols import Notifier, Tracker
+from flows.run.shared_cluster import NO_TERM, given_cluster
 from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.supervisor.client import Heartbeat
 
 log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
+TRACKER_HOLD_SECONDS = 60.0
+"""How long trackers may hear nothing while a session starts. Their clients take seconds of a core to import, which services and
+actors need then."""
 LEDGER_PATIENCE_SECONDS = 15.0
 """How long the main loop waits for a ledger that has not confirmed the lease, before it counts as away."""
 BETWEEN_PHASES_SECONDS = 300.0
@@ -50,7 +54,8 @@ class DriverThreads:
         self._lease = LeaseKeeper(ledger, fence, life, LEDGER_PATIENCE_SECONDS, beat, on_loss=self._cut)
         self._heartbeat = ExitStack()
         self._trackers = {
-            name: OutboxPump(ledger, fence, TrackerDeliverer(tracker, lane=name)) for name, tracker in trackers.items()
+            name: OutboxPump(ledger, fence, TrackerDeliverer(tracker, lane=name), TRACKER_HOLD_SECONDS)
+            for name, tracker in trackers.items()
         }
         self._notifications = OutboxPump(ledger, fence, deliverer) if deliverer else None
 
@@ -58,9 +63,16 @@ class DriverThreads:
         """Starts all threads; the caller must end them."""
         self._lease.start()
         self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.term))
+        if (cluster := given_cluster()) is not None:
+            self._heartbeat.enter_context(Heartbeat(cluster, NO_TERM))
         self._heartbeat.enter_context(DriverBeat(self._fence.term))
         for pump in filter(None, (*self._trackers.values(), self._notifications)):
             pump.start()
+
+    def deliver(self) -> None:
+        """Lets trackers hear of the run, now that its actors are ready; may be repeated."""
+        for pump in self._trackers.values():
+            pump.release()
 
     def check(self) -> None:
         """Raises `FencedError` if this driver may no longer act, and `LedgerUnavailable` if the ledger does not say."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from prefect import task
+from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from pydantic import TypeAdapter
 
@@ -22,6 +22,7 @@ from flows.driver.stopping import StopNow
 from flows.phases.failure_policy import handle_failure
 from flows.run.control_state import Recovered
 from flows.run.evaluations import TASKS
+from flows.run.profile_record import DRIVER
 from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
 from yatt_core.protocols.receipts import (
@@ -32,6 +33,7 @@ from yatt_core.protocols.receipts import (
     SyncReceipt,
     TaskResult,
 )
+from yatt_core.spent_time import OTHER, PREFECT, spent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +45,15 @@ STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
 
+class PhaseTask(Task[..., Any]):
+    """A Prefect task whose time is named in the session's profile: what the body does not take is Prefect's."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the task."""
+        with spent(PREFECT, self.name):
+            return super().__call__(*args, **kwargs)
+
+
 def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Concatenate[DriverSession, int, P], R]:
     """Turns a function of (session, iteration, ...) into a phase of the same name.
 
@@ -50,6 +61,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
     """
     name = body.__name__
 
+    @spent(OTHER, DRIVER)
     def attempted(session: DriverSession, iteration: int, *args: P.args, **kwargs: P.kwargs) -> R:
         session.threads.check()
         session.context.observer.phase_started(iteration, name)
@@ -86,14 +98,15 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         return result
 
     attempted.__name__, attempted.__doc__ = name, body.__doc__
-    prefect_task: Any = task(
+    prefect_task: Any = PhaseTask(
+        fn=attempted,
         name=name,
         task_run_name=f"{name} {{iteration}}",
         retries=0,
         cache_policy=NO_CACHE,
         persist_result=False,
         log_prints=False,
-    )(attempted)
+    )
     return prefect_task  # type: ignore[no-any-return]
 
 

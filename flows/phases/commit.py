@@ -41,6 +41,7 @@ from yatt_core.experience.telemetry import read_telemetry
 from yatt_core.keys import iteration_folder
 from yatt_core.placement.seen import Usage
 from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftReceipt, SyncReceipt, UpdateReceipt
+from yatt_core.spent_time import DATA, spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def commit_start(
         *evaluation_metrics(evaluation, session.context.spec),
     ]
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": fine_tuned.weights_digest})
+    session.profile.hear(session.actors.process_use())
     return write_commit(session, after, metrics, None, meter)
 
 
@@ -150,12 +152,13 @@ def _timing_metrics(
     """Returns the metrics of class timing."""
     context, collected = session.context, results.collected
     sums = collected.experience.sums
-    used = process_gauges(session.actors.process_use())
+    used = session.actors.process_use()
+    session.profile.hear(used)
     gauges = {
         **collected.gauges,
         **sync_gauges(results.synced),
         **session.machine.read(),
-        **used,
+        **process_gauges(used),
         **session.billing.gauges(),
         **session.waited,
     }
@@ -216,11 +219,13 @@ def clear_up(
     shards: folders of the iteration's shards.
     """
     context = session.context
-    sweep(context.folder, context.branch, iteration, shards)
-    context.store.sweep(str(iteration_folder(context.branch, iteration)), shards, context.fence.term)
-    sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])
+    with spent(DATA, "sweep"):
+        sweep(context.folder, context.branch, iteration, shards)
+        context.store.sweep(str(iteration_folder(context.branch, iteration)), shards, context.fence.term)
+        sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])
     done = CommittedIteration(context.branch, iteration, (*shards, prepared.folder))
     session.actors.tidy(Leftovers(committed=done))
     if new_checkpoint:
         elsewhere = session.actors.tidy
-        prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store, elsewhere)
+        with spent(DATA, "prune"):
+            prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store, elsewhere)

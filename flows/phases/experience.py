@@ -28,6 +28,7 @@ from yatt_core.experience.telemetry import SCORES, write_telemetry
 from yatt_core.keys import WorkKey, wave_name
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.receipts import PEAK_BYTES, Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
+from yatt_core.spent_time import DATA, spent
 from yatt_core.tracing.calls import call_term
 
 
@@ -279,6 +280,7 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
+@spent(DATA, "check shards")
 def whole_shards(context: RunContext, rows: Sequence[ShardRow]) -> list[ShardRow]:
     """Returns the shards whose files match their digests, on either storage tier; warns about every other one."""
     whole = whole_on_any_tier(context.store, context.folder, rows)

@@ -23,6 +23,7 @@ from flows.phases.failure_policy import CURSOR, is_skipped, obey_rollback
 from flows.run.control_state import ControlState, Recovered
 from yatt_core.counting import many
 from yatt_core.engine_environments import VLLM
+from yatt_core.engines.environment import BFLOAT16_PRODUCTS
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor
@@ -33,8 +34,9 @@ log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
 NOT_YET_RECORDED = frozenset({"tokenizers"})
 """Facts of the environment that were added to those of commits later on."""
-NOT_EVERYWHERE = tuple(VLLM.packages)
-"""Begin the names of facts that a node without vLLM's environment does not know."""
+NOT_EVERYWHERE = (*VLLM.packages, BFLOAT16_PRODUCTS)
+"""Begin the names of facts that not every commit has: a node without vLLM's environment does not know its packages, and
+without a role in bfloat16 it does not matter how a processor multiplies it."""
 
 
 @phase
@@ -108,6 +110,7 @@ def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState
     context = session.context
     started = context.clock.monotonic()
     standing = session.start.ready()
+    session.threads.deliver()
     fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
     warm = not any(name.startswith("trainer") for name in standing.created)
     return standing, RecoverReceipt(None, 0, warm, context.clock.monotonic() - started, 0.0, 0.0)
@@ -229,8 +232,8 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Returns the facts that differ, each with its old and new value; a missing value is an empty string.
 
-    A fact that commits of older versions of YATT did not record is no difference, nor is one of vLLM that one of the two
-    nodes did not know.
+    A fact that commits of older versions of YATT did not record is no difference, nor is one of vLLM or of bfloat16 that
+    only one of the two has.
     """
     unknown = {name for name in before.keys() ^ now.keys() if name.startswith(NOT_EVERYWHERE)}
     names = sorted((before.keys() | now.keys()) - (NOT_YET_RECORDED - before.keys()) - unknown)

@@ -57,6 +57,7 @@ def commit_start(
 ) -> ControlState:
     """Commits iteration 0."""
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": initial.weights_digest})
+    session.profile.hear(session.actors.process_use())
     return write_commit(session, after, _results(row_figures(evaluation)), None, meter)
 
 
@@ -80,8 +81,9 @@ def commit(
     if results.evaluation is not None:
         metrics += _results(row_figures(results.evaluation))
     tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
-    used = process_gauges(session.actors.process_use())
-    gauges = {**session.machine.read(), **used, **session.billing.gauges(), **session.waited}
+    used = session.actors.process_use()
+    session.profile.hear(used)
+    gauges = {**session.machine.read(), **process_gauges(used), **session.billing.gauges(), **session.waited}
     metrics += timing_metrics(seconds, meter.seconds, tokens, rows, meter.driver_bytes, gauges)
     committed = write_commit(session, after, metrics, None, meter)
     session.accounted()

@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from db.core.holder import this_process
-from flows.run.home import STARTS
 from flows.run.pages import page_address
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError
@@ -77,12 +76,15 @@ def own_paths(folder: Path) -> dict[str, str]:
     }
 
 
-def server_service(run_folder: Path) -> ServiceSpec:
-    """Returns a run's own server: SQLite in the run's folder, no telemetry, none of the services for deployments.
+def server_service(folder: Path, starts: Path) -> ServiceSpec:
+    """Returns a run's own server: SQLite in the folder, no telemetry, none of the services for deployments.
+
+    folder: the run's, or that of a cluster that runs share.
+    starts: the folder of what starts of runs have in common.
 
     Events of task runs are not kept: storing them would take more CPU time than a small trainer.
     """
-    folder = run_folder / "prefect"
+    own = folder / "prefect"
     unused = (
         "CANCELLATION_CLEANUP",
         "CLEANUP_RECONCILER",
@@ -94,16 +96,16 @@ def server_service(run_folder: Path) -> ServiceSpec:
         "SCHEDULER",
         "TRIGGERS",
     )
-    environment = own_paths(folder) | {
-        DATABASE_VARIABLE: sqlite_address(folder),
-        TEMPLATES_VARIABLE: str(run_folder.parent / STARTS),
+    environment = own_paths(own) | {
+        DATABASE_VARIABLE: sqlite_address(own),
+        TEMPLATES_VARIABLE: str(starts),
         **BULK_RECORDING,
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "flow_runs",
         **{f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in unused},
     }
-    return _server(run_folder, "{port}", environment)
+    return _server(folder, "{port}", environment)
 
 
 def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceSpec:

@@ -20,6 +20,7 @@ from db.ledger import Ledger
 from flows.driver.attachment import RAY_VARIABLE, attached
 from flows.driver.services import ray_namespace
 from flows.run.creation import current_spec
+from flows.run.shared_cluster import services_folder
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.control_store import RayControlStore
 from yatt_core.cluster.driver_signs import newest_term
@@ -111,12 +112,13 @@ def live_actors(ledger: Ledger, run: str, folder: Path) -> Iterator[tuple[SyncPa
 @contextmanager
 def _connected(run: str, namespace: str, folder: Path) -> Iterator[None]:
     """Connects to the cluster of a run. Raises `ConfigurationError` if there is none."""
-    state = None if attached() else current_state(folder)
+    services = services_folder(folder)
+    state = None if attached() else current_state(services)
     try:
         if attached():
             connect_ray(os.environ[RAY_VARIABLE], namespace)
         elif state is not None and state.service(SERVICE_NAME).address:
-            connect_ray(state.service(SERVICE_NAME).address, namespace, folder)
+            connect_ray(state.service(SERVICE_NAME).address, namespace, services)
         else:
             raise ConfigurationError(
                 f"run {run}: no actors are alive, because nothing drives it; `yatt resume {run}` starts them"
@@ -134,6 +136,9 @@ def _live(run: str, spec: RunSpec) -> SyncParties:
     counts = {TRAINER: spec.trainer.engine.ranks, ROLLOUT: spec.rollout.engine.instances}
     names = {role: [f"{role}-{number}" for number in range(count)] for role, count in counts.items()}
     if missing := [name for each in names.values() for name in each if name not in handles]:
-        raise ConfigurationError(f"run {run}: {', '.join(missing)} is not alive; try again once the run is under way")
+        raise ConfigurationError(
+            f"run {run}: {', '.join(missing)} is not alive; `yatt resume {run}` starts it if nothing drives the run, else try "
+            "again once it is under way"
+        )
     ranks, engines = ([handles[name] for name in names[role]] for role in (TRAINER, ROLLOUT))
     return SyncParties(ranks, engines, names[TRAINER], names[ROLLOUT])

@@ -26,15 +26,14 @@ from flows.run.home import Home
 from flows.run.lease import refusal_of_lease, take_lease
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
+from flows.run.shared_cluster import end_services
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError, YattError
 from yatt_core.logs import redact
 from yatt_core.storage.run_store import store_at
-from yatt_core.supervisor.client import stop_supervisor
 
 LEASE_SECONDS = 600.0
 """Lifetime of the lease; on the same host, the lease of a dead process can be taken over at once."""
-STOP_SECONDS = 20.0
 DELETED = "deleted"
 """Kind of the tracker's row that marks a run's tracking runs as deleted."""
 
@@ -105,7 +104,7 @@ def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun:
         raise ConfigurationError(_refusal(run, _held_by(run, error.holder), begun)) from error
     try:
         # A killed driver leaves its services behind, and they would go on writing to the folder.
-        stop_supervisor(home.run_folder(run), STOP_SECONDS, fence.term)
+        end_services(home.run_folder(run), fence.term)
         removed = _work_of(ledger, run) if begun else None
         return ledger.deletions.delete(fence, by, why, {"owner": owner_of(ledger, run)}, removed)
     except BaseException as error:

@@ -8,6 +8,7 @@ runs/                     the home: $YATT_HOME, or `runs` in the working folder
   checks/                 which reference answers and tests `yatt check` has tried; may be deleted at any time
   endpoints/              limits and circuits of judges' endpoints, for all runs of the home; may be deleted at any time
   starts/                 Prefect's empty database, unless the environment has one; may be deleted at any time
+  clusters/               Ray heads and Prefect servers of commands that drive several runs; each is deleted when its command ends
   restoring.json          while `yatt restore` fills the home
   <run>/                  inputs, experience, checkpoints, logs, supervisor, prefect
 """
@@ -100,6 +101,11 @@ class Home:
     def group(self) -> Path:
         """The folder of the service group; no run has this name, since a run's name ends in a number."""
         return self.folder / "group"
+
+    @property
+    def clusters(self) -> Path:
+        """The folder of the clusters that runs share while one command drives them."""
+        return self.folder / "clusters"
 
     @property
     def pipelines(self) -> Path:

@@ -1,7 +1,8 @@
 """Drives several runs, each in a background process, as many at a time as the devices allow.
 
 Consumes goals: runs of a ledger, and the iterations that they are to commit. A run that another process drives is waited
-for. Ctrl-C asks all drivers to stop in order and waits for them; the second one leaves them to themselves.
+for. Ctrl-C asks all drivers to stop in order and waits for them; the second one leaves them to themselves. Runs that are driven
+one after another in the same place share a Ray head and a Prefect server, which are started once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
     from flows.members.driving import Goals
     from flows.run.home import Home
+    from flows.run.shared_cluster import SharedCluster
     from yatt_core.spec import RunSpec
 
 POLL_SECONDS = 0.3
@@ -58,21 +60,56 @@ def places_of(spec: RunSpec, at_once: int | None) -> list[str | None]:
     return devices[:at_once] if at_once < count else [None] * at_once
 
 
+class Clusters:
+    """The clusters of a command, one for each place at which it drives runs; a context manager that ends them.
+
+    A head sees the GPUs of the driver that started it, so a place with other GPUs has another cluster. There are none if the
+    environment names a Ray cluster that exists already.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._by_place: dict[tuple[int, str | None], SharedCluster] = {}
+        self._held = ExitStack()
+
+    def __enter__(self) -> Clusters:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    def at(self, place: int, gpus: str | None) -> SharedCluster | None:
+        """Returns the cluster of a place, which is taken when it is first asked for; None if there are none.
+
+        gpus: those of the place; None for all.
+        """
+        from flows.run.shared_cluster import taken_cluster
+
+        if os.environ.get(RAY_VARIABLE):
+            return None
+        if (place, gpus) not in self._by_place:
+            self._by_place[place, gpus] = self._held.enter_context(taken_cluster(self._home))
+        return self._by_place[place, gpus]
+
+
 class SideBySide:
     """Drives runs of a home; `flows.members.driving.Drives`.
 
     places: for each run that may be driven at a time, the GPUs that it gets; None for all.
     """
 
-    def __init__(self, home: Home, ledger: Ledger, places: Sequence[str | None]) -> None:
-        self._home, self._ledger, self._places = home, ledger, tuple(places)
+    def __init__(self, home: Home, ledger: Ledger, places: Sequence[str | None], clusters: Clusters) -> None:
+        self._home = home
+        self._ledger = ledger
+        self._places = tuple(places)
+        self._clusters = clusters
 
     def __call__(self, goals: Goals) -> None:
         """Drives runs until no goals are left.
 
         Raises `InfrastructureError` for runs that ended too early, once the others have ended, and `KeyboardInterrupt`.
         """
-        work = _Work(self._home, self._ledger, goals, dict(enumerate(self._places)))
+        work = _Work(self._home, self._ledger, goals, dict(enumerate(self._places)), self._clusters)
         with _bars() as bars:
             try:
                 work.until_ended(bars)
@@ -91,8 +128,14 @@ class _Work:
     failed: what became of the runs that ended too early; after the first one, no other run is started.
     """
 
-    def __init__(self, home: Home, ledger: Ledger, goals: Goals, places: dict[int, str | None]) -> None:
-        self._home, self._ledger, self._goals, self._places = home, ledger, goals, places
+    def __init__(
+        self, home: Home, ledger: Ledger, goals: Goals, places: dict[int, str | None], clusters: Clusters
+    ) -> None:
+        self._home = home
+        self._ledger = ledger
+        self._goals = goals
+        self._places = places
+        self._clusters = clusters
         self._driven: dict[int, _Driven] = {}
         self._stopping = False
         self.failed: list[str] = []
@@ -130,14 +173,30 @@ class _Work:
     def _start(self, place: int, run: str, until: int) -> _Driven:
         if self._is_held(run):
             return _Driven(run, until, None)
+        gpus = self._places[place]
+        cluster = self._clusters.at(place, gpus)
         with open_log(self._home, run, LOG) as log:
-            places = self._places[place]
-            process = start_driver_process(self._home, run, log, False, until, places, identity())
-        return _Driven(run, until, process)
+            process = start_driver_process(
+                home=self._home,
+                run=run,
+                log=log,
+                accept_drift=False,
+                until=until,
+                devices=gpus,
+                identity=identity(),
+                cluster=cluster,
+            )
+        return _Driven(run, until, process, cluster)
 
     def _has_ended(self, driven: _Driven, show: Show) -> bool:
         show(driven.run, driven.until, self._ledger.runs.find(driven.run).iteration)
-        return not self._is_held(driven.run) if driven.process is None else driven.process.poll() is not None
+        if driven.process is None:
+            return not self._is_held(driven.run)
+        if driven.process.poll() is None:
+            return False
+        if driven.process.returncode and driven.cluster is not None:
+            driven.cluster.ended_badly()
+        return True
 
     def _is_held(self, run: str) -> bool:
         from ops.queries.run_list import DRIVEN, driver_of
@@ -150,11 +209,13 @@ class _Driven:
     """A run that is driven to an iteration.
 
     process: its driver; None if another command drives the run, which is then waited for.
+    cluster: what the driver uses; None for services of its own.
     """
 
     run: str
     until: int
     process: subprocess.Popen[bytes] | None
+    cluster: SharedCluster | None = None
 
     def is_short(self, ledger: Ledger) -> bool:
         """Returns True if a driver of our own has ended before the iteration was reached."""
@@ -168,7 +229,8 @@ class _Driven:
         code = self.process.returncode if self.process else None
         log = home.run_folder(self.run) / LOG
         said = ended_early(ledger, self.run, self.until)
-        return f"{said}; its driver ended with exit code {code}, and its output is in {log}"
+        others = f", the logs of its services in {self.cluster.folder / 'logs'}" if self.cluster else ""
+        return f"{said}; its driver ended with exit code {code}, and its output is in {log}{others}"
 
 
 @contextmanager

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from flows.run import profile_record
 from tests.control_store import FolderStore
 from tests.waiting import wait_until
+from yatt_core.actors.call_kinds import PHASES, kind_of_call, phase_of_call, version_part
 from yatt_core.actors.presence import GONE_EXIT_CODE, Presence, StackReport
 from yatt_core.cluster.driver_signs import DriverBeat, announce, newest_term, read_signs, require_newest
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_actors
+from yatt_core.spent_time import DATA, ENGINE, OTHER, WAITING, spent
 
 PATIENCE = 30.0
 FOR_EVER = 1e9
@@ -41,6 +44,24 @@ def test_a_newer_driver_is_noticed_while_work_continues(tmp_path: Path) -> None:
         assert presence.report().method == "generate"
         with pytest.raises(FencedError), presence.serving("generate", 1):
             pass
+
+
+def test_the_time_of_a_call_is_accounted_by_its_kind(tmp_path: Path) -> None:
+    presence = Presence("trainer-0", 1, FOR_EVER, FolderStore(tmp_path))
+    with presence.serving("learn", 1), spent(DATA, "read"):
+        pass
+    found = {one.path: (one.kind, one.calls) for one in presence.times.take()}
+    assert found == {("learn",): (ENGINE, 1), ("learn", "read"): (DATA, 1)}
+
+
+def test_a_controller_has_no_engine_and_every_call_of_an_iteration_has_a_phase() -> None:
+    assert kind_of_call("controller-0", "evaluate") == OTHER
+    assert kind_of_call("trainer-0", "evaluate") == ENGINE
+    assert kind_of_call("endpoint-0", "judge") == WAITING
+    assert phase_of_call(("generate", version_part(7)), 7) == "evaluate"
+    assert phase_of_call(("generate", version_part(6)), 7) == "collect"
+    assert phase_of_call(("restore",), 7) is None
+    assert set(PHASES.values()) < set(profile_record.PHASES)
 
 
 def test_of_several_calls_the_longest_running_is_reported(tmp_path: Path) -> None:

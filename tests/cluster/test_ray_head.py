@@ -37,6 +37,17 @@ def test_killed_starter_leaves_a_head_with_its_detached_actor(connected: Head):
     assert ray.get(counter.add.remote(), timeout=30) >= 2
 
 
+def test_a_head_starts_only_servers_that_a_run_uses(connected: Head) -> None:
+    state = current_state(connected.run_folder)
+    assert state is not None
+    identity = state.service("ray").identity
+    assert identity is not None
+    running = [" ".join(child.cmdline()) for child in psutil.Process(identity.pid).children(recursive=True)]
+    assert any("raylet" in command for command in running)
+    for name in ("ray.util.client.server", "dashboard/dashboard.py", "log_monitor", "autoscaler"):
+        assert not any(name in command for command in running), name
+
+
 SECOND_DRIVER = """
 import sys
 from pathlib import Path

@@ -7,14 +7,16 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 
 import yatt_core
 from tests.spec.trees import ROOT, VIRTUAL, spec
 from yatt_core import code_revision as revision
+from yatt_core.bfloat16.way import way_of_processor
 from yatt_core.code_revision import code_revision
 from yatt_core.engines import environment
-from yatt_core.engines.environment import environment_facts
+from yatt_core.engines.environment import bfloat16_roles, environment_facts
 from yatt_core.spec import load_spec
 
 
@@ -31,6 +33,35 @@ def test_a_real_run_depends_on_libraries_processor_and_layout():
     assert all(type(value) is str and value for value in facts.values()), (
         "who reads a class of torch's must import torch"
     )
+
+
+FOLDER = {"kind": "folder", "path": "judge-model"}
+REWARD_MODEL = {"kind": "reward_model", "name": "judge", "model": FOLDER, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "roles"),
+    [
+        ({}, []),
+        ({"trainer__engine": {"kind": "torch", "ranks": 1, "dtype": "bfloat16"}, "exact": False}, ["trainer.engine"]),
+        ({"trainer__engine": {"kind": "fsdp2", "ranks": 1}, "exact": False}, ["trainer.engine"]),
+        ({"rollout__engine": {"kind": "torch", "dtype": "bfloat16"}, "exact": False}, ["rollout.engine"]),
+        ({"rollout__engine": {"kind": "vllm", "dtype": "bfloat16"}, "exact": False}, []),
+        (
+            {"rewards__parts": [{"name": "right", "function": "exact_match"}, REWARD_MODEL], "exact": False},
+            ["rewards.parts 'judge'"],
+        ),
+        (VIRTUAL, []),
+    ],
+)
+def test_a_run_that_multiplies_bfloat16_records_how(changes, roles):
+    tree = spec(**changes)
+    assert bfloat16_roles(tree) == roles
+    facts = environment_facts(tree)
+    if roles and not torch.cuda.is_available():
+        assert facts["bfloat16 products"] == way_of_processor()
+    else:
+        assert "bfloat16 products" not in facts
 
 
 def test_a_virtual_run_needs_no_torch():

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.planning.examples import QWEN_14B, SHORT, cluster, judged, on, spec_7b
+from yatt_core.engines.rollout.torch.sizes import rounded_slots
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.cluster import local_cluster, read_cards
 from yatt_core.planning.memory.activations import MicroBatchShape, element_bytes, torch_forward, torch_training
 from yatt_core.planning.memory.demand import Demand, demand_of
+from yatt_core.planning.memory.generation import asked_of_policy
 from yatt_core.planning.memory.rollout import vllm_on_cores
 from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.planning.shape import ModelShape
@@ -238,8 +240,8 @@ def test_the_torch_engines_stay_on_a_gpu_with_room_for_all():
     assert held(found, "rollout", LEARN).weights == held(found, "rollout", COLLECT).weights > 0
 
 
-@pytest.mark.parametrize(("dtype", "copied"), [("bfloat16", 1), ("float32", 0)])
-def test_cores_keep_the_matrices_packed_in_bfloat16(dtype, copied):
+@pytest.mark.parametrize(("dtype", "copied"), [("bfloat16", 2), ("float32", 0)])
+def test_cores_may_hold_the_matrices_and_the_cache_of_bfloat16_in_float32(dtype, copied):
     small = "model={kind: sizes, hidden_size: 512, layers: 4, heads: 8, key_value_heads: 8, intermediate_size: 1024}"
     engines = (f"rollout.engine={{kind: torch, dtype: {dtype}}}", "trainer.engine={kind: torch, ranks: 1}")
     roles = roles_of(spec_7b(*engines, small), SHORT)
@@ -248,6 +250,11 @@ def test_cores_keep_the_matrices_packed_in_bfloat16(dtype, copied):
     rollout = held(found, "rollout", COLLECT)
     expected = copied * rollout.weights * matrices / roles.policy.parameters
     assert rollout.copies == pytest.approx(expected, rel=1e-3)
+    values = roles.policy.cached_token_values() * 4
+    slots = rounded_slots(roles.lengths.longest_prompt + roles.lengths.longest_response)
+    rows = asked_of_policy(roles).batch + (dtype == "float32")
+    engines = rollout.weights / (roles.policy.parameters * element_bytes(dtype))
+    assert rollout.kv_cache == pytest.approx(engines * rows * slots * values)
 
 
 def test_the_torch_trainer_keeps_more_for_an_entropy_gradient():

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from yatt_core.actors.call_kinds import version_part
 from yatt_core.actors.follower import spanned_by
 from yatt_core.actors.holdings import VISIBLE
 from yatt_core.actors.rollout import RolloutActor
@@ -26,6 +27,7 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
 from yatt_core.protocols.receipts import ActorIdentity
+from yatt_core.spent_time import ENGINE, spent
 
 WORK = "work"
 """Ray's concurrency group for calls that generate or judge."""
@@ -65,7 +67,7 @@ class ConcurrentRolloutActor(RolloutActor):
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch and yields finished pieces while it works on the rest and on other batches."""
-        with self._presence.serving("generate", term):
+        with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
             yield from hold_back(self._ready().stream(request))
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]

@@ -114,7 +114,7 @@ class Controller:
     def process_use(self, term: int) -> ProcessUse:
         """Returns what the process and its children hold; it has no device."""
         with self._presence.serving("process_use", term):
-            return ProcessUse(None, self._memory.read())
+            return ProcessUse(None, self._memory.read(), self._presence.times.take())
 
     def answers(self, term: int, dependency: str) -> bool | None:
         """Returns whether what a reward function or a tool asks answers again; None if something else is away."""

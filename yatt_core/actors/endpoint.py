@@ -59,7 +59,7 @@ class EndpointActor:
     def process_use(self, term: int) -> ProcessUse:
         """Returns what the process holds; it has no device."""
         with self._presence.serving("process_use", term):
-            return ProcessUse(None, self._memory.read())
+            return ProcessUse(None, self._memory.read(), self._presence.times.take())
 
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the endpoint and yields finished verdicts while the rest is in progress."""

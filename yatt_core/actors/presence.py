@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from yatt_core.actors.call_kinds import kind_of_call
 from yatt_core.cluster.control_store import ControlStore, RayControlStore
 from yatt_core.cluster.driver_signs import Signs, Silence, newest_term, put_answer, read_signs
 from yatt_core.cluster.reservation import leave_devices
@@ -28,6 +29,7 @@ from yatt_core.engines.train.ranks.waiting import NOTHING, current_waits
 from yatt_core.errors import InfrastructureError
 from yatt_core.fence import TermFence
 from yatt_core.progress import latest_words, seconds_since_progress
+from yatt_core.spent_time import TimeAccount
 from yatt_core.tracing.calls import traced_call
 
 POLL_SECONDS = 0.5
@@ -78,6 +80,7 @@ class Presence:
 
     grace: seconds without a sign of a driver after which the actor exits.
     store: the control store of the run; by default that of the connected cluster.
+    times: where the time of the actor's calls goes.
     """
 
     def __init__(self, actor: str, term: int, grace: float, store: ControlStore | None = None) -> None:
@@ -86,6 +89,7 @@ class Presence:
         self._silence = Silence()
         self._works: dict[int, _Work] = {}
         self._answered: frozenset[str] = frozenset()
+        self.times = TimeAccount()
         self.fence = TermFence(term, lambda: newest_term(self._store))
         threading.Thread(target=self._watch, name="presence", daemon=True).start()
 
@@ -96,7 +100,8 @@ class Presence:
         thread = threading.get_ident()
         self._works[thread] = _Work(method, time.monotonic(), thread)
         try:
-            with traced_call(self._actor, method, term):
+            kind = kind_of_call(self._actor, method)
+            with self.times.work(method, kind=kind), traced_call(self._actor, method, term):
                 yield
         finally:
             del self._works[thread]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from yatt_core.actors.call_kinds import version_part
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.transfers import TransferEnd
@@ -35,6 +36,7 @@ from yatt_core.protocols.transfers import HeldWeights, TransferTask
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.roles import device_judges
+from yatt_core.spent_time import ENGINE, spent
 from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.transfer_plan import Rectangle
 
@@ -175,7 +177,7 @@ class RolloutActor:
 
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch and yields finished pieces while it works on the rest."""
-        with self._presence.serving("generate", term):
+        with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
             started, lengths = time.monotonic(), list[int]()
             for piece in hold_back(self._ready().stream(request)):
                 lengths += piece.result.lengths.tolist()
@@ -223,7 +225,7 @@ class RolloutActor:
     def process_use(self, term: int) -> ProcessUse:
         """Returns how busy the device was since the last call, and what the process and its children hold."""
         with self._presence.serving("process_use", term):
-            return ProcessUse(self._use.read(), self._memory.read())
+            return ProcessUse(self._use.read(), self._memory.read(), self._presence.times.take())
 
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
         """Records a batch's work: one step per token of its longest sequence, each over the unfinished sequences.

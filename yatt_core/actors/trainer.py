@@ -137,7 +137,7 @@ class TrainerActor:
     def process_use(self, term: int) -> ProcessUse:
         """Returns how busy the device was since the last call, and what the process and its children hold."""
         with self._presence.serving("process_use", term):
-            return ProcessUse(self._use.read(), self._memory.read())
+            return ProcessUse(self._use.read(), self._memory.read(), self._presence.times.take())
 
     def environment(self) -> dict[str, str]:
         """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""

@@ -16,6 +16,7 @@ import psutil
 from yatt_core.actors.holdings import own_gpus, own_holdings
 from yatt_core.cluster.gpus import Gpus
 from yatt_core.protocols.receipts import Holdings
+from yatt_core.spent_time import Spent
 
 SAMPLE_SECONDS = 1.0
 FRESH_SECONDS = 5.0
@@ -27,10 +28,12 @@ class ProcessUse(NamedTuple):
 
     utilization: how busy its device was since the last reading, in percent; None if it has none or that is not known.
     holds: the memory of its process and children.
+    spent: where the time of its calls went since the last reading.
     """
 
     utilization: float | None
     holds: Holdings
+    spent: tuple[Spent, ...] = ()
 
 
 class MemoryMeter:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from yatt_core.actors.call_kinds import GENERATE, version_part
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.use_meter import MemoryMeter, ProcessUse
@@ -34,6 +35,7 @@ from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
 from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.spent_time import ENGINE
 from yatt_core.wire.buckets import WeightBucket
 
 HOLD_SECONDS = 0.02
@@ -111,6 +113,11 @@ class ContinuousActor:
         Evicted responses are returned unfinished. Raises the same errors as the engine's `generate`.
         """
         self._presence.fence.check(term)
+        with self._presence.times.work(GENERATE, version_part(request.weight_version), kind=ENGINE, alone=True):
+            async for piece in self._pieces(request):
+                yield piece
+
+    async def _pieces(self, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
         self._begin_with(ROLLOUT)
         answer, started = self._engine.answer(request), time.monotonic()
         left: asyncio.Queue[Stream] = asyncio.Queue()
@@ -130,6 +137,11 @@ class ContinuousActor:
     async def judge(self, term: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         """Judges responses and yields each verdict when its last judgement is done."""
         self._presence.fence.check(term)
+        with self._presence.times.work("judge", kind=ENGINE, alone=True):
+            async for verdicts in self._verdicts(part, request):
+                yield verdicts
+
+    async def _verdicts(self, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         self._begin_with(JUDGE)
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
@@ -179,7 +191,7 @@ class ContinuousActor:
     async def process_use(self, term: int) -> ProcessUse:
         """Returns what the process holds; there is no device."""
         self._presence.fence.check(term)
-        return ProcessUse(None, self._memory.read())
+        return ProcessUse(None, self._memory.read(), self._presence.times.take())
 
     def _begin_with(self, role: str) -> None:
         """Takes the role of the first request if none is assigned yet, as after the replacement of a dead instance."""

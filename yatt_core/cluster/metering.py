@@ -19,6 +19,7 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from yatt_core.errors import InfrastructureError, LostActorError, StuckError, YattError
+from yatt_core.spent_time import RAY, spent
 
 SLICE_SECONDS = 0.5
 """The longest part of a wait in which the driver cannot be interrupted."""
@@ -83,7 +84,7 @@ def _slices(timeout: float, interruptions: Interruptions) -> Iterator[float]:
 def first_ready(references: Sequence[Any], timeout: float, interruptions: Interruptions = UNINTERRUPTED) -> Any | None:
     """Returns the first Ray reference or stream that is ready; None after `timeout` seconds."""
     for seconds in _slices(timeout, interruptions):
-        with interruptions.shielded():
+        with interruptions.shielded(), spent(RAY, "answers"):
             ready, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
         if ready:
             return ready[0]
@@ -106,7 +107,7 @@ def metered_get(
     """
     for seconds in _slices(timeout, interruptions):
         try:
-            with interruptions.shielded():
+            with interruptions.shielded(), spent(RAY, "answers"):
                 values: list[Any] = ray.get(list(references), timeout=seconds)
             break
         except GetTimeoutError:

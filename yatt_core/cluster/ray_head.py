@@ -3,8 +3,8 @@
 Consumes a run folder; produces a `ServiceSpec` and the token file. The settings:
 `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener use loopback. Ports that Ray fixes by default are
 chosen freely, so that several heads can run on one machine. `RAY_task_events_report_interval_ms=0` turns off
-the record of calls, which would take 4 KB for each of the last 100,000. The autoscaler monitor and the log
-monitor are left out. Nothing would read the output of these three.
+the record of calls, which would take 4 KB for each of the last 100,000. The autoscaler monitor, the log monitor, the
+client server and the API server are left out (`head.py`). Nothing would use these five.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from yatt_core.cluster import head
 from yatt_core.durable import make_folder
 from yatt_core.supervisor.services import ServiceSpec
 from yatt_core.supervisor.state import SupervisorFiles
@@ -66,13 +67,13 @@ def ray_head_service(
     return ServiceSpec(
         name=SERVICE_NAME,
         argv=(
-            str(Path(sys.executable).with_name("ray")),
-            "start",
+            sys.executable,
+            "-m",
+            head.__name__,
             "--head",
             "--block",
             "--node-ip-address=127.0.0.1",
             "--port={port}",
-            "--ray-client-server-port={port_client}",
             "--dashboard-agent-listen-port=0",
             "--dashboard-agent-grpc-port=0",
             "--include-dashboard=false",
@@ -83,7 +84,7 @@ def ray_head_service(
             f"--num-cpus={cpus or len(os.sched_getaffinity(0))}",
             f"--object-store-memory={object_store_bytes}",
         ),
-        environment={**ray_environment(run_folder), "DASHBOARD_METRIC_PORT": "{port_metrics}"},
+        environment=ray_environment(run_folder),
         ready=f"log:{READY_TEXT}",
         log_file=str(run_folder.resolve() / "logs" / "ray.log"),
         stop_seconds=1.0,

@@ -29,6 +29,7 @@ from yatt_core.collection.shard_rows import (
     turn_result,
     turn_table,
 )
+from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
 from yatt_core.dispatch.stream import Arrival, Judged, Stream
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -36,7 +37,6 @@ from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.experience.turn_log import TurnLog
 from yatt_core.judges.effort import add_effort, remarkable
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
-from yatt_core.logs import timed
 from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Int32
@@ -53,6 +53,7 @@ from yatt_core.protocols.receipts import (
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import device_judges
+from yatt_core.spent_time import DATA, spent
 from yatt_core.storage.run_store import NoStore, RunStore
 from yatt_core.tools.dialogue import Dialogue
 from yatt_core.tools.toolbox import Toolbox
@@ -164,8 +165,9 @@ class Collector:
             log.warning("shards that are sealed on other disks cannot be looked for: %s", error)
 
     def _open(self, task: ShardTask) -> OpenShard:
-        prompts = [self.inputs.prompt(ref) for ref in task.prompts]
-        tokens = [encode_question(prompt, self.codec) for prompt in prompts]
+        with spent(DATA, "prompts"):
+            prompts = [self.inputs.prompt(ref) for ref in task.prompts]
+            tokens = [encode_question(prompt, self.codec) for prompt in prompts]
         log = ShardLog(self.run_folder, task.key, task.term, shard_plan(self.spec, task), task.writers)
         return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
 
@@ -230,7 +232,7 @@ class Collector:
         """Makes a turn durable before a tool is called."""
         result = join_pieces(batch.pieces).result
         batch.pieces.clear()
-        with timed(batch.shard.timing, "log"):
+        with stage(batch.shard.timing, "log"):
             batch.turns.append_turn(turn_table(result))
         self._hear(batch, result)
 
@@ -240,7 +242,7 @@ class Collector:
         known = {number: batch.turns.answer(number) for number in calls}
         answers = {number: answer for number, answer in known.items() if answer is not None}
         open_calls = {number: call for number, call in calls.items() if number not in answers}
-        with timed(batch.shard.timing, "tools"):
+        with stage(batch.shard.timing, "tools"):
             for number, answer in self.toolbox.answer(open_calls):
                 batch.turns.append_answer(number, answer)
                 answers[number] = answer
@@ -249,7 +251,7 @@ class Collector:
     def _finish(self, batch: OpenBatch) -> None:
         """Makes a batch's responses durable."""
         shard, rows = batch.shard, batch.rows
-        with timed(shard.timing, "log"):
+        with stage(shard.timing, "log"):
             batch.responses = response_table(
                 [shard.task.prompts[i] for i in rows],
                 [shard.prompts[i] for i in rows],
@@ -270,7 +272,7 @@ class Collector:
 
     def _score(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Scores the responses that have ended, or has them judged first."""
-        with timed(batch.shard.timing, "reward"):
+        with stage(batch.shard.timing, "reward"):
             ended = {number: r.completion for number, r in enumerate(batch.dialogue.responses) if r.finish}
             questions = batch.scores.hear(ended)
         self._ask(batch, questions, stream)
@@ -283,7 +285,7 @@ class Collector:
             self._keep(batch, responses, scores)
             self._note(batch, len(batch.members), len(batch.members), stream)
             return
-        with timed(shard.timing, "reward"):
+        with stage(shard.timing, "reward"):
             questions = batch.scores.hear(dict(enumerate(completions_of(responses, self.codec))))
         self._ask(batch, questions, stream)
 
@@ -295,7 +297,7 @@ class Collector:
     def _be_told(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
         """Takes verdicts and makes them durable before they are used."""
         timing = batch.shard.timing
-        with timed(timing, "judged"):
+        with stage(timing, "judged"):
             batch.scores.be_told(judged.part, judged.verdicts)
         judgements = [one for verdict in judged.verdicts for one in verdict.judgements]
         for name, tokens in (
@@ -337,7 +339,7 @@ class Collector:
         self._note(batch, batch.scores.ended, len(batch.scores.scores), stream)
         if batch.responses is None or not batch.scores.complete:
             return
-        with timed(shard.timing, "log"):
+        with stage(shard.timing, "log"):
             found, critique, tokens = batch.scores.in_order(), self.spec.rewards.critique, None
             if critique is not None:
                 tokens = token_reward_column(
@@ -370,11 +372,11 @@ class Collector:
                 stream.note(wave_name(task.key), f"{task.key.shard}/{number}", samples, samples)
 
     def _seal(self, shard: OpenShard, stream: Stream[OpenBatch]) -> ShardReceipt:
-        with timed(shard.timing, "seal"):
+        with stage(shard.timing, "seal"):
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
             here = [part.name for part in device_judges(self.spec)]
             receipt = shard.log.seal(table, shard.timing, self._judgements(shard), here)
-        with timed(shard.timing, "store"):
+        with stage(shard.timing, "store"):
             self.store.publish(receipt.folder)
         timing = {**shard.timing, PEAK_BYTES: float(stream.peak_bytes)}
         return replace(receipt, timing=timing, efforts=tuple(shard.efforts))

@@ -25,6 +25,7 @@ from yatt_core.placement.actions import ROLLOUT
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.judges import JudgeRequest
 from yatt_core.protocols.pieces import join_pieces
+from yatt_core.spent_time import RAY, WAITING, spent
 
 AT_ONCE = 16
 """The maximum number of ready references handled at once; more would delay grants that arrive in the meantime."""
@@ -124,9 +125,11 @@ class GenerationStream(Generic[Tag]):
         """
         open_references = [*self._queued, *self._running]
         at_once = min(AT_ONCE, len(open_references))
-        ready, _ = ray.wait(open_references, num_returns=at_once, timeout=0)
+        with spent(RAY, "what is ready"):
+            ready, _ = ray.wait(open_references, num_returns=at_once, timeout=0)
         if not ready:
-            ready, _ = ray.wait(open_references, num_returns=1)
+            with spent(WAITING, "answers"):
+                ready, _ = ray.wait(open_references, num_returns=1)
         return list(ready)
 
     def _arrived(self, reference: Any) -> Arrival[Tag] | Judged[Tag] | None:
@@ -158,7 +161,8 @@ class GenerationStream(Generic[Tag]):
 
     def _acquire(self, job: Job[Tag], at_the_head: bool = False) -> None:
         job.term = self._fence.term
-        grant = self._dispatcher.acquire.remote(job.term, self._owner, job.size, job.role, at_the_head)
+        with spent(RAY, "requests"):
+            grant = self._dispatcher.acquire.remote(job.term, self._owner, job.size, job.role, at_the_head)
         self._queued[grant] = job
 
     def _start(self, reference: Any) -> bool:
@@ -177,7 +181,8 @@ class GenerationStream(Generic[Tag]):
         return True
 
     def _ask(self, job: Job[Tag], grant: _Grant) -> None:
-        self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
+        with spent(RAY, "requests"):
+            self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
 
     def _next_piece(self, pieces: Any) -> Any:
         """Returns the next piece; None at the end, or after calling an instance again that follows a newer term."""
@@ -201,7 +206,8 @@ class GenerationStream(Generic[Tag]):
     def _get_next(self, pieces: Any, source: str, grant: _Grant) -> Any:
         """Returns the next value; None at the end."""
         try:
-            reference = next(pieces)
+            with spent(RAY, "answers"):
+                reference = next(pieces)
         except StopIteration:
             return None
         except ray.exceptions.RayError as error:
@@ -215,7 +221,8 @@ class GenerationStream(Generic[Tag]):
 
     def _get(self, reference: Any, source: str, grant: _Grant | None = None) -> Any:
         try:
-            return ray.get(reference)
+            with spent(RAY, "answers"):
+                return ray.get(reference)
         except ray.exceptions.RayError as error:
             raise self._told(error, source, grant) from error
 

@@ -9,9 +9,13 @@ from yatt_core.code_revision import code_revision
 from yatt_core.engine_environments import VLLM, find_environment, version_in
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
+from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart, TorchJudge
 from yatt_core.spec.sections.accelerated import MegatronTrainer, VllmRollout
+from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
 
+BFLOAT16_PRODUCTS = "bfloat16 products"
+"""The fact that says how a CPU multiplies matrices of bfloat16."""
 OF_VLLM = ("numpy", "pillow", "torch", "transformers")
 """What decides bits beside vLLM in its environment."""
 
@@ -32,6 +36,21 @@ def _vllm_facts(engine: VllmRollout) -> dict[str, str]:
         return {}
     beside = {f"{VLLM.name}/{name}": version_in(found, name) for name in OF_VLLM}
     return {found.package: found.version, **beside}
+
+
+def bfloat16_roles(spec: RunSpec) -> list[str]:
+    """Returns what computes in bfloat16 on torch, by the keys of the spec; vLLM has products of its own."""
+    if spec.virtual:
+        return []
+    rollout, trainer = spec.rollout.engine, spec.trainer.engine
+    engines: dict[str, object] = {"trainer.engine": trainer}
+    if isinstance(rollout, TorchRollout) and spec.samples_responses:
+        engines["rollout.engine"] = rollout
+    for part in spec.rewards.judges:
+        judge = part.engine if isinstance(part, GenerativePart) else part
+        if isinstance(judge, RewardModelPart | TorchJudge):
+            engines[f"rewards.parts {part.name!r}"] = judge
+    return [key for key, engine in engines.items() if getattr(engine, "dtype", None) == "bfloat16"]
 
 
 def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
@@ -57,6 +76,10 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         }
         if torch.cuda.is_available():
             facts["gpu"] = torch.cuda.get_device_name()
+        elif bfloat16_roles(spec):
+            from yatt_core.bfloat16.way import way_of_processor
+
+            facts[BFLOAT16_PRODUCTS] = way_of_processor()
         if isinstance(spec.trainer.engine, TorchTrainer) and model_path:
             from yatt_core.engines.dense.kernels import kernels_of_folder
 

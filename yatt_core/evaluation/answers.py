@@ -22,6 +22,7 @@ from yatt_core.protocols.receipts import TaskResult
 from yatt_core.rewards.extraction import Extraction
 from yatt_core.rewards.scoring import RewardScorer, SampleScore, Scored
 from yatt_core.spec import RunSpec
+from yatt_core.spent_time import REWARDS, TOOLS, spent
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 from yatt_core.tools.toolbox import Toolbox
 
@@ -92,19 +93,21 @@ class TaskAnswers:
 
     def hear(self, batch: TaskBatch, result: GenerateResult) -> bool:
         """Takes a turn and answers the tool calls in it; returns True if another turn follows."""
-        batch.dialogue.tell(dict(self._toolbox.answer(batch.dialogue.hear(result))))
+        calls = batch.dialogue.hear(result)
+        with spent(TOOLS, "tools"):
+            batch.dialogue.tell(dict(self._toolbox.answer(calls)))
         return bool(batch.dialogue.members)
 
     def results(self, batch: TaskBatch) -> list[TaskResult]:
         """Scores a finished batch; returns the results by task. Raises `DataError` as `RewardScorer` does."""
         completions = [response.completion for response in batch.dialogue.responses]
         places = [divmod(number, self._samples) for number in range(len(completions))]
-        scores = self._scorer.score(
-            [
-                Scored(batch.prompts[task], completion, batch.rows[task], sample)
-                for (task, sample), completion in zip(places, completions, strict=True)
-            ]
-        )
+        answers = [
+            Scored(batch.prompts[task], completion, batch.rows[task], sample)
+            for (task, sample), completion in zip(places, completions, strict=True)
+        ]
+        with spent(REWARDS, "reward"):
+            scores = self._scorer.score(answers)
         found = []
         for task, prompt in enumerate(batch.prompts):
             own = slice(task * self._samples, (task + 1) * self._samples)

@@ -32,6 +32,7 @@ from yatt_core.experience.table import (
 )
 from yatt_core.manifests import load_manifest, read_file
 from yatt_core.protocols.receipts import ShardRef
+from yatt_core.spent_time import DATA, spent
 from yatt_core.wire.columns import fixed_column, ragged_column
 from yatt_core.wire.ragged import offsets_of, ragged_positions
 from yatt_core.wire.support import Support
@@ -204,6 +205,7 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
     )
 
 
+@spent(DATA, "read experience")
 def _load(run_folder: Path, shards: Sequence[ShardRef], without: frozenset[str]) -> pa.Table:
     tables = [_load_shard(run_folder, shard, without) for shard in shards]
     if not tables:

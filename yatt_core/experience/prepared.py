@@ -26,6 +26,7 @@ from yatt_core.errors import DataError
 from yatt_core.experience.table import sort_samples
 from yatt_core.keys import WorkKey, iteration_folder
 from yatt_core.manifests import MANIFEST, entry_of_bytes, load_manifest, publish_manifest, read_file
+from yatt_core.spent_time import DATA, spent
 from yatt_core.wire.columns import fixed_column, list_array, ragged_column
 from yatt_core.wire.ragged import Array, offsets_of
 
@@ -88,6 +89,7 @@ def encode_rank(columns: PreparedColumns) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
+@spent(DATA, "write prepared columns")
 def publish_prepared(
     run_folder: Path, key: WorkKey, term: int, contents: Sequence[bytes]
 ) -> tuple[str, dict[str, str]]:
@@ -137,6 +139,7 @@ def prepared_is_whole(run_folder: Path, folder: str, files: Mapping[str, str]) -
     return True
 
 
+@spent(DATA, "read prepared columns")
 def read_prepared(run_folder: Path, folder: str, files: Mapping[str, str]) -> PreparedColumns:
     """Returns all ranks' columns in canonical order.
 

@@ -44,16 +44,29 @@ def read_telemetry(run_folder: Path, branch: int, iteration: int) -> dict[str, d
     folder = run_folder / iteration_folder(branch, iteration)
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob(f"{PREFIX}*{SUFFIX}")):
-        try:
-            values = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            _log.warning("telemetry lost: %s: %s", path, error)
-            continue
-        if isinstance(values, dict):
+        values = _read(path)
+        if values is not None:
             found[path.name.removeprefix(PREFIX).removesuffix(SUFFIX)] = values
-        else:
-            _log.warning("telemetry lost: %s is not a JSON object", path)
     return found
+
+
+def read_telemetry_file(run_folder: Path, branch: int, iteration: int, name: str) -> dict[str, Any] | None:
+    """Returns one telemetry file; None if it does not exist or was damaged by a crash."""
+    path = run_folder / iteration_folder(branch, iteration) / f"{PREFIX}{name}{SUFFIX}"
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Returns a file's values; None if it cannot be used, which is logged."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("telemetry lost: %s: %s", path, error)
+        return None
+    if isinstance(values, dict):
+        return values
+    _log.warning("telemetry lost: %s is not a JSON object", path)
+    return None
 
 
 def telemetry_figure(stages: object, key: str) -> float | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from yatt_core.bfloat16.choice import products_of
 from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS
@@ -40,6 +41,7 @@ class RewardModelJudge:
         self._device = own_device()
         self._model = placed(load_classifier(model_path, part.dtype), self._device, f"the reward model {part.name!r}")
         self._away: Offloaded | None = None
+        self._multiplying = products_of(getattr(torch, part.dtype), self._device).in_modules()
         self._tokenizer, self._longest = open_reward_tokenizer(part, model_path)
         self._control = control_text(self._tokenizer, marks_of_template(str(self._tokenizer.chat_template or "")))
 
@@ -92,7 +94,8 @@ class RewardModelJudge:
         exact = self.capabilities["batch_invariant"]
         fillers = max(1, MINIMUM_ROWS - len(sequences)) if exact else 0
         ids = torch.tensor([*sequences, *[sequences[0]] * fillers], device=self._device)
-        logits: torch.Tensor = self._model(input_ids=ids).logits
+        with self._multiplying:
+            logits: torch.Tensor = self._model(input_ids=ids).logits
         outputs: list[float] = logits[: len(sequences), 0].float().tolist()
         if not all(map(math.isfinite, outputs)):
             raise NumericError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from yatt_core.bfloat16.choice import products_of
 from yatt_core.errors import ConfigurationError
 
 KNOWN_TYPES = frozenset({"llama", "qwen2", "qwen3"})
@@ -36,11 +37,14 @@ def check_attention(model: Any, folder: Path, dtype: torch.dtype | None = None) 
     """
     if is_known(model):
         return
+    dtype = dtype or model.dtype
     used = model.config._attn_implementation
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = (torch.arange(TOKENS) * 7919 % vocabulary)[None, :]
+    multiplying = products_of(dtype, next(model.parameters()).device).in_modules()
     try:
-        found = _measured(model, tokens)
+        with multiplying:
+            found = _measured(model, tokens)
     except ValueError as error:
         raise ConfigurationError(
             f"{folder}: fused attention ({used}) refuses {model.config.model_type}{_suspect(model.config)}: {error}. This "
@@ -48,10 +52,11 @@ def check_attention(model: Any, folder: Path, dtype: torch.dtype | None = None) 
         ) from error
     model.set_attn_implementation("eager")
     try:
-        wanted = _measured(model, tokens)
+        with multiplying:
+            wanted = _measured(model, tokens)
     finally:
         model.set_attn_implementation(used)
-    gap, tolerance = float((found - wanted).abs().mean()), TOLERANCES[dtype or model.dtype]
+    gap, tolerance = float((found - wanted).abs().mean()), TOLERANCES[dtype]
     if not gap <= tolerance:
         raise ConfigurationError(
             f"{folder}: with fused attention ({used}), outputs of {model.config.model_type} are off by {gap:.3g} on "

@@ -14,6 +14,7 @@ from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
+from yatt_core.spent_time import RAY, spent
 
 ANSWER_SECONDS = 2.0
 NAMED_CONTROLLERS = 64
@@ -32,14 +33,25 @@ def process_names(spec: RunSpec) -> tuple[str, ...]:
     return (DRIVER, *(f"{role}-{number}" for role, count in counts.items() for number in range(count)))
 
 
+def forget_use(actors: Mapping[str, Any], term: int) -> None:
+    """Has actors begin new readings, without waiting for those that are busy."""
+    with spent(RAY, "what processes use"):
+        for actor in actors.values():
+            actor.process_use.remote(term)
+
+
 def process_use(actors: Mapping[str, Any], term: int) -> dict[str, ProcessUse]:
-    """Returns what each actor uses, by its name; actors that are busy or lost are left out."""
-    asked = {actor.process_use.remote(term): name for name, actor in actors.items()}
-    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_SECONDS)
+    """Returns what each actor uses, by its name; actors that are busy or lost are left out.
+
+    What one of them has spent until it answers, too late, is in no reading.
+    """
     found = {}
-    for reference in answered:
-        try:
-            found[asked[reference]] = ray.get(reference)
-        except ray.exceptions.RayError:  # whoever needs the actor next notices its loss
-            continue
+    with spent(RAY, "what processes use"):
+        asked = {actor.process_use.remote(term): name for name, actor in actors.items()}
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_SECONDS)
+        for reference in answered:
+            try:
+                found[asked[reference]] = ray.get(reference)
+            except ray.exceptions.RayError:  # whoever needs the actor next notices its loss
+                continue
     return found

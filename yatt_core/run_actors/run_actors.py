@@ -52,7 +52,7 @@ from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.evaluation import evaluate
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
-from yatt_core.run_actors.process_use import process_use
+from yatt_core.run_actors.process_use import forget_use, process_use
 from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.trainer_ranks import TrainerRanks
@@ -317,13 +317,20 @@ class RunActors:
 
     def process_use(self) -> dict[str, ProcessUse]:
         """Returns what the actors use, by their names: how busy devices were since the last call, and memory."""
+        return process_use(self._working(), self._term)
+
+    def forget_use(self) -> None:
+        """Has the actors begin anew with what they use and spend, as after `process_use`, without waiting for them."""
+        forget_use(self._working(), self._term)
+
+    def _working(self) -> dict[str, Any]:
+        """Returns the actors that work on iterations, by name."""
         roles = (ROLLOUT, TRAINER, CONTROLLER, ENDPOINT)
-        actors = {
+        return {
             name: actor
             for role in roles
             for name, actor in zip(self._registry.names_of(role), self._registry.of(role), strict=True)
         }
-        return process_use(actors, self._term)
 
     def collect(
         self, tasks: Sequence[ShardTask], is_enough: Callable[[], bool] | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from yatt_core.manifests import MANIFEST
+from yatt_core.spent_time import DATA, spent
 from yatt_core.storage.run_store import RunStore
 
 
@@ -24,6 +25,7 @@ class Recorded(Protocol):
         ...
 
 
+@spent(DATA, "fetch")
 def fetch_lacking(store: RunStore, run_folder: Path, recorded: Iterable[Recorded]) -> None:
     """Fetches recorded folders that the run's folder lacks or of which it has a part; does not check those that it has.
 

@@ -4,14 +4,18 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from yatt_core.bfloat16.products import NATIVE, WIDENED
 from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
 
 PROMPTS, SAMPLES, KEY_HEADS, SHARING, SIZE = 3, 4, 2, 2, 16
 PROMPT_SLOTS, OWN_SLOTS = 32, 16
 
 
-@pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_matches_torch(dtype, gap):
+@pytest.mark.parametrize(
+    ("dtype", "products", "gap"),
+    [(torch.float32, NATIVE, 1e-6), (torch.bfloat16, NATIVE, 2e-2), (torch.bfloat16, WIDENED, 2e-2)],
+)
+def test_matches_torch(dtype, products, gap):
     noise = torch.Generator().manual_seed(0)
     # Some samples have left, others have moved; the last row is padding.
     places = torch.tensor([5, 0, 11, 2, 8, 0])
@@ -36,7 +40,8 @@ def test_matches_torch(dtype, gap):
         dim=1,
     )
     mask = torch.zeros(count, 1, 1, PROMPT_SLOTS + OWN_SLOTS).masked_fill_(hidden[:, None, None], -torch.inf)
-    found = attend_jointly(queries, shared, own, mask, Groups(asking, places, SAMPLES, in_order=False))
+    held = [products.operand(each) for each in (shared, own)]
+    found = attend_jointly(queries, *held, mask, Groups(asking, places, SAMPLES, in_order=False), products)
     keys, values = (torch.cat([shared[kind][prompts], own[kind]], dim=2).double() for kind in (0, 1))
     expected = scaled_dot_product_attention(queries.double(), keys, values, attn_mask=mask.double())
     assert found.dtype == dtype

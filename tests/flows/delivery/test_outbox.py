@@ -97,6 +97,23 @@ def test_the_pump_drains_when_it_stops(filled: tuple[str, Ledger, Fence]) -> Non
     assert ledger.outbox.counts(fence.run)[0] == 0
 
 
+def test_the_pump_holds_its_first_delivery_until_it_is_released_or_told_to_finish(
+    filled: tuple[str, Ledger, Fence],
+) -> None:
+    address, _, fence = filled
+    tracker = RecordingTracker()
+    pump = OutboxPump(address, fence, TrackerDeliverer(tracker), hold_seconds=3600.0)
+    pump.start()
+    assert not pump.join(0.5) and not tracker.arrived
+    pump.release()
+    assert pump.stop(drain_seconds=30)
+    assert len(tracker.arrived) == 251
+    late = RecordingTracker()
+    pump = OutboxPump(address, fence, TrackerDeliverer(late), hold_seconds=3600.0)
+    pump.start()
+    assert pump.stop(drain_seconds=30) and not late.arrived
+
+
 def test_the_pump_reports_undelivered_rows(filled: tuple[str, Ledger, Fence]) -> None:
     address, ledger, fence = filled
     tracker = RecordingTracker()

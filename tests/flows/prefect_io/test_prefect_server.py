@@ -40,7 +40,7 @@ def settings_paths(environment: dict[str, str]) -> list[Path]:
 
 
 def test_server_and_client_write_below_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = dict(server_service(tmp_path).environment)
+    server = dict(server_service(tmp_path, tmp_path / "starts").environment)
     with monkeypatch.context() as patch:
         patch.setattr(os, "environ", {})
         use_server(tmp_path, "http://127.0.0.1:1")
@@ -98,8 +98,8 @@ asyncio.run(show())
 
 
 def test_the_server_keeps_few_pages_in_memory(tmp_path: Path) -> None:
-    assert "flows.prefect_io.prefect_serving" in server_service(tmp_path).argv
-    environment = os.environ | dict(server_service(tmp_path).environment)
+    assert "flows.prefect_io.prefect_serving" in server_service(tmp_path, tmp_path / "starts").argv
+    environment = os.environ | dict(server_service(tmp_path, tmp_path / "starts").environment)
     command = [sys.executable, "-c", CACHES, sqlite_address(tmp_path)]
     shown = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "[True, True]"

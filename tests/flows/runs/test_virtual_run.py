@@ -14,9 +14,12 @@ import pytest
 
 from db.ledger import Ledger
 from flows.placement.seats import seat_spans
+from flows.reports.profile import profile_of
+from flows.run.profile_record import read_profile
 from tests.flows.tools import Driver
 from tests.waiting import wait_until
 from yatt_core.experience.telemetry import read_telemetry
+from yatt_core.spent_time import DATA, ENGINE, LEDGER, PREFECT, RAY, REWARDS, WAITING
 
 ITERATIONS = 8
 SAMPLED = "evaluation.sampling={samples: 3, temperature: 0.7, pass_at: [3], vote: {}}"
@@ -34,6 +37,7 @@ def test_everything_a_run_leaves(finished: tuple[Driver, str], service_environme
     driver, run = finished
     check_ledger(driver, run)
     check_files(driver, run)
+    check_profiles(driver, run)
     check_mlflow(driver, run)
     check_prefect(driver, run, service_environment["PREFECT_API_URL"])
     check_no_payload(driver, run, service_environment["PREFECT_API_URL"])
@@ -98,6 +102,39 @@ def check_files(driver: Driver, run: str) -> None:
         json.loads(line)["actor"] for line in logs.splitlines()
     }
     assert not list(folder.rglob("*.tmp")), "no temporary file remains"
+
+
+def check_profiles(driver: Driver, run: str) -> None:
+    """Checks that each iteration has a record of where its time went, in every process and through every service."""
+    folder = driver.home.run_folder(run)
+    start = read_profile(folder, 0, 0)
+    assert start is not None and {"sft", "sync", "evaluate", "commit"} <= {
+        part.phase for part in start.processes["driver"]
+    }
+    names: set[str] = set()
+    found: set[tuple[str, str, str]] = set()
+    for iteration in range(1, ITERATIONS + 1):
+        record = read_profile(folder, 0, iteration)
+        assert record is not None
+        phases = {part.phase for part in record.processes["driver"]}
+        assert {"place", "collect", "prepare", "learn", "sync", "commit"} <= phases
+        assert ("evaluate" in phases) == (iteration % 4 == 0)
+        kinds = {(part.phase, part.kind) for part in record.processes["driver"] if part.seconds > 0.0}
+        assert {(phase, kind) for phase in phases for kind in (PREFECT, LEDGER)} <= kinds
+        assert {("learn", RAY), ("collect", RAY)} <= kinds
+        assert profile_of({iteration: record}).accounted <= sum(part.seconds for part in record.processes["driver"])
+        names |= record.processes.keys()  # an actor that is slow to answer is left out of an iteration
+        found |= {
+            (name.partition("-")[0], part.phase, part.kind)
+            for name, parts in record.processes.items()
+            for part in parts
+            if part.seconds > 0.0
+        }
+    actors = {f"{role}-{number}" for role in ("controller", "rollout", "trainer") for number in (0, 1)}
+    assert names == {"driver", *actors}
+    assert {("trainer", "learn", ENGINE), ("trainer", "learn", DATA), ("rollout", "collect", ENGINE)} <= found
+    assert {("controller", "collect", kind) for kind in (DATA, REWARDS, RAY, WAITING)} <= found
+    assert ("rollout", "evaluate", ENGINE) in found
 
 
 def check_mlflow(driver: Driver, run: str) -> None:

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def start_prefect(folder: Path, address: str) -> subprocess.Popen[bytes]:
-    service = prefect_server.server_service(folder)
+    service = prefect_server.server_service(folder, folder / "starts")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     argv = [address if word == "127.0.0.1" else word.format(port=PORT) for word in service.argv]
     with Path(service.log_file).open("wb") as log:

@@ -63,7 +63,7 @@ def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, node
     if nodes:
         seen = dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines())
         assert seen["PREFECT_HOME"] == f"{tmp_path}/temporary/prefect-7" and DATABASE not in seen
-        server = " ".join(server_service(tmp_path).argv[1:]).format(port=20008)
+        server = " ".join(server_service(tmp_path, tmp_path / "starts").argv[1:]).format(port=20008)
         assert seen["ASKED"] == f"-P {server.replace('flows.', 'yatt.flows.')}", (
             "like a run's own, by its installed name"
         )

@@ -10,14 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+
+from yatt_core.bfloat16.products import NATIVE, Products
 
 LONGEST_KEPT = 256
 """Maximum number of keys for which the weights are kept."""
 
 
 def attend_masked(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    products: Products = NATIVE,
 ) -> torch.Tensor:
     """Computes attention, [b, n, heads, size].
 
@@ -26,12 +31,12 @@ def attend_masked(
     mask: [b, 1, n, m], 0 or -inf; None if n = m and attention is causal.
     """
     if keys.shape[1] <= LONGEST_KEPT:
-        return _attend_keeping(queries, keys, values, _causal(queries) if mask is None else mask)
+        return _attend_keeping(queries, keys, values, _causal(queries) if mask is None else mask, products)
     if keys.device.type != "cpu":
         # GPU kernels for masks or float32 do not support shared heads; torch would fall back to materialising all scores.
         sharing = queries.shape[2] // keys.shape[2]
         keys, values = keys.repeat_interleave(sharing, dim=2), values.repeat_interleave(sharing, dim=2)
-    return scaled_dot_product_attention(
+    return products.attention(
         queries.transpose(1, 2),
         keys.transpose(1, 2),
         values.transpose(1, 2),
@@ -49,7 +54,7 @@ def _causal(queries: torch.Tensor) -> torch.Tensor:
 
 
 def _attend_keeping(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, products: Products
 ) -> torch.Tensor:
     """Does what `attend_masked` does, with plain matrix products; queries that share keys are rows of one product."""
     batch, count, heads, size = queries.shape
@@ -59,7 +64,7 @@ def _attend_keeping(
     )
     spread = mask.float().repeat(1, 1, sharing, 1)
     taken: torch.Tensor = _KeptWeights.apply(  # type: ignore[no-untyped-call]
-        rows, keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous(), spread
+        rows, keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous(), spread, products
     )
     return taken.view(batch, heads, count, size).transpose(1, 2)
 
@@ -71,19 +76,28 @@ class _KeptWeights(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> Any:
-        scores = torch.matmul(queries, keys.transpose(-1, -2))
+    def forward(
+        ctx: Any,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor,
+        products: Products,
+    ) -> Any:
+        ctx.products = products
+        scores = products.matmul(queries, keys.transpose(-1, -2))
         weights = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), dim=-1).to(queries.dtype)
         ctx.save_for_backward(queries, keys, values, weights)
-        return torch.matmul(weights, values)
+        return products.matmul(weights, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         queries, keys, values, weights = ctx.saved_tensors
         (gradient,) = gradients
-        of_values = torch.matmul(weights.transpose(-1, -2), gradient)
-        of_weights, scale = torch.matmul(gradient, values.transpose(-1, -2)), queries.shape[-1] ** -0.5
+        multiply = ctx.products.matmul
+        of_values = multiply(weights.transpose(-1, -2), gradient)
+        of_weights, scale = multiply(gradient, values.transpose(-1, -2)), queries.shape[-1] ** -0.5
         # weight * (d L / d weight - sum over keys of weight * d L / d weight)
         of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_queries, of_keys = torch.matmul(of_scores, keys), torch.matmul(of_scores.transpose(-1, -2), queries)
-        return of_queries.mul_(scale), of_keys.mul_(scale), of_values, None
+        of_queries, of_keys = multiply(of_scores, keys), multiply(of_scores.transpose(-1, -2), queries)
+        return of_queries.mul_(scale), of_keys.mul_(scale), of_values, None, None

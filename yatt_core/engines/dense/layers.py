@@ -27,15 +27,16 @@ def run_layers(
     hidden: torch.Tensor,
     rotary: tuple[torch.Tensor, torch.Tensor],
     attend: Attend,
+    dtype: torch.dtype,
     multiply: Multiply = linear,
 ) -> torch.Tensor:
     """Returns the residual stream after the last layer, [rows, width] in float32.
 
     hidden: embedded tokens, [rows, width] in float32.
     rotary: cosine and sine of the rows' positions, [rows, 1, size].
+    dtype: of the products.
     multiply: multiplies rows by the layers' matrices.
     """
-    dtype = weights.layers[0].qkv.dtype
     for number, layer in enumerate(weights.layers):
         normed = rms_norm(hidden, layer.norm, shape.epsilon, dtype)
         heads = multiply(normed, layer.qkv, layer.qkv_bias).view(len(hidden), shape.all_heads, shape.head_size)

@@ -19,7 +19,7 @@ from yatt_core.planning.memory.rollout import (
     torch_rollout,
     vllm_on_cores,
     vllm_rollout,
-    with_packed_weights,
+    with_widened_operands,
 )
 from yatt_core.planning.roles import Roles
 from yatt_core.planning.shape import ModelShape
@@ -67,8 +67,8 @@ def engine_memory(
             return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
         case TorchRollout():
             memory = torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.copies)
-            packs = cluster.card_name == CORE and engine.dtype == "bfloat16"
-            return with_packed_weights(memory, shape) if packs else memory
+            narrow = cluster.card_name == CORE and engine.dtype == "bfloat16"
+            return with_widened_operands(memory, shape) if narrow else memory
         case VirtualRollout():
             sequences = engine.max_num_seqs or asked.batch
             return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)

@@ -90,11 +90,16 @@ def torch_rollout(
     )
 
 
-def with_packed_weights(memory: EngineMemory, shape: ModelShape) -> EngineMemory:
-    """Adds what the torch engine on cores in bfloat16 keeps until it sleeps: matrices in the processor's layout."""
+def with_widened_operands(memory: EngineMemory, shape: ModelShape) -> EngineMemory:
+    """Adds what the torch engine on cores in bfloat16 keeps until it sleeps: matrices and cache in float32.
+
+    That is on a processor without instructions for bfloat16. One that has them needs less: its copies of the matrices are
+    in its own layout, and the cache is in bfloat16.
+    """
     matrices = shape.layers * shape.layer_matrices + shape.embedding_parameters
-    copies = Bytes(copies=matrices * element_bytes("bfloat16"))
-    return replace(memory, awake=memory.awake + copies, resident=memory.resident + copies)
+    times_as_wide = FLOAT // element_bytes("bfloat16")
+    more = Bytes(copies=matrices * FLOAT, kv_cache=memory.awake.kv_cache * (times_as_wide - 1))
+    return replace(memory, awake=memory.awake + more, resident=memory.resident + more)
 
 
 def reward_model(role: RewardModelRole) -> EngineMemory:

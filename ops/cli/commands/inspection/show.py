@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
+from ops.cli.commands.inspection.profile import LAST, check_options, show_profile
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.cost_words import amount
@@ -33,7 +35,13 @@ NAME_WIDTH = 26
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the program."""
-    app.command(epilog=examples("yatt show latest", "yatt show quickstart-3 -o json"))(show)
+    lines = (
+        "yatt show latest",
+        "yatt show quickstart-3 -o json",
+        "yatt show latest --profile --last 20",
+        "yatt show latest --profile --iteration 12 --flame iteration-12.html",
+    )
+    app.command(epilog=examples(*lines))(show)
 
 
 def driver(line: RunLine) -> str:
@@ -51,12 +59,42 @@ def driver(line: RunLine) -> str:
     return f"lost {duration(-line.lease_expires_in)} ago"
 
 
-def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+def show(
+    run: RunArgument,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time of iterations goes, by phase and process.")
+    ] = False,
+    iteration: Annotated[int | None, typer.Option(min=0, help="With --profile: only this iteration.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help=f"With --profile: the mean of the newest iterations. Default: {LAST}.")
+    ] = None,
+    flame: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --profile: write a flame graph: .html, .svg, or .txt for other tools to read."
+        ),
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
     """Show one run: results and digests, alarms, phases, failures, use of time, sessions and checkpoints."""
     from db.core.errors import LedgerUnavailable
     from flows.run.home import Home
 
     located = Home.locate(home)
+    check_options(profile, iteration, last, flame)
+    if profile:
+        with opened_ledger(located) as ledger:
+            show_profile(
+                ledger=ledger,
+                home=located,
+                run=find_run(ledger, run),
+                iteration=iteration,
+                last=last,
+                flame=flame,
+                output=output,
+            )
+        return
     try:
         with opened_ledger(located) as ledger:
             facts = run_facts(ledger, located, find_run(ledger, run))

@@ -13,6 +13,7 @@ from flows.run.home import Home
 from flows.schedule.pipeline_checks import check_flow, check_pipeline
 from flows.schedule.window_start import Ending
 from ops.cli.commands.pipelines.work import tools_of
+from ops.cli.side_by_side import Clusters
 from ops.process import keep_caches_inside
 
 
@@ -30,6 +31,8 @@ def check(*, pipeline: str, home: str) -> Ending:
 
     def drive(ledger: Ledger, number: str, run_step: RunStep) -> str:
         by = ledger.pipeline_triggers.deployment(pipeline).by
-        return PipelineRunner(place, ledger, number, tools_of(place, ledger, None, by), run_step).run()
+        with Clusters(place) as clusters:
+            tools = tools_of(place, ledger, clusters, None, by)
+            return PipelineRunner(place, ledger, number, tools, run_step).run()
 
     return check_pipeline(place, pipeline, drive)

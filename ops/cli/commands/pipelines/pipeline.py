@@ -131,13 +131,14 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     from flows.pipelines.runner import PipelineRunner
     from ops.cli.commands.pipelines.work import tools_of
     from ops.cli.people import acting_name
+    from ops.cli.side_by_side import Clusters
     from ops.group.address import server_of_runs
     from ops.queries.pipelines import pipeline_view
     from yatt_core.errors import InfrastructureError
 
     keep_caches_inside(home)
-    with opened_ledger(home) as ledger:
-        tools = tools_of(home, ledger, at_once, acting_name())
+    with opened_ledger(home) as ledger, Clusters(home) as clusters:
+        tools = tools_of(home, ledger, clusters, at_once, acting_name())
         state = drive_pipeline(
             lambda run_step: PipelineRunner(home, ledger, pipeline, tools, run_step).run(),
             pipeline,

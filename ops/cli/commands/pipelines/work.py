@@ -14,7 +14,7 @@ from ops.cli.commands.checkpoints.rows import figures_on_rows, row_report
 from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
 from ops.cli.exporting import export_checkpoint
 from ops.cli.lookup import opened_checkpoint
-from ops.cli.side_by_side import SideBySide, places_of
+from ops.cli.side_by_side import Clusters, SideBySide, places_of
 from ops.integrations.promotion import deliver, promote
 from ops.presentation.output import message
 from yatt_core.evaluation.suites import load_suite
@@ -24,16 +24,17 @@ from yatt_core.soups.evaluation import RewardMeter
 from yatt_core.spec import RunSpec
 
 
-def tools_of(home: Home, ledger: Ledger, at_once: int | None, by: str) -> Tools:
+def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None, by: str) -> Tools:
     """Returns what does the jobs of a pipeline.
 
+    clusters: what runs are driven on.
     at_once: how many runs are driven at a time; None for as many as the devices hold.
     by: in whose name checkpoints are promoted.
     """
 
     def drives(spec: RunSpec) -> SideBySide:
         reward_process().close()  # the checks of a spec may have started it
-        return SideBySide(home, ledger, places_of(spec, at_once))
+        return SideBySide(home, ledger, places_of(spec, at_once), clusters)
 
     def evaluate(run: str, iteration: int, suite: Path | None) -> Mapping[str, Any]:
         return _held_out(home, run, iteration) if suite is None else _suite(home, run, iteration, suite)

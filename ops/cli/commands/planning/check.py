@@ -68,6 +68,7 @@ def check(
     """
     message(f"reading {spec}")  # before the libraries are read, which takes most of the first second
     from flows.run.home import Home
+    from ops.preflight.bfloat16 import bfloat16_products
     from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
     from ops.preflight.reward_trial import same_for_all
@@ -100,6 +101,7 @@ def check(
     trials = [*sound.trials, *asked]
     disks = check_disks(place.folder, checked)
     needs = needs_of(checked)
+    products = bfloat16_products(checked)
     unused = unused_keys(checked, first_prompts(checked.data, checked.seed, ROWS_FOR_KEYS))
     unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
     warnings = [
@@ -111,6 +113,7 @@ def check(
         *found.contents.warnings,
         *found.rows.warnings,
         *_answers_missing(checked, found),
+        *products.warnings,
     ]
     if output is Output.JSON:
         receipt = found.receipt
@@ -134,6 +137,7 @@ def check(
                 "trials": [asdict(trial) for trial in trials],
                 "needs": asdict(needs),
                 "disks": disks,
+                "bfloat16_products": products.facts,
             }
         )
         return
@@ -142,7 +146,7 @@ def check(
         write(f"{source_place(checked.data, number)}: keys that the spec does not use: {', '.join(keys)}")
     for warning in warnings:
         message(f"warning: {warning}")
-    for line in _needed(checked, needs):
+    for line in (*products.lines, *_needed(checked, needs)):
         write(line)
     if disks:
         write(_shared(disks, checked.storage.url))

@@ -167,15 +167,16 @@ def _carry_on(home: Home, soup: str, at_once: int | None, output: Output) -> Non
     """Takes all steps of a soup that are left, and shows it."""
     from flows.soups.record import SoupRecord
     from flows.soups.runner import SoupRunner
-    from ops.cli.side_by_side import SideBySide, places_of
+    from ops.cli.side_by_side import Clusters, SideBySide, places_of
     from ops.queries.soups import soup_view
     from yatt_core.rewards.process import reward_process
 
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
-    with opened_ledger(home) as ledger:
+    with opened_ledger(home) as ledger, Clusters(home) as clusters:
         places = places_of(SoupRecord.of(ledger, soup).run_spec, at_once)
-        SoupRunner(home, ledger, soup, SideBySide(home, ledger, places), _open_meter, message).run()
+        drives = SideBySide(home, ledger, places, clusters)
+        SoupRunner(home, ledger, soup, drives, _open_meter, message).run()
         _print(soup_view(ledger, soup), output)
 
 

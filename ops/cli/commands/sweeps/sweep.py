@@ -235,15 +235,15 @@ def _carry_on(home: Home, sweep: str, at_once: int | None, to: Path | None, outp
     """Takes all steps of a sweep that are left, and shows it."""
     from flows.sweeps.record import SweepRecord
     from flows.sweeps.runner import SweepRunner
-    from ops.cli.side_by_side import SideBySide, places_of
+    from ops.cli.side_by_side import Clusters, SideBySide, places_of
     from ops.queries.sweeps import sweep_view
     from yatt_core.rewards.process import reward_process
 
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
-    with opened_ledger(home) as ledger:
+    with opened_ledger(home) as ledger, Clusters(home) as clusters:
         places = places_of(SweepRecord.of(ledger, sweep).run_spec, at_once)
-        SweepRunner(home, ledger, sweep, SideBySide(home, ledger, places), message).run()
+        SweepRunner(home, ledger, sweep, SideBySide(home, ledger, places, clusters), message).run()
         if to is not None:
             _write_winner(ledger, sweep, to)
         _print(sweep_view(ledger, sweep), output)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.functional import linear, scaled_dot_product_attention
 
+from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.products import Products
 from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import Multiply, run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
@@ -24,7 +25,7 @@ from yatt_core.engines.dense.weights import dense_weights, joined
 from yatt_core.engines.images import text_alone
 from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
 from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
-from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear
+from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear, widened
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
@@ -71,9 +72,12 @@ class Store:
 
 
 class DenseRunner:
-    """Implements `Runner` on the module's current weights; its fused matrices are views wherever possible."""
+    """Implements `Runner` on the module's current weights; its fused matrices are views wherever possible.
 
-    def __init__(self, model: nn.Module) -> None:
+    products: multiply matrices; None for those of the model's type on its device.
+    """
+
+    def __init__(self, model: nn.Module, products: Products | None = None) -> None:
         self._shape, self._config = shape_of(model), text_config(model)
         parameters = dict(model.named_parameters())
         self._weights = dense_weights(
@@ -85,10 +89,14 @@ class DenseRunner:
         # On a CPU, a product with only part of the slots would first copy that part.
         self._whole = self._jointly and self._device.type == "cpu"
         # The matrices in use: the weights themselves, or copies made for a decode batch.
-        self._multiplied, self._packs = self._weights, packable(self._weights.embedding)
-        self._multiply: Multiply = packed_linear if self._packs else linear
+        self._multiplied = self._weights
+        self._products = products or products_of(self._dtype, self._device)
+        self._packs = not self._products.widens and packable(self._weights.embedding)
+        self._multiply: Multiply = packed_linear if self._packs else self._products.linear
         self._rotary = RotaryTable(model, self._dtype)
-        self._prompts, self._own = Store(self._dtype, self._device), Store(self._dtype, self._device)
+        held = self._products.holding(self._dtype)
+        self._prompts = Store(held, self._device)
+        self._own = Store(held, self._device)
         self._lengths = np.zeros(0, np.int64)
 
     @property
@@ -110,11 +118,13 @@ class DenseRunner:
         check_positions(self._config, positions)
 
     def begin(self, room: Room) -> None:
-        """Lays out the slots of prompts and rows; packs the current weights where that pays off."""
+        """Lays out the slots of prompts and rows; packs or widens the current weights where that pays off."""
         shape = self._shape
+        self._multiplied = self._weights  # frees the last batch's copies first
         if self._packs:
-            self._multiplied = self._weights  # frees the last batch's copies first
             self._multiplied = packed(self._weights, room.rows)
+        elif self._products.widens:
+            self._multiplied = widened(self._weights)
         # Attention takes queries in blocks of a multiple of four; the remainder must have four rows, too.
         self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
         self._lengths = np.ones(room.prompts, np.int64)
@@ -142,10 +152,10 @@ class DenseRunner:
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
             split = heads.view(count, padded, shape.all_heads, shape.head_size).transpose(1, 2)
             queries, keys, values = torch.split(split, shape.parts, dim=1)
-            states[layer, 0, targets, :, :kept] = keys[:, :, :kept]
-            states[layer, 1, targets, :, :kept] = values[:, :, :kept]
+            states[layer, 0, targets, :, :kept] = self._products.operand(keys[:, :, :kept])
+            states[layer, 1, targets, :, :kept] = self._products.operand(values[:, :, :kept])
             grouped = shape.heads != shape.key_value_heads
-            attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
+            attended = self._products.attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
             return attended.transpose(1, 2).reshape(count * padded, -1)
 
         # Padding may extend beyond the positions that the model supports.
@@ -173,11 +183,13 @@ class DenseRunner:
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
             queries, others = heads[:, : shape.heads], heads[:, shape.heads :]
             own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
-            own[:, numbers, :, written] = others.view(count, 2, shape.key_value_heads, shape.head_size)
+            new = others.view(count, 2, shape.key_value_heads, shape.head_size)
+            own[:, numbers, :, written] = self._products.operand(new)
             own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
             if self._jointly:
-                return attend_jointly(queries, shared, own, whole_mask, groups).reshape(count, -1)
+                joint = attend_jointly(queries, shared, own, whole_mask, groups, self._products)
+                return joint.reshape(count, -1)
             parts = [
                 (groups.gather(taken), groups.gather(sums))
                 for taken, sums in attend_by_pieces(groups.spread(queries), shared[0], shared[1], prompt_mask)
@@ -204,7 +216,7 @@ class DenseRunner:
         self._own.clear()
 
     def release(self) -> None:
-        """Frees the memory of keys, values and packed weights."""
+        """Frees the memory of keys, values and copies of weights."""
         self._multiplied = self._weights
         self._prompts.release()
         self._own.release()
@@ -212,7 +224,15 @@ class DenseRunner:
     def _run(self, tokens: torch.Tensor, positions: Indices, attend: Any) -> torch.Tensor:
         rotary = self._rotary.at(self._tensor(positions), int(positions.max()) + 1)
         embedded = self._weights.embedding[tokens].float()
-        return run_layers(self._multiplied, self._shape, embedded, rotary, attend, self._multiply)
+        return run_layers(
+            weights=self._multiplied,
+            shape=self._shape,
+            hidden=embedded,
+            rotary=rotary,
+            attend=attend,
+            dtype=self._dtype,
+            multiply=self._multiply,
+        )
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)

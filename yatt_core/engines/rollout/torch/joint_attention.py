@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from yatt_core.bfloat16.products import NATIVE, Products
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -42,7 +44,12 @@ class Groups:
 
 
 def attend_jointly(
-    queries: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, mask: torch.Tensor, groups: Groups
+    queries: torch.Tensor,
+    shared: torch.Tensor,
+    own: torch.Tensor,
+    mask: torch.Tensor,
+    groups: Groups,
+    products: Products = NATIVE,
 ) -> torch.Tensor:
     """Returns the attended values, [rows, heads, queries, size], in the dtype of the queries.
 
@@ -51,17 +58,18 @@ def attend_jointly(
     own: keys and values of rows, [2, rows, heads, slots, size].
     mask: [rows, 1, 1, prompt slots + own slots] in float32, 0 or -inf.
     """
-    scores = torch.cat([groups.gather(_scores(groups.spread(queries), shared[0])), _scores(queries, own[0])], dim=-1)
+    of_shared = groups.gather(_scores(groups.spread(queries), shared[0], products))
+    scores = torch.cat([of_shared, _scores(queries, own[0], products)], dim=-1)
     shares = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), dim=-1).to(queries.dtype)
     of_prompt, of_own = torch.tensor_split(shares, (shared.shape[3],), dim=-1)
-    return groups.gather(_products(groups.spread(of_prompt), shared[1])) + _products(of_own, own[1])
+    return groups.gather(_taken(groups.spread(of_prompt), shared[1], products)) + _taken(of_own, own[1], products)
 
 
-def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+def _scores(queries: torch.Tensor, keys: torch.Tensor, products: Products) -> torch.Tensor:
     # With the keys first, they are read in memory order: several times as fast if only part of the slots is used.
-    products = torch.bmm(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
-    return products.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
+    found = products.matmul(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
+    return found.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
 
 
-def _products(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.bmm(shares.flatten(0, 1), values.flatten(0, 1)).view(*shares.shape[:3], values.shape[3])
+def _taken(shares: torch.Tensor, values: torch.Tensor, products: Products) -> torch.Tensor:
+    return products.matmul(shares.flatten(0, 1), values.flatten(0, 1)).view(*shares.shape[:3], values.shape[3])

@@ -11,6 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.modules import matrices_of
+from yatt_core.bfloat16.products import Products
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.rollout.torch.cache import SlotCache
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
@@ -25,9 +28,10 @@ class ModuleRunner:
     """Implements `Runner`.
 
     reader: reads a vision-language model's images.
+    products: multiply matrices; None for those of the model's type on its device.
     """
 
-    def __init__(self, model: nn.Module, reader: ImageReader | None = None) -> None:
+    def __init__(self, model: nn.Module, reader: ImageReader | None = None, products: Products | None = None) -> None:
         self._model, self._reader = model, reader
         self._config = text_config(model)
         self._cache = SlotCache(self._config.num_hidden_layers)
@@ -35,6 +39,8 @@ class ModuleRunner:
         self._device = parameter.device
         self._visible = torch.zeros((), dtype=parameter.dtype, device=self._device)
         self._hidden = torch.full((), -torch.inf, dtype=parameter.dtype, device=self._device)
+        self._products = products or products_of(parameter.dtype, self._device)
+        self._multiplying = self._products.in_modules()
 
     @property
     def batch_invariant(self) -> bool:
@@ -67,7 +73,9 @@ class ModuleRunner:
         check_positions(self._config, positions)
 
     def begin(self, room: Room) -> None:
-        """Lays out a slot for each position of each row."""
+        """Lays out a slot for each position of each row; widens the current matrices if products are widened."""
+        self._multiplying = self._products.in_modules()  # frees the last batch's copies first
+        self._multiplying = self._products.in_modules(matrices_of(self._model))
         self._rows = torch.arange(room.rows, device=self._device)
         self._slots = torch.arange(rounded_slots(room.longest), device=self._device)
         self._cache.begin(room.rows, room.longest)
@@ -83,14 +91,17 @@ class ModuleRunner:
         ends, end_of_member = np.unique(lengths - 1, return_inverse=True)
         # The head must have four rows, too.
         ends = np.resize(ends, max(len(ends), -(-MINIMUM_ROWS // len(members))))
-        logits = self._model(
-            **self._prompt_inputs(request, members, lengths, self._tensor(padded_prompts(request, members, padded))),
-            # Padding may extend beyond the positions that the model supports.
-            position_ids=torch.arange(padded, device=self._device)[None, :].clamp_(max=int(lengths.max())),
-            cache=self._cache,
-            use_cache=True,
-            logits_to_keep=self._tensor(ends),
-        ).logits
+        with self._multiplying:
+            logits = self._model(
+                **self._prompt_inputs(
+                    request, members, lengths, self._tensor(padded_prompts(request, members, padded))
+                ),
+                # Padding may extend beyond the positions that the model supports.
+                position_ids=torch.arange(padded, device=self._device)[None, :].clamp_(max=int(lengths.max())),
+                cache=self._cache,
+                use_cache=True,
+                logits_to_keep=self._tensor(ends),
+            ).logits
         picked: torch.Tensor = logits[self._tensor(np.arange(len(members))), self._tensor(end_of_member)]
         return picked
 
@@ -100,13 +111,14 @@ class ModuleRunner:
         slots = rounded_slots(int(rows.positions.max()) + 1)
         shown = self._slots[:slots] <= positions[:, None]
         self._cache.step(self._rows[: len(rows.positions)], positions, slots)
-        logits: torch.Tensor = self._model(
-            input_ids=rows.tokens[:, None],
-            position_ids=positions[:, None],
-            attention_mask=torch.where(shown, self._visible, self._hidden)[:, None, None, :],
-            cache=self._cache,
-            use_cache=True,
-        ).logits
+        with self._multiplying:
+            logits: torch.Tensor = self._model(
+                input_ids=rows.tokens[:, None],
+                position_ids=positions[:, None],
+                attention_mask=torch.where(shown, self._visible, self._hidden)[:, None, None, :],
+                cache=self._cache,
+                use_cache=True,
+            ).logits
         return logits[:, -1]
 
     def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
@@ -123,7 +135,8 @@ class ModuleRunner:
         self._cache.clear()
 
     def release(self) -> None:
-        """Frees the cache's memory."""
+        """Frees the memory of the cache and of copies of matrices."""
+        self._multiplying = self._products.in_modules()
         self._cache.release()
 
     def _prompt_inputs(

@@ -1,11 +1,12 @@
-"""Matrices in the layout that a CPU multiplies fastest: decoding multiplies few rows with each of them very often.
+"""Matrices in the form that a CPU multiplies fastest: decoding multiplies few rows with each of them very often.
 
-Consumes `DenseWeights`; produces `DenseWeights` whose matrices are copies in oneDNN's layout, and the product
-that takes them. Torch otherwise offers this layout only to its own compiler.
+Consumes `DenseWeights`; produces `DenseWeights` whose matrices are copies, in oneDNN's layout or, for products that are
+widened, in float32, and the product that takes packed ones. Torch otherwise offers this layout only to its own compiler.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,11 +37,39 @@ def packed(weights: DenseWeights, rows: int) -> DenseWeights:
         copy: torch.Tensor = _ONEDNN._reorder_linear_weight(weight.detach(), rows)
         return copy
 
+    return _with_copies(weights, pack, lambda bias: bias)
+
+
+def widened(weights: DenseWeights) -> DenseWeights:
+    """Returns the weights with copies of matrices and biases in float32, as `widened_linear` takes them."""
+
+    def widen(weight: torch.Tensor) -> torch.Tensor:
+        return weight.detach().float()
+
+    return _with_copies(weights, widen, lambda bias: None if bias is None else widen(bias))
+
+
+def _with_copies(
+    weights: DenseWeights,
+    matrix: Callable[[torch.Tensor], torch.Tensor],
+    bias: Callable[[torch.Tensor | None], torch.Tensor | None],
+) -> DenseWeights:
+    """Returns the weights with what two functions make of matrices and of biases."""
     layers = tuple(
-        replace(layer, qkv=pack(layer.qkv), out=pack(layer.out), gate_up=pack(layer.gate_up), down=pack(layer.down))
+        replace(
+            layer,
+            qkv=matrix(layer.qkv),
+            qkv_bias=bias(layer.qkv_bias),
+            out=matrix(layer.out),
+            out_bias=bias(layer.out_bias),
+            gate_up=matrix(layer.gate_up),
+            gate_up_bias=bias(layer.gate_up_bias),
+            down=matrix(layer.down),
+            down_bias=bias(layer.down_bias),
+        )
         for layer in weights.layers
     )
-    return replace(weights, layers=layers, head=pack(weights.head))
+    return replace(weights, layers=layers, head=matrix(weights.head))
 
 
 def packed_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

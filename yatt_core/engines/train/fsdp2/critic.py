@@ -31,7 +31,7 @@ class ShardedCritic(Critic):
         super().__init__(spec, head)
         self._model, self._world = model, world
         self.optimizer: ShardedAdamW = ShardedAdamW(model, spec.optimizer, world)
-        self.passes = ShardedForward(model, 1.0, how.device, world, values=True)
+        self.passes = ShardedForward(model, 1.0, how, world, values=True)
 
     def take(self, policy: Named) -> None:
         """See `Critic`."""

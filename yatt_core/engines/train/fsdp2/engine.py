@@ -65,7 +65,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
         with lost_group(self._world):
             self._model = model = load_sharded(self._context.model_path, "float32", how, change)
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
-        self._forward = ShardedForward(model, self._spec.trainer_temperature, device, self._world, values=values)
+        self._forward = ShardedForward(model, self._spec.trainer_temperature, how, self._world, values=values)
         if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:
             self._teachers = Teachers(distillation, partial(self._load_teacher, how))
         if (critic := self._spec.critic) is not None:
@@ -76,7 +76,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
         with lost_group(self._world):
             model = load_sharded(path, dtype=self._engine.dtype, how=how, change=freeze)
         rows = rows_of(model)
-        return Teacher(model, ShardedForward(model, self._spec.trainer_temperature, self._device, self._world), rows)
+        return Teacher(model, ShardedForward(model, self._spec.trainer_temperature, how, self._world), rows)
 
     def _held(self) -> list[OptimizerState]:
         return [optimizer.held() for optimizer in self._optimizers()]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
-from yatt_core.engines.train.fsdp2.sharding import sharded_modules
+from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.products import Products
+from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_modules
 from yatt_core.engines.train.model.forward import (
     DistributionLoss,
     Float32,
@@ -25,12 +26,29 @@ from yatt_core.engines.train.ranks.process_group import lost_group
 
 
 class ShardedForward(PolicyForward):
-    """Passes over a sharded model; every rank makes the same number. `score` leaves no parameters gathered."""
+    """Passes over a sharded model; every rank makes the same number. `score` leaves no parameters gathered.
+
+    how: how the model is sharded, which also decides the type in which it computes.
+    products: multiply matrices; None for those of that type.
+    """
 
     def __init__(
-        self, model: nn.Module, temperature: float, device: torch.device, world: Collective, values: bool = False
+        self,
+        model: nn.Module,
+        temperature: float,
+        how: Sharding,
+        world: Collective,
+        values: bool = False,
+        products: Products | None = None,
     ) -> None:
-        super().__init__(model, temperature, "float32", device=device, values=values)
+        super().__init__(
+            model=model,
+            temperature=temperature,
+            dtype="float32",  # the shards see to a narrower one themselves
+            device=how.device,
+            values=values,
+            products=products or products_of(how.computes, how.device),
+        )
         self._world = world
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:

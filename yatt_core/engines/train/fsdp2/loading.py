@@ -60,8 +60,7 @@ def load_sharded(
             if (plain := name.replace(BASE, OWN)) in absent:
                 parameter.to_local().copy_(folder.stored(names[plain])[own_rows(parameter)])
     if not is_known(model):
-        computes = torch.bfloat16 if how.engine.dtype == "bfloat16" else None
-        check_attention(model, Path(path), computes)
+        check_attention(model, Path(path), how.computes)
         for module in sharded_modules(model):
             module.reshard()
     return model

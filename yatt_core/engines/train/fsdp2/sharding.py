@@ -40,6 +40,12 @@ class Sharding:
         """Where the shards are."""
         return torch.device("cpu") if self.engine.cpu_offload else self.device
 
+    @property
+    def computes(self) -> torch.dtype:
+        """The type in which layers are gathered and computed."""
+        found: torch.dtype = getattr(torch, self.engine.dtype)
+        return found
+
 
 def shard_model(model: nn.Module, how: Sharding) -> None:
     """Shards each layer as a unit of its own, and everything outside the layers as one more unit, the root.
@@ -49,8 +55,8 @@ def shard_model(model: nn.Module, how: Sharding) -> None:
     engine, device = how.engine, how.device
     mesh = init_device_mesh(device.type, (how.ranks,))
     policy = MixedPrecisionPolicy()
-    if engine.dtype == "bfloat16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if how.computes != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=how.computes, reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if engine.cpu_offload else OffloadPolicy()
     names = shardable_layers(model)
     for name in names:

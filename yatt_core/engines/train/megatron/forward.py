@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from yatt_core.bfloat16.choice import products_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.model import Grid, Part
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
@@ -35,6 +36,7 @@ class MegatronForward:
     def __init__(self, part: Part, grid: Grid, temperature: float, device: torch.device, world: Collective) -> None:
         self._part, self._grid, self._temperature = part, grid, temperature
         self._device, self._world = device, world
+        self._multiplying = products_of(part.settings.params_dtype, device).in_modules()
         self._share = VocabularyShare(grid.tensor, grid.tensors, part.shape.vocabulary)
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
@@ -161,7 +163,7 @@ class MegatronForward:
             outputs: torch.Tensor = model(micro_batch.tokens, positions, None)
             return outputs, lambda hidden, **_: finish(hidden, micro_batch)
 
-        with on_this_device(), lost_group(self._world):
+        with on_this_device(), lost_group(self._world), self._multiplying:
             from megatron.core.pipeline_parallel import get_forward_backward_func
 
             made: list[Any] = get_forward_backward_func()(

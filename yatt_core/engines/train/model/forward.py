@@ -18,6 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.products import Products
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss, loss_in_chunks, slices
@@ -192,6 +194,7 @@ class PolicyForward:
     reader: reads a vision-language model's images, which are decoded again for every micro-batch.
     device: where the model computes; None for the device of its weights.
     values: whether the head has a single output, used instead of each counted token's log-probability.
+    products: multiply matrices; None for those of the dtype on the device.
     """
 
     def __init__(
@@ -202,12 +205,15 @@ class PolicyForward:
         reader: ImageReader | None = None,
         device: torch.device | None = None,
         values: bool = False,
+        products: Products | None = None,
     ) -> None:
         self._model: Any = model
         self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
         self._device = device or next(model.parameters()).device
+        products = products or products_of(getattr(torch, dtype), self._device)
+        self._multiplying = products.in_modules()
         self._values = values
         self._body, self._top, self._outputs = divided(model)
         self._kind: Any = None
@@ -224,7 +230,7 @@ class PolicyForward:
 
     def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
         """Returns what a function reads from the distributions of each micro-batch, without gradients."""
-        with torch.no_grad():
+        with torch.no_grad(), self._multiplying:
             return [self._read(micro_batch, reader) for micro_batch in micro_batches]
 
     def _read(self, micro_batch: MicroBatch, reader: Reader) -> tuple[Numbers, ...]:
@@ -259,7 +265,9 @@ class PolicyForward:
         `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in chunks.
         """
         for micro_batch in micro_batches:
-            self._total(micro_batch, loss, entropy, temperature, whole, taught).backward()  # type: ignore[no-untyped-call]
+            with self._multiplying:
+                total = self._total(micro_batch, loss, entropy, temperature, whole, taught)
+                total.backward()  # type: ignore[no-untyped-call]
             advanced()
 
     def _total(
@@ -291,9 +299,10 @@ class PolicyForward:
 
     def log_probs(self, micro_batch: MicroBatch) -> torch.Tensor:
         """Returns the log-probability of each counted token, or the head's value, [T] in float32."""
-        states = self._states(micro_batch)
-        chunks = slices(self._rows(), len(states))
-        return torch.cat([self._measured(states[chunk], micro_batch, chunk, "none", None)[0] for chunk in chunks])
+        with self._multiplying:
+            states = self._states(micro_batch)
+            chunks = slices(self._rows(), len(states))
+            return torch.cat([self._measured(states[chunk], micro_batch, chunk, "none", None)[0] for chunk in chunks])
 
     def _measured(
         self,

@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from yatt_core.spent_time import WAITING, spent
+
 RANK = "trainer"
 """Ranks are actors of this role."""
 RECORDED = "200"
@@ -65,7 +67,8 @@ def waiting_for_actors(operation: str, actors: Sequence[str]) -> Iterator[None]:
     with _announcing:
         _announced[key] = Wait(operation, tuple(actors))
     try:
-        yield
+        with spent(WAITING, "other actors"):
+            yield
     finally:
         with _announcing:
             del _announced[key]

@@ -15,6 +15,7 @@ from functools import partial
 
 import torch
 
+from yatt_core.bfloat16.products import NATIVE, Products
 from yatt_core.engines.train.model.chunk_sizes import GPU_LOGITS
 from yatt_core.engines.train.model.chunks import ChunkLoss, slices
 from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
@@ -43,11 +44,13 @@ class Head:
     weight: [vocabulary, width].
     temperature: divides the logits.
     entropies: whether to compute entropies.
+    products: multiply states by the weight.
     """
 
     weight: torch.Tensor
     temperature: float
     entropies: bool = False
+    products: Products = NATIVE
 
 
 def measure_tokens(
@@ -61,7 +64,7 @@ def measure_tokens(
     nothing = states.new_empty(0, dtype=torch.float32)
     parts = [(nothing, nothing)]
     for chunk in slices(chunk_rows(head), len(targets)):
-        logits = torch.mm(states[chunk], head.weight.t())
+        logits = head.products.matmul(states[chunk], head.weight.t())
         _restrict(logits, support, chunk)
         parts += [_values(head, logits[strip], targets[chunk][strip]) for strip in _strips(head, logits)]
     log_probs, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
@@ -84,15 +87,18 @@ def backward_tokens(
     """
     of_states = torch.empty_like(states)
     for chunk in slices(chunk_rows(head), len(targets)):
-        gradient = torch.mm(states[chunk], head.weight.t())
+        gradient = head.products.matmul(states[chunk], head.weight.t())
         _restrict(gradient, support, chunk)
         scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk), taught and partial(taught, chunk))
-        torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
+        if head.products.widens:
+            of_states[chunk] = head.products.matmul(gradient, head.weight).mul_(scale)
+        else:
+            torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
         scaled = (states[chunk] * scale).to(states.dtype)
         if states.dtype == of_weight.dtype:
             of_weight.addmm_(gradient.t(), scaled)
         else:
-            of_weight.add_(torch.mm(gradient.t(), scaled).float())
+            of_weight.add_(head.products.matmul(gradient.t(), scaled).float())
     return of_states
 
 
@@ -104,7 +110,7 @@ def read_tokens(
     states, support: as in `measure_tokens`.
     """
     for chunk in slices(chunk_rows(head), len(states)):
-        logits = torch.mm(states[chunk], head.weight.t())
+        logits = head.products.matmul(states[chunk], head.weight.t())
         _restrict(logits, support, chunk)
         read(chunk, torch.log_softmax(logits.float() / head.temperature, dim=-1))
 

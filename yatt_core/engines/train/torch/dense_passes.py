@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.products import Products
 from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
@@ -38,13 +40,22 @@ class DensePasses:
 
     optimizer: of the model, laid out by `neighbours_of`.
     temperature: the sampling temperature.
+    products: multiply matrices; None for those of the dtype on the device of the weights.
     """
 
-    def __init__(self, model: nn.Module, optimizer: FlatAdamW, temperature: float, dtype: str) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: FlatAdamW,
+        temperature: float,
+        dtype: str,
+        products: Products | None = None,
+    ) -> None:
         self._shape, self._names = shape_of(model), frozenset(dict(model.named_parameters()))
         self._optimizer, self._temperature = optimizer, temperature
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = optimizer.gradients.device
+        self._products = products or products_of(self._dtype, self._device)
         self._rotary = RotaryTable(model, self._dtype)
         gradients = optimizer.named(optimizer.gradients)
         self._of_embedding = gradients[EMBEDDING]
@@ -56,7 +67,7 @@ class DensePasses:
         """Returns the log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
             weights, _ = self._leaves()
-            head = Head(self._cast(weights.head), self._temperature)
+            head = Head(self._cast(weights.head), self._temperature, products=self._products)
             return [self._scored(weights, head, micro_batch) for micro_batch in micro_batches]
 
     def backward(
@@ -78,7 +89,7 @@ class DensePasses:
         """
         weights, collect = self._leaves()
         temperature = self._temperature if temperature is None else temperature
-        head = Head(self._cast(weights.head.detach()), temperature, entropies=entropy != "none")
+        head = Head(self._cast(weights.head.detach()), temperature, entropy != "none", self._products)
         for micro_batch in micro_batches:
             if len(micro_batch.targets):
                 self._backward(weights, head, micro_batch, loss, whole, taught)
@@ -94,7 +105,7 @@ class DensePasses:
         """Returns what a function reads from the distributions of each micro-batch, without gradients."""
         with torch.no_grad():
             weights, _ = self._leaves()
-            head = Head(self._cast(weights.head), self._temperature)
+            head = Head(self._cast(weights.head), self._temperature, products=self._products)
             return [self._read(weights, head, micro_batch, reader) for micro_batch in micro_batches]
 
     def _read(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, reader: Reader) -> tuple[Numbers, ...]:
@@ -162,18 +173,27 @@ class DensePasses:
     def _states(self, weights: DenseWeights, rows: SharedRows, embedded: torch.Tensor) -> torch.Tensor:
         """Returns the head's input at the rows that predict counted tokens, [T, width]."""
         shape, rotary = self._shape, self._rotary.at(rows.positions, rows.positions_below)
-        hidden = run_layers(weights, shape, embedded, rotary, lambda _, heads: attend(shape, rows, heads))
+        hidden = run_layers(
+            weights=weights,
+            shape=shape,
+            hidden=embedded,
+            rotary=rotary,
+            attend=lambda _, heads: attend(shape, rows, heads, self._products),
+            dtype=self._dtype,
+            multiply=self._products.linear,
+        )
         return rms_norm(hidden.index_select(0, rows.predicting), weights.norm, shape.epsilon, self._dtype)
 
     def _cast(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.to(self._dtype)
+        """Returns a matrix or bias rounded to the type of the products, as they multiply it."""
+        return self._products.operand(weight.to(self._dtype))
 
     def _leaves(self) -> tuple[DenseWeights, Callable[[], None]]:
         """Returns the weights as leaves of a graph, and a function that collects their gradients into the optimizer's.
 
-        Call the function after each micro-batch; it also clears the leaves' gradients. Float32 leaves are
-        views of the weights, and their gradients views of the optimizer's, so there is nothing to collect;
-        bfloat16 leaves are copies.
+        Call the function after each micro-batch; it also clears the leaves' gradients. The gradients of float32
+        leaves are views of the optimizer's, so there is nothing to collect: the leaves are views of the weights or, for
+        widened products, rounded copies of them, made once for all micro-batches. bfloat16 leaves are copies.
         """
         values, copies = self._optimizer.values.detach(), list[tuple[torch.Tensor, torch.Tensor]]()
 
@@ -182,7 +202,7 @@ class DensePasses:
             gradient = self._optimizer.together(self._optimizer.gradients, names)
             if names[0] in (EMBEDDING, HEAD):
                 return weight
-            leaf = weight.to(self._dtype if weight.dim() > 1 or names[0].endswith("bias") else torch.float32)
+            leaf = self._cast(weight) if weight.dim() > 1 or names[0].endswith("bias") else weight
             if leaf.dtype == weight.dtype:
                 leaf = leaf.detach().requires_grad_()
                 leaf.grad = gradient

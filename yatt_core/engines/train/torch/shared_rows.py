@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from yatt_core.bfloat16.products import Products
 from yatt_core.engines.dense.attention import attend_masked
 from yatt_core.engines.dense.shape import DenseShape
 from yatt_core.engines.train.model.forward import MicroBatch, places_of
@@ -103,7 +104,7 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
     )
 
 
-def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Tensor:
+def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor, products: Products) -> torch.Tensor:
     """Attends from each row to its own sample; returns [R, queries * size].
 
     heads: [R, queries + keys + values, size].
@@ -115,7 +116,7 @@ def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Te
         asked = queries.index_select(0, call.queries.flatten()).view(count, length, *queries.shape[1:])
         seen = others.index_select(0, call.keys.flatten()).view(count, call.keys.shape[1], *others.shape[1:])
         keys, values = torch.split(seen, shape.key_value_heads, dim=2)
-        outputs.append(attend_masked(asked, keys, values, call.mask).reshape(count * length, -1))
+        outputs.append(attend_masked(asked, keys, values, call.mask, products).reshape(count * length, -1))
     return torch.cat(outputs).index_select(0, rows.outputs)
 
 

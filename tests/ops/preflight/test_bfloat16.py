@@ -1,0 +1,44 @@
+"""How a machine multiplies bfloat16 is said before a run that would do so there, and only then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ops.preflight.bfloat16 import bfloat16_products
+from tests.spec.trees import VIRTUAL, spec
+from yatt_core.bfloat16 import choice
+from yatt_core.bfloat16.choice import Rates
+
+HALF: dict[str, Any] = {"exact": False, "trainer__engine": {"kind": "torch", "ranks": 1, "dtype": "bfloat16"}}
+
+
+@pytest.mark.parametrize("way", ["native", "widened"])
+def test_the_way_is_said_with_rates(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "way_of_processor", lambda: way)
+    monkeypatch.setattr(choice, "measured_rates", lambda products: Rates(float32=51.0, bfloat16=45.0))
+    found = bfloat16_products(spec(**HALF))
+    assert found.facts == {"roles": ["trainer.engine"], "way": way, "float32": 51.0, "bfloat16": 45.0}
+    (line,) = found.lines
+    assert line.startswith(f"trainer.engine: products of bfloat16 are {way}")
+    assert "45 GFLOP/s in bfloat16, 51 in float32" in line
+    assert not found.warnings
+
+
+def test_a_rate_far_below_that_of_float32_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "measured_rates", lambda products: Rates(float32=51.0, bfloat16=0.4))
+    (warning,) = bfloat16_products(spec(**HALF)).warnings
+    assert warning.startswith("trainer.engine: ")
+    assert "0.4 GFLOP/s" in warning
+
+
+@pytest.mark.parametrize("changes", [{}, VIRTUAL])
+def test_nothing_is_said_of_a_run_without_bfloat16(changes: dict[str, Any]) -> None:
+    found = bfloat16_products(spec(**changes))
+    assert (found.facts, found.lines, found.warnings) == ({}, [], [])
+
+
+def test_nothing_is_said_of_the_processors_of_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YATT_RAY_ADDRESS", "10.0.0.1:6379")
+    assert not bfloat16_products(spec(**HALF)).lines

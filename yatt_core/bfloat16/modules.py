@@ -1,0 +1,92 @@
+"""Makes modules of torch multiply bfloat16 through float32, without a change of the modules or of their parameters.
+
+Consumes the operations of a model's forward and backward passes, after autocast and autograd have turned them into
+those that a CPU carries out. Products are carried out on widened operands and rounded once; everything else is left
+as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+_ATEN: Any = torch.ops.aten
+
+PRODUCTS = frozenset(
+    {
+        _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm, _ATEN.addbmm, _ATEN.mv, _ATEN.addmv, _ATEN.dot,
+        _ATEN._grouped_mm, _ATEN._trilinear, _ATEN.convolution, _ATEN.convolution_backward,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu, _ATEN._scaled_dot_product_flash_attention_for_cpu_backward,
+        # Inference mode does not take these apart.
+        _ATEN.linear, _ATEN.matmul, _ATEN.einsum, _ATEN.conv1d, _ATEN.conv2d, _ATEN.conv3d,
+        _ATEN.inner, _ATEN.tensordot, _ATEN.linalg_matmul, _ATEN.linalg_multi_dot, _ATEN.bilinear,
+        _ATEN.conv_transpose1d, _ATEN.conv_transpose2d, _ATEN.conv_transpose3d, _ATEN.scaled_dot_product_attention,
+    }
+)  # fmt: skip
+"""Operations that multiply matrices."""
+_SUMS_STAY = _ATEN._scaled_dot_product_flash_attention_for_cpu
+"""Its second result, the logarithms of sums of exponentials, is float32 for every type of its operands."""
+
+
+class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that widens the products of its thread.
+
+    matrices: of bfloat16; they are widened once, now, and must keep their values as long as the context is used.
+    """
+
+    def __init__(self, matrices: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        whole = {matrix.data_ptr(): matrix.detach() for matrix in matrices if matrix.is_contiguous()}
+        self._copies = {place: matrix.float() for place, matrix in whole.items()}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func.overloadpacket not in PRODUCTS or not _has_narrow((args, given)):
+            return func(*args, **given)
+        wide_args, wide_given = tree_map_only(torch.Tensor, self._wide, (args, given))
+        into = given.get("out")
+        if into is not None:
+            wide_given["out"] = torch.empty_like(into, dtype=torch.float32)
+        made = func(*wide_args, **wide_given)
+        if into is not None:
+            return into.copy_(made)
+        if func.overloadpacket is _SUMS_STAY:
+            return made[0].bfloat16(), made[1]
+        return tree_map_only(torch.Tensor, torch.Tensor.bfloat16, made)
+
+    def _wide(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor in float32: a view of a copy that was made before, or a new one."""
+        if tensor.dtype != torch.bfloat16:
+            return tensor
+        copy = self._copies.get(tensor.data_ptr())
+        if copy is not None and copy.numel() == tensor.numel():
+            return copy.as_strided(tensor.shape, tensor.stride())
+        return tensor.float()
+
+
+def _has_narrow(given: Any) -> bool:
+    """Returns True if a tensor among an operation's arguments is of bfloat16 and on a CPU."""
+    found = False
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal found
+        found = found or (tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu")
+        return tensor
+
+    tree_map_only(torch.Tensor, look, given)
+    return found
+
+
+def matrices_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Returns the matrices that a module's linear layers multiply with."""
+    return [each.weight for each in module.modules() if isinstance(each, torch.nn.Linear)]
