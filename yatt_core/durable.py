@@ -45,17 +45,13 @@ def refusals(what: str) -> Iterator[None]:
         raise refusal(what, error) from error
 
 
-def _sync(descriptor: int) -> None:
-    with spent(DATA, "fsync"):
-        os.fsync(descriptor)
-
-
 def sync_folder(folder: Path) -> None:
     """Makes the entries of a folder (creations, renames) durable."""
     with refusals(f"{folder}: cannot be synced"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _sync(descriptor)
+            with spent(DATA, "fsync"):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -89,8 +85,8 @@ def claim_folder(folder: Path) -> bool:
 
 def sync_file(path: Path) -> None:
     """Makes the bytes of an already written file durable."""
-    with refusals(f"{path}: cannot be synced"), path.open("rb+") as stream:
-        _sync(stream.fileno())
+    with refusals(f"{path}: cannot be synced"), path.open("rb+") as stream, spent(DATA, "fsync"):
+        os.fsync(stream.fileno())
 
 
 def temporary_name(path: Path) -> Path:
@@ -112,7 +108,8 @@ def write_file(path: Path, data: bytes) -> None:
             with temporary.open("wb") as stream:
                 stream.write(data)
                 stream.flush()
-                _sync(stream.fileno())
+                with spent(DATA, "fsync"):
+                    os.fsync(stream.fileno())
             temporary.rename(path)
         sync_folder(path.parent)
     except InfrastructureError:

@@ -32,11 +32,12 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
     monkeypatch.setattr(module, "ray_head_service", lambda folder, **_: script_service(folder, "", name="ray"))
     monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)
-    monkeypatch.setattr(module.prefect_server, "server_service", lambda folder: script_service(folder, "", name=NAME))
+    monkeypatch.setattr(module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME))
     recovery, said = SimpleNamespace(grace_seconds=60.0), list[str]()
     observer = SimpleNamespace(stage=said.append)
     context: Any = SimpleNamespace(
         folder=tmp_path,
+        home=Home(tmp_path),
         run="toy-1",
         spec=SimpleNamespace(recovery=recovery),
         observer=observer,
@@ -103,7 +104,7 @@ def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_later_attempt_keeps_the_runs_own_server(
     services: SessionServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def server(folder: Path) -> Any:
+    def server(folder: Path, starts: Path) -> Any:
         return script_service(folder, "# {port}", name=NAME)
 
     monkeypatch.setattr(module.prefect_server, "server_service", server)

@@ -227,6 +227,7 @@ def test_a_delivery_that_takes_too_long_is_cut_off_before_the_lease_is_released(
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.trackers=[mlflow]"])
     tracker = Waiting(home)
     session = open_session(home, create_run(home, spec), spec, SilentObserver(), {"mlflow": tracker})
+    session.threads.deliver()
     assert tracker.delivering.wait(30)
     session.end("done")
     assert tracker.holders == [True]
@@ -238,6 +239,7 @@ def test_a_delivery_is_cut_off_once_the_lease_is_lost(tmp_path: Path) -> None:
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["recovery.lease_seconds=1"])
     tracker = Waiting(home)
     session = open_session(home, create_run(home, spec), spec, SilentObserver(), {"mlflow": tracker})
+    session.threads.deliver()
     assert tracker.delivering.wait(30)
     with Ledger.open(home.ledger) as ledger:
         ledger.leases.acquire(session.context.run, this_process("another driver"), 60, lambda holder: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -61,9 +62,11 @@ def test_a_line_has_the_figures_of_its_run(yatt: Yatt, three: list[str], monkeyp
 def test_the_number_of_queries_does_not_grow_with_the_runs(yatt: Yatt, home: Home, three: list[str]) -> None:
     def queries() -> int:
         seen: list[str] = []
+        asking = threading.get_ident()
 
         def count(*arguments: Any) -> None:
-            seen.append(arguments[2])
+            if threading.get_ident() == asking:  # threads of other tests' sessions may still ask ledgers of their own
+                seen.append(arguments[2])
 
         event.listen(Engine, "before_cursor_execute", count)
         assert yatt("runs", "--sort", "reward", "--curves").code == 0
