@@ -32,7 +32,9 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
     monkeypatch.setattr(module, "ray_head_service", lambda folder, **_: script_service(folder, "", name="ray"))
     monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)
-    monkeypatch.setattr(module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME))
+    monkeypatch.setattr(
+        module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME)
+    )
     recovery, said = SimpleNamespace(grace_seconds=60.0), list[str]()
     observer = SimpleNamespace(stage=said.append)
     context: Any = SimpleNamespace(
