@@ -29,6 +29,7 @@ from flows.run.shared_cluster import given_cluster, use_folder
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.object_store import store_bytes
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
+from yatt_core.engines.ahead import data_modules, torch_modules
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import (
     current_state,
@@ -144,7 +145,13 @@ class SessionServices:
         if self._own_server:
             check_database(context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
-        services = [ray_head_service(folder, object_store_bytes=store_bytes(context.spec))]
+        head = ray_head_service(
+            folder,
+            object_store_bytes=store_bytes(context.spec),
+            modules=data_modules(context.spec),
+            torch_modules=torch_modules(context.spec),
+        )
+        services = [head]
         if self._own_server:
             services.append(prefect_server.server_service(folder, context.home.folder / STARTS))
         ensure_supervisor(folder, services, context.spec.recovery.grace_seconds)

@@ -44,6 +44,8 @@ TRIES = 4
 MOST_DRIVERS = 8
 """Drivers that may be lost without a commit. Strikes may hit every attempt at an iteration, and a run at the defaults is paused
 once more than ten drivers were lost without anything new."""
+RESTARTED = ("prefect", "supervisor", "fork_server")
+"""Kinds of strikes at a process that another one starts again."""
 ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-"}
 
 
@@ -135,6 +137,7 @@ class Chaos:
             "raylet": struck.raylet,
             "prefect": lambda: struck.prefect(self._prefect_seconds),
             "supervisor": struck.supervisor,
+            "fork_server": struck.fork_server,
             "database": lambda: self._server.restart(crash) is None,
         }
         return blows[strike.kind]
@@ -142,13 +145,13 @@ class Chaos:
     def _has_effect(self, kind: str, term: int, pids: Mapping[str, int | None], moment: int) -> bool:
         if kind in ("driver", "cold", "pause"):
             return self._watch.term() > term
-        if kind in ("prefect", "supervisor"):
+        if kind in RESTARTED:
             now = self._struck.service_pid(kind)
             return now is not None and now != pids[kind]
         return kind == "database" or self._watch.failures_since(moment) > 0 or self._watch.term() > term
 
     def _pids(self) -> dict[str, int | None]:
-        return {name: self._struck.service_pid(name) for name in ("prefect", "supervisor")}
+        return {name: self._struck.service_pid(name) for name in RESTARTED}
 
     def _await_phase(self, name: str) -> OpenPhase | None:
         """Waits until a phase is dispatched, tending the driver meanwhile; returns it, or None after a timeout."""
@@ -300,7 +303,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=75.0)
-    parser.add_argument("--faults", type=int, default=205)
+    parser.add_argument("--faults", type=int, default=210)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("-o", "--output", type=Path)

@@ -18,12 +18,14 @@ PLAN: dict[str, dict[str, int]] = {
     "prefect": {"collect": 2, "prepare": 2, "learn": 1},
     "database": {"collect": 4, "learn": 2, "commit": 4},
     "supervisor": {"collect": 3, "learn": 2},
+    "fork_server": {"collect": 2, "learn": 1, RECOVER: 2},
 }
 """Number of strikes by kind and phase.
 
 pause: the driver is stopped until after its lease has expired, then continued.
 cold: driver, supervisor, Ray and Prefect are killed at once.
 supervisor: only the supervisor process is killed.
+fork_server: the process of which Ray's workers are copies is killed.
 """
 
 

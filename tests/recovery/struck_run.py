@@ -13,12 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from flows.run.home import Home
 from tests.recovery.ledger_watch import LedgerWatch
 from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
+from yatt_core.cluster import fork_server
 from yatt_core.errors import ExitCode
 from yatt_core.supervisor.client import current_state, stop_supervisor
 from yatt_core.supervisor.process import ProcessIdentity, identity_of, send_signal, session_members
@@ -145,6 +149,11 @@ class StruckRun:
         raylets = [member.pid for member in members if _program(member).endswith("raylet")]
         return sum(kill(pid) for pid in raylets) > 0
 
+    def fork_server(self) -> bool:
+        """Kills the process of which Ray's workers are copies."""
+        pid = self.fork_server_pid()
+        return pid is not None and kill(pid)
+
     def prefect(self, seconds: float) -> bool:
         """Kills the Prefect server and keeps it down for `seconds` by stopping its supervisor."""
         state = current_state(self.folder)
@@ -171,8 +180,21 @@ class StruckRun:
             time.sleep(POLL_SECONDS)
         return self.kill_driver()
 
+    def fork_server_pid(self) -> int | None:
+        """Returns the pid of the process of which Ray's workers are copies, or None if it does not run."""
+        head = self.service_pid("ray")
+        if head is None:
+            return None
+        with suppress(psutil.Error):
+            for child in psutil.Process(head).children():
+                if fork_server.__name__ in child.cmdline():
+                    return int(child.pid)
+        return None
+
     def service_pid(self, name: str) -> int | None:
-        """Returns the pid of a service or of the `supervisor`, or None if it does not run."""
+        """Returns the pid of a service of the `supervisor` or of the `fork_server`, or None if it does not run."""
+        if name == "fork_server":
+            return self.fork_server_pid()
         state = current_state(self.folder)
         if state is None:
             return None

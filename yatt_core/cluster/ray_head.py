@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from yatt_core.cluster import head
@@ -28,6 +28,8 @@ SHORT_CUT = "/proc/{supervisor}/cwd/ray"
 """The run folder as seen from the supervisor's working folder, for as long as the supervisor is running."""
 DEFAULT_OBJECT_STORE_BYTES = 256 << 20
 READY_TEXT = "Ray runtime started."
+OF_ACTORS = ("yatt_core.collection.collector", "yatt_core.engines.registry", "yatt_core.checkpoints.writer")
+"""Modules that the actors of every run import, and that do not import Ray."""
 
 
 def ray_folder(run_folder: Path) -> Path:
@@ -53,13 +55,19 @@ def ray_environment(run_folder: Path) -> Mapping[str, str]:
 
 
 def ray_head_service(
-    run_folder: Path, cpus: int | None = None, object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES
+    run_folder: Path,
+    cpus: int | None = None,
+    object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES,
+    modules: Sequence[str] = (),
+    torch_modules: Sequence[str] = (),
 ) -> ServiceSpec:
     """Returns the service `ray`, whose address is passed to `connect_ray`. Creates the folder and the token.
 
     The service's output goes to `logs/ray.log`.
 
     cpus: schedulable cores; by default those that this process may use.
+    modules: modules that workers have from the start, beside those of all actors.
+    torch_modules: further ones, which import torch; workers have them where there is no GPU.
     """
     folder = ray_folder(run_folder)
     make_folder(folder)
@@ -70,6 +78,9 @@ def ray_head_service(
             sys.executable,
             "-m",
             head.__name__,
+            *(f"--import={module}" for module in (*OF_ACTORS, *modules)),
+            *(f"--import-torch={module}" for module in torch_modules),
+            "--",
             "--head",
             "--block",
             "--node-ip-address=127.0.0.1",

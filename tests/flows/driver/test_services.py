@@ -32,6 +32,8 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
     monkeypatch.setattr(module, "ray_head_service", lambda folder, **_: script_service(folder, "", name="ray"))
     monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)
+    for modules in ("data_modules", "torch_modules"):
+        monkeypatch.setattr(module, modules, lambda spec: ())
     monkeypatch.setattr(
         module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME)
     )

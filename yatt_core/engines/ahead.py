@@ -1,0 +1,41 @@
+"""Which modules the processes of a run import at the start, so that they can be imported ahead of that.
+
+Consumes a spec; produces names of modules.
+"""
+
+from __future__ import annotations
+
+from yatt_core.spec import RunSpec
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer
+from yatt_core.spec.sections.data import ReasoningGymSource
+from yatt_core.spec.sections.model import ModelFromConfig
+from yatt_core.spec.sections.rollout import TorchRollout
+from yatt_core.spec.sections.trainer import TorchTrainer
+
+OF_ARROW = "pandas"
+"""Arrow imports it at the first conversion of a list."""
+
+
+def data_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the modules with which a run's inputs are made."""
+    drawn = any(isinstance(source, ReasoningGymSource) for source in spec.data.sources)
+    return ("yatt_core.datasets.gym",) if drawn else ()
+
+
+def torch_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the modules, all of which import torch, with which engines of a spec begin; empty for a run on virtual engines.
+
+    Engines that vLLM or Megatron-Core run import these libraries themselves: both look for devices.
+    """
+    if spec.virtual:
+        return ()
+    modules = ["yatt_core.models.quiet", "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
+    if isinstance(spec.trainer.engine, TorchTrainer):
+        modules.append("yatt_core.engines.train.torch.engine")
+    if isinstance(spec.trainer.engine, Fsdp2Trainer):
+        modules.append("yatt_core.engines.train.fsdp2.engine")
+    if isinstance(spec.rollout.engine, TorchRollout):
+        modules.append("yatt_core.engines.rollout.torch.engine")
+    if isinstance(spec.model, ModelFromConfig):
+        modules.append(f"transformers.models.{spec.model.architecture}.modeling_{spec.model.architecture}")
+    return tuple(modules)
