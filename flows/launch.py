@@ -119,6 +119,7 @@ def _drive(session: DriverSession, services: SessionServices) -> Outcome:
             _settle(session.context.ledger, session.context.run, session.context.spec, session.context.folder)
             session.store_is_ready = True
         services.choose_server()
+        session.own_services = services.own
         services.keep()
         services.set_environment()
         # Prefect here and Ray in the thread import it too; its modules import each other in a circle, of which one thread

@@ -129,6 +129,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
     if state is None or session.actors.outgrown():
         restore = recover if session.context.last_commit >= 0 else start
         return restore(session, session.context.committed_iteration).state
+    session.begin_work()
     meter = IterationMeter.start(session.context.clock, session.meter)
     first, each = (begin, iterate) if session.context.spec.samples_responses else (begin_with_rows, iterate_over_rows)
     return first(session, state, meter) if state.iteration < 0 else each(session, state, meter)

@@ -128,6 +128,17 @@ class Events:
             rows = connection.execute(columns.where(Event.run == run, Event.kind == kind).order_by(Event.seq))
             return [EventRow(**row._mapping) for row in rows]
 
+    def of_newest_runs(self, kind: str, runs: int) -> list[EventRow]:
+        """Returns the links of one kind in the chains of the newest runs, newest first.
+
+        runs: how many runs. Links are indexed by run and kind, and a home may have millions of them.
+        """
+        newest = select(Run.id).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(runs)
+        query = select(*Event.__table__.columns).where(Event.run.in_(newest), Event.kind == kind)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Event.at.desc(), Event.run, Event.seq.desc()))
+            return [EventRow(**row._mapping) for row in rows]
+
     def runs_with(self, *kinds: str) -> list[str]:
         """Returns the runs whose chains have a link of one of these kinds, sorted."""
         query = select(Event.run).where(Event.kind.in_(kinds)).distinct().order_by(Event.run)

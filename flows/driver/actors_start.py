@@ -64,6 +64,8 @@ class ActorsStart:
         self._logs: NodeLogs | None = None
         self.environment: Mapping[str, str] = {}
         self.devices = 0
+        self.created: tuple[str, ...] = ()
+        """The names of the actors that the newest start has created."""
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
@@ -171,6 +173,7 @@ class ActorsStart:
             context.observer.warned(line)
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
+        self.created = standing.created
         self._charge(self._book_seats())
         self.environment = actors.environment()
         self._checkpoints.attach(standing.checkpoint_in_flight)

@@ -33,6 +33,7 @@ from flows.driver.outages import START, Outages
 from flows.driver.requested_checkpoints import RequestedCheckpoints
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.standby import Standby
+from flows.driver.start_record import record_start
 from flows.driver.stopping import StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
 from flows.driver.tracing import SessionTracing
@@ -96,6 +97,9 @@ class DriverSession:
         self.ledger_outage = LedgerOutage(context, self.stops, self.threads, self.standby)
         self.store_is_ready = True
         """False if the durable tier was away when the session was opened, and is claimed once it answers."""
+        self.own_services: tuple[str, ...] = ()
+        """The names of the services that only this run uses."""
+        self._has_begun = False
         self.claimed = False
         """True once the flow has taken the session over."""
         self.outcome: Outcome | None = None
@@ -122,6 +126,13 @@ class DriverSession:
         self.outages.over(START)
         self.context.ledger.waits.over(self.context.fence)  # of a driver that was lost while it waited
         set_state(self.context, "running", "")
+
+    def begin_work(self) -> None:
+        """Records, once, how long the start took that ends here."""
+        if not self._has_begun:
+            usual = self.window is None and not self.waited
+            record_start(self.context, self.start, self.own_services, is_usual=usual)
+            self._has_begun = True
 
     def already_finished(self) -> Outcome | None:
         """Ends the session at once if the run has already completed; returns None if there is work left."""

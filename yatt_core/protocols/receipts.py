@@ -63,6 +63,11 @@ class InputsReceipt:
     pools: tuple[PromptPool, ...] = ()
     left_out: tuple[str, ...] = ()
 
+    @property
+    def prompts(self) -> int:
+        """Number of all prompts."""
+        return self.train_prompts + self.held_out_prompts + self.probe_prompts
+
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
