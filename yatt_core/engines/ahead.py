@@ -12,6 +12,7 @@ from yatt_core.spec.sections.model import ModelFromConfig
 from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer
 
+QUIET = "yatt_core.models.quiet"
 OF_ARROW = "pandas"
 """Arrow imports it at the first conversion of a list."""
 
@@ -22,6 +23,12 @@ def data_modules(spec: RunSpec) -> tuple[str, ...]:
     return ("yatt_core.datasets.gym",) if drawn else ()
 
 
+def input_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the modules that building a run's inputs imports, which its workers have imported before."""
+    made = () if spec.virtual else _model_modules(spec)
+    return (*data_modules(spec), OF_ARROW, *([QUIET] if made else []), *made)
+
+
 def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     """Returns the modules, all of which import torch, with which engines of a spec begin; empty for a run on virtual engines.
 
@@ -29,13 +36,18 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     """
     if spec.virtual:
         return ()
-    modules = ["yatt_core.models.quiet", "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
+    modules = [QUIET, "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
     if isinstance(spec.trainer.engine, TorchTrainer):
         modules.append("yatt_core.engines.train.torch.engine")
     if isinstance(spec.trainer.engine, Fsdp2Trainer):
         modules.append("yatt_core.engines.train.fsdp2.engine")
     if isinstance(spec.rollout.engine, TorchRollout):
         modules.append("yatt_core.engines.rollout.torch.engine")
-    if isinstance(spec.model, ModelFromConfig):
-        modules.append(f"transformers.models.{spec.model.architecture}.modeling_{spec.model.architecture}")
-    return tuple(modules)
+    return (*modules, *_model_modules(spec))
+
+
+def _model_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the module with which a model is made from a config; it imports torch."""
+    if not isinstance(spec.model, ModelFromConfig):
+        return ()
+    return (f"transformers.models.{spec.model.architecture}.modeling_{spec.model.architecture}",)

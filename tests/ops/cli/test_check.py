@@ -48,6 +48,15 @@ def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spe
     assert "24 training, 4 held-out, 2 SFT probe" in yatt("check", str(spec)).out
 
 
+def test_the_time_of_the_start_is_said(yatt: Yatt, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("YATT_RAY_ADDRESS", raising=False)
+    start = yatt("check", str(spec), "-o", "json").document["start"]
+    assert start["starts"] == []
+    assert start["seconds"] == start["estimate"]["seconds"] > 0.0
+    assert {"checks", "ray", "fork_server", "controller", "inputs"} <= start["estimate"]["cpu_seconds"].keys()
+    assert "\nstart: about " in yatt("check", str(spec)).out
+
+
 @pytest.mark.parametrize(
     ("named", "answered", "warned"), [(True, 0, True), (False, 29, True), (False, 0, False), (True, 30, False)]
 )

@@ -6,11 +6,13 @@ functions. Writes tables or one JSON object; exits with 2 for a spec that could 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import logging
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +27,13 @@ from ops.presentation.words import duration, size
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
+    from flows.run.home import Home
     from ops.preflight.first_prompt import FirstPrompt
     from ops.preflight.needs import Needs
     from ops.preflight.reward_trial import Trial
     from ops.preflight.row_contents import RowContents
     from ops.preflight.row_trial import RowsTried
+    from ops.preflight.start_forecast import StartForecast
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
 
@@ -102,6 +106,7 @@ def check(
     disks = check_disks(place.folder, checked)
     needs = needs_of(checked)
     products = bfloat16_products(checked)
+    start = _start(place, checked, found)
     unused = unused_keys(checked, first_prompts(checked.data, checked.seed, ROWS_FOR_KEYS))
     unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
     warnings = [
@@ -114,11 +119,16 @@ def check(
         *found.rows.warnings,
         *_answers_missing(checked, found),
         *products.warnings,
+        *start.warnings,
     ]
     if output is Output.JSON:
         receipt = found.receipt
-        prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
         facts = {
+            "prompts": {
+                "train": receipt.train_prompts,
+                "held_out": receipt.held_out_prompts,
+                "probe": receipt.probe_prompts,
+            },
             "longest_prompt": found.longest,
             "over_long": receipt.over_long,
             "answerless": found.answerless,
@@ -132,21 +142,20 @@ def check(
         }
         write_json(
             {
-                "prompts": prompts,
                 **facts,
                 "trials": [asdict(trial) for trial in trials],
                 "needs": asdict(needs),
                 "disks": disks,
                 "bfloat16_products": products.facts,
+                "start": start.facts,
             }
         )
         return
     _print(checked, found, trials)
-    for number, keys in unused.items():
-        write(f"{source_place(checked.data, number)}: keys that the spec does not use: {', '.join(keys)}")
+    _print_unused(checked, unused)
     for warning in warnings:
         message(f"warning: {warning}")
-    for line in (*products.lines, *_needed(checked, needs)):
+    for line in (*products.lines, start.line, *_needed(checked, needs)):
         write(line)
     if disks:
         write(_shared(disks, checked.storage.url))
@@ -162,6 +171,20 @@ def _endpoints(spec: RunSpec) -> list[Trial]:
     if any(isinstance(part, EndpointPart) for part in spec.rewards.judges):
         message("asking the judges' endpoints one question each")
     return ask_endpoints(spec)
+
+
+def _start(home: Home, spec: RunSpec, found: Found) -> StartForecast:
+    """Returns how long a run takes here until its work begins."""
+    from ops.group.address import shared_server
+    from ops.preflight.start_forecast import forecast_start
+
+    return forecast_start(
+        home,
+        spec,
+        found.receipt,
+        inputs_seconds=found.inputs_seconds,
+        shares_server=shared_server(home) is not None,
+    )
 
 
 @contextmanager
@@ -193,6 +216,7 @@ class Found:
     contents: what the rows' responses, labels and answers are.
     rows: the rows whose reference answers and tests were tried.
     first: the first training prompt as the model reads it; None in a virtual run.
+    inputs_seconds: CPU seconds of this process for building the inputs, as a run does.
     """
 
     receipt: InputsReceipt
@@ -204,6 +228,7 @@ class Found:
     contents: RowContents
     rows: RowsTried
     first: FirstPrompt | None
+    inputs_seconds: float
 
 
 def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
@@ -220,13 +245,18 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
     from ops.preflight.first_prompt import first_prompt
     from ops.preflight.row_contents import look_at_rows
     from ops.preflight.row_trial import try_rows
+    from yatt_core.engines.ahead import input_modules
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
     from yatt_core.prompts.prompt_files import PromptFile, read_column
 
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".check-", dir=home) as scratch:
+        for name in input_modules(spec):  # so that the time is that of a run's worker
+            importlib.import_module(name)
+        began = time.process_time()
         receipt = materialise(spec, Path(scratch))
+        inputs_seconds = time.process_time() - began
         folder = Path(scratch) / receipt.folder
         longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
         files = [PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE)]
@@ -253,6 +283,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             contents=contents,
             rows=rows,
             first=first_prompt(spec, receipt.model_path, files[0][0]),
+            inputs_seconds=inputs_seconds,
         )
 
 
@@ -297,6 +328,13 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
         write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
 
 
+def _print_unused(spec: RunSpec, unused: Mapping[int, Sequence[str]]) -> None:
+    from yatt_core.datasets.sources import source_place
+
+    for number, keys in unused.items():
+        write(f"{source_place(spec.data, number)}: keys that the spec does not use: {', '.join(keys)}")
+
+
 def shortened(text: str) -> str:
     """Returns a text for a terminal: the beginning and the end of a long one."""
     half = SHOWN_CHARACTERS // 2
@@ -306,7 +344,7 @@ def shortened(text: str) -> str:
 def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
     """Yields a warning about prompts without a reference answer, if some have one or the spec says where it is."""
     receipt = found.receipt
-    total = receipt.train_prompts + receipt.held_out_prompts + receipt.probe_prompts
+    total = receipt.prompts
     promised = any("answer_field" in source.model_fields_set for source in spec.data.sources)
     if found.answerless and (promised or found.answerless < total):
         yield (
