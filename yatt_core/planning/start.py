@@ -88,7 +88,7 @@ class StartParts:
 
 def engines_of(spec: RunSpec) -> dict[str, str]:
     """Returns the kinds of a run's engines by role."""
-    kinds = {"trainer": spec.trainer.engine.kind}
+    kinds: dict[str, str] = {"trainer": spec.trainer.engine.kind}
     if spec.samples_responses:
         kinds["rollout"] = spec.rollout.engine.kind
     if judges := device_judges(spec):
