@@ -54,6 +54,8 @@ def test_a_product_of_batches_is_one_too():
     left = noise(3, 2, 5, 40)
     right = noise(3, 2, 40, 6, seed=1)
     check_rounded_once(WIDENED.matmul(left, right), left, right)
+    check_rounded_once(WIDENED.bmm(left[0], right[0]), left[0], right[0])
+    assert NATIVE.bmm is torch.bmm, "which has less to look at than torch.matmul"
 
 
 def test_where_float32_is_exact_so_is_the_product():

@@ -27,12 +27,14 @@ class Products:
     """One way of multiplying.
 
     matmul: does what `torch.matmul` does; an operand may be a copy in float32.
+    bmm: does what `torch.bmm` does, of which torch's own is faster than `matmul` for small matrices; as above.
     linear: does what `torch.nn.functional.linear` does, for a matrix and a bias as `operand` returns them.
     attention: does what `torch.nn.functional.scaled_dot_product_attention` does.
     """
 
     way: Way
     matmul: Callable[[Tensor, Tensor], Tensor]
+    bmm: Callable[[Tensor, Tensor], Tensor]
     linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     attention: Callable[..., Tensor]
 
@@ -60,6 +62,11 @@ class Products:
 def widened_matmul(left: Tensor, right: Tensor) -> Tensor:
     """Computes `torch.matmul` in float32; returns bfloat16."""
     return torch.matmul(left.float(), right.float()).bfloat16()
+
+
+def widened_bmm(left: Tensor, right: Tensor) -> Tensor:
+    """Computes `torch.bmm` in float32; returns bfloat16."""
+    return torch.bmm(left.float(), right.float()).bfloat16()
 
 
 def widened_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -109,7 +116,19 @@ class _WidenedLinear(torch.autograd.Function):
         return of_states, of_weight, of_bias
 
 
-NATIVE = Products("native", torch.matmul, linear, scaled_dot_product_attention)
+NATIVE = Products(
+    way="native",
+    matmul=torch.matmul,
+    bmm=torch.bmm,
+    linear=linear,
+    attention=scaled_dot_product_attention,
+)
 """Torch's own products, for every type."""
-WIDENED = Products("widened", widened_matmul, widened_linear, widened_attention)
+WIDENED = Products(
+    way="widened",
+    matmul=widened_matmul,
+    bmm=widened_bmm,
+    linear=widened_linear,
+    attention=widened_attention,
+)
 """Products of bfloat16 through float32."""

@@ -67,9 +67,9 @@ def attend_jointly(
 
 def _scores(queries: torch.Tensor, keys: torch.Tensor, products: Products) -> torch.Tensor:
     # With the keys first, they are read in memory order: several times as fast if only part of the slots is used.
-    found = products.matmul(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
+    found = products.bmm(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
     return found.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
 
 
 def _taken(shares: torch.Tensor, values: torch.Tensor, products: Products) -> torch.Tensor:
-    return products.matmul(shares.flatten(0, 1), values.flatten(0, 1)).view(*shares.shape[:3], values.shape[3])
+    return products.bmm(shares.flatten(0, 1), values.flatten(0, 1)).view(*shares.shape[:3], values.shape[3])
