@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from yatt_core.bfloat16 import choice
+from yatt_core.bfloat16 import way as module
 from yatt_core.bfloat16.choice import Rates, measured_rates, products_of, said_of_products, slow_remark
 from yatt_core.bfloat16.products import NATIVE, WIDENED
 from yatt_core.bfloat16.way import INSTRUCTIONS, chosen_way, way_of_processor
@@ -38,10 +39,17 @@ def test_torch_knows_the_features_by_these_names():
         assert all(name in capabilities for name in INSTRUCTIONS)
 
 
-def test_older_versions_of_torch_are_asked_for_each_feature(monkeypatch):
-    assert way_of_processor() == way_of_processor.__wrapped__()
+@pytest.mark.parametrize(
+    ("avx512_bf16", "amx_tile", "way"),
+    [(False, False, "widened"), (True, False, "native"), (False, True, "native")],
+)
+def test_versions_of_torch_without_capabilities_are_asked_for_each_feature(monkeypatch, avx512_bf16, amx_tile, way):
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert way_of_processor.__wrapped__() == way_of_processor()
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx_tile)
+    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(module, "_library_multiplies", lambda: True)
+    assert way_of_processor.__wrapped__() == way
 
 
 @pytest.mark.parametrize("way", ["native", "widened"])
