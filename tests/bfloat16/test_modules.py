@@ -26,7 +26,21 @@ CALLS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
     "vector": lambda kind: torch.mv(WEIGHT.to(kind), STATES.to(kind)[0]),
     "einsum": lambda kind: torch.einsum("ik,jk->ij", STATES.to(kind), WEIGHT.to(kind)),
     "convolution": lambda kind: conv2d(integers(1, 3, 8, 8).to(kind), integers(4, 3, 4, 4, seed=1).to(kind), stride=4),
+    "vectors": lambda kind: torch.vdot(STATES.to(kind)[0], WEIGHT.to(kind)[0]),
+    "chain": lambda kind: torch.linalg.multi_dot([STATES.to(kind)[:, :8], WEIGHT.to(kind)[:, :8].t()]),
     "into": lambda kind: torch.mm(STATES.to(kind), WEIGHT.to(kind).t(), out=torch.empty(6, 5, dtype=kind)),
+    "into an empty one": lambda kind: torch.mm(STATES.to(kind), WEIGHT.to(kind).t(), out=torch.empty(0, dtype=kind)),
+    "into, added": lambda kind: torch.addmm(
+        BIAS.to(kind), STATES.to(kind), WEIGHT.to(kind).t(), out=torch.empty(6, 5, dtype=kind)
+    ),
+    "in place": lambda kind: integers(6, 5, seed=3).to(kind).addmm_(STATES.to(kind), WEIGHT.to(kind).t(), beta=2),
+    "vector in place": lambda kind: integers(5, seed=3).to(kind).addmv_(WEIGHT.to(kind), STATES.to(kind)[0]),
+    "batches in place": lambda kind: (
+        integers(2, 3, 3).to(kind).baddbmm_(STATES.to(kind).view(2, 3, 33), STATES.to(kind).view(2, 33, 3))
+    ),
+    "sum of batches in place": lambda kind: (
+        integers(3, 3).to(kind).addbmm_(STATES.to(kind).view(2, 3, 33), STATES.to(kind).view(2, 33, 3))
+    ),
 }
 
 
@@ -51,6 +65,44 @@ def test_attention_and_groups_of_rows_are_widened(context):
     torch.testing.assert_close(attended.double(), expected, rtol=2**-8, atol=1e-5)
     assert torch.equal(experts[:2], rounded(STATES[:2, :32].double() @ integers(2, 32, 16)[0].double()))
     products.check_widened()
+
+
+def test_a_product_in_place_is_its_own_tensor_and_part_of_the_graph():
+    start = integers(6, 5, seed=3).requires_grad_()
+    states = STATES.clone().requires_grad_()
+    with SeenProducts() as products, WidenedModules():
+        added = start * 1.0
+        assert added.addmm_(states, WEIGHT.t()) is added
+        added.backward(integers(6, 5, seed=4))
+    products.check_widened()
+    assert torch.equal(start.grad, integers(6, 5, seed=4))
+    assert torch.equal(states.grad, rounded(integers(6, 5, seed=4).double() @ WEIGHT.double()))
+
+
+def test_results_may_be_written_into_several_tensors():
+    picture, kernel = integers(1, 3, 8, 8), integers(4, 3, 4, 4, seed=1)
+    gradient = integers(1, 4, 5, 5, seed=2)
+    settings = ([4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True])
+    found = [torch.empty(0, dtype=torch.bfloat16) for _ in range(3)]
+    with WidenedModules():
+        expected = torch.ops.aten.convolution_backward(gradient, picture, kernel, *settings)
+        torch.ops.aten.convolution_backward.out(
+            gradient, picture, kernel, *settings, out0=found[0], out1=found[1], out2=found[2]
+        )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == torch.bfloat16
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_torchs_own_module_of_attention_is_widened(context):
+    layer = torch.nn.MultiheadAttention(16, 4, batch_first=True).bfloat16().eval()
+    states = noise(2, 5, 16)
+    with context(), SeenProducts() as products, WidenedModules():
+        found = layer(states, states, states)[0]
+    products.check_widened()
+    expected = layer.double()(states.double(), states.double(), states.double())[0]
+    torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=1e-3)
 
 
 def test_products_of_float32_are_left_alone():

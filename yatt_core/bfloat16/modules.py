@@ -8,6 +8,7 @@ as it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,12 +19,15 @@ _ATEN: Any = torch.ops.aten
 
 PRODUCTS = frozenset(
     {
-        _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm, _ATEN.addbmm, _ATEN.mv, _ATEN.addmv, _ATEN.dot,
+        _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm, _ATEN.addbmm, _ATEN.mv, _ATEN.addmv, _ATEN.dot, _ATEN.vdot,
+        _ATEN.addmm_, _ATEN.baddbmm_, _ATEN.addbmm_, _ATEN.addmv_, _ATEN._addmm_activation,
         _ATEN._grouped_mm, _ATEN._trilinear, _ATEN.convolution, _ATEN.convolution_backward,
         _ATEN._scaled_dot_product_flash_attention_for_cpu, _ATEN._scaled_dot_product_flash_attention_for_cpu_backward,
+        _ATEN._native_multi_head_attention, _ATEN._transformer_encoder_layer_fwd,
         # Inference mode does not take these apart.
         _ATEN.linear, _ATEN.matmul, _ATEN.einsum, _ATEN.conv1d, _ATEN.conv2d, _ATEN.conv3d,
-        _ATEN.inner, _ATEN.tensordot, _ATEN.linalg_matmul, _ATEN.linalg_multi_dot, _ATEN.bilinear,
+        _ATEN.inner, _ATEN.tensordot, _ATEN.linalg_matmul, _ATEN.linalg_multi_dot, _ATEN.chain_matmul, _ATEN.linalg_vecdot,
+        _ATEN.bilinear,
         _ATEN.conv_transpose1d, _ATEN.conv_transpose2d, _ATEN.conv_transpose3d, _ATEN.scaled_dot_product_attention,
     }
 )  # fmt: skip
@@ -50,19 +54,26 @@ class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        given = kwargs or {}
         if func.overloadpacket not in PRODUCTS or not _has_narrow((args, given)):
             return func(*args, **given)
         wide_args, wide_given = tree_map_only(torch.Tensor, self._wide, (args, given))
-        into = given.get("out")
-        if into is not None:
-            wide_given["out"] = torch.empty_like(into, dtype=torch.float32)
+        written = _written(func)
+        for name in written:
+            if name in given:  # what it holds until now is overwritten
+                wide_given[name] = torch.empty_like(given[name], dtype=torch.float32)
         made = func(*wide_args, **wide_given)
-        if into is not None:
-            return into.copy_(made)
-        if func.overloadpacket is _SUMS_STAY:
-            return made[0].bfloat16(), made[1]
-        return tree_map_only(torch.Tensor, torch.Tensor.bfloat16, made)
+        if not written:
+            if func.overloadpacket is _SUMS_STAY:
+                return made[0].bfloat16(), made[1]
+            return tree_map_only(torch.Tensor, torch.Tensor.bfloat16, made)
+        targets = [given[name] if name in given else args[0] for name in written]
+        results = made if isinstance(made, tuple) else (made,)
+        for target, result in zip(targets, results, strict=True):
+            if target.shape != result.shape:
+                target.resize_(result.shape)  # as the product itself does
+            target.copy_(result)
+        return tuple(targets) if isinstance(made, tuple) else targets[0]
 
     def _wide(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor in float32: a view of a copy that was made before, or a new one."""
@@ -72,6 +83,13 @@ class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if copy is not None and copy.numel() == tensor.numel():
             return copy.as_strided(tensor.shape, tensor.stride())
         return tensor.float()
+
+
+@cache
+def _written(func: Any) -> tuple[str, ...]:
+    """Returns the names of the arguments that a product writes its results to: `out`, or its first one; none by default."""
+    written = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
+    return tuple(each.name for each in written)
 
 
 def _has_narrow(given: Any) -> bool:
