@@ -77,9 +77,31 @@ def widened_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
     Returns [rows, outputs] in bfloat16.
     """
+    return held_linear(
+        states=states,
+        weight=weight,
+        bias=bias,
+        wide_weight=weight.detach(),
+        wide_bias=None if bias is None else bias.detach(),
+    )
+
+
+def held_linear(
+    states: Tensor, weight: Tensor, bias: Tensor | None, wide_weight: Tensor, wide_bias: Tensor | None
+) -> Tensor:
+    """Computes `torch.nn.functional.linear` in float32, by copies of matrix and bias that were widened before.
+
+    states: [rows, inputs] in bfloat16.
+    weight, bias: [outputs, inputs] and [outputs]; only their gradients matter, bfloat16 values in their own type.
+    wide_weight, wide_bias: the copies, bfloat16 values in float32.
+
+    Returns [rows, outputs] in bfloat16.
+    """
     if not torch.is_grad_enabled():
-        return linear(states.float(), weight, bias).bfloat16()
-    product: Tensor = _WidenedLinear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
+        return linear(states.float(), wide_weight, wide_bias).bfloat16()
+    product: Tensor = _WidenedLinear.apply(  # type: ignore[no-untyped-call]
+        states, weight, bias, wide_weight, wide_bias
+    )
     return product
 
 
@@ -100,20 +122,24 @@ class _WidenedLinear(torch.autograd.Function):
     """Keeps its input in bfloat16, as the product itself would."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        ctx.save_for_backward(states, weight)
-        return linear(states.float(), weight, bias).bfloat16()
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wide_weight: Tensor, wide_bias: Tensor | None
+    ) -> Any:
+        ctx.save_for_backward(states, wide_weight)
+        ctx.types = weight.dtype, None if bias is None else bias.dtype
+        return linear(states.float(), wide_weight, wide_bias).bfloat16()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         states, weight = ctx.saved_tensors
         wide = gradients[0].float()
-        needs_states, needs_weight, needs_bias = ctx.needs_input_grad
+        of_matrix, of_addend = ctx.types
+        needs_states, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         of_states = torch.mm(wide, weight).bfloat16() if needs_states else None
-        of_weight = torch.mm(wide.t(), states.float()).bfloat16().float() if needs_weight else None
-        of_bias = wide.sum(0).bfloat16().float() if needs_bias else None
-        return of_states, of_weight, of_bias
+        of_weight = torch.mm(wide.t(), states.float()).bfloat16().to(of_matrix) if needs_weight else None
+        of_bias = wide.sum(0).bfloat16().to(of_addend) if needs_bias else None
+        return of_states, of_weight, of_bias, None, None
 
 
 NATIVE = Products(

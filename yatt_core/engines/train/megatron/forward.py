@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.products import held_linear
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.model import Grid, Part
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
@@ -36,7 +37,8 @@ class MegatronForward:
     def __init__(self, part: Part, grid: Grid, temperature: float, device: torch.device, world: Collective) -> None:
         self._part, self._grid, self._temperature = part, grid, temperature
         self._device, self._world = device, world
-        self._multiplying = products_of(part.settings.params_dtype, device).in_modules()
+        self._products = products_of(part.settings.params_dtype, device)
+        self._multiplying = self._products.in_modules()
         self._share = VocabularyShare(grid.tensor, grid.tensors, part.shape.vocabulary)
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
@@ -44,8 +46,9 @@ class MegatronForward:
 
         def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> Float32:
             states = self._counted(hidden, micro_batch)
+            head = self._head()
             parts = [
-                self._measured(states[chunk], micro_batch, chunk, "none", None)[0]
+                self._measured(head(states[chunk]), micro_batch, chunk, "none", None)[0]
                 for chunk in slices(self._rows(), len(states))
             ]
             found: Float32 = torch.cat(parts).cpu().numpy()
@@ -65,9 +68,10 @@ class MegatronForward:
 
         def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> tuple[Numbers, ...]:
             states = self._counted(hidden, micro_batch)
+            head = self._head()
             return joined(
                 [
-                    reader(micro_batch.part(chunk), self._distribution(states[chunk], micro_batch, chunk))
+                    reader(micro_batch.part(chunk), self._distribution(head(states[chunk]), micro_batch, chunk))
                     for chunk in slices(self._rows(whole=True), len(states))
                 ]
             )
@@ -89,8 +93,10 @@ class MegatronForward:
         numbers = iter([int(self._grid.copy == 0), *[0] * len(micro_batches)])
 
         def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor, None]:
+            head = self._head()
+
             def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-                return self._measured(part, micro_batch, chunk, entropy, temperature)
+                return self._measured(head(part), micro_batch, chunk, entropy, temperature)
 
             states, rows = self._counted(hidden, micro_batch), self._rows(whole=taught is not None)
             found = head_loss(loss, micro_batch, states, rows, measured, whole)
@@ -101,7 +107,7 @@ class MegatronForward:
                 own = found(chunk, *measured(chunk, part))
                 if taught is None:
                     return own
-                return own + taught(micro_batch.part(chunk), self._distribution(part, micro_batch, chunk))
+                return own + taught(micro_batch.part(chunk), self._distribution(head(part), micro_batch, chunk))
 
             total = loss_in_chunks(states, trained, rows, part_loss)
             return total, torch.tensor(next(numbers), dtype=torch.int32, device=self._device), None
@@ -126,9 +132,23 @@ class MegatronForward:
         # Not transposed: Megatron-Core sums a gradient in place, and would lose the sum of one that is not contiguous.
         return whole.flatten(0, 1).index_select(0, places)
 
+    def _head(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Returns what turns states into logits, [n, own columns] in float32; its matrix is widened once for all chunks."""
+        weight = self._part.head()
+        if not self._products.widens:
+            return lambda states: torch.nn.functional.linear(states, weight).float()
+        wide = self._products.operand(weight.detach())
+        return lambda states: held_linear(
+            states=states,
+            weight=weight,
+            bias=None,
+            wide_weight=wide,
+            wide_bias=None,
+        ).float()
+
     def _measured(
         self,
-        states: torch.Tensor,
+        logits: torch.Tensor,
         micro_batch: MicroBatch,
         chunk: slice,
         entropy: EntropyUse,
@@ -136,14 +156,12 @@ class MegatronForward:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the log-probabilities of a chunk's targets, and the entropies of their distributions or nothing."""
         scale = self._temperature if temperature is None else temperature
-        logits = torch.nn.functional.linear(states, self._part.head()).float()
         logits = logits if scale == 1.0 else logits / scale
         return self._share.measures(logits, micro_batch.targets[chunk], entropy, micro_batch.support_of(chunk))
 
-    def _distribution(self, states: torch.Tensor, micro_batch: MicroBatch, chunk: slice) -> torch.Tensor:
+    def _distribution(self, logits: torch.Tensor, micro_batch: MicroBatch, chunk: slice) -> torch.Tensor:
         """Returns the log-distributions of a chunk's tokens at the sampling temperature, [n, vocabulary]."""
-        logits = torch.nn.functional.linear(states, self._part.head()).float() / self._temperature
-        return self._share.distribution(logits, micro_batch.support_of(chunk))
+        return self._share.distribution(logits / self._temperature, micro_batch.support_of(chunk))
 
     def _rows(self, whole: bool = False) -> int:
         """Returns the number of tokens in a chunk. whole: whether a rank has the distributions of the whole vocabulary."""

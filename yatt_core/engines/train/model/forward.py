@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from yatt_core.bfloat16.choice import products_of
+from yatt_core.bfloat16.held_layers import held_layers
 from yatt_core.bfloat16.products import Products
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
@@ -212,8 +213,8 @@ class PolicyForward:
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
         self._device = device or next(model.parameters()).device
-        products = products or products_of(getattr(torch, dtype), self._device)
-        self._multiplying = products.in_modules()
+        self._products = products or products_of(getattr(torch, dtype), self._device)
+        self._multiplying = self._products.in_modules()
         self._values = values
         self._body, self._top, self._outputs = divided(model)
         self._kind: Any = None
@@ -236,9 +237,10 @@ class PolicyForward:
     def _read(self, micro_batch: MicroBatch, reader: Reader) -> tuple[Numbers, ...]:
         placed = micro_batch.on(self._device)
         states, found = self._states(placed), []
-        for chunk in slices(self._rows(), len(states)):
-            distribution = self._log_distribution(states[chunk], None, placed.support_of(chunk))
-            found.append(reader(micro_batch.part(chunk), distribution))
+        with held_layers(self._products, self._top):
+            for chunk in slices(self._rows(), len(states)):
+                distribution = self._log_distribution(states[chunk], None, placed.support_of(chunk))
+                found.append(reader(micro_batch.part(chunk), distribution))
         advanced()
         return joined(found)
 
@@ -286,23 +288,26 @@ class PolicyForward:
         def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return self._measured(part, placed, chunk, entropy, temperature)
 
-        found = head_loss(loss, micro_batch, states, self._rows(), measured, whole)
+        with held_layers(self._products, self._top):
+            found = head_loss(loss, micro_batch, states, self._rows(), measured, whole)
 
-        def part_loss(chunk: slice, part: torch.Tensor) -> torch.Tensor:
-            if taught is None:
-                return found(chunk, *measured(chunk, part))
-            distribution = self._log_distribution(part, temperature, placed.support_of(chunk))
-            own = found(chunk, *values_of(distribution, placed.targets[chunk], entropy))
-            return own + taught(micro_batch.part(chunk), distribution)
+            def part_loss(chunk: slice, part: torch.Tensor) -> torch.Tensor:
+                if taught is None:
+                    return found(chunk, *measured(chunk, part))
+                distribution = self._log_distribution(part, temperature, placed.support_of(chunk))
+                own = found(chunk, *values_of(distribution, placed.targets[chunk], entropy))
+                return own + taught(micro_batch.part(chunk), distribution)
 
-        return loss_in_chunks(states, self._weights_of_top(), self._rows(), part_loss)
+            return loss_in_chunks(states, self._weights_of_top(), self._rows(), part_loss)
 
     def log_probs(self, micro_batch: MicroBatch) -> torch.Tensor:
         """Returns the log-probability of each counted token, or the head's value, [T] in float32."""
         with self._multiplying:
             states = self._states(micro_batch)
             chunks = slices(self._rows(), len(states))
-            return torch.cat([self._measured(states[chunk], micro_batch, chunk, "none", None)[0] for chunk in chunks])
+            with held_layers(self._products, self._top):
+                parts = [self._measured(states[chunk], micro_batch, chunk, "none", None)[0] for chunk in chunks]
+            return torch.cat(parts)
 
     def _measured(
         self,
