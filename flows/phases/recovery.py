@@ -32,11 +32,13 @@ from yatt_core.run_actors.actors_state import ActorsState
 
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
+NOT_RECORDED = "not recorded"
 NOT_YET_RECORDED = frozenset({"tokenizers"})
 """Facts of the environment that were added to those of commits later on."""
-NOT_EVERYWHERE = (*VLLM.packages, BFLOAT16_PRODUCTS)
-"""Begin the names of facts that not every commit has: a node without vLLM's environment does not know its packages, and
-without a role in bfloat16 it does not matter how a processor multiplies it."""
+BEFORE_RECORDED = {BFLOAT16_PRODUCTS: "native"}
+"""Facts that were added later on, with the only value that they could have had before."""
+NOT_EVERYWHERE = tuple(VLLM.packages)
+"""Begin the names of facts that a node without vLLM's environment does not know."""
 
 
 @phase
@@ -218,7 +220,9 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
     if not differences:
         return
     replayed = state.iteration - restored
-    said = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in differences.items())
+    said = "; ".join(
+        f"{name}: {before or NOT_RECORDED} -> {now or NOT_RECORDED}" for name, (before, now) in differences.items()
+    )
     if replayed and context.spec.exact and not context.accept_drift:
         raise DriftError(
             f"run {context.run}: {many(replayed, 'update')} must be replayed, but the environment has changed ({said}). "
@@ -232,10 +236,13 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Returns the facts that differ, each with its old and new value; a missing value is an empty string.
 
-    A fact that commits of older versions of YATT did not record is no difference, nor is one of vLLM or of bfloat16 that
-    only one of the two has.
+    A fact that commits of older versions of YATT did not record is no difference, unless its value is a new one, nor is one
+    of vLLM that only one of the two has, nor how bfloat16 is multiplied once nothing multiplies it any more.
     """
     unknown = {name for name in before.keys() ^ now.keys() if name.startswith(NOT_EVERYWHERE)}
+    unknown |= {
+        name for name, value in BEFORE_RECORDED.items() if name not in now or before.get(name, value) == now[name]
+    }
     names = sorted((before.keys() | now.keys()) - (NOT_YET_RECORDED - before.keys()) - unknown)
     pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

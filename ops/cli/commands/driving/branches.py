@@ -223,7 +223,7 @@ def _audit_head(checkpoint: Mapping[str, Any]) -> str:
 
 
 def _changes(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {before} -> {now}" for name, (before, now) in changes.items())
+    return ", ".join(f"{name}: {before or '-'} -> {now or '-'}" for name, (before, now) in changes.items())
 
 
 def _tree(found: Lineage) -> Tree:
