@@ -139,9 +139,9 @@ class SimulatedRunActors:
         """Returns 0: there is no object store."""
         return 0
 
-    def environment(self) -> Mapping[str, str]:
+    def environments(self) -> list[Mapping[str, str]]:
         """Returns an environment that never changes."""
-        return {"layout": "simulated"}
+        return [{"layout": "simulated"}]
 
     def stop(self) -> None:
         """Does nothing: the simulation ends with its process."""

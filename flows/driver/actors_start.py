@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from threading import Event
@@ -26,6 +26,7 @@ from flows.prefect_io.secret_blocks import blocks_of
 from yatt_core.cluster.devices import Device, inventory, measured_gpus
 from yatt_core.cluster.nodes import A_NODE
 from yatt_core.counting import many
+from yatt_core.engines.environment import facts_of_ranks, mixed_facts
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards, without_card
@@ -63,6 +64,7 @@ class ActorsStart:
         self._controllers: Mapping[str, int] = {}
         self._logs: NodeLogs | None = None
         self.environment: Mapping[str, str] = {}
+        self._mixed: Mapping[str, str] = {}
         self.devices = 0
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
@@ -172,9 +174,21 @@ class ActorsStart:
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
         self._charge(self._book_seats())
-        self.environment = actors.environment()
+        self._note_environment(actors.environments())
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
+
+    def _note_environment(self, found: Sequence[Mapping[str, str]]) -> None:
+        """Keeps what a replay depends on; warns of ranks that compute differently, whenever they do so in another way."""
+        self.environment = facts_of_ranks(found)
+        mixed = mixed_facts(found)
+        if mixed and mixed != self._mixed:
+            listed = "; ".join(f"{name}: {values}" for name, values in mixed.items())
+            self._context.observer.warned(
+                f"the trainer's ranks do not all compute in the same way: {listed}. Their updates can be repeated to the last "
+                "bit only if each rank is on such a node again; use nodes of one kind to avoid this"
+            )
+        self._mixed = mixed
 
     def place_is_there(self, dependency: str) -> bool | None:
         """Returns whether the cluster has room for the actors again; None if something else is away."""

@@ -16,7 +16,7 @@ from yatt_core import code_revision as revision
 from yatt_core.bfloat16.way import way_of_processor
 from yatt_core.code_revision import code_revision
 from yatt_core.engines import environment
-from yatt_core.engines.environment import bfloat16_roles, environment_facts
+from yatt_core.engines.environment import bfloat16_roles, environment_facts, facts_of_ranks, mixed_facts
 from yatt_core.spec import load_spec
 
 
@@ -62,6 +62,22 @@ def test_a_run_that_multiplies_bfloat16_records_how(changes, roles):
         assert facts["bfloat16 products"] == way_of_processor()
     else:
         assert "bfloat16 products" not in facts
+
+
+def test_ranks_that_differ_are_recorded_with_their_numbers():
+    native, widened = ({"torch": "2.13.0", "bfloat16 products": way} for way in ("native", "widened"))
+    assert facts_of_ranks([native, native]) == native
+    assert mixed_facts([native, native]) == {}
+    mixed = {"bfloat16 products": "native (rank 0), widened (rank 1)"}
+    assert facts_of_ranks([native, widened]) == {"torch": "2.13.0", **mixed}
+    assert mixed_facts([native, widened]) == mixed
+    many = [native, native, widened, native, widened, widened, widened]
+    assert mixed_facts(many) == {"bfloat16 products": "native (ranks 0 to 1, 3), widened (ranks 2, 4 to 6)"}
+
+
+def test_a_fact_that_only_some_ranks_know_is_taken_from_them():
+    assert facts_of_ranks([{"numpy": "2"}, {"numpy": "2", "vllm": "0.33"}]) == {"numpy": "2", "vllm": "0.33"}
+    assert mixed_facts([{"numpy": "2"}, {"numpy": "2", "vllm": "0.33"}]) == {}
 
 
 def test_a_virtual_run_needs_no_torch():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 
 from yatt_core.code_revision import code_revision
 from yatt_core.engine_environments import VLLM, find_environment, version_in
@@ -92,3 +94,40 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         if spec.data.has_images:
             facts["pillow"] = version("pillow")
     return facts
+
+
+def facts_of_ranks(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Returns the facts of a group of ranks: each value, with its ranks if not all of them have the same.
+
+    found: the facts of each rank. Those that a rank does not know are taken from the others.
+    """
+    return {name: _joined(values) for name, values in _values(found).items()}
+
+
+def mixed_facts(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Returns those of `facts_of_ranks` in which ranks differ."""
+    return {name: _joined(values) for name, values in _values(found).items() if len(values) > 1}
+
+
+def _values(found: Sequence[Mapping[str, str]]) -> dict[str, dict[str, list[int]]]:
+    """Returns the values of each fact, and the ranks that have them."""
+    facts: dict[str, dict[str, list[int]]] = {}
+    for rank, own in enumerate(found):
+        for name, value in own.items():
+            facts.setdefault(name, {}).setdefault(value, []).append(rank)
+    return facts
+
+
+def _joined(values: Mapping[str, Sequence[int]]) -> str:
+    if len(values) == 1:
+        return next(iter(values))
+    return ", ".join(f"{value} ({_named(ranks)})" for value, ranks in values.items())
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """Returns ranks in words, such as ranks 0 to 3, 7."""
+    parts = []
+    for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
+        numbers = [rank for _, rank in run]
+        parts.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(parts)}"

@@ -260,9 +260,9 @@ class RunActors:
         """Returns the bytes that the object store spilled on all nodes since the last call or the actors' start."""
         return self._spilling.growth(spilled_bytes())
 
-    def environment(self) -> Mapping[str, str]:
-        """Returns the properties of the environment on which the trainer's exact results depend."""
-        return dict(self._trainer.first("environment", seconds=self._start_seconds))
+    def environments(self) -> list[Mapping[str, str]]:
+        """Returns the properties of each rank's environment on which the trainer's exact results depend."""
+        return self._trainer.all("environment", seconds=self._start_seconds)
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
         """Passes the dispatcher to all actors and the engines to the dispatcher; returns the calls to wait for."""
