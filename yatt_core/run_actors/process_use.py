@@ -1,4 +1,7 @@
-"""Asks actors how busy their devices were and what they hold. No result depends on it, so that none is waited for long."""
+"""Asks actors how busy their devices were, what they hold and where their time went.
+
+No result depends on it, so that none is waited for long.
+"""
 
 from __future__ import annotations
 
@@ -33,25 +36,46 @@ def process_names(spec: RunSpec) -> tuple[str, ...]:
     return (DRIVER, *(f"{role}-{number}" for role, count in counts.items() for number in range(count)))
 
 
-def forget_use(actors: Mapping[str, Any], term: int) -> None:
-    """Has actors begin new readings, without waiting for those that are busy."""
-    with spent(RAY, "what processes use"):
-        for actor in actors.values():
-            actor.process_use.remote(term)
+class UseReadings:
+    """Readings of a run's actors. An answer that comes too late for one reading is part of the next, so that no time is lost."""
 
+    def __init__(self) -> None:
+        self._late: dict[Any, str] = {}
 
-def process_use(actors: Mapping[str, Any], term: int) -> dict[str, ProcessUse]:
-    """Returns what each actor uses, by its name; actors that are busy or lost are left out.
+    def read(self, actors: Mapping[str, Any], term: int) -> dict[str, ProcessUse]:
+        """Returns what each actor uses, by its name; actors that are busy or lost are left out."""
+        found: dict[str, ProcessUse] = {}
+        with spent(RAY, "what processes use"):
+            self._hear(found, 0.0)
+            # An actor that still has to answer is not asked again, so that no more than one question waits for it.
+            waiting = set(self._late.values())
+            self._late |= {
+                actor.process_use.remote(term): name for name, actor in actors.items() if name not in waiting
+            }
+            self._hear(found, ANSWER_SECONDS)
+        return found
 
-    What one of them has spent until it answers, too late, is in no reading.
-    """
-    found = {}
-    with spent(RAY, "what processes use"):
-        asked = {actor.process_use.remote(term): name for name, actor in actors.items()}
-        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_SECONDS)
+    def forget(self, actors: Mapping[str, Any], term: int) -> None:
+        """Has actors begin new readings, without waiting for those that are busy."""
+        with spent(RAY, "what processes use"):
+            self.drop()
+            for actor in actors.values():
+                actor.process_use.remote(term)
+
+    def drop(self) -> None:
+        """Expects no answers any more, as before the connection to Ray changes."""
+        self._late.clear()
+
+    def _hear(self, found: dict[str, ProcessUse], seconds: float) -> None:
+        """Adds the answers that come in time: of an actor with several, all of its time and the newest of the rest."""
+        if not self._late:
+            return
+        answered, _ = ray.wait(list(self._late), num_returns=len(self._late), timeout=seconds)
         for reference in answered:
+            name = self._late.pop(reference)
             try:
-                found[asked[reference]] = ray.get(reference)
+                use: ProcessUse = ray.get(reference)
             except ray.exceptions.RayError:  # whoever needs the actor next notices its loss
                 continue
-    return found
+            earlier = found[name].spent if name in found else ()
+            found[name] = use._replace(spent=(*earlier, *use.spent))

@@ -52,7 +52,7 @@ from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.evaluation import evaluate
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
-from yatt_core.run_actors.process_use import forget_use, process_use
+from yatt_core.run_actors.process_use import UseReadings
 from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.trainer_ranks import TrainerRanks
@@ -102,6 +102,7 @@ class RunActors:
         self._blocked = BlockedControllers(self._calls)
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
+        self._use = UseReadings()
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
         self.secret_blocks: Mapping[str, str] = {}
@@ -126,6 +127,7 @@ class RunActors:
 
         Waits only for ranks that are still busy with a call that an earlier driver made to all ranks.
         """
+        self._use.drop()  # the connection may be another one than before
         try:
             self._created = self._registry.gather(self.avoid_nodes)
             self._blocked.heard(self._created)
@@ -217,6 +219,7 @@ class RunActors:
 
     def stop(self) -> None:
         """Ends all actors. If the Ray head is gone, its actors have ended already."""
+        self._use.drop()
         self._registry.end_all()
 
     def answers(self, dependency: str) -> bool | None:
@@ -317,11 +320,11 @@ class RunActors:
 
     def process_use(self) -> dict[str, ProcessUse]:
         """Returns what the actors use, by their names: how busy devices were since the last call, and memory."""
-        return process_use(self._working(), self._term)
+        return self._use.read(self._working(), self._term)
 
     def forget_use(self) -> None:
         """Has the actors begin anew with what they use and spend, as after `process_use`, without waiting for them."""
-        forget_use(self._working(), self._term)
+        self._use.forget(self._working(), self._term)
 
     def _working(self) -> dict[str, Any]:
         """Returns the actors that work on iterations, by name."""
