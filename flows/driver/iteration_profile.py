@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from flows.run.profile_merging import merged
 from flows.run.profile_record import BETWEEN, DRIVER, PHASES, Part, ProfileRecord, write_profile
 from yatt_core.actors.call_kinds import phase_of_call
 from yatt_core.actors.use_meter import ProcessUse
@@ -56,7 +57,7 @@ class IterationProfile:
         processes = {DRIVER: tuple(_driver_part(each) for each in self._times.take())}
         for name, spent in sorted(self._heard.items()):
             processes[name] = tuple(part for each in spent if (part := _actor_part(each, iteration)) is not None)
-        record = ProfileRecord(now - self._began, processes)
+        record = merged(ProfileRecord(now - self._began, processes))
         self._heard.clear()
         self._began = now
         write_profile(run_folder, branch, iteration, record)

@@ -10,10 +10,11 @@ of a controller's wait, it is `waiting`: for an engine, with the calls. So the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from flows.run.profile_record import BETWEEN, DRIVER, PHASES, Part, ProfileRecord
+from flows.run.profile_merging import busiest_in
+from flows.run.profile_record import BETWEEN, DRIVER, PHASES, Part, ProfileRecord, role_of
 from yatt_core.spent_time import OTHER, RAY, WAITING
 
 CONTROLLER, TRAINER, ROLLOUT, ENDPOINT = "controller", "trainer", "rollout", "endpoint"
@@ -21,6 +22,8 @@ ROLES = (DRIVER, CONTROLLER, ROLLOUT, ENDPOINT, TRAINER)
 """Kinds of processes, in the order in which they are shown."""
 JUDGE, AS_JUDGE = "judge", " as judge"
 """The call in which an instance judges, and how it is then named."""
+OTHERS = "-others"
+"""What follows the name of a role in the name of those of its processes that are not recorded one by one: their mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Profile:
     unheard: processes that reported in only some of the iterations; they count as idle in the others.
     processes: what each process spent in each phase, by kind.
     path: the critical path, in the order of the phases.
+    others: of roles with many processes, the number of those that are shown as one.
     """
 
     recorded: tuple[int, ...]
@@ -62,6 +66,7 @@ class Profile:
     processes: tuple[Step, ...]
     path: tuple[Step, ...]
     frames: tuple[Frame, ...]
+    others: Mapping[str, int]
 
     @property
     def accounted(self) -> float:
@@ -78,11 +83,13 @@ def profile_of(records: Mapping[int, ProfileRecord | None]) -> Profile:
     """Returns the profile of iterations; those whose record is None are named and count nowhere."""
     known = {iteration: record for iteration, record in records.items() if record is not None}
     share = 1.0 / max(1, len(known))
-    heard = [record.processes.keys() for record in known.values()]
-    every = {name for names in heard for name in names}
-    processes = [step for record in known.values() for step in process_steps(record)]
+    every = {name for record in known.values() for name in record.processes}
+    whole = [_with_mean_of_others(record, every) for record in known.values()]
+    heard = [record.processes.keys() for record in whole]
+    processes = [step for record in whole for step in process_steps(record)]
     path = [step for record in known.values() for step in critical_path(record)]
-    frames = [frame for record in known.values() for frame in _frames(record)]
+    frames = [frame for record in whole for frame in _frames(record)]
+    others = [(role, each.count) for record in whole for role, each in record.others.items()]
     return Profile(
         recorded=tuple(sorted(known)),
         not_recorded=tuple(sorted(records.keys() - known.keys())),
@@ -91,7 +98,20 @@ def profile_of(records: Mapping[int, ProfileRecord | None]) -> Profile:
         processes=_mean_steps(processes, share),
         path=_mean_steps(path, share),
         frames=_mean_frames(frames, share),
+        others={role: max(count for of, count in others if of == role) for role, _ in others},
     )
+
+
+def _with_mean_of_others(record: ProfileRecord, names: Iterable[str]) -> ProfileRecord:
+    """Returns a record in which processes that only other records have one by one have the mean of the others of their role."""
+    processes = dict(record.processes)
+    left = dict(record.others)
+    for name in sorted(set(names) - processes.keys(), key=process_order):
+        others = left.get(role_of(name))
+        if others is not None and others.count > 0:
+            processes[name] = others.parts
+            left[role_of(name)] = replace(others, count=others.count - 1)
+    return replace(record, processes=processes, others={role: each for role, each in left.items() if each.count > 0})
 
 
 def process_steps(record: ProfileRecord) -> list[Step]:
@@ -101,9 +121,8 @@ def process_steps(record: ProfileRecord) -> list[Step]:
     for step in critical_path(record):
         if step.process != DRIVER:
             waited[step.phase] = waited.get(step.phase, 0.0) + step.seconds
-    for name, parts in record.processes.items():
-        for part in parts:
-            steps.append(Step(part.phase, _shown(name, part), part.kind, part.seconds))
+    for name, part in _named_parts(record):
+        steps.append(Step(part.phase, _shown(name, part), part.kind, part.seconds))
     for phase, seconds in waited.items():
         steps += [Step(phase, DRIVER, WAITING, seconds), Step(phase, DRIVER, RAY, -seconds)]
     return steps
@@ -137,7 +156,7 @@ def _explained(record: ProfileRecord, phase: str, name: str | None, seconds: flo
     steps = [Step(rest.phase, rest.process, rest.kind, seconds - scale * busy)]
     waited = 0.0
     for part in parts:
-        if part.kind == WAITING and _role(name or "") == CONTROLLER:
+        if part.kind == WAITING and role_of(name or "") == CONTROLLER:
             waited += scale * part.seconds
         else:
             steps.append(Step(phase, _shown(name or "", part), part.kind, scale * part.seconds))
@@ -149,22 +168,23 @@ def _explained(record: ProfileRecord, phase: str, name: str | None, seconds: flo
 
 def _busiest(record: ProfileRecord, phase: str, roles: Sequence[str]) -> str | None:
     """Returns the process of some roles that worked longest in a phase, its waits included; None if none did."""
-    busy = {
-        name: sum(part.seconds for part in parts if part.phase == phase)
-        for name, parts in record.processes.items()
-        if _role(name) in roles
-    }
-    found = max(sorted(busy), key=lambda name: busy[name], default=None)
-    return found if found is not None and busy[found] > 0.0 else None
+    return busiest_in({name: parts for name, parts in record.processes.items() if role_of(name) in roles}, phase)
 
 
 def _frames(record: ProfileRecord) -> list[Frame]:
     """Returns the parts of all processes, below their phases."""
     return [
         Frame(_shown(name, part), (part.phase, *part.path), part.kind, part.seconds)
-        for name, parts in record.processes.items()
-        for part in parts
+        for name, part in _named_parts(record)
     ]
+
+
+def _named_parts(record: ProfileRecord) -> Iterator[tuple[str, Part]]:
+    """Yields the parts of all processes, and the mean of the others of each role."""
+    for name, parts in record.processes.items():
+        yield from ((name, part) for part in parts)
+    for role, others in record.others.items():
+        yield from ((role + OTHERS, part) for part in others.parts)
 
 
 def _mean_steps(steps: Iterable[Step], share: float) -> tuple[Step, ...]:
@@ -189,20 +209,23 @@ def _mean_frames(frames: Iterable[Frame], share: float) -> tuple[Frame, ...]:
     )
 
 
-def process_order(name: str) -> tuple[int, int, str]:
-    """Returns a key by which processes are sorted: by role, then by number."""
+def process_order(name: str) -> tuple[int, bool, int, str]:
+    """Returns a key by which processes are sorted: by role, then by number, the others of the role last."""
+    role = role_of(name)
     number = name.removesuffix(AS_JUDGE).rpartition("-")[2]
     return (
-        ROLES.index(_role(name)) if _role(name) in ROLES else len(ROLES),
+        ROLES.index(role) if role in ROLES else len(ROLES),
+        is_others(name),
         int(number) if number.isdigit() else 0,
         name,
     )
 
 
-def _role(name: str) -> str:
-    return name.partition("-")[0]
+def is_others(name: str) -> bool:
+    """Returns True for the name of those processes of a role that are not recorded one by one."""
+    return name.removesuffix(AS_JUDGE).endswith(OTHERS)
 
 
 def _shown(name: str, part: Part) -> str:
     """Returns how a process is named for a part of its work."""
-    return name + AS_JUDGE if _role(name) == ROLLOUT and part.path[:1] == (JUDGE,) else name
+    return name + AS_JUDGE if role_of(name) == ROLLOUT and part.path[:1] == (JUDGE,) else name

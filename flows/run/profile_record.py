@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +44,47 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Others:
+    """Processes of a role that are not recorded one by one.
+
+    count: how many they are.
+    parts: the means of their parts.
+    """
+
+    count: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileRecord:
     """Where the time of one iteration went.
 
     wall: seconds since the commit before, or since the actors were ready.
-    processes: the parts of each process that has reported, by its name.
+    processes: the parts of each process that has reported, by its name, but for those among the others.
+    others: of roles with many processes, those that were not the busiest, by role (`flows.run.profile_merging`).
     """
 
     wall: float
     processes: Mapping[str, tuple[Part, ...]]
+    others: Mapping[str, Others] = field(default_factory=dict)
+
+
+def role_of(process: str) -> str:
+    """Returns the role of a process, such as `trainer` of `trainer-0`."""
+    return process.partition("-")[0]
 
 
 def write_profile(run_folder: Path, branch: int, iteration: int, record: ProfileRecord) -> None:
     """Writes an iteration's record. A disk error is only logged."""
-    processes = {name: _encoded(parts) for name, parts in record.processes.items()}
-    write_telemetry(run_folder, branch, iteration, NAME, {"wall": round(record.wall, DIGITS), "processes": processes})
+    values: dict[str, Any] = {
+        "wall": round(record.wall, DIGITS),
+        "processes": {name: _encoded(parts) for name, parts in record.processes.items()},
+    }
+    if record.others:
+        values["others"] = {
+            role: {"count": others.count, "parts": _encoded(others.parts)} for role, others in record.others.items()
+        }
+    write_telemetry(run_folder, branch, iteration, NAME, values)
 
 
 def read_profile(run_folder: Path, branch: int, iteration: int) -> ProfileRecord | None:
@@ -68,7 +94,8 @@ def read_profile(run_folder: Path, branch: int, iteration: int) -> ProfileRecord
         return None
     try:
         processes = {name: tuple(_decoded(lines)) for name, lines in values["processes"].items()}
-        return ProfileRecord(_number(values["wall"]), processes)
+        others = {role: _others(found) for role, found in values.get("others", {}).items()}
+        return ProfileRecord(_number(values["wall"]), processes, others)
     except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
         _log.warning("the profile of iteration %d is damaged: %r", iteration, error)
         return None
@@ -92,6 +119,14 @@ def _decoded(lines: Mapping[str, str]) -> Iterable[Part]:
         if kind not in KINDS or phase not in PHASES:
             raise DataError(f"unknown part {key!r}")
         yield Part(phase, tuple(path), kind, _number(float(seconds)), int(calls))
+
+
+def _others(found: Mapping[str, Any]) -> Others:
+    """Returns the others of a role. Raises `DataError` if there are none."""
+    count = int(found["count"])
+    if count < 1:
+        raise DataError(f"{count} others")
+    return Others(count, tuple(_decoded(found["parts"])))
 
 
 def _number(value: Any) -> float:

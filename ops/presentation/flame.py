@@ -13,7 +13,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ops.presentation.profile_words import NAMES, iterations_text, milliseconds, share
+from ops.presentation.profile_words import NAMES, iterations_text, milliseconds, share, shown_process
 from yatt_core.spent_time import DATA, ENGINE, LEDGER, OTHER, PREFECT, RAY, REWARDS, TOOLS, WAITING, WEIGHTS
 
 if TYPE_CHECKING:
@@ -148,7 +148,10 @@ def _bars(profile: Profile) -> list[_Node]:
 
 def _stacks(profile: Profile) -> list[_Stack]:
     path = [_Stack((CRITICAL, one.phase, one.process, NAMES[one.kind]), one.kind, one.seconds) for one in profile.path]
-    processes = [_Stack((one.process, *_without_repetition(one.path)), one.kind, one.seconds) for one in profile.frames]
+    processes = [
+        _Stack((shown_process(profile, one.process), *_without_repetition(one.path)), one.kind, one.seconds)
+        for one in profile.frames
+    ]
     return path + processes
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from flows.reports.profile import AS_JUDGE, is_others
+from flows.run.profile_record import role_of
 from ops.presentation.output import write, write_table
 from yatt_core.counting import many
 from yatt_core.spent_time import DATA, ENGINE, LEDGER, OTHER, PREFECT, RAY, REWARDS, TOOLS, WAITING, WEIGHTS
@@ -51,6 +53,7 @@ def profile_facts(profile: Profile) -> dict[str, Any]:
         "accounted_seconds": profile.accounted,
         "not_accounted_seconds": profile.not_accounted,
         "unheard": list(profile.unheard),
+        "others": dict(profile.others),
         "processes": [asdict(step) for step in profile.processes],
         "critical_path": [asdict(step) for step in profile.path],
         "kinds": dict(by_kind(profile)),
@@ -100,17 +103,39 @@ def process_table(profile: Profile) -> tuple[list[str], list[Row]]:
         spent.setdefault((step.phase, step.process), {})[step.kind] = step.seconds
     roles: dict[tuple[str, str], list[str]] = {}
     for phase, process in spent:
-        roles.setdefault((phase, _role(process)), []).append(process)
+        roles.setdefault((phase, role_of(process)), []).append(process)
     rows = []
     for (phase, role), processes in roles.items():
-        busiest = sorted(processes, key=lambda name: -sum(spent[phase, name].values()))
-        shown = [name for name in processes if name in busiest[:SHOWN] or len(processes) == SHOWN + 1]
+        named = [name for name in processes if not is_others(name)]
+        busiest = sorted(named, key=lambda name: -sum(spent[phase, name].values()))
+        shown = [name for name in named if name in busiest[:SHOWN] or len(processes) == SHOWN + 1 == len(named)]
         rows += [_row(profile, phase, name, spent[phase, name], kinds) for name in shown]
-        if len(shown) < len(processes):
-            rest = [spent[phase, name] for name in processes if name not in shown]
-            mean = {kind: sum(one.get(kind, 0.0) for one in rest) / len(rest) for kind in kinds}
-            rows.append(_row(profile, phase, f"{len(rest)} more of {role}, mean", mean, kinds))
+        rest = {name: count_of(profile, name) for name in processes if name not in shown}
+        if rest:
+            count = sum(rest.values())
+            mean = {
+                kind: sum(number * spent[phase, name].get(kind, 0.0) for name, number in rest.items()) / count
+                for kind in kinds
+            }
+            rows.append(_row(profile, phase, _more(count, role), mean, kinds))
     return ["phase", "process", "ms", "share", *(NAMES[kind] for kind in kinds)], rows
+
+
+def count_of(profile: Profile, process: str) -> int:
+    """Returns how many processes a name stands for."""
+    return profile.others.get(role_of(process), 1) if is_others(process) else 1
+
+
+def shown_process(profile: Profile, process: str) -> str:
+    """Returns how a process is called for people."""
+    if not is_others(process):
+        return process
+    named = _more(count_of(profile, process), role_of(process))
+    return named + AS_JUDGE if process.endswith(AS_JUDGE) else named
+
+
+def _more(count: int, role: str) -> str:
+    return f"{count} more of {role}, mean"
 
 
 def path_rows(profile: Profile) -> list[Row]:
@@ -120,7 +145,7 @@ def path_rows(profile: Profile) -> list[Row]:
     """
     sums: dict[tuple[str, str, str], float] = {}
     for step in profile.path:
-        process = step.process if len(profile.recorded) == 1 else _role(step.process)
+        process = step.process if len(profile.recorded) == 1 else role_of(step.process)
         key = (step.phase, process, NAMES[step.kind])
         sums[key] = sums.get(key, 0.0) + step.seconds
     shown = {key: seconds for key, seconds in sums.items() if seconds >= LEAST_SHARE * profile.wall}
@@ -153,10 +178,6 @@ def _row(profile: Profile, phase: str, process: str, spent: dict[str, float], ki
     total = sum(spent.values())
     cells = [milliseconds(spent[kind]) if spent.get(kind, 0.0) >= LEAST_SECONDS else "" for kind in kinds]
     return phase, process, milliseconds(total), share(profile, total), *cells
-
-
-def _role(process: str) -> str:
-    return process.partition("-")[0]
 
 
 def _sum(steps: Iterable[Step]) -> float:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flows.run.home import Home
+from flows.run.profile_merging import merged
 from flows.run.profile_record import BETWEEN, Part, ProfileRecord, write_profile
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
@@ -86,6 +87,17 @@ def test_of_many_ranks_the_busiest_are_shown_and_the_mean_of_the_others(yatt: Ya
     text = yatt("show", run, "--profile", "--iteration", "3").out
     assert [line[1] for line in table_of(text, "learn")[:5]] == ["driver", "trainer-0", "trainer-1", "trainer-2", "3"]
     assert "3 more of trainer, mean" in text and " 1,600 " in text
+
+
+def test_ranks_that_are_recorded_together_count_as_many(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
+    write_profile(home.run_folder(run), 0, 3, merged(record(2.0, trainers=12)))
+    text = yatt("show", run, "--profile", "--iteration", "3").out
+    assert [line[1] for line in table_of(text, "learn")[:5]] == ["driver", "trainer-0", "trainer-1", "trainer-2", "9"]
+    assert "9 more of trainer, mean" in text and " 1,300 " in text
+    file = tmp_path / "flame.svg"
+    document = yatt("show", run, "--profile", "--iteration", "3", "--flame", str(file), "-o", "json").document
+    assert document["others"] == {"trainer": 4}
+    assert "4 more of trainer, mean: 1,800 ms, 45.0%" in file.read_text()
 
 
 def test_a_flame_graph_is_one_file_that_needs_nothing_else(yatt: Yatt, run: str, tmp_path: Path) -> None:
