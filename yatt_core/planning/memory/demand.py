@@ -30,7 +30,7 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.memory.activations import MicroBatchShape, micro_batch_of
 from yatt_core.planning.memory.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
-from yatt_core.planning.memory.rollout import EngineMemory, on_turn, reward_model
+from yatt_core.planning.memory.rollout import EngineMemory, on_turn, reward_model, reward_tokens
 from yatt_core.planning.memory.training import (
     TrainerMemory,
     fsdp2_trainer,
@@ -42,6 +42,12 @@ from yatt_core.planning.memory.training import (
     with_teacher,
 )
 from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, kept_weights
+from yatt_core.planning.memory.widening import (
+    widened_kernels,
+    widened_pass,
+    with_widened_layer,
+    with_widened_passes,
+)
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
@@ -218,7 +224,10 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
             count = instances
         yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
     for model in roles.reward_models:
-        yield Engines(model.part.name, JUDGE, reward_model(model), instances, generates=False)
+        memory = reward_model(model)
+        if cluster.card_name == CORE and model.part.dtype == "bfloat16":
+            memory = with_widened_layer(memory, model.shape, reward_tokens(model))
+        yield Engines(model.part.name, JUDGE, memory, instances, generates=False)
 
 
 def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
@@ -252,7 +261,24 @@ def trainer_of(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) ->
             memory = with_teacher(memory, engine, teacher, batch, ranks)
     if roles.critic is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
         memory = with_critic(memory, engine, roles.critic, batch, ranks)
+    if batch.on_cores and getattr(engine, "dtype", "") == "bfloat16":
+        memory = with_widened_passes(memory, *_widened_operands(roles, batch))
     return memory
+
+
+def _widened_operands(roles: Roles, batch: MicroBatchShape) -> tuple[int, int]:
+    """Returns the bytes of widened operands in `prepare` and in `learn`: those of the model that has most of them."""
+    tensor = getattr(roles.trainer, "tensor_model_parallel_size", 1)
+    learning = [widened_pass(roles.policy, batch, learning=True, tensor=tensor)]
+    scoring = [widened_pass(shape, batch, learning=False, tensor=tensor) for shape in (roles.policy, *roles.teachers)]
+    if roles.critic is not None:
+        values = replace(batch, counted=0)
+        learning.append(widened_pass(roles.critic, values, learning=True))
+        scoring.append(widened_pass(roles.critic, values, learning=False))
+    if isinstance(roles.trainer, TorchTrainer) and roles.trainer.kernels == "auto" and not roles.adapters:
+        learning.append(widened_kernels(roles.policy, learning=True))
+        scoring.append(widened_kernels(roles.policy, learning=False))
+    return max(scoring), max(learning)
 
 
 def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:

@@ -102,9 +102,14 @@ def with_widened_operands(memory: EngineMemory, shape: ModelShape) -> EngineMemo
     return replace(memory, awake=memory.awake + more, resident=memory.resident + more)
 
 
+def reward_tokens(role: RewardModelRole) -> int:
+    """Returns the most tokens of a reward model's pass."""
+    return max(role.part.batch_tokens, role.part.max_tokens)
+
+
 def reward_model(role: RewardModelRole) -> EngineMemory:
     """Returns the memory of a reward model: its weights, which stay loaded, and a pass over the most tokens allowed."""
-    size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
+    size, tokens = element_bytes(role.part.dtype), reward_tokens(role)
     held = Bytes(weights=role.shape.parameters * size)
     activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
     return EngineMemory(1, held + Bytes(activations=activations), held, held, 0, 0, False, 0.0)
