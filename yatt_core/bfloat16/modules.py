@@ -47,6 +47,13 @@ class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole = {matrix.data_ptr(): matrix.detach() for matrix in matrices if matrix.is_contiguous()}
         self._copies = {place: matrix.float() for place, matrix in whole.items()}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Returns False: torch would wrap each call to keep its compiler out, which takes longer than most operations of a
+        decoding step; nothing is compiled here.
+        """
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,
