@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from db.core.errors import LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.driver.context import RunContext
@@ -59,3 +60,11 @@ def test_tracker_and_prefect_learn_where_the_run_is_shown(tmp_path: Path, monkey
 def test_without_pages_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     assert published(Home(tmp_path / "runs"), NO_PAGES) == ({}, [])
+
+
+def test_a_ledger_that_is_away_ends_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise LedgerUnavailable("the ledger at db:5432 does not answer")
+
+    monkeypatch.setattr("flows.phases.links.mlflow_place", away)
+    assert published(Home(tmp_path / "runs"), Pages("http://127.0.0.1:8686", "http://127.0.0.1:5000")) == ({}, [])
