@@ -79,7 +79,9 @@ def make_model(folder: Path, name: str) -> None:
 
 def load_engine(folder: Path) -> TorchRolloutEngine:
     """Loads the engine with the folder's weights as version 0."""
-    engine = TorchRolloutEngine(str(folder), "float32", MAX_PROMPT, 128, folder)
+    engine = TorchRolloutEngine(
+        model_path=str(folder), dtype="float32", max_prompt_tokens=MAX_PROMPT, max_new_tokens=128, inputs_folder=folder
+    )
     engine.update_weights(load_file(folder / "model.safetensors"), 0)
     return engine
 
@@ -114,7 +116,17 @@ def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, i
 
     def answer(members: Members) -> list[Answer]:
         chosen = [prompts[member] for member in members]
-        return answers(engine.generate(GenerateRequest(chosen, seeds[list(members)], NEW_TOKENS, (STOP,), 0)))
+        return answers(
+            engine.generate(
+                GenerateRequest(
+                    prompts=chosen,
+                    seeds=seeds[list(members)],
+                    max_new_tokens=NEW_TOKENS,
+                    stop_tokens=(STOP,),
+                    weight_version=0,
+                )
+            )
+        )
 
     expected = answer(range(MEMBERS))
     counts: dict[str, int] = {}
@@ -128,8 +140,20 @@ def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, i
                 counts[key] = counts.get(key, 0) + int(differs)
     # One group's samples, compared with each sample as a prompt of its own.
     group = seeds[:32].reshape(1, 32)
-    together = engine.generate(GenerateRequest([prompts[20]], group, NEW_TOKENS, (STOP,), 0))
-    apart = engine.generate(GenerateRequest([prompts[20]] * 32, group.reshape(32, 1), NEW_TOKENS, (STOP,), 0))
+    together = engine.generate(
+        GenerateRequest(
+            prompts=[prompts[20]], seeds=group, max_new_tokens=NEW_TOKENS, stop_tokens=(STOP,), weight_version=0
+        )
+    )
+    apart = engine.generate(
+        GenerateRequest(
+            prompts=[prompts[20]] * 32,
+            seeds=group.reshape(32, 1),
+            max_new_tokens=NEW_TOKENS,
+            stop_tokens=(STOP,),
+            weight_version=0,
+        )
+    )
     pairs = list(zip(answers(together), answers(apart), strict=True))
     counts["mismatched_tokens_group"] = sum(one[0] != other[0] for one, other in pairs)
     counts["mismatched_bits_group"] = sum(one[1] != other[1] for one, other in pairs)
@@ -156,7 +180,9 @@ def throughput(folder: Path, engine: TorchRolloutEngine, prompt: int, new_tokens
     rng = np.random.default_rng(SEED)
     prompts = rng.integers(2, 36, (16, prompt)).astype(np.int32)
     seeds = rng.integers(0, 2**63, (16, 8)).astype(np.uint64)
-    request = GenerateRequest(list(prompts), seeds, new_tokens, (), 0)
+    request = GenerateRequest(
+        prompts=list(prompts), seeds=seeds, max_new_tokens=new_tokens, stop_tokens=(), weight_version=0
+    )
     ids = torch.from_numpy(prompts.astype(np.int64))
 
     def generate(**options: Any) -> int:
@@ -216,7 +242,14 @@ def main() -> None:
         **{key: float(value) for key, value in counts.items()},
         **figures,
     }
-    report = Report("batch_invariance", figures, [SEED], [before, load_average()], baselines, details)
+    report = Report(
+        name="batch_invariance",
+        figures=figures,
+        seeds=[SEED],
+        load=[before, load_average()],
+        baselines=baselines,
+        details=details,
+    )
     print_report(report, arguments.json)
 
 

@@ -86,14 +86,24 @@ class Driver:
             self.ledger.phases.history(self.fence.run, phase)
             if phase == "place":
                 decision = {"rollout": [0, 1], "trainer": [0, 1]}
-                row = DecisionRow(0, iteration, 0, {"load": 0.5}, decision, {"seconds": 3.0}, "colocated")
+                row = DecisionRow(
+                    branch=0,
+                    iteration=iteration,
+                    seq=0,
+                    inputs={"load": 0.5},
+                    decision=decision,
+                    prediction={"seconds": 3.0},
+                    reason="colocated",
+                )
                 self.ledger.records.decision(self.fence, row)
             if phase == "collect":
                 self._shards(iteration)
             if phase == "commit":
                 seconds = self._commit(iteration)
             receipt = {"tokens": 4096, "seconds": 1.5, "digest": "d" * 64}
-            self.ledger.phases.finish(self.fence, attempt, receipt, 1.5, 4096)
+            self.ledger.phases.finish(
+                fence=self.fence, attempt=attempt, receipt=receipt, seconds=1.5, bytes_to_driver=4096
+            )
         self._deliver(iteration)
         return seconds
 
@@ -102,7 +112,19 @@ class Driver:
             folder = f"b00/i{iteration:06d}/w00-s{shard:04d}.t0001"
             digests = bytes(32 * PROMPTS_A_SHARD)
             sums = {"reward": 1.5, "length": 900.0, "truncated": 2.0}
-            row = ShardRow(0, iteration, 0, shard, 1, folder, "d" * 64, PROMPTS_A_SHARD * 8, 4096, digests, sums)
+            row = ShardRow(
+                branch=0,
+                iteration=iteration,
+                wave=0,
+                shard=shard,
+                term=1,
+                folder=folder,
+                manifest_sha256="d" * 64,
+                samples=PROMPTS_A_SHARD * 8,
+                tokens=4096,
+                group_digests=digests,
+                sums=sums,
+            )
             self.ledger.records.shard(self.fence, row)
 
     def _commit(self, iteration: int) -> float:
@@ -126,7 +148,17 @@ class Driver:
         self.ledger.outbox.delivered(self.fence, [row.id for row in rows])
         if iteration % CHECKPOINT_EVERY == 0:
             name = f"b00-i{iteration:06d}-e0001"
-            row = CheckpointRow(self.fence.run, 0, iteration, 1, name, "d" * 64, 10**9, "f" * 64, 1.5)
+            row = CheckpointRow(
+                run=self.fence.run,
+                branch=0,
+                iteration=iteration,
+                term=1,
+                folder=name,
+                manifest_sha256="d" * 64,
+                bytes=10**9,
+                weights_digest="f" * 64,
+                seconds=1.5,
+            )
             self.ledger.records.checkpoint(self.fence, row)
             entry = OutboxEntry(f"{self.fence.run}/{name}", "artifact", {"folder": name}, 1_700_000_000_000)
             self.ledger.outbox.enqueue(self.fence, [entry])
@@ -216,7 +248,12 @@ def main() -> None:
     baselines = {name: value for name, value in figures.items() if name.startswith("bare_")}
     kept = {name: value for name, value in figures.items() if name not in baselines}
     details = {"database": database, "iterations": arguments.iterations}
-    print_report(Report("commit", kept, [0], [before, load_average()], baselines, details), arguments.json)
+    print_report(
+        Report(
+            name="commit", figures=kept, seeds=[0], load=[before, load_average()], baselines=baselines, details=details
+        ),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

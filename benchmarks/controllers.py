@@ -141,12 +141,12 @@ def main() -> None:
         found = measure(arguments.sizes, arguments.rounds, Path(folder))
     samples = {size: results[SHARDED][0].engines.images for size, results in found.items()}
     report = Report(
-        "controllers",
-        figures_of(found, samples) | {"coordinate_256_ms": coordinate_ms(SEED)},
-        [SEED],
-        [before, load_average()],
-        baselines_of(found, samples),
-        details_of(found),
+        name="controllers",
+        figures=figures_of(found, samples) | {"coordinate_256_ms": coordinate_ms(SEED)},
+        seeds=[SEED],
+        load=[before, load_average()],
+        baselines=baselines_of(found, samples),
+        details=details_of(found),
     )
     print_report(report, arguments.json)
 

@@ -75,10 +75,13 @@ def measure(
         started = time.perf_counter()
         spec = load_spec(Path("configs/virtual.yaml"))
         with Ledger.open(address) as ledger:
-            run = seed(ledger, home, spec, runs, iterations)
+            run = seed(ledger=ledger, home=home, spec=spec, runs=runs, iterations=iterations)
         progress(f"{database}: seeded in {time.perf_counter() - started:.0f} s")
         with served(home, address) as client:
-            pages = {name: _page(client, name, path, run, iterations) for name, path in PAGES.items()}
+            pages = {
+                name: _page(client=client, name=name, path=path, run=run, iteration=iterations)
+                for name, path in PAGES.items()
+            }
     p50 = max(figures[0] for figures in pages.values())
     p95 = max(figures[1] for figures in pages.values())
     return {f"page_p50_ms_{database}": p50, f"page_p95_ms_{database}": p95}, pages

@@ -30,7 +30,7 @@ def measure() -> Report:
             found, beside = part(folder)
             figures |= found
             baselines |= beside
-    return Report("engines", figures, [SEED], [*load, load_average()], baselines)
+    return Report(name="engines", figures=figures, seeds=[SEED], load=[*load, load_average()], baselines=baselines)
 
 
 def main() -> None:

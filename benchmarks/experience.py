@@ -32,7 +32,7 @@ def seal_responses(folder: Path, iteration: int, request: GenerateRequest, resul
                 "reward_error": None, "reward/exact": float(sample % 2),
             }
         )  # fmt: skip
-    log = ShardLog(folder, WorkKey("benchmark", 0, iteration, "collect", 0, 0), 1)
+    log = ShardLog(folder, WorkKey(run="benchmark", branch=0, iteration=iteration, phase="collect", wave=0, shard=0), 1)
     receipt = log.seal(pa.Table.from_pylist(rows, schema=experience_schema(["exact"], rows[0])), {})
     return BatchTask(
         WorkKey("benchmark", 0, iteration, "learn"), 1, (ShardRef(receipt.folder, receipt.manifest_sha256),)

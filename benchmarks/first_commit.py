@@ -172,7 +172,10 @@ def main() -> None:
     figures = {f"seconds_{name}": seconds for name, seconds in times.items()}
     figures["worst_over_quickstart"] = max(times.values()) / quickstart
     baselines = {"seconds_quickstart": quickstart, "longest_over_quickstart": LONGEST}
-    print_report(Report("first_commit", figures, [0], [load, load_average()], baselines), arguments.json)
+    print_report(
+        Report(name="first_commit", figures=figures, seeds=[0], load=[load, load_average()], baselines=baselines),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

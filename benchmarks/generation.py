@@ -59,7 +59,12 @@ class Work:
         """Returns the work as a decode batch for weights of version 0."""
         seeds = np.random.default_rng(SEED + 1).integers(0, 2**63, (len(self.prompts), self.samples))
         return GenerateRequest(
-            list(self.prompts), seeds.astype(np.uint64), int(self.lengths.max()), (), 0, limits=self.lengths
+            prompts=list(self.prompts),
+            seeds=seeds.astype(np.uint64),
+            max_new_tokens=int(self.lengths.max()),
+            stop_tokens=(),
+            weight_version=0,
+            limits=self.lengths,
         )
 
 
@@ -112,7 +117,14 @@ def measure_torch(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]
 
 
 def _engine(folder: Path, dtype: str) -> TorchRolloutEngine:
-    return TorchRolloutEngine(str(folder), dtype, PROMPT, LONGEST, folder, folder_version=0)
+    return TorchRolloutEngine(
+        model_path=str(folder),
+        dtype=dtype,
+        max_prompt_tokens=PROMPT,
+        max_new_tokens=LONGEST,
+        inputs_folder=folder,
+        folder_version=0,
+    )
 
 
 def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:

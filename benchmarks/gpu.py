@@ -201,7 +201,11 @@ def measure_transfers(work: Work, ways: Mapping[str, Sequence[str]]) -> Figures:
         make_model(spec.model, work.vocabulary, SEED, model)
         for figure, devices in ways.items():
             progress(f"transfers: {figure}")
-            found = transfers_between(devices, Path(name), model, spec, ROUNDS) if devices else ()
+            found = (
+                transfers_between(devices=devices, folder=Path(name), model=model, spec=spec, rounds=ROUNDS)
+                if devices
+                else ()
+            )
             best = min((max(each) for each in zip(*(one.seconds for one in found), strict=True)), default=None)
             figures[figure] = None if best is None else found[0].nbytes / best / 1e9
     return figures
@@ -227,7 +231,14 @@ def measure(work: Work, card_flops: float | None) -> Report:
         make_model(spec.model, work.vocabulary, SEED, model)
         rate = matrix_rate(work)
         progress("generating")
-        engine = TorchRolloutEngine(str(model), "bfloat16", work.prompt, work.response, model, folder_version=0)
+        engine = TorchRolloutEngine(
+            model_path=str(model),
+            dtype="bfloat16",
+            max_prompt_tokens=work.prompt,
+            max_new_tokens=work.response,
+            inputs_folder=model,
+            folder_version=0,
+        )
         figures, result = measure_rollout(engine, work)
         engine.sleep()
         progress("learning")
@@ -241,7 +252,7 @@ def measure(work: Work, card_flops: float | None) -> Report:
     figures["train_mfu"] = None if card_flops is None else achieved / card_flops
     figures |= {"train_gemm_fraction": achieved / rate, "parameters": float(shape.parameters)}
     baselines = {"gemm_tflop_s_bf16": rate / 1e12, "card_tflop_s_bf16": card_flops and card_flops / 1e12}
-    return Report("gpu", figures, [SEED], [*load, load_average()], baselines)
+    return Report(name="gpu", figures=figures, seeds=[SEED], load=[*load, load_average()], baselines=baselines)
 
 
 def _settle() -> None:

@@ -66,7 +66,9 @@ def _take_part(rank: Rank, devices: Sequence[str], folder: Path, model: Path, sp
     seconds = list[float]()
     nbytes = 0
     for version in range(1, rounds + 2):
-        task = TransferTask(1, version, f"{version}", address, members[:1], members[1:])
+        task = TransferTask(
+            term=1, version=version, name=f"{version}", address=address, ranks=members[:1], engines=members[1:]
+        )
         group = group or SyncGroup(task, names[rank.rank], store, own_device())
         rank.shared(None)
         begun = time.perf_counter()
@@ -91,7 +93,9 @@ class _Trainer:
     def take_part(self, group: Any, task: Any, size: int, kind: str | None) -> int:
         from yatt_core.engines.sync.sending import send_weights
 
-        return send_weights(group, task, self._engine.sync_parts, kind, size, _unobjected)
+        return send_weights(
+            group=group, task=task, parts=self._engine.sync_parts, rounded_to=kind, most_bytes=size, check=_unobjected
+        )
 
     def rectangles(self, kind: str | None) -> list[Rectangle]:
         return list(self.digests([], kind))
@@ -114,7 +118,9 @@ class _Engine:
         from yatt_core.engines.sync.receiving import received_weights
 
         received = 0
-        for bucket in received_weights(group, task, size, _unobjected, self._engine.buffers):
+        for bucket in received_weights(
+            group=group, task=task, most_bytes=size, check=_unobjected, places=self._engine.buffers
+        ):
             if not bucket.number:
                 self._engine.begin_update(task.version)
             self._engine.take(bucket)

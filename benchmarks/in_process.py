@@ -139,10 +139,22 @@ class InProcessRun:
         self.iteration = self.iteration + 1
         references, self._cursor = draw(spec.data, spec.seed, self._cursor, spec.data.prompts_per_iteration)
         tasks = [
-            ShardTask(WorkKey("run", 0, self.iteration, "collect", 0, shard), 1, prompts, version)
+            ShardTask(
+                WorkKey(run="run", branch=0, iteration=self.iteration, phase="collect", wave=0, shard=shard),
+                1,
+                prompts,
+                version,
+            )
             for shard, prompts in enumerate(split_shards(references, spec.shards))
         ]
-        collector = Collector(spec, self._folder, self._inputs, self._codec, self._scorer, self._toolbox)
+        collector = Collector(
+            spec=spec,
+            run_folder=self._folder,
+            inputs=self._inputs,
+            codec=self._codec,
+            scorer=self._scorer,
+            toolbox=self._toolbox,
+        )
         sealed = sorted(collector.collect(tasks, self._stream), key=lambda receipt: receipt.key.shard)
         self._learn(tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in sealed))
         self._recent.append(weights_of(self._trainer))

@@ -121,14 +121,23 @@ class LocalRuns:
             inputs = Inputs.open(folder / INPUTS, spec)
             with closing(Toolbox(spec.rollout.tools)) as toolbox:
                 scorer = RewardScorer(spec.rewards, folder)
-                collector = Collector(spec, folder, inputs, open_codec(spec, model), scorer, toolbox)
+                collector = Collector(
+                    spec=spec,
+                    run_folder=folder,
+                    inputs=inputs,
+                    codec=open_codec(spec, model),
+                    scorer=scorer,
+                    toolbox=toolbox,
+                )
                 done: list[Done] = []
                 while state.iteration < until:
-                    state = self._iterate(fence, spec, collector, engine, trainer, state)
+                    state = self._iterate(
+                        fence=fence, spec=spec, collector=collector, engine=engine, trainer=trainer, state=state
+                    )
                     done.append(self._done(spec, state, trainer))
             for each in done:
                 self._commit(fence, each)
-            _take_checkpoint(ledger, fence, spec, trainer, self._home, until)
+            _take_checkpoint(ledger=ledger, fence=fence, spec=spec, trainer=trainer, home=self._home, iteration=until)
         progress(f"{run}: iteration {until}")
 
     def _begin(self, fence: Fence, spec: RunSpec, trainer: TrainEngine) -> ControlState:
@@ -140,7 +149,7 @@ class LocalRuns:
                 trainer.sft()
             state = replace(ControlState.initial(spec.data), iteration=0)
             self._commit(fence, self._done(spec, state, trainer))
-            _take_checkpoint(self._ledger, fence, spec, trainer, self._home, 0)
+            _take_checkpoint(ledger=self._ledger, fence=fence, spec=spec, trainer=trainer, home=self._home, iteration=0)
             return state
         row = next(row for row in self._ledger.records.checkpoints(fence.run) if row.is_meant(commit.iteration))
         trainer.restore(folder / row.folder, commit.iteration)
@@ -198,7 +207,20 @@ def _take_checkpoint(
     ledger: Ledger, fence: Fence, spec: RunSpec, trainer: TrainEngine, home: Home, iteration: int
 ) -> None:
     name = str(checkpoint_folder(0, iteration, fence.term))
-    identity = CheckpointIdentity(fence.run, 0, iteration, fence.term, spec.digest, trainer.weights_digest())
+    identity = CheckpointIdentity(
+        run=fence.run,
+        branch=0,
+        iteration=iteration,
+        term=fence.term,
+        spec_digest=spec.digest,
+        weights_digest=trainer.weights_digest(),
+    )
     frozen: Any = trainer.freeze_state()
-    receipt = publish_checkpoint(home.run_folder(fence.run), name, identity, frozen, CHECKPOINT_BYTES)
+    receipt = publish_checkpoint(
+        run_folder=home.run_folder(fence.run),
+        folder=name,
+        identity=identity,
+        write=frozen,
+        needed_bytes=CHECKPOINT_BYTES,
+    )
     ledger.records.checkpoint(fence, CheckpointRow(fence.run, **asdict(receipt)))

@@ -111,7 +111,10 @@ def measure() -> Report:
         request = decode_batch(spec)
         collected, result = _rollout(model, request)
         progress("learning")
-        measured = {COLLECT: collected, **_training(spec, folder, model, request, result)}
+        measured = {
+            COLLECT: collected,
+            **_training(spec=spec, folder=folder, model=model, request=request, result=result),
+        }
     rows = dict(_compared(plan, measured))
     figures: dict[str, float | None] = {f"{key}_ratio": row["predicted"] / row["measured"] for key, row in rows.items()}
     figures["worst_error"] = max(abs(ratio - 1.0) for ratio in figures.values() if ratio is not None)
@@ -147,7 +150,14 @@ def decode_batch(spec: RunSpec) -> GenerateRequest:
 
 
 def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResult]:
-    engine = TorchRolloutEngine(str(model), "float32", PROMPT, RESPONSE, model, kernels="general")
+    engine = TorchRolloutEngine(
+        model_path=str(model),
+        dtype="float32",
+        max_prompt_tokens=PROMPT,
+        max_new_tokens=RESPONSE,
+        inputs_folder=model,
+        kernels="general",
+    )
     engine.update_weights({name: tensor.numpy().copy() for name, tensor in engine._tensors.items()}, 0)
     result = engine.generate(request)
     activations = peak_of(lambda: engine.generate(request))

@@ -120,7 +120,12 @@ def main() -> None:
         figures, details = measure(Path(folder), [f"seed={arguments.seed}", *arguments.set])
     baselines = {name: figures[name] for name in ("accuracy_sft", "accuracy_best_constant")}
     load.append(load_average())
-    print_report(Report("multimodal", figures, [arguments.seed], load, baselines, details), arguments.json)
+    print_report(
+        Report(
+            name="multimodal", figures=figures, seeds=[arguments.seed], load=load, baselines=baselines, details=details
+        ),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def seal(folder: Path) -> BatchTask:
         for ordinal in range(shard, PROMPTS, SHARDS):
             prompt = noise.integers(0, VOCABULARY, PROMPT).tolist()
             rows += [_row(noise, ordinal, sample, prompt) for sample in range(SAMPLES)]
-        log = ShardLog(folder, WorkKey("overhead", 0, 1, "collect", 0, shard), 1)
+        log = ShardLog(folder, WorkKey(run="overhead", branch=0, iteration=1, phase="collect", wave=0, shard=shard), 1)
         receipt = log.seal(pa.Table.from_pylist(rows, schema=experience_schema(["exact"], rows[0])), {})
         references.append(ShardRef(receipt.folder, receipt.manifest_sha256))
     return BatchTask(WorkKey("overhead", 0, 1, "learn"), 1, tuple(references))
@@ -116,7 +116,9 @@ def _whole_rows(context: RankContext, task: BatchTask, prepared: PrepareReceipt)
     """Returns the bytes of the outline and of all rows, each once."""
     plans = Plans(spec_of(1), PlanShape(1, MICRO_BATCH, epochs=1, mini_batches=1))
     batch, parts, read = load_own_batch(plans, context, task, Collective())
-    _, columns = load_own_columns(plans.spec, context, batch, parts, prepared, Collective())
+    _, columns = load_own_columns(
+        spec=plans.spec, context=context, batch=batch, parts=parts, prepared=prepared, collective=Collective()
+    )
     return read.received + columns.received
 
 

@@ -97,8 +97,16 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
         plan = policy.plan(setting, past[-REMEMBERED:], state)
         if plan.roles != telemetry.roles:
             raise ValueError(f"{path}: the plan says {plan.roles}, the run began with {telemetry.roles}")
-        simulated = collect(setting, plan.roles, recorded_runtime_policy(record, setting), telemetry.waves, before)
-        foreseen = collect(setting, plan.roles, plan.runtime_policy, telemetry.waves, before)
+        simulated = collect(
+            setting=setting,
+            roles=plan.roles,
+            runtime_policy=recorded_runtime_policy(record, setting),
+            waves=telemetry.waves,
+            before=before,
+        )
+        foreseen = collect(
+            setting=setting, roles=plan.roles, runtime_policy=plan.runtime_policy, waves=telemetry.waves, before=before
+        )
         tokens = sum(sample.prompt + sample.response for wave in telemetry.waves for sample in wave.samples)
         share = workload.training.device_seconds_per_token * tokens / workload.cluster.devices
         yield LiveIteration(telemetry.collect_s, simulated.collect_s, foreseen.collect_s, training + share)

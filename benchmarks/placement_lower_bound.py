@@ -153,4 +153,10 @@ def _decoding(setting: Setting, wave: WaveWork) -> tuple[_Decoding, _Decoding]:
 
 def _flat(rows: list[tuple[int, int, float]], constants: EngineConstants, least: int) -> _Decoding:
     owner, tokens, own = (np.array(column) for column in zip(*rows, strict=True))
-    return _Decoding(owner, tokens.astype(np.float64), own, own_step(constants, least), constants)
+    return _Decoding(
+        owner=owner,
+        tokens=tokens.astype(np.float64),
+        own=own,
+        cost_of_company=own_step(constants, least),
+        constants=constants,
+    )

@@ -154,7 +154,17 @@ def main() -> None:
         details["stall"] = measured_stall.details
     baselines = {} if arguments.chaos is None else {"chaos": chaos_figures(arguments.chaos)}
     seeds = [arguments.seed + number for number in range(arguments.runs)]
-    print_report(Report("recovery", figures, seeds, [*load, load_average()], baselines, details), arguments.json)
+    print_report(
+        Report(
+            name="recovery",
+            figures=figures,
+            seeds=seeds,
+            load=[*load, load_average()],
+            baselines=baselines,
+            details=details,
+        ),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

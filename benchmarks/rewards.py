@@ -31,7 +31,10 @@ def characters(prompt: Prompt, response: str) -> float:
 def candidates() -> list[Candidate]:
     """Returns the responses of a decode batch, eight to each prompt."""
     text = "x" * CHARACTERS
-    prompts = [Prompt(0, number, f"p{number}", "question " * 20, "answer", {}) for number in range(BATCH // 8)]
+    prompts = [
+        Prompt(source=0, index=number, prompt_id=f"p{number}", text="question " * 20, answer="answer", entry={})
+        for number in range(BATCH // 8)
+    ]
     completion = Completion.of_turns(text, [text], CHARACTERS // 4)
     return [Candidate(prompts[number // 8], completion) for number in range(BATCH)]
 
@@ -73,7 +76,10 @@ def main() -> None:
     }
     details = {"batch": BATCH, "characters": CHARACTERS}
     loads = (load, load_average())
-    print_report(Report("rewards", figures, (), loads, baselines, details), arguments.json)
+    print_report(
+        Report(name="rewards", figures=figures, seeds=(), load=loads, baselines=baselines, details=details),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

@@ -254,7 +254,10 @@ def main() -> None:
     other = found.get("against", {})
     figures |= {f"{name}_ratio": found["this"][name] / seconds for name, seconds in other.items()}
     baselines = {f"{name}_against": seconds for name, seconds in other.items()}
-    print_report(Report("start", figures, [0], [load, load_average()], baselines), arguments.json)
+    print_report(
+        Report(name="start", figures=figures, seeds=[0], load=[load, load_average()], baselines=baselines),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

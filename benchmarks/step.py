@@ -95,7 +95,14 @@ class Stepper:
         assert isinstance(self.spec.model, ModelFromConfig)
         make_model(self.spec.model, VOCABULARY, SEED, model)
         rollout: Any = self.spec.rollout.engine
-        self.rollout = TorchRolloutEngine(str(model), rollout.dtype, PROMPT, RESPONSE, model, kernels=rollout.kernels)
+        self.rollout = TorchRolloutEngine(
+            model_path=str(model),
+            dtype=rollout.dtype,
+            max_prompt_tokens=PROMPT,
+            max_new_tokens=RESPONSE,
+            inputs_folder=model,
+            kernels=rollout.kernels,
+        )
         self.trainer = TorchTrainEngine(self.spec, RankContext(self.folder, self.folder / "inputs", str(model), 0))
         self.trainer.connect(0, 1, "")
         self.trainer.initialise()
@@ -260,7 +267,9 @@ def measure() -> Report:
     baselines = {f"gemm_gflop_s_{key}": rate.best for key, rate in rates.items()}
     steps = {key: stepper.seconds for key, stepper in steppers.items()}
     details = {"steps": steps, "bfloat16_products": way_of_processor()}
-    return Report("step", figures, [SEED], [*load, load_average()], baselines, details)
+    return Report(
+        name="step", figures=figures, seeds=[SEED], load=[*load, load_average()], baselines=baselines, details=details
+    )
 
 
 def main() -> None:

@@ -77,7 +77,14 @@ def main() -> None:
         before = load_average()
         figures, details = _measured(home, [*SMALLER, f"seed={arguments.seed}", *arguments.changes])
     print_report(
-        Report("sweep", figures, [arguments.seed], [before, load_average()], {"iterations_fraction": 1.0}, details),
+        Report(
+            name="sweep",
+            figures=figures,
+            seeds=[arguments.seed],
+            load=[before, load_average()],
+            baselines={"iterations_fraction": 1.0},
+            details=details,
+        ),
         arguments.json,
     )
 
@@ -122,7 +129,13 @@ def _created(home: Home, name: str, tree: Any, changes: Sequence[str]) -> str:
 def _carry(home: Home, sweep: str) -> None:
     """Carries a sweep to its end."""
     with Ledger.open(home.ledger) as ledger:
-        SweepRunner(home, ledger, sweep, LocalRuns(home, ledger, _measure(home, ledger, sweep)), progress).run()
+        SweepRunner(
+            home=home,
+            ledger=ledger,
+            sweep=sweep,
+            drive=LocalRuns(home, ledger, _measure(home, ledger, sweep)),
+            tell=progress,
+        ).run()
 
 
 def _measure(home: Home, ledger: Ledger, sweep: str) -> Measure:

@@ -55,7 +55,14 @@ def measure_vllm(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]
 
 def measure_torch_sync(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Measures the milliseconds of loading new weights into the torch engine."""
-    engine = TorchRolloutEngine(str(folder), "float32", PROMPT, LONGEST, folder, folder_version=0)
+    engine = TorchRolloutEngine(
+        model_path=str(folder),
+        dtype="float32",
+        max_prompt_tokens=PROMPT,
+        max_new_tokens=LONGEST,
+        inputs_folder=folder,
+        folder_version=0,
+    )
     return {"torch_sync_ms": _sync_ms(engine, folder)}, {}
 
 
@@ -75,7 +82,14 @@ def _measured(folder: Path) -> dict[str, float]:
 
 
 def _opened(folder: Path, spec: VllmRollout) -> ServedRolloutEngine:
-    return ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, PROMPT, LONGEST, folder_version=0)
+    return ServedRolloutEngine(
+        launch=VLLM_LAUNCH,
+        model_path=str(folder),
+        spec=spec,
+        max_prompt_tokens=PROMPT,
+        max_new_tokens=LONGEST,
+        folder_version=0,
+    )
 
 
 def _exchange(folder: Path, work: Work) -> dict[str, float]:

@@ -60,7 +60,13 @@ def judge_folder(work: Path) -> Path:
         spec = load_spec(SPEC, changes_of(CRITIC, folder))
         (part,) = (part for part in spec.rewards.judges if isinstance(part, GenerativePart))
         prompts = list(itertools.islice(collect_prompts(spec.data, spec.seed).train[0], PROMPTS))
-        train_critic(part, prompts, folder, spec.seed, lambda step, loss: progress(f"step {step}: loss {loss:.4f}"))
+        train_critic(
+            part=part,
+            prompts=prompts,
+            folder=folder,
+            seed=spec.seed,
+            report=lambda step, loss: progress(f"step {step}: loss {loss:.4f}"),
+        )
     return folder
 
 

@@ -112,7 +112,16 @@ def train_critic(
                 random = Random(stable_seed("critic_batch", seed, number, row))
                 prompt = prompts[int(random.random() * len(prompts))]
                 response, critique = demonstration(random, prompt)
-                items.append(JudgeItem(row, prompt.text, response, None, (0,), split_steps(response, Lines())))
+                items.append(
+                    JudgeItem(
+                        number=row,
+                        prompt=prompt.text,
+                        response=response,
+                        answer=None,
+                        seeds=(0,),
+                        steps=split_steps(response, Lines()),
+                    )
+                )
                 answers.append(critique)
             questions = [question for question in codec.encode(items) if not isinstance(question, str)]
             learned = [

@@ -68,7 +68,9 @@ def verdicts_of(run_folder: Path, vote: Vote) -> Verdicts:
             hits += is_called and is_wrong
             false_alarms += is_called and not is_wrong
             misses += is_wrong and not is_called
-    return Verdicts(hits, false_alarms, misses, unreadable / max(1, critiques), tokens)
+    return Verdicts(
+        hits=hits, false_alarms=false_alarms, misses=misses, unreadable=unreadable / max(1, critiques), tokens=tokens
+    )
 
 
 def _judged(run_folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -82,7 +84,7 @@ def _prompt(text: str) -> Prompt:
     """Returns a prompt of the task, from its text."""
     head, _, numbers = text.partition(": ")
     metadata = {"numbers": list(map(int, numbers.split())), "modulus": int(head.split()[-1])}
-    return Prompt(0, 0, "", text, None, {"metadata": metadata})
+    return Prompt(source=0, index=0, prompt_id="", text=text, answer=None, entry={"metadata": metadata})
 
 
 def interval_low(differences: Sequence[float]) -> float:

@@ -191,7 +191,7 @@ def _spec(engine: Mapping[str, Any]) -> Any:
 def _identity() -> Any:
     from yatt_core.checkpoints.publish import CheckpointIdentity
 
-    return CheckpointIdentity("grow-1", 0, 1, 1, "", "")
+    return CheckpointIdentity(run="grow-1", branch=0, iteration=1, term=1, spec_digest="", weights_digest="")
 
 
 def _bytes_read() -> int:

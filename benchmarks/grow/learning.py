@@ -60,7 +60,13 @@ def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int, vo
     return_freed_memory()
     prompts = copies * TOKENS // (SAMPLES * RESPONSE)
     budget = TOKENS + SAMPLES * (TOKENS // RESPONSE) * PROMPT
-    spec = spec_of(engine_spec | {"micro_batch_tokens": budget}, TINY, prompts, PROMPT, RESPONSE)
+    spec = spec_of(
+        engine=engine_spec | {"micro_batch_tokens": budget},
+        sizes=TINY,
+        prompts=prompts,
+        prompt=PROMPT,
+        response=RESPONSE,
+    )
     place = folder / engine_spec["kind"] / engine_spec.get("kernels", "auto")
     context = RankContext(place, place / "inputs", str(folder / "model"), 0)
     engine = rank.engine(spec, context)

@@ -89,7 +89,15 @@ class _Member:
 
         senders = self._members[:RANKS]
         receivers = self._members[RANKS:]
-        return TransferTask(1, version, f"{version}", self._address, senders, receivers, base)
+        return TransferTask(
+            term=1,
+            version=version,
+            name=f"{version}",
+            address=self._address,
+            ranks=senders,
+            engines=receivers,
+            base=base,
+        )
 
     def timed(self, version: int) -> tuple[float, int]:
         """Returns the seconds of a transfer, and its bytes."""
@@ -158,7 +166,14 @@ class _Sender:
         """Sends all weights; returns the bytes sent."""
         from yatt_core.engines.sync.sending import send_weights
 
-        return send_weights(group, task, self._engine.sync_parts, ENGINE_TYPE, BUCKET, lambda: None)
+        return send_weights(
+            group=group,
+            task=task,
+            parts=self._engine.sync_parts,
+            rounded_to=ENGINE_TYPE,
+            most_bytes=BUCKET,
+            check=lambda: None,
+        )
 
     def copy(self) -> None:
         """Copies what a checkpoint needs."""
@@ -182,7 +197,15 @@ class _Sender:
                 parameter.grad = torch.zeros_like(parameter)
                 parameter.grad.to_local().normal_(generator=noise)
             optimizer.apply(RATE, 1.0)
-        return send_changes(group, task, self._engine.sync_parts, ENGINE_TYPE, BUCKET, lambda: None, self._sent)
+        return send_changes(
+            group=group,
+            task=task,
+            parts=self._engine.sync_parts,
+            rounded_to=ENGINE_TYPE,
+            most_bytes=BUCKET,
+            check=lambda: None,
+            sent=self._sent,
+        )
 
 
 class _Taker:
@@ -199,7 +222,9 @@ class _Taker:
         """Takes all weights; returns the bytes received."""
         from yatt_core.engines.sync.receiving import received_weights
 
-        buckets = received_weights(group, task, BUCKET, lambda: None, self._receiver.buffers)
+        buckets = received_weights(
+            group=group, task=task, most_bytes=BUCKET, check=lambda: None, places=self._receiver.buffers
+        )
         return self._receiver.take(task.version, buckets)
 
     def copy(self) -> None:

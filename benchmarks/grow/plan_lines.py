@@ -99,7 +99,14 @@ def measured_spec(engine: dict[str, Any], sizes: dict[str, Any]) -> RunSpec:
     """Returns the spec of the measured run: one micro-batch for each copy of the model."""
     copies = 1 if engine["kind"] == "megatron" else RANKS
     budget = SAMPLES * PROMPTS * (PROMPT + RESPONSE)
-    return spec_of(engine | {"micro_batch_tokens": budget}, sizes, copies * PROMPTS, PROMPT, RESPONSE, kl=0.01)
+    return spec_of(
+        engine=engine | {"micro_batch_tokens": budget},
+        sizes=sizes,
+        prompts=copies * PROMPTS,
+        prompt=PROMPT,
+        response=RESPONSE,
+        kl=0.01,
+    )
 
 
 def hold(rank: Rank, spec: RunSpec, folder: Path) -> Lines:
@@ -111,7 +118,18 @@ def hold(rank: Rank, spec: RunSpec, folder: Path) -> Lines:
     for iteration in (1, 2):
         prompts = spec.data.prompts_per_iteration
         kept = list[Any]()
-        own = random_experience(place, iteration, prompts, VOCABULARY, PROMPT, RESPONSE) if rank.rank == 0 else None
+        own = (
+            random_experience(
+                folder=place,
+                iteration=iteration,
+                prompts=prompts,
+                vocabulary=VOCABULARY,
+                prompt=PROMPT,
+                response=RESPONSE,
+            )
+            if rank.rank == 0
+            else None
+        )
         task: BatchTask = rank.shared(own)
         lines["prepare"] = private_growth(partial(_prepare, engine, task, kept))
         lines["learn"] = private_growth(partial(engine.learn, task, rank.shared(kept[0])))

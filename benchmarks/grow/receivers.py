@@ -100,7 +100,13 @@ def _opened(kind: EngineKind, folder: Path) -> RolloutEngine:
     if not kind.devices:
         from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 
-        return TorchRolloutEngine(str(folder), ENGINE_TYPE, PROMPT, RESPONSE, folder.parent)
+        return TorchRolloutEngine(
+            model_path=str(folder),
+            dtype=ENGINE_TYPE,
+            max_prompt_tokens=PROMPT,
+            max_new_tokens=RESPONSE,
+            inputs_folder=folder.parent,
+        )
     from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
     from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
     from yatt_core.spec.sections.accelerated import VllmRollout
@@ -109,7 +115,9 @@ def _opened(kind: EngineKind, folder: Path) -> RolloutEngine:
         instances=1, dtype=ENGINE_TYPE, max_num_seqs=SEQUENCES, kv_cache_memory_bytes=CACHE,
         tensor_parallel_size=kind.devices,
     )  # fmt: skip
-    return ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, PROMPT, RESPONSE)
+    return ServedRolloutEngine(
+        launch=VLLM_LAUNCH, model_path=str(folder), spec=spec, max_prompt_tokens=PROMPT, max_new_tokens=RESPONSE
+    )
 
 
 class _Watch:

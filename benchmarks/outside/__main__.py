@@ -48,11 +48,25 @@ def campaign(folder: Path, planned: Plan, seed: int, minutes: float, overrides: 
             spec = load_spec(SPEC, [f"seed={seed}", f"storage.url=s3://{BUCKET}/runs", *overrides])
             until = time.monotonic() + 60.0 * (minutes - FIXED_MINUTES)
             struck = struck_run(
-                bed, spec, planned.unmasked, say, time.monotonic() + MASKING_SHARE * (until - time.monotonic())
+                bed=bed,
+                spec=spec,
+                slots=planned.unmasked,
+                say=say,
+                until=time.monotonic() + MASKING_SHARE * (until - time.monotonic()),
             )
-            masked = struck_run(bed, spec, planned.masking, say, until) if planned.masking else None
+            masked = (
+                struck_run(bed=bed, spec=spec, slots=planned.masking, say=say, until=until) if planned.masking else None
+            )
             quiet = undisturbed(bed, spec, max(1, struck.seen.iteration), say)
-            return Runs.read(bed.ledger, bed.home, folder / "storage" / services.REQUESTS, spec, struck, masked, quiet)
+            return Runs.read(
+                address=bed.ledger,
+                home=bed.home,
+                requests=folder / "storage" / services.REQUESTS,
+                spec=spec,
+                struck=struck,
+                masked=masked,
+                quiet=quiet,
+            )
     finally:
         os.environ.pop(LEDGER_VARIABLE, None)
         os.environ.pop(services.SEED_VARIABLE, None)
@@ -104,7 +118,14 @@ def measured(planned: Plan, arguments: argparse.Namespace) -> int:
         progress(f"{time.strftime('%H:%M:%S')} {line}")
 
     try:
-        runs = campaign(folder, planned, arguments.seed, arguments.minutes, arguments.set, say)
+        runs = campaign(
+            folder=folder,
+            planned=planned,
+            seed=arguments.seed,
+            minutes=arguments.minutes,
+            overrides=arguments.set,
+            say=say,
+        )
         figures = figures_of(runs)
         details = details_of(runs)
     except NoHostsError as error:

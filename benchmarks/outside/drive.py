@@ -177,7 +177,7 @@ def set_gate(bed: Bed, kind: Kind, mode: Mode | None) -> None:
 def struck_run(bed: Bed, spec: RunSpec, slots: Sequence[Slot], say: Say, until: float) -> Driven:
     """Creates a run, takes things away from it by the plan, and stops it in order."""
     with driving(bed, spec) as (operator, watch, driven):
-        driver = Driver(bed, operator, watch, driven, say, until)
+        driver = Driver(bed=bed, operator=operator, watch=watch, driven=driven, say=say, until=until)
         try:
             driver.drive(slots)
         finally:

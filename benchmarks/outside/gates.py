@@ -127,7 +127,7 @@ class HttpGate:
         except (ClientError, OSError) as error:
             return web.Response(status=502, text=type(error).__name__)
         finally:
-            self._log.note(self._name, what, began, outcome, told)
+            self._log.note(gate=self._name, what=what, began=began, outcome=outcome, told=told)
 
     async def _passes(self, request: web.Request, what: str) -> bool:
         """Returns whether a request is answered; one that hangs is cut off once the mode changes."""

@@ -127,7 +127,7 @@ class Runs:
             iterations = ledger.overview.line(struck.run).run.iteration
             different = first_difference((ledger, struck.run), (ledger, quiet.run), iterations)
             driven = [each for each in (struck, masked) if each is not None]
-            facts = [facts_of(ledger, home, spec, each, asked) for each in driven]
+            facts = [facts_of(ledger=ledger, home=home, spec=spec, driven=each, asked=asked) for each in driven]
             sound = all(ledger.events.verify(each.run) is None for each in driven)
         return cls(
             struck=facts[0],
@@ -231,7 +231,15 @@ def samples_of(folder: Path, spec: RunSpec, iterations: set[int]) -> Iterable[Sa
             prompt, sample = divmod(number, spec.rollout.samples_per_prompt)
             first = next(place for place, batch in batch_of.items() if batch == batch_of[prompt])
             member = (prompt - first) * spec.rollout.samples_per_prompt + sample
-            seeds = judgement_seeds(JUDGE_PART, 1, spec.seed, 0, iteration, row["prompt_ordinal"], row["sample"])
+            seeds = judgement_seeds(
+                part=JUDGE_PART,
+                count=1,
+                seed=spec.seed,
+                branch=0,
+                iteration=iteration,
+                ordinal=row["prompt_ordinal"],
+                sample=row["sample"],
+            )
             yield Sample(
                 place=(where, shard[1], batch_of[prompt], member),
                 seed=str(seeds[0] % SEED_RANGE),

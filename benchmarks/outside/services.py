@@ -102,11 +102,27 @@ async def serve(folder: Path, address: str, behind: Behind, seed: int) -> None:
     async with new_session() as session:
 
         def http(kind: Kind, port: int, target: str) -> HttpGate:
-            return HttpGate(kind, address, port, log, passing_on(target, session), path_of, seed)
+            return HttpGate(
+                name=kind,
+                address=address,
+                port=port,
+                log=log,
+                answer=passing_on(target, session),
+                identify=path_of,
+                seed=seed,
+            )
 
         def own(kind: Kind, port: int, answer: object, identify: Callable[[bytes], str]) -> HttpGate:
             assert callable(answer)
-            return HttpGate(kind, address, port, log, answer, lambda _, body: identify(body), seed)
+            return HttpGate(
+                name=kind,
+                address=address,
+                port=port,
+                log=log,
+                answer=answer,
+                identify=lambda _, body: identify(body),
+                seed=seed,
+            )
 
         store = behind.store.environment
         gates: dict[str, Gate] = {
@@ -115,7 +131,9 @@ async def serve(folder: Path, address: str, behind: Behind, seed: int) -> None:
             Kind.STORE: http(Kind.STORE, STORE_PORT, store["AWS_ENDPOINT_URL"]),
             Kind.MLFLOW: http(Kind.MLFLOW, MLFLOW_PORT, behind.mlflow),
             Kind.PREFECT: http(Kind.PREFECT, PREFECT_PORT, behind.prefect),
-            Kind.LEDGER: SocketGate(Kind.LEDGER, address, LEDGER_PORT, log, behind.database.socket, seed),
+            Kind.LEDGER: SocketGate(
+                name=Kind.LEDGER, address=address, port=LEDGER_PORT, log=log, socket=behind.database.socket, seed=seed
+            ),
         }
         for gate in gates.values():
             await gate.start()

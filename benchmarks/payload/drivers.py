@@ -92,7 +92,7 @@ def _serve(design: str, place: Place, pipe: Connection) -> None:
         for i in range(ACTORS)
     ]
     ranks = [actor(LookingRank, str(place.run_folder), str(place.images), i, ACTORS) for i in range(ACTORS)]
-    run, controller_growth = _runner(design, place, engines, ranks, meter)
+    run, controller_growth = _runner(design=design, place=place, engines=engines, ranks=ranks, meter=meter)
     with DriverBeat(TERM):
         while (asked := pipe.recv()) is not None:
             iteration, addresses = asked
@@ -102,7 +102,16 @@ def _serve(design: str, place: Place, pipe: Connection) -> None:
                 seen = run(iteration, addresses)
                 seconds = time.perf_counter() - started
             looked = sum(ray.get([engine.seen.remote() for engine in engines]), Look())
-            pipe.send(Iteration(seconds, meter.total - before, memory.growth, controller_growth(), looked, seen))
+            pipe.send(
+                Iteration(
+                    seconds=seconds,
+                    bytes_through_driver=meter.total - before,
+                    growth=memory.growth,
+                    controller_mb=controller_growth(),
+                    engines=looked,
+                    ranks=seen,
+                )
+            )
     disconnect_ray()
 
 

@@ -66,7 +66,7 @@ class Sides:
         start = folder / "start"
         ours.fine_tune(start, seed)
         request = theirs.request_of(ours.spec_of(start, iterations, seed), folder / "inputs")
-        return cls(folder, start, iterations, seed, request)
+        return cls(folder=folder, start=start, iterations=iterations, seed=seed, request=request)
 
     def tried(self) -> dict[Layout, float]:
         """Returns the seconds of an iteration of TRL by layout, in short runs."""
@@ -163,7 +163,7 @@ def main() -> None:
             rounds.append(taken)
     if arguments.docs is not None:
         draw(rounds, arguments.docs / PICTURE)
-    report = report_of(rounds, tried, versions, arguments.seed, [*load, load_average()])
+    report = report_of(rounds=rounds, tried=tried, versions=versions, seed=arguments.seed, load=[*load, load_average()])
     print_report(report, arguments.json)
 
 

@@ -99,7 +99,7 @@ def measured_of(home: Home, run: str, began: float, seconds: float) -> Measured:
         iterations = ledger.runs.find(run).iteration
         accuracies = ledger.metrics.history(run, ACCURACY)
         known = {iteration: committed_at(ledger, run, iteration) - began for iteration, _ in accuracies}
-        profile = run_profile(ledger, home, run, None, iterations)
+        profile = run_profile(ledger=ledger, home=home, run=run, iteration=None, last=iterations)
     return Measured(
         iterations=iterations,
         begin=known[0],

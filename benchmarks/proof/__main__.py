@@ -116,8 +116,8 @@ def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) ->
     with Ledger.open(home.ledger) as ledger, open_screen() as screen:
 
         def prove(label: str, kills: Sequence[Kill]) -> Proved:
-            with opened(home, ledger, label, arguments.iterations, screen) as run:
-                return prove_run(run, _short(arguments.spec), overrides, kills, source)
+            with opened(home=home, ledger=ledger, label=label, iterations=arguments.iterations, screen=screen) as run:
+                return prove_run(run=run, spec=_short(arguments.spec), overrides=overrides, kills=kills, source=source)
 
         undisturbed = prove("undisturbed", [])
         killed = prove("killed", plan)
@@ -129,7 +129,7 @@ def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) ->
         report = Report("proof", figures, [arguments.seed], [load, load_average()], details=details)
         print_report(report, as_json=True)
     else:
-        _print(undisturbed, killed, verdict, seconds, folder)
+        _print(undisturbed=undisturbed, killed=killed, verdict=verdict, seconds=seconds, folder=folder)
     return ExitCode.OK if verdict.holds else ExitCode.FAILURE
 
 

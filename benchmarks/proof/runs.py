@@ -185,7 +185,15 @@ class RunUnderProof:
         processes = self._kill(kill.scope, members)
         hit = self._is_open(attempt)
         return Killed(
-            kill.phase, kill.scope, moment.iteration, attempt.number, hit, moment.fraction, usual, seconds_in, processes
+            phase=kill.phase,
+            scope=kill.scope,
+            iteration=moment.iteration,
+            attempt=attempt.number,
+            hit=hit,
+            fraction=moment.fraction,
+            usual_seconds=usual,
+            seconds_in=seconds_in,
+            processes=processes,
         )
 
     def _await_iteration(self, iteration: int) -> None:
@@ -254,7 +262,7 @@ def answer(home: Home, *arguments: str) -> dict[str, Any]:
 @contextmanager
 def opened(home: Home, ledger: Ledger, label: str, iterations: int, screen: Screen) -> Iterator[RunUnderProof]:
     """Yields a run to prove, and leaves none of its processes behind."""
-    run = RunUnderProof(home, ledger, label, iterations, screen)
+    run = RunUnderProof(home=home, ledger=ledger, label=label, iterations=iterations, screen=screen)
     try:
         yield run
     finally:
@@ -275,4 +283,4 @@ def prove_run(
     run.screen.say(f"{run.label}: done in {seconds:.0f} s; yatt audit verify {run.name}")
     results = answer(run.home, "show", run.name)
     audit = answer(run.home, "audit", "verify", run.name)
-    return Proved(results, audit, tuple(run.kills), run.replayed(), seconds)
+    return Proved(results=results, audit=audit, kills=tuple(run.kills), replayed=run.replayed(), seconds=seconds)

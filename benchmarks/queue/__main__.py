@@ -117,7 +117,17 @@ def main() -> None:
         "normal_wait_hours_fifo_p50_p95_max": [float(value) for value in np.quantile(low_fifo, (0.5, 0.95, 1.0))],
         "decisions": sum(outcome.decisions for outcome in ours),
     }
-    print_report(Report("queue", figures, seeds, (before, load_average()), baselines, details), arguments.json)
+    print_report(
+        Report(
+            name="queue",
+            figures=figures,
+            seeds=seeds,
+            load=(before, load_average()),
+            baselines=baselines,
+            details=details,
+        ),
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

@@ -85,7 +85,9 @@ class SimulatedRun:
         self.waiting_since = None
         self.first_start = now if self.first_start is None else self.first_start
         self.segments += 1
-        self.segment = Segment(self.segments, pool, devices, now, level, backfilled)
+        self.segment = Segment(
+            number=self.segments, pool=pool, devices=devices, started_at=now, level=level, backfilled=backfilled
+        )
         self.committed_at = now
         own = self.job.times
         replay = (self.committed - self.kept) * own.replay

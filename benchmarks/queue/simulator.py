@@ -183,9 +183,25 @@ class Simulator:
         segment = run.release(self._now)
         devices = segment.devices
         self.outcome.stretches.append(
-            Stretch(job.run, segment.pool, job.owner, job.project, devices, segment.started_at, self._now)
+            Stretch(
+                run=job.run,
+                pool=segment.pool,
+                owner=job.owner,
+                project=job.project,
+                devices=devices,
+                started_at=segment.started_at,
+                ended_at=self._now,
+            )
         )
-        self._count_use(Use(job.owner, job.project, len(devices), segment.started_at, self._now))
+        self._count_use(
+            Use(
+                owner=job.owner,
+                project=job.project,
+                devices=len(devices),
+                started_at=segment.started_at,
+                ended_at=self._now,
+            )
+        )
         length = self._now - segment.started_at
         self._seconds[segment.pool, job.priority] += length
         self._held[segment.pool] += length * len(devices)
@@ -221,7 +237,13 @@ class Simulator:
         stops = self._stops[key] / self._seconds[key] if self._seconds[key] else 0.0
         since = self._now - run.committed_at
         return RunProgress(
-            run.times, run.left, run.every, run.job.devices, since, self._rate(pool) * run.job.devices, stops
+            times=run.times,
+            left=run.left,
+            every=run.every,
+            devices=run.job.devices,
+            since_commit=since,
+            failures=self._rate(pool) * run.job.devices,
+            stops=stops,
         )
 
     def _entry(self, run: SimulatedRun) -> Entry:
@@ -244,12 +266,12 @@ class Simulator:
 
     def _held_by_segment(self, segment: Segment, progress: RunProgress) -> Held:
         found = held(
-            segment.pool,
-            segment.devices,
-            segment.started_at,
-            segment.level,
-            progress,
-            self._now,
+            pool=segment.pool,
+            devices=segment.devices,
+            started_at=segment.started_at,
+            level=segment.level,
+            progress=progress,
+            now=self._now,
             stopping=segment.stopping,
             backfilled=segment.backfilled,
             within=self._pools.stop_seconds,
@@ -295,4 +317,10 @@ class Simulator:
 def _use(run: SimulatedRun, now: float) -> Use:
     segment = run.segment
     assert segment is not None
-    return Use(run.job.owner, run.job.project, len(segment.devices), segment.started_at, now)
+    return Use(
+        owner=run.job.owner,
+        project=run.job.project,
+        devices=len(segment.devices),
+        started_at=segment.started_at,
+        ended_at=now,
+    )

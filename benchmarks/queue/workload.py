@@ -121,7 +121,15 @@ def outages(seed: int, spec: PoolsSpec) -> list[Outage]:
             first = int(random.integers(0, len(pool.numbers) - count + 1))
             notice = NOTICE_SECONDS if pool.spot and number % 2 == 0 else 0.0
             away = float(random.exponential(AWAY_HOURS * HOUR))
-            found.append(Outage(name, pool.numbers[first : first + count], at, at + notice + away, notice))
+            found.append(
+                Outage(
+                    pool=name,
+                    devices=pool.numbers[first : first + count],
+                    at=at,
+                    until=at + notice + away,
+                    notice=notice,
+                )
+            )
     return sorted(found, key=lambda outage: outage.at)
 
 

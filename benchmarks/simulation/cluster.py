@@ -192,4 +192,6 @@ class Cluster:
         trainer.state = hashlib.sha256(trainer.state + shards.encode()).digest()
         trainer.version = task.key.iteration
         fingerprint: dict[str, float | str] = {"weights_digest": trainer.state.hex()}
-        trainer.receipt = UpdateReceipt(task.key, trainer.version, {"loss": 0.0}, fingerprint, {})
+        trainer.receipt = UpdateReceipt(
+            key=task.key, version=trainer.version, metrics={"loss": 0.0}, fingerprint=fingerprint, timing={}
+        )

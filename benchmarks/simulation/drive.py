@@ -115,7 +115,7 @@ def drive(trace: Trace, every: int) -> Driven:
         home = Home(Path(folder))
         spec = simulated_spec(trace, every)
         run = create_run(home, spec)
-        cluster = Cluster(home.run_folder(run), trace, SHARDS, ENGINES, every)
+        cluster = Cluster(folder=home.run_folder(run), trace=trace, shards=SHARDS, engines=ENGINES, every=every)
         drivers = 1
         while not _driven(home, run, spec, cluster):
             drivers += 1
@@ -125,7 +125,14 @@ def drive(trace: Trace, every: int) -> Driven:
             accounts = accounts_of(history)
             advice = advise(history, accounts, every)
         digest = cluster.trainer.state.hex()
-        return Driven(cluster.clock.seconds, drivers, digest, len(cluster.struck), accounts, advice)
+        return Driven(
+            wall_seconds=cluster.clock.seconds,
+            drivers=drivers,
+            weights_digest=digest,
+            struck=len(cluster.struck),
+            accounts=accounts,
+            advice=advice,
+        )
 
 
 def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
@@ -135,7 +142,10 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
         fence = ledger.leases.acquire(run, this_process(), LEASE_SECONDS, lambda holder: True)
         actors = cast(RunActors, SimulatedRunActors(cluster, spec, fence.term))
         session = DriverSession(
-            RunContext.of(home, spec, ledger, fence, Watcher(cluster), cluster.clock), actors=actors
+            RunContext.of(
+                home=home, spec=spec, ledger=ledger, fence=fence, observer=Watcher(cluster), clock=cluster.clock
+            ),
+            actors=actors,
         )
         session.book("", "")
         try:
@@ -153,7 +163,10 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
 @contextmanager
 def without_prefect_and_ray() -> Iterator[None]:
     """Replaces the phases by plain functions, and Ray's devices by simulated ones."""
-    devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}", "H100") for i in range(DEVICES))
+    devices = tuple(
+        Device(index=i, kind="gpu", node=f"node-{i // 8}", name=f"node-{i // 8}:gpu{i % 8}", model="H100")
+        for i in range(DEVICES)
+    )
     with ExitStack() as stack:
         for module in (flows.train, flows.phases.tasks, flows.phases.recovery):
             for name, value in list(vars(module).items()):

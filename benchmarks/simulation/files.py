@@ -52,7 +52,9 @@ def write_checkpoint(run_folder: Path, folder: str, identity: CheckpointIdentity
     def write(target: Path) -> None:
         (target / STATE_FILE).write_bytes(state)
 
-    return publish_checkpoint(run_folder, folder, identity, write, len(state))
+    return publish_checkpoint(
+        run_folder=run_folder, folder=folder, identity=identity, write=write, needed_bytes=len(state)
+    )
 
 
 def read_checkpoint(run_folder: Path, folder: str, manifest_sha256: str) -> bytes:

@@ -123,7 +123,17 @@ class SimulatedRunActors:
 
     def materialise(self, tell: Callable[[str], None] | None = None) -> InputsReceipt:
         """Does nothing: there is nothing to write."""
-        return InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, HELD_OUT, 1, 1, 1)
+        return InputsReceipt(
+            folder="inputs",
+            model_path="",
+            manifest_sha256="0" * 64,
+            data_digest="0" * 64,
+            train_prompts=1,
+            held_out_prompts=HELD_OUT,
+            probe_prompts=1,
+            vocabulary=1,
+            parameters=1,
+        )
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
         """Returns the state that the actors hold once they have done all earlier work."""
@@ -156,7 +166,7 @@ class SimulatedRunActors:
         trainer = self._cluster.trainer
         trainer.version = 0
         trainer.state = b"initial"
-        return SftReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
+        return SftReceipt(steps=0, loss=0.0, probe_accuracy=0.0, seconds=0.0, weights_digest=trainer.state.hex())
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
         """Lets all devices roll out: no judge is simulated."""
@@ -190,7 +200,7 @@ class SimulatedRunActors:
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Lets the phase's time pass; an attempt that is lost starts over."""
         self._cluster.spend(self._cluster.trace.durations.prepare, needs=(TRAINER,))
-        return PrepareReceipt(task.key, f"prepared.t{self._term:04d}", {}, {}, {})
+        return PrepareReceipt(key=task.key, folder=f"prepared.t{self._term:04d}", files={}, metrics={}, timing={})
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Returns True: no files are lost here, but a rank must exist to confirm it."""
@@ -235,7 +245,12 @@ class SimulatedRunActors:
         """Takes no simulated time; only the first and the last iteration are evaluated."""
         key = WorkKey(run, 0, iteration, "evaluate")
         rows = tuple(range(held_out) if only is None else only)
-        return EvaluateReceipt(key, (TaskResult("virtual", 0, 1, 1, 0.0),) * len(rows), rows, held_out)
+        return EvaluateReceipt(
+            key,
+            (TaskResult(prompt_id="virtual", source=0, samples=1, correct=1, reward=0.0),) * len(rows),
+            rows,
+            held_out,
+        )
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -249,7 +264,15 @@ class SimulatedRunActors:
         times = self._cluster.trace.durations
         cluster.spend(times.stall, needs=(TRAINER,))
         digest = trainer.state.hex()
-        identity = CheckpointIdentity(run, 0, trainer.version, self._term, self._spec.digest, digest, audit_head)
+        identity = CheckpointIdentity(
+            run=run,
+            branch=0,
+            iteration=trainer.version,
+            term=self._term,
+            spec_digest=self._spec.digest,
+            weights_digest=digest,
+            audit_head=audit_head,
+        )
         folder = str(checkpoint_folder(0, trainer.version, self._term))
         trainer.publication = Publication(identity, folder, trainer.state, times.publish)
 

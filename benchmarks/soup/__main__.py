@@ -56,7 +56,12 @@ def main() -> None:
     else:
         views = _views(Home(arguments.home.resolve()), arguments)
     report = Report(
-        "soup", _figures(views), arguments.seeds, [before, load_average()], _baselines(views), _details(views)
+        name="soup",
+        figures=_figures(views),
+        seeds=arguments.seeds,
+        load=[before, load_average()],
+        baselines=_baselines(views),
+        details=_details(views),
     )
     print_report(report, arguments.json)
 
@@ -77,9 +82,9 @@ def _soup(home: Home, count: int, seed: int, iterations: int | None) -> SoupView
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         known = [soup for soup in SOUP.records(ledger) if SoupRecord(ledger, soup).spec.name == name]
-        soup = known[0] if known else _create(home, name, count, seed, iterations)
+        soup = known[0] if known else _create(home=home, name=name, count=count, seed=seed, iterations=iterations)
         runs = LocalRuns(home, ledger)
-        SoupRunner(home, ledger, soup, runs, RewardMeter, progress).run()
+        SoupRunner(home=home, ledger=ledger, soup=soup, drive=runs, open_meter=RewardMeter, tell=progress).run()
         return soup_view(ledger, soup)
 
 
