@@ -1,7 +1,7 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (15 to 40 minutes)
 # make quick  only the tests without processes, servers, ledger, Ray or training (about a minute)
 # make proof  compare a run killed twice with an undisturbed one: equal digests (at most 5 minutes)
-# make check  ruff, plain lines, codespell, mypy, imports  make verify  the full matrices (3 hours)
+# make check  ruff, plain lines, codespell, mypy, imports  make verify  the full matrices (3 hours), or PART=2/6 of them
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # make soak   5,000 iterations in 20 sessions: growth     make hosts   42 faults of hosts against one run (75 minutes)
 # make outside  what is outside of YATT is taken away from runs (75 minutes)
@@ -14,6 +14,8 @@ export DO_NOT_TRACK := true
 # Tests write only below the repository.
 TEST_FOLDER := $(CURDIR)/.tmp
 TEST_PYTHON := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY)
+# A part of the full matrices, such as 2/6; all goes on where it was interrupted.
+PART := all
 PYTEST := $(TEST_PYTHON) -m pytest -n 3 --dist loadscope --basetemp=$(TEST_FOLDER)/pytest
 
 run: setup
@@ -36,7 +38,7 @@ quick: dev
 verify: export RAY_worker_niceness := 0
 verify: engines check peers
 	@$(PY) -m tests.browser.install
-	$(PYTEST) --timeout 900 $(ARGS)
+	@$(TEST_PYTHON) -m tests.verification.run $(PART) $(ARGS)
 
 chaos: dev
 	@$(TEST_PYTHON) -m tests.recovery.chaos $(ARGS)
@@ -65,7 +67,7 @@ types:
 	$(PY) -m mypy
 
 imports:
-	.venv/bin/lint-imports --no-cache
+	PYTHONPATH=examples/workloads .venv/bin/lint-imports --no-cache
 
 # Links without a target are errors; nothing is downloaded.
 docs: dev

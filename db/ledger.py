@@ -7,7 +7,8 @@
     ledger.commits.commit(fence, IterationCommit(...))
 
 Every write by a driver takes its fence. Once another process has taken the lease, such a write raises `Fenced`
-and changes nothing.
+and changes nothing. So do the writes of whoever drives a pipeline, a sweep or a soup, schedules the queue or maintains
+the home (`ledger.leases.take`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from types import TracebackType
 from db.core.engine import Clock, Database, DatabaseTime, Measured, database_url, open_engine
 from db.core.errors import LedgerUnavailable
 from db.core.migrate import Migration, ensure_current
-from db.portable.cut import Exports
+from db.portable.cut import LedgerExports
 from db.read.audit import Audits
 from db.read.browse import Browser
-from db.read.lines import Lines
+from db.read.lines import IterationLines
 from db.read.overview import Overviews
 from db.read.queueing import QueueReader
 from db.read.run_list import RunListReader
@@ -64,7 +65,7 @@ class Ledger:
         self.phases = Phases(database)
         self.records = Records(database)
         self.commits = Commits(database)
-        self.lines = Lines(database)
+        self.lines = IterationLines(database)
         self.audit = Audits(database)
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
@@ -85,7 +86,7 @@ class Ledger:
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)
         self.browse = Browser(database)
-        self.exports = Exports(database)
+        self.exports = LedgerExports(database)
         self.upkeep = Upkeep(database)
         self.waits = Waits(database)
         self.home_events = HomeEvents(database)
@@ -109,6 +110,11 @@ class Ledger:
             database.engine.dispose()
             raise
         return cls(database, migration)
+
+    @property
+    def address(self) -> str:
+        """The DSN with which another connection to this ledger is opened; it may contain a password."""
+        return self._database.engine.url.render_as_string(hide_password=False)
 
     def measure(self, measured: Measured) -> None:
         """Has each transaction run inside what `measured` returns for `read` or `write`."""

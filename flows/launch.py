@@ -9,12 +9,14 @@ import importlib
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
+from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.billing.price_file import check_prices
 from flows.driver.context import RunContext
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.services import (
     FindServer,
     SessionServices,
@@ -27,21 +29,22 @@ from flows.driver.session_claims import ended_unless_claimed, offered
 from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
 from flows.driver.windows import Window
-from flows.files.storage import claim_store, store_of
+from flows.files.storage import claim_store
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.callbacks import End, with_callbacks
 from flows.run.changed_versions import said_of_versions
-from flows.run.creation import first_entries, load_run
+from flows.run.creation import OpenedRun, first_entries, opened_run
 from flows.run.home import Home
-from flows.run.lease import DRIVER, take_lease
+from flows.run.lease import DRIVER, give_back, take_lease
 from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from flows.run.repositories import require_repositories
 from yatt_core.cluster.connect import disconnect_ray
 from yatt_core.code_files import fetch_code, settle_code
-from yatt_core.errors import AwayError
+from yatt_core.errors import AwayError, ConfigurationError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import open_store
 from yatt_core.tracing.settings import tracing_settings
 
 log = logging.getLogger("yatt_core.flow")
@@ -58,7 +61,8 @@ def run_session(
     pages: Pages | None = None,
     find_server: FindServer = server_of_environment,
     until: int | None = None,
-) -> Outcome:
+    opened: OpenedRun | None = None,
+) -> SessionOutcome:
     """Drives one session in this process and returns once it has ended.
 
     accept_drift: replay updates even if the environment differs from the recorded one.
@@ -69,6 +73,8 @@ def run_session(
     pages: the servers whose pages show runs, for links.
     find_server: finds a Prefect server that runs share; where there is none, the run starts a server of its own.
     until: the iteration after which the session stops; None for the run's target.
+    opened: the run, if its ledger is open already. The session closes the ledger's connections when it ends; a later read opens
+        one anew.
 
     Raises `ConfigurationError` if an external Ray cluster is named but there is no Prefect server, or if a newer Prefect
     has migrated the database of the run's own one,
@@ -76,28 +82,30 @@ def run_session(
     """
     if window is None:
         check_surroundings(find_server)
-    run, spec = load_run(home, name)
-    if window is None:
-        check_own_server(find_server, run, home.run_folder(run))
-    check_prices(home, spec)
-    tracing_settings(os.environ)
-    trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
-    folder = _with_callbacks_files(home, run, spec)
-    with with_callbacks(observer=observer, run=run, specs=spec.callbacks, ledger=home.ledger, run_folder=folder) as (
-        observer,
-        tell_end,
-    ):
+    with ExitStack() as stack:
+        opened = opened or stack.enter_context(opened_run(home, name))
+        run = opened.run
+        spec = opened.spec
+        if window is None:
+            check_own_server(find_server, run, home.run_folder(run))
+        check_prices(home, spec)
+        tracing_settings(os.environ)
+        folder = _with_callbacks_files(home, run, spec)
+        observer, tell_end = stack.enter_context(
+            with_callbacks(observer=observer, run=run, specs=spec.callbacks, ledger=home.ledger, run_folder=folder)
+        )
         session = open_session(
             home=home,
             run=run,
             spec=spec,
             observer=observer,
-            trackers=trackers,
+            trackers={name: trackers[name] for name in spec.tracking.names if name in trackers},
             accept_drift=accept_drift,
             notifier=notifier,
             window=window,
             pages=pages,
             until=until,
+            ledger=opened.ledger,
         )
         services = SessionServices(session.context, find_server, in_flow_run=window is not None)
         try:
@@ -109,7 +117,7 @@ def run_session(
     return outcome
 
 
-def _over_before_it_begins(session: DriverSession) -> Outcome | None:
+def _over_before_it_begins(session: DriverSession) -> SessionOutcome | None:
     """Returns how a session ends for which nothing needs to start; None if there is work."""
     return session.already_finished() or session.reached_until() or session.obstructed()
 
@@ -118,21 +126,21 @@ def _with_callbacks_files(home: Home, run: str, spec: RunSpec) -> Path:
     """Returns the run's folder, into which the files of its callbacks are fetched if they are elsewhere only."""
     folder = home.run_folder(run)
     if any(callback.file is not None for callback in spec.callbacks):
-        with Ledger.open(home.ledger) as ledger:
-            fetch_code(spec, folder, store_of(ledger, run, folder))
+        fetch_code(spec, folder, open_store(spec, folder))
     return folder
 
 
-def _drive(session: DriverSession, services: SessionServices) -> Outcome:
+def _drive(session: DriverSession, services: SessionServices) -> SessionOutcome:
     """Starts the services and runs the flow, which claims the session and ends it."""
     _say_changed_versions(session)
 
-    def start() -> Outcome:
+    def start() -> SessionOutcome:
         if not session.store_is_ready:
             require_repositories(session.context.home.folder, session.context.folder, session.context.spec, read_block)
             _settle(session.context.ledger, session.context.run, session.context.spec, session.context.folder)
             session.store_is_ready = True
         services.choose_server()
+        session.own_services = services.own
         services.keep()
         services.set_environment()
         # Prefect here and Ray in the thread import it too; its modules import each other in a circle, of which one thread
@@ -157,7 +165,7 @@ def _say_changed_versions(session: DriverSession) -> None:
         session.context.observer.warned(said)
 
 
-def _run_flow(session: DriverSession) -> Outcome:
+def _run_flow(session: DriverSession) -> SessionOutcome:
     """Runs the flow to its end: in the current flow run if the session is scheduled, else in a new one.
 
     A Prefect server that is unreachable at the end does not change the session's outcome. Raises `AwayError` if
@@ -197,9 +205,13 @@ def open_session(
     window: Window | None = None,
     pages: Pages | None = None,
     until: int | None = None,
+    ledger: Ledger | None = None,
 ) -> DriverSession:
-    """Takes the lease and opens the session; the caller must end it."""
-    ledger = Ledger.open(home.ledger)
+    """Takes the lease and opens the session; the caller must end it, which closes the ledger.
+
+    ledger: the home's if it is open already.
+    """
+    ledger = ledger or Ledger.open(home.ledger)
     store_is_ready = True
     try:
         try:
@@ -208,6 +220,7 @@ def open_session(
             log.warning("%s; it is waited for once the session has begun", error)
             store_is_ready = False
         fence = take_lease(ledger, run, f"{DRIVER}{run}", spec.recovery.lease_seconds)
+        _require_current(ledger, fence, spec)
     except BaseException:
         ledger.close()
         raise
@@ -221,6 +234,18 @@ def open_session(
     session.threads.start()
     session.machine.start()
     return session
+
+
+def _require_current(ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
+    """Gives the lease back and raises `ConfigurationError` if the spec was changed before the lease was taken."""
+    current = ledger.runs.revision(fence.run)
+    if current.digest == spec.digest:
+        return
+    give_back(ledger, fence)
+    raise ConfigurationError(
+        f"run {fence.run}: its spec was changed (revision {current.revision}) while this command was starting; run the command "
+        "again"
+    )
 
 
 def _settle(ledger: Ledger, run: str, spec: RunSpec, folder: Path) -> None:

@@ -15,8 +15,11 @@ The phases of iteration k, in order:
     checkpoint  trainer ranks     weights k                             a checkpoint, in the background (if due)
     commit      ledger            control state k-1, all of the above   control state k: the iteration is done
 
-A run that learns from the rows of its data (`objective`) samples nothing: it has neither place, collect nor sync, and the
-trainer's ranks evaluate.
+With `asynchrony.lag` L, controllers collect iteration k + L (`begin_ahead`, `collect_ahead`) while the trainer learns from
+iteration k, and engines hold weights k-1 until both are done. With `asynchrony.streamed`, ranks learn from shards of iteration
+k, in the order of their numbers, while `collect` waits for the rest; `learn` then takes the step.
+
+A run without controllers (`objective` over rows, `workload`) has no place, collect and sync; the ranks sample and evaluate.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from prefect.runtime import flow_run
 from db.core.errors import LedgerUnavailable
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.outages import CLOSE
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session
 from flows.driver.stopping import StopNow
 from flows.phases import rows
+from flows.phases.ahead import finish_ahead, start_ahead, take_turn
 from flows.phases.batches import draw_rows
 from flows.phases.commit import IterationResults, commit, commit_start
 from flows.phases.failure_policy import Paused, PhaseRetry
@@ -39,7 +43,7 @@ from flows.phases.flow_run_report import FlowRunReport, flow_run_report
 from flows.phases.guard_rollback import roll_back
 from flows.phases.links import publish_links
 from flows.phases.recovery import recover, start
-from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sft, sync
+from flows.phases.tasks import checkpoint, evaluate, learn, prepare, sft, sync
 from flows.reports.session_report import publish_reports
 from flows.run.control_state import ControlState
 from yatt_core.errors import AwayError
@@ -47,7 +51,7 @@ from yatt_core.spent_time import PREFECT, spent
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
-def train(run: str) -> Outcome:
+def train(run: str) -> SessionOutcome:
     """Drives the run from its last commit towards its target; a stop request, a guard or a failure may end it early."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
@@ -59,7 +63,7 @@ def train(run: str) -> Outcome:
     return outcome
 
 
-def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
+def drive(session: DriverSession, report: FlowRunReport) -> SessionOutcome:
     """Advances the run until its target, a stop request, or a failure that needs an operator.
 
     A failed phase leads back to the last commit; a guard may roll back further. What is away is waited for between two rounds,
@@ -69,7 +73,7 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
         return _rounds(session, report)
 
 
-def _rounds(session: DriverSession, report: FlowRunReport) -> Outcome:
+def _rounds(session: DriverSession, report: FlowRunReport) -> SessionOutcome:
     state: ControlState | None = None
     silence: LedgerUnavailable | None = None
     pause: Paused | None = None
@@ -86,7 +90,7 @@ def _rounds(session: DriverSession, report: FlowRunReport) -> Outcome:
             failures = 0
             if (ending := session.outages.wait()) is not None:
                 return session.conclude(ending)
-            if state is not None and roll_back(session, state):
+            if state is not None and (roll_back(session, state) or session.must_restore(state)):
                 state = None
             elif state is not None and not session.should_continue(state):
                 return session.close(state)
@@ -113,6 +117,7 @@ def _round(session: DriverSession, report: FlowRunReport, state: ControlState | 
     with spent(PREFECT, "report"):
         report.after(after)
     if state is not None and after.iteration > state.iteration:
+        session.trainer_is_ahead = False
         session.profile.close(session.context.folder, session.context.branch, after.iteration)
     else:
         session.actors.forget_use()  # what actors spent on starting or recovering belongs to no iteration
@@ -129,6 +134,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
     if state is None or session.actors.outgrown():
         restore = recover if session.context.last_commit >= 0 else start
         return restore(session, session.context.committed_iteration).state
+    session.begin_work()
     meter = IterationMeter.start(session.context.clock, session.meter)
     first, each = (begin, iterate) if session.context.spec.samples_responses else (begin_with_rows, iterate_over_rows)
     return first(session, state, meter) if state.iteration < 0 else each(session, state, meter)
@@ -146,20 +152,29 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
     """Runs the next iteration, phase by phase.
 
     Consumes: the control state of the last commit.
-    Waits for: each phase in turn. Only a checkpoint is copied, from `sync` on, and written in the background.
+    Waits for: each phase in turn. With a lag, controllers collect ahead between `start_ahead` and `finish_ahead`; a checkpoint is
+    copied, from `sync` on, and written in the background.
     Unblocked by: the ledger's confirmation of the commit, after which the iteration is never repeated.
     """
     iteration = state.iteration + 1
-    placement = place(session, iteration, state)
-    collected = collect(session, iteration, state, placement)
-    prepared = prepare(session, iteration, state, collected.experience.batch)
-    update = learn(session, iteration, collected.experience.batch, prepared)
+    turn = take_turn(session, state)
+    begun = start_ahead(session, state)
+    batch = turn.collected.experience.batch
+    prepared = prepare(session, iteration, state, batch)
+    update = learn(session, iteration, state=state, batch=batch, prepared=prepared)
+    in_flight = finish_ahead(session, state, begun)
     synced = sync(session, iteration)
     evaluation = evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
     results = IterationResults(
-        placement=placement, collected=collected, prepared=prepared, update=update, synced=synced, evaluation=evaluation
+        placement=turn.placement,
+        collected=turn.collected,
+        in_flight=in_flight,
+        prepared=prepared,
+        update=update,
+        synced=synced,
+        evaluation=evaluation,
     )
     return commit(session, iteration, state=state, results=results, meter=meter)
 
@@ -176,7 +191,7 @@ def iterate_over_rows(session: DriverSession, state: ControlState, meter: Iterat
     iteration = state.iteration + 1
     drawn = draw_rows(session.context, state.cursor)
     prepared = prepare(session, iteration, state, drawn)
-    update = learn(session, iteration, drawn, prepared)
+    update = learn(session, iteration, state=state, batch=drawn, prepared=prepared)
     evaluation = rows.evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)

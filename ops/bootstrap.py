@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-EXTRAS = "lora,math,server"
+EXTRAS = "diffusion,lora,math,server"
 """What training and the services of `yatt up` need."""
 DEV_EXTRAS = f"{EXTRAS},dev,otel,postgresql,s3,tensorboard,wandb"
 ENGINE_EXTRAS = f"{DEV_EXTRAS},megatron"
@@ -35,17 +35,17 @@ CACHE = VENV / ".uv-cache"
 """Lasts for one installation, whose environments share its files."""
 PEERS = ROOT / "build" / "peers"
 PEERS_STAMP = PEERS / ".yatt-peers"
-PEER_PACKAGES = ("trl", "torch", "transformers", "datasets", "accelerate")
+PEER_PACKAGES = ("pykeen", "trl", "torch", "transformers", "datasets", "accelerate")
 """What the extra `peers` consists of, with what it runs on."""
 # vLLM's CPU build requires these but never uses them, and their PyPI builds do not work with torch's CPU build.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 
 COMPILED = (
-    "matplotlib", "megatron", "mlflow", "numpy", "pandas", "prefect", "pydantic", "ray", "scipy", "sqlalchemy", "sympy",
-    "torch", "transformers", "vllm",
+    "diffusers", "matplotlib", "megatron", "mlflow", "numpy", "pandas", "prefect", "pydantic", "ray", "scipy", "sqlalchemy",
+    "sympy", "torch", "transformers", "vllm",
 )  # fmt: skip
 """The largest packages that most processes import. The rest, most of it never used here, is compiled on import."""
-NOT_COMPILED = "/(tests?|testing|models|rllib)/"
+NOT_COMPILED = "/(tests?|testing|rllib|diffusers/pipelines)/|(?<!/diffusers)/models/"
 
 
 def fingerprint() -> str:

@@ -1,7 +1,7 @@
 """Starts the processes that evaluate a run's checkpoints on the suites of its spec, beside the driver.
 
 Consumes `evaluation.suites`; produces a process for each, which is `yatt evaluate --follow`, and a log in the run's folder.
-A process outlives the driver until all kept checkpoints are evaluated; one that still runs is not started twice (its lock).
+A process outlives the driver until all kept checkpoints are evaluated; one that still runs has a lease that a second one lacks.
 """
 
 from __future__ import annotations

@@ -72,18 +72,14 @@ def window(
 
 def _driven(home: Home, begun: BegunWindow) -> Ending:
     run = begun.run
-    start_evaluators(home, run, load_run(home, run)[1])
-    with watching(run, lambda: load_run(home, run)[1].sft is not None) as observer:
-        trackers = trackers_of(home, load_run(home, run)[1])
+    spec = load_run(home, run)[1]
+    start_evaluators(home, run, spec)
+    with watching(run, lambda: spec.sft is not None) as observer:
         return drive_window(
             home=home,
             begun=begun,
             observer=observer,
-            trackers=trackers,
-            notifier=lambda: _notifier(home, run),
+            trackers=trackers_of(home, spec),
+            notifier=lambda: AppriseNotifier.from_environment(spec.guards.notify),
             pages=live_pages(home),
         )
-
-
-def _notifier(home: Home, run: str) -> AppriseNotifier | None:
-    return AppriseNotifier.from_environment(load_run(home, run)[1].guards.notify)

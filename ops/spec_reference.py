@@ -98,7 +98,7 @@ def _type(field: Schema, definitions: Schema) -> str:
     if "const" in field:
         return f"`{field['const']}`"
     if "enum" in field:
-        return " or ".join(f"`{value}`" for value in field["enum"])
+        return " or ".join(f"`{str(value).lower() if isinstance(value, bool) else value}`" for value in field["enum"])
     if "anyOf" in field:
         return " or ".join(_type(choice, definitions) for choice in field["anyOf"])
     if models := _models(field, definitions):

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from db.core.errors import LeaseHeld
+from db.core.subjects import of_run
 from flows.branching.branches import finish_fork, revise
-from flows.branching.safe_point import Asked
+from flows.branching.safe_point import RevisionOptions
 from flows.driver.services import check_surroundings
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
@@ -98,7 +99,7 @@ def resume(
         name = find_run(ledger, run.id if isinstance(run, Run) else run)
         finish_fork(place, ledger, name)
     if overrides or new_code:
-        revise(place, name, override_texts(overrides), by, asked=Asked(new_code, discard))
+        revise(place, name, override_texts(overrides), by, asked=RevisionOptions(new_code, discard))
     return _driven(run=Run(name, place), until=until, detach=detach, callbacks=callbacks, accept_drift=accept_drift)
 
 
@@ -138,7 +139,7 @@ def _started(home: Home, run: str, until: int | None, accept_drift: bool) -> sub
     with opened_ledger(home) as ledger:
         line = find_line(ledger, run)
         if line.driver == DRIVEN:
-            raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
+            raise LeaseHeld(of_run(run), line.holder or "", line.lease_expires_in)
         started = start_detached(home=home, ledger=ledger, run=run, accept_drift=accept_drift, until=until)
     if started.exit_code not in (None, *HANDLED):
         raise error_of(started.said.rpartition("error: ")[2], started.exit_code)

@@ -121,8 +121,9 @@ class Run:
 
         Columns: the experience's (docs/formats.md), such as `prompt`, `response`, `reward`, `correct`, `response_tokens`
         (list of int32), `log_probs_sampler` (list of float32, one per token), and `tokens`, `failed`, `advantage` (null if
-        unknown) and `validity`. Files that this machine lacks are fetched from the durable tier. Raises
-        `ConfigurationError` if no experience of the iteration is recorded, and `DataError` for a damaged file.
+        unknown) and `validity`. What was not scored is null. Files that this machine lacks are fetched from the durable tier.
+
+        Raises `ConfigurationError` if no experience of the iteration is recorded, and `DataError` for a damaged file.
         """
         require_number("iteration", iteration)
         with opened_ledger(self.home) as ledger:

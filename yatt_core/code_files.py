@@ -12,7 +12,7 @@ from pathlib import Path
 from yatt_core import durable
 from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.losses.custom import CustomLoss
-from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, own_file
+from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, WORKLOADS, own_file
 from yatt_core.manifests import MANIFEST, entry_of_bytes, publish_manifest
 from yatt_core.named_code import CODE, COPY, CodeFile, read_code
 from yatt_core.rewards.functions import part_file
@@ -55,6 +55,7 @@ def fetch_code(spec: RunSpec, run_folder: Path, store: RunStore) -> None:
 def _named(spec: RunSpec) -> Iterator[CodeFile | None]:
     for part in spec.rewards.functions:
         yield part_file(part)
+    yield own_file(spec.workload, WORKLOADS)
     loss = spec.algorithm.loss
     advantage = spec.algorithm.advantage
     if isinstance(loss, CustomLoss):

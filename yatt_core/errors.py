@@ -57,6 +57,11 @@ class AwayError(InfrastructureError):
         """The name of what is away."""
         return str(self).partition(IS_AWAY)[0]
 
+    @property
+    def reason(self) -> str:
+        """Why it counts as away, without its name."""
+        return str(self).partition(IS_AWAY)[2]
+
 
 class LostActorError(InfrastructureError):
     """An actor's process ended without an error of its own, as by SIGKILL, for lack of memory, or with its node."""

@@ -20,11 +20,10 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError
 
+DIFFUSERS = "diffusers"
 MEGATRON = "megatron-core"
 PEFT = "peft"
 S3FS = "s3fs"
-TRACKERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}
-"""Packages of the trackers that are extras, by tracker and extra."""
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 """Matches an object's memory address in its repr: it is replaced in messages, since it differs in every process

@@ -24,17 +24,19 @@ LONGEST_BYTES = 64 << 10
 BlockReader = Callable[[str], str]
 
 
-class Form(NamedTuple):
+class ReferenceForm(NamedTuple):
     """What a way to a secret looks like, as a pattern and in words."""
 
     pattern: str
     words: str
 
 
-FORMS: Mapping[str, Form] = {
-    "env": Form(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
-    "file": Form(r"/(?s:.*)", "an absolute path"),
-    "prefect_block": Form(r"[a-z0-9][a-z0-9-]*", "the name of a block, of lower-case letters, digits and hyphens"),
+FORMS: Mapping[str, ReferenceForm] = {
+    "env": ReferenceForm(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
+    "file": ReferenceForm(r"/(?s:.*)", "an absolute path"),
+    "prefect_block": ReferenceForm(
+        r"[a-z0-9][a-z0-9-]*", "the name of a block, of lower-case letters, digits and hyphens"
+    ),
 }
 """Checked by hand, since the messages of a field's pattern repeat the value, which may be the secret."""
 

@@ -1,6 +1,6 @@
 """Where a process's time goes: named parts of its work, each of a kind, whose seconds add up to the time worked.
 
-Consumes nothing but a clock; produces `Spent`, the seconds of each part since they were last taken. `TimeAccount.work`
+Consumes nothing but a clock; produces `SpentTime`, the seconds of each part since they were last taken. `TimeAccount.work`
 begins work; anything below it may name what it does with `spent`, which has no effect outside such work.
 
 Several threads may work at once. Each moment counts once, for the part whose kind comes first in `KINDS`: a process of
@@ -35,7 +35,7 @@ _RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SpentTime:
     """The time of a part, without that of the parts within it.
 
     path: the names of the parts around it, the outermost first, and its own.
@@ -113,13 +113,13 @@ class TimeAccount:
             if _here.work is work:  # an abandoned generator may be closed in another thread
                 _here.work = outer
 
-    def take(self) -> tuple[Spent, ...]:
+    def take(self) -> tuple[SpentTime, ...]:
         """Returns what was spent since the last call, in work that has ended or not."""
         with self._lock:
             self._charge()
             sums = self._sums
             self._sums = {}
-        return tuple(Spent(path, kind, one.seconds, one.calls) for (path, kind), one in sums.items())
+        return tuple(SpentTime(path, kind, one.seconds, one.calls) for (path, kind), one in sums.items())
 
     @contextmanager
     def part(self, work: _Work, kind: str, name: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from db.core.errors import RunNotFound
-from db.core.models import Branch, Run
+from db.core.models import Branch, RunTable
 
 OPEN_END = 2**62
 
@@ -26,7 +26,7 @@ class IterationRange:
 def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[IterationRange]:
     """Returns the ranges of a branch's line, oldest first; by default the current branch's. Raises `RunNotFound`."""
     if branch is None:
-        branch = connection.execute(select(Run.current_branch).where(Run.id == run)).scalar_one_or_none()
+        branch = connection.execute(select(RunTable.current_branch).where(RunTable.id == run)).scalar_one_or_none()
     ranges: list[IterationRange] = []
     last = OPEN_END
     while branch is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKey, Integer, LargeBinary, MetaData, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -16,18 +17,23 @@ NAMES = {
 COUNTER = BigInteger().with_variant(Integer, "sqlite")
 """SQLite assigns primary keys automatically only if the column's type is INTEGER."""
 
+NEWER = "a newer version of YATT"
+FOR_EVER = 2**52
+"""Milliseconds since 1970: no lease expires so late."""
+
 
 class Base(DeclarativeBase):
     """All tables of the ledger."""
 
     metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy reads it from the class)
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
         str: Text,
         int: BigInteger,
         float: Double,
         bytes: LargeBinary,
         bool: Boolean,
         dict[str, Any]: JSON(none_as_null=True),
+        Mapping[str, Any]: JSON(none_as_null=True),
         list[dict[str, Any]]: JSON(none_as_null=True),
     }
 
@@ -40,6 +46,21 @@ class ChainLink:
     body: Mapped[dict[str, Any]]
     prev_hash: Mapped[str]
     hash: Mapped[str]
+
+
+class OlderLease:
+    """Where versions before migration 0009 keep a lease; nothing else reads it.
+
+    It is held for ever, so that a process of such a version, which is still at work, waits instead of taking it.
+    """
+
+    term: Mapped[int] = mapped_column(default=0)
+    holder: Mapped[str | None] = mapped_column(default=NEWER)
+    host: Mapped[str | None] = mapped_column(default="")
+    boot_id: Mapped[str | None] = mapped_column(default="")
+    pid: Mapped[int | None] = mapped_column(default=0)
+    process_start: Mapped[int | None] = mapped_column(default=0)
+    expires_at: Mapped[int] = mapped_column(default=FOR_EVER)
 
 
 def run_key() -> Mapped[str]:

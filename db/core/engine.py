@@ -1,4 +1,4 @@
-"""The database below the ledger: connections, transactions, the clock, and the fence that guards a driver's writes.
+"""The database below the ledger: connections, transactions, the clock, and the fence that guards the writes of a lease's holder.
 
 Writers on SQLite begin IMMEDIATE, so they queue instead of failing halfway; on PostgreSQL they lock the rows
 that their decision depends on. Readers see one consistent state.
@@ -23,6 +23,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from db.core.errors import Fenced, LedgerAddressError, LedgerError, LedgerFull, LedgerReadOnly, LedgerUnavailable
 from db.core.models import Lease
+from db.core.subjects import RUN, in_words, kind_of, name_of, of_run
 
 BUSY_TIMEOUT_MS = 30_000
 IDLE_IN_TRANSACTION_MS = 5_000
@@ -85,10 +86,33 @@ def _postgresql_time(*_: Any, **__: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to write to a run, valid as long as its term is the newest."""
+    """The right to write to the subject of a lease (`db.core.subjects`), valid as long as its term is the newest."""
 
-    run: str
+    subject: str
     term: int
+
+    @classmethod
+    def of_run(cls, run: str, term: int) -> Fence:
+        """Returns the fence of a run's driver."""
+        return cls(of_run(run), term)
+
+    @property
+    def run(self) -> str:
+        """The run whose lease it is. Raises `Fenced` if it is the lease of something else, which gives no right to a run."""
+        return self.name_as(RUN)
+
+    def require_run(self, run: str | None) -> None:
+        """Raises `Fenced` unless it is the lease of this run."""
+        if self.run != run:
+            raise Fenced(f"the lease of {in_words(self.subject)} gives no right to write to run {run}")
+
+    def name_as(self, kind: str) -> str:
+        """Returns the name of the subject, which must be of a kind. Raises `Fenced`, so that nothing is written."""
+        if kind_of(self.subject) != kind:
+            raise Fenced(
+                f"the lease of {in_words(self.subject)} is not that of a {kind}: it gives no right to write there"
+            )
+        return name_of(self.subject)
 
 
 def _plain(value: object) -> object:
@@ -161,10 +185,10 @@ class Database:
 
     @contextmanager
     def fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
-        """Opens a driver's transaction and yields its connection and the time.
+        """Opens a holder's transaction and yields its connection and the time.
 
         Raises `Fenced` before anything is written if the fence's term is old. The lease's row stays locked
-        until the end, so the run cannot be taken over in between.
+        until the end, so its subject cannot be taken over in between.
         """
         with self.write() as connection:
             yield connection, self._check(connection, fence)
@@ -172,15 +196,16 @@ class Database:
     def _check(self, connection: Connection, fence: Fence) -> int:
         lease = connection.execute(
             select(Lease.term, Lease.holder, self.now().label("now"))
-            .where(Lease.run == fence.run)
+            .where(Lease.subject == fence.subject)
             .with_for_update(key_share=True)
         ).one_or_none()
+        words = in_words(fence.subject)
         if lease is None:
-            raise Fenced(f"run {fence.run} is not in this ledger")
+            raise Fenced(f"{words} is not in this ledger")
         if lease.term != fence.term:
-            raise Fenced(f"run {fence.run}: term {fence.term} has ended; term {lease.term} holds the lease")
+            raise Fenced(f"{words}: term {fence.term} has ended; term {lease.term} holds the lease")
         if lease.holder is None:
-            raise Fenced(f"run {fence.run}: the lease of term {fence.term} was released")
+            raise Fenced(f"{words}: the lease of term {fence.term} was released")
         return int(lease.now)
 
 

@@ -1,10 +1,23 @@
-"""The ledger's errors, with messages fit to be shown to a user. The flow maps them to its own failure classes."""
+"""The ledger's errors, with messages fit to be shown to a user. The flow maps them to its own failure classes.
+
+Each class has the exit code of a command that it ends, as those of `yatt_core` have; a test compares the numbers.
+"""
 
 from __future__ import annotations
+
+from typing import ClassVar
+
+from db.core.subjects import in_words
+
+FAILURE_CODE = 1
+CONFIGURATION_CODE = 2
+LEASE_HELD_CODE = 3
 
 
 class LedgerError(Exception):
     """Base class of all errors that the ledger raises deliberately."""
+
+    exit_code: ClassVar[int] = FAILURE_CODE
 
 
 class LedgerUnavailable(LedgerError):
@@ -27,37 +40,51 @@ class LedgerReadOnly(LedgerUnavailable):
     no more than that the ledger is unavailable.
     """
 
+    exit_code = CONFIGURATION_CODE
+
 
 class LedgerAddressError(LedgerError):
     """The ledger's address is malformed, or names a database that is unsupported or whose driver is not installed."""
+
+    exit_code = CONFIGURATION_CODE
 
 
 class LedgerVersionError(LedgerError):
     """The database is at a migration that this code does not work with."""
 
+    exit_code = CONFIGURATION_CODE
+
 
 class RunNotFound(LedgerError):
     """No run, or more than one, matches the given name."""
 
+    exit_code = CONFIGURATION_CODE
+
 
 class Fenced(LedgerError):
-    """A newer term owns the run, or the lease was released: nothing was written, and the holder must stop."""
+    """A newer term owns the subject, or the lease was released: nothing was written, and the holder must stop."""
+
+    exit_code = LEASE_HELD_CODE
 
 
 class LeaseHeld(LedgerError):
-    """A live process holds the run.
+    """A live process holds the lease of a subject (`db.core.subjects`).
 
     expires_in: seconds until the lease expires unless it is renewed.
     """
 
-    def __init__(self, run: str, holder: str, expires_in: float) -> None:
-        super().__init__(f"run {run} is held by {holder}; the lease expires in {expires_in:.1f} s unless it is renewed")
-        self.run = run
+    exit_code = LEASE_HELD_CODE
+
+    def __init__(self, subject: str, holder: str, expires_in: float) -> None:
+        super().__init__(
+            f"{in_words(subject)} is held by {holder}; the lease expires in {expires_in:.1f} s unless it is renewed"
+        )
+        self.subject = subject
         self.holder = holder
         self.expires_in = expires_in
 
     def __reduce__(self) -> tuple[type[LeaseHeld], tuple[str, str, float]]:
-        return LeaseHeld, (self.run, self.holder, self.expires_in)
+        return LeaseHeld, (self.subject, self.holder, self.expires_in)
 
 
 class AlreadyCommitted(LedgerError):
@@ -87,9 +114,13 @@ class AnnotationRefused(LedgerError):
 class ApprovalNotFound(LedgerError):
     """No approval has the given number."""
 
+    exit_code = CONFIGURATION_CODE
+
 
 class ApprovalRefused(LedgerError):
     """An approval cannot be asked or decided so, for example since it is decided already."""
+
+    exit_code = CONFIGURATION_CODE
 
 
 class ApprovalForbidden(ApprovalRefused):
@@ -99,10 +130,10 @@ class ApprovalForbidden(ApprovalRefused):
 class QueueRefused(LedgerError):
     """The queue cannot do that: the run is in the queue already, or not, or its devices are taken."""
 
-
-class SchedulerHeld(LedgerError):
-    """Another process schedules the queue, and is alive."""
+    exit_code = CONFIGURATION_CODE
 
 
 class PipelineNotFound(LedgerError):
     """There is no pipeline of this name."""
+
+    exit_code = CONFIGURATION_CODE

@@ -6,6 +6,7 @@ are used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, UniqueConstraint, text
@@ -19,20 +20,21 @@ from db.core.metric_models import MetricSeries as MetricSeries
 from db.core.metric_models import Outbox as Outbox
 from db.core.people_models import RunNote as RunNote
 from db.core.people_models import RunTag as RunTag
+from db.core.pipeline_models import DeploymentRow as DeploymentRow
+from db.core.pipeline_models import JobRow as JobRow
 from db.core.pipeline_models import Pipeline as Pipeline
-from db.core.pipeline_models import PipelineDeployment as PipelineDeployment
-from db.core.pipeline_models import PipelineJob as PipelineJob
-from db.core.pipeline_models import PipelineTrigger as PipelineTrigger
-from db.core.queue_models import QueueAllocation as QueueAllocation
-from db.core.queue_models import QueueEntry as QueueEntry
-from db.core.queue_models import QueueForecast as QueueForecast
+from db.core.pipeline_models import TriggerRow as TriggerRow
 from db.core.queue_models import QueueOutage as QueueOutage
 from db.core.queue_models import QueueScheduler as QueueScheduler
+from db.core.queue_rows import AllocationRow as AllocationRow
+from db.core.queue_rows import EntryRow as EntryRow
+from db.core.queue_rows import ForecastRow as ForecastRow
 from db.core.suite_models import SuiteEvaluation as SuiteEvaluation
+from db.core.table_rows import Stored, TableRow, stored, stored_key, stored_run
 from db.core.wait_models import RunWait as RunWait
 
 
-class Run(Base):
+class RunTable(Base):
     """A training job.
 
     iteration: newest commit along the current branch; -1 before the first.
@@ -60,17 +62,15 @@ class Run(Base):
     event_hash: Mapped[str]
 
 
-class SpecRevision(Base):
-    """A version of a run's configuration. It is immutable; each change adds the next revision."""
+class Revision(TableRow, name="spec_revision"):
+    """A version of a run's spec; the first is 1. It is immutable; each change adds the next revision."""
 
-    __tablename__ = "spec_revision"
-
-    run: Mapped[str] = run_key()
-    revision: Mapped[int] = key_part()
-    digest: Mapped[str]
-    spec: Mapped[dict[str, Any]]
-    reason: Mapped[str]
-    created_at: Mapped[int]
+    run: Stored[str] = stored_run()
+    revision: Stored[int] = stored_key()
+    digest: Stored[str]
+    spec: Stored[Mapping[str, Any]]
+    reason: Stored[str]
+    created_at: Stored[int]
 
 
 class Branch(Base):
@@ -88,11 +88,18 @@ class Branch(Base):
 
 
 class Lease(Base):
-    """The right to write to the run. The row exists from the start; while holder is null, the lease is free."""
+    """The right to do something that one process at a time may do; while holder is null, the lease is free.
+
+    subject: what it is the right to (`db.core.subjects`).
+    run: of a run's lease; null for others.
+    term: incremented by each holder; earlier ones can no longer write.
+    """
 
     __tablename__ = "lease"
+    __table_args__ = (UniqueConstraint("run"),)
 
-    run: Mapped[str] = run_key()
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    run: Mapped[str | None] = mapped_column(ForeignKey("run.id"))
     term: Mapped[int]
     holder: Mapped[str | None]
     host: Mapped[str | None]
@@ -103,7 +110,7 @@ class Lease(Base):
     expires_at: Mapped[int]
 
 
-class DriverSession(Base):
+class DriverSessionTable(Base):
     """A flow run's time as driver of the run, from taking the lease to releasing it; one per term."""
 
     __tablename__ = "driver_session"
@@ -135,7 +142,7 @@ class Iteration(Base):
     committed_at: Mapped[int]
 
 
-class ControlState(Base):
+class ControlStateTable(Base):
     """The small part of a run's state that each commit records: cursor, averages, coefficients, policy state."""
 
     __tablename__ = "control_state"
@@ -146,11 +153,10 @@ class ControlState(Base):
     state: Mapped[dict[str, Any]]
 
 
-class PhaseAttempt(Base):
-    """An attempt at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged if dispatched_at is set."""
-
-    __tablename__ = "phase_attempt"
-    __table_args__ = (
+class AttemptRow(
+    TableRow,
+    name="phase_attempt",
+    parts=(
         Index(
             "phase_attempt_open_index",
             "run",
@@ -180,23 +186,28 @@ class PhaseAttempt(Base):
             sqlite_where=text("number > 1"),
             postgresql_where=text("number > 1"),
         ),
-    )
+    ),
+):
+    """An attempt at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged if dispatched_at is set.
 
-    run: Mapped[str] = run_key()
-    branch: Mapped[int] = key_part()
-    iteration: Mapped[int] = key_part()
-    phase: Mapped[str] = key_part()
-    number: Mapped[int] = key_part()
-    state: Mapped[str]
-    term: Mapped[int]
-    planned_at: Mapped[int]
-    dispatched_at: Mapped[int | None]
-    ended_at: Mapped[int | None]
-    failure_class: Mapped[str | None]
-    reason: Mapped[str | None]
-    receipt: Mapped[dict[str, Any] | None]
-    seconds: Mapped[float | None]
-    bytes_to_driver: Mapped[int | None]
+    seconds: the duration that the driver measured.
+    """
+
+    run: Stored[str] = stored_run()
+    branch: Stored[int] = stored_key()
+    iteration: Stored[int] = stored_key()
+    phase: Stored[str] = stored_key()
+    number: Stored[int] = stored_key()
+    state: Stored[str]
+    term: Stored[int]
+    planned_at: Stored[int]
+    dispatched_at: Stored[int | None]
+    ended_at: Stored[int | None]
+    failure_class: Stored[str | None]
+    reason: Stored[str | None]
+    receipt: Stored[Mapping[str, Any] | None]
+    seconds: Stored[float | None]
+    bytes_to_driver: Stored[int | None]
 
 
 class Shard(Base):
@@ -267,28 +278,34 @@ class PlacementDecision(Base):
     recorded_at: Mapped[int]
 
 
-class Checkpoint(Base):
-    """A published checkpoint of the tensors.
+class CheckpointRow(TableRow, name="checkpoint"):
+    """A published checkpoint.
 
-    state: kept or pruned; a pruned one keeps its row and digest.
+    term: the term that published the checkpoint.
+    run: the run to which it belongs; for a checkpoint that a fork inherited, the parent.
+    recorded_at: milliseconds since 1970, always by the ledger's clock.
     """
 
-    __tablename__ = "checkpoint"
+    run: Stored[str] = stored_run()
+    branch: Stored[int] = stored_key()
+    iteration: Stored[int] = stored_key()
+    term: Stored[int] = stored_key()
+    folder: Stored[str]
+    manifest_sha256: Stored[str]
+    bytes: Stored[int]
+    weights_digest: Stored[str]
+    seconds: Stored[float]
+    state: Stored[str] = stored(default="kept")
+    """kept or pruned; a pruned one keeps its row and digest."""
+    recorded_at: Stored[int] = stored(default=0, compare=False)
 
-    run: Mapped[str] = run_key()
-    branch: Mapped[int] = key_part()
-    iteration: Mapped[int] = key_part()
-    term: Mapped[int] = key_part()
-    folder: Mapped[str]
-    manifest_sha256: Mapped[str]
-    bytes: Mapped[int]
-    weights_digest: Mapped[str]
-    seconds: Mapped[float]
-    state: Mapped[str]
-    recorded_at: Mapped[int]
+    def is_meant(self, iteration: int | None = None, branch: int | None = None, term: int | None = None) -> bool:
+        """Returns True if the checkpoint matches all of the given numbers."""
+        given = ((iteration, self.iteration), (branch, self.branch), (term, self.term))
+        return all(asked in (None, own) for asked, own in given)
 
 
-class AliasMove(Base):
+class AliasMoveTable(Base):
     """A move of one of the run's aliases to a checkpoint; an alias points to the target of its newest move.
 
     seq: number of the link of the audit chain that records the move.

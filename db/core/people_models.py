@@ -36,7 +36,7 @@ class RunTag(Base):
     at: Mapped[int]
 
 
-class Approval(Base):
+class ApprovalTable(Base):
     """A question to people: once per subject and key. It is open while decision is null, and never changes after it.
 
     subject: what waits: a run's id, or the name of something else, such as a pipeline's.

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.core.base import Base, key_part
+from db.core.base import Base, OlderLease
+from db.core.table_rows import Stored, TableRow, stored, stored_key
 
 
-class Pipeline(Base):
-    """A run of a pipeline, and who drives it.
+class Pipeline(Base, OlderLease):
+    """A run of a pipeline; who drives it is in its lease.
 
     id: the pipeline's name and number.
     folder: what the spec's paths are relative to.
     state: running, waiting (for people), failed or finished.
-    term: incremented by each process that drives it; earlier ones can no longer write.
     """
 
     __tablename__ = "pipeline"
@@ -33,16 +34,9 @@ class Pipeline(Base):
     reason: Mapped[str]
     created_at: Mapped[int]
     ended_at: Mapped[int | None]
-    term: Mapped[int]
-    holder: Mapped[str | None]
-    host: Mapped[str | None]
-    boot_id: Mapped[str | None]
-    pid: Mapped[int | None]
-    process_start: Mapped[int | None]
-    expires_at: Mapped[int]
 
 
-class PipelineJob(Base):
+class JobRow(TableRow, name="pipeline_job", parts=(Index("pipeline_job_key_index", "key"),)):
     """An attempt at a job.
 
     state: running, lost (its process died), done, skipped (done before on the same inputs), waiting or failed.
@@ -51,37 +45,32 @@ class PipelineJob(Base):
     outputs: what it has produced so far, with digests.
     """
 
-    __tablename__ = "pipeline_job"
-    __table_args__ = (Index("pipeline_job_key_index", "key"),)
-
-    pipeline: Mapped[str] = mapped_column(ForeignKey("pipeline.id"), primary_key=True)
-    job: Mapped[str] = key_part()
-    number: Mapped[int] = key_part()
-    state: Mapped[str]
-    key: Mapped[str]
-    inputs: Mapped[dict[str, Any]]
-    outputs: Mapped[dict[str, Any]]
-    reason: Mapped[str]
-    started_at: Mapped[int]
-    ended_at: Mapped[int | None]
+    pipeline: Stored[str] = stored(ForeignKey("pipeline.id"), primary_key=True)
+    job: Stored[str] = stored_key()
+    number: Stored[int] = stored_key()
+    state: Stored[str]
+    key: Stored[str]
+    inputs: Stored[Mapping[str, Any]]
+    outputs: Stored[Mapping[str, Any]]
+    reason: Stored[str]
+    started_at: Stored[int]
+    ended_at: Stored[int | None]
 
 
-class PipelineDeployment(Base):
+class DeploymentRow(TableRow, name="pipeline_deployment"):
     """A deployed pipeline, whose triggers are checked.
 
     file: its file, which is read at each check.
     by: who deployed it, in whose name its runs promote.
     """
 
-    __tablename__ = "pipeline_deployment"
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-    file: Mapped[str]
-    by: Mapped[str]
-    at: Mapped[int]
+    name: Stored[str] = stored(primary_key=True)
+    file: Stored[str]
+    by: Stored[str]
+    at: Stored[int]
 
 
-class PipelineTrigger(Base):
+class TriggerRow(TableRow, name="pipeline_trigger", parts=(UniqueConstraint("name", "trigger", "content"),)):
     """Something that a trigger of a deployed pipeline has seen; each is acted on once.
 
     trigger: digest of the trigger.
@@ -92,14 +81,11 @@ class PipelineTrigger(Base):
     pipeline: the run of the pipeline that it began; None until then.
     """
 
-    __tablename__ = "pipeline_trigger"
-    __table_args__ = (UniqueConstraint("name", "trigger", "content"),)
-
-    name: Mapped[str] = mapped_column(ForeignKey("pipeline_deployment.name"), primary_key=True)
-    trigger: Mapped[str] = key_part()
-    number: Mapped[int] = key_part()
-    content: Mapped[str]
-    signature: Mapped[str]
-    why: Mapped[str]
-    pipeline: Mapped[str | None] = mapped_column(ForeignKey("pipeline.id"))
-    at: Mapped[int]
+    name: Stored[str] = stored(ForeignKey("pipeline_deployment.name"), primary_key=True)
+    trigger: Stored[str] = stored_key()
+    number: Stored[int] = stored_key()
+    content: Stored[str]
+    signature: Stored[str]
+    why: Stored[str]
+    pipeline: Stored[str | None] = stored(ForeignKey("pipeline.id"))
+    at: Stored[int]

@@ -1,74 +1,134 @@
-"""The rows of the queue's tables, as they are read and written. Times are milliseconds since 1970."""
+"""The rows of the queue, as they are read and written, and most of its tables. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy import Index, false, text
+
 from db.core.holder import Holder
-from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueOutage
+from db.core.queue_models import QueueOutage
+from db.core.table_rows import Stored, TableRow, stored, stored_key, stored_run
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRow:
-    """A run in the queue; see `QueueEntry`."""
+class EntryRow(
+    TableRow,
+    name="queue_entry",
+    parts=(
+        Index(
+            "queue_entry_open_index",
+            "state",
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    ),
+):
+    """A run that was submitted to the queue.
 
-    run: str
-    seq: int
-    pools: str
-    owner: str
-    project: str
-    priority: int
-    devices: int
-    checkpoints: str
-    wanted: str
-    state: str
-    reason: str
-    submitted_at: int
-    waited_ms: int
-    waiting_since: int | None
-    not_before: int | None
-    failures: int
-    ended_at: int | None
-    outcome: str | None
+    seq: position by submission.
+    pools: names, separated by commas, the preferred one first.
+    checkpoints: `spec` or `auto`: whose interval it uses.
+    wanted: run, hold or remove: what people want of it.
+    state: waiting, running (it holds devices) or ended.
+    waited_ms: time that it has waited for devices, until waiting_since.
+    failures: starts in a row that came to nothing.
+    """
+
+    run: Stored[str] = stored_run()
+    seq: Stored[int]
+    pools: Stored[str]
+    owner: Stored[str]
+    project: Stored[str]
+    priority: Stored[int]
+    devices: Stored[int]
+    checkpoints: Stored[str]
+    wanted: Stored[str]
+    state: Stored[str]
+    reason: Stored[str]
+    submitted_at: Stored[int]
+    waited_ms: Stored[int]
+    waiting_since: Stored[int | None]
+    not_before: Stored[int | None]
+    failures: Stored[int]
+    ended_at: Stored[int | None]
+    outcome: Stored[str | None]
 
     def waited(self, now: int) -> float:
         """Returns the seconds for which it has waited for devices."""
         return (self.waited_ms + (0 if self.waiting_since is None else now - self.waiting_since)) / 1000
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRow:
-    """A stretch for which a run holds devices; see `QueueAllocation`."""
+class AllocationRow(
+    TableRow,
+    name="queue_allocation",
+    parts=(
+        Index(
+            "queue_allocation_open_index",
+            "pool",
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    ),
+):
+    """A period during which a run holds devices of a pool, until ended_at.
 
-    run: str
-    number: int
-    pool: str
-    pools: str
-    owner: str
-    project: str
-    priority: int
-    devices: str
-    level: int
-    backfilled: bool
-    term: int
-    lease_term: int
-    pid: int | None
-    process_start: int | None
-    price: float | None
-    currency: str | None
-    started_at: int
-    stop_asked_at: int | None
-    stop_reason: str | None
-    ended_at: int | None
-    outcome: str | None
-    gpus: bool
-    starts: int
-    start_term: int
+    devices: their numbers, separated by commas.
+    pools: those that the run could use.
+    lease_term: term of the run's lease before the start; a driver that took it has a newer one.
+    pid: the driver's process, once it is started.
+    gpus: True if the devices are GPUs of this machine, whose numbers mean the same in all pools.
+    starts: drivers started in a row since a session began; start_term is the term of the run's newest session then.
+    price: of a device for an hour, at the start.
+    outcome: how it ended.
+    """
+
+    run: Stored[str] = stored_run()
+    number: Stored[int] = stored_key()
+    pool: Stored[str]
+    pools: Stored[str]
+    owner: Stored[str]
+    project: Stored[str]
+    priority: Stored[int]
+    devices: Stored[str]
+    level: Stored[int]
+    backfilled: Stored[bool]
+    term: Stored[int]
+    lease_term: Stored[int]
+    pid: Stored[int | None]
+    process_start: Stored[int | None]
+    price: Stored[float | None]
+    currency: Stored[str | None]
+    started_at: Stored[int]
+    stop_asked_at: Stored[int | None]
+    stop_reason: Stored[str | None]
+    ended_at: Stored[int | None]
+    outcome: Stored[str | None]
+    gpus: Stored[bool] = stored(server_default=false())
+    starts: Stored[int] = stored(server_default="0")
+    start_term: Stored[int] = stored(server_default="0")
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the devices."""
         return tuple(int(number) for number in self.devices.split(","))
+
+
+class ForecastRow(TableRow, name="queue_forecast"):
+    """A prediction of a run's end and cost, made after a tenth, two tenths, ... of its iterations, and how it turned out.
+
+    cost: of the whole run, in the currency of its devices.
+    end_at, ended_at: predicted and actual end.
+    """
+
+    run: Stored[str] = stored_run()
+    tenth: Stored[int] = stored_key()
+    iteration: Stored[int]
+    made_at: Stored[int]
+    ettr: Stored[float]
+    end_at: Stored[int]
+    cost: Stored[float | None]
+    ended_at: Stored[int | None]
+    actual_cost: Stored[float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +140,6 @@ class OutageRow:
     announced_at: int
     lost_at: int
     by: str
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastRow:
-    """A prediction, and how it turned out; see `QueueForecast`."""
-
-    run: str
-    tenth: int
-    iteration: int
-    made_at: int
-    ettr: float
-    end_at: int
-    cost: float | None
-    ended_at: int | None
-    actual_cost: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +169,4 @@ class QueueRows:
     outages: tuple[OutageRow, ...]
 
 
-ENTRY = [QueueEntry.__table__.columns[name] for name in EntryRow.__slots__]
-ALLOCATION = [QueueAllocation.__table__.columns[name] for name in AllocationRow.__slots__]
 OUTAGE = [QueueOutage.__table__.columns[name] for name in OutageRow.__slots__]
-FORECAST = [QueueForecast.__table__.columns[name] for name in ForecastRow.__slots__]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, select
 
@@ -16,6 +17,7 @@ def rows_of(
 
     special: columns by field name, for fields that are not the table's column of the same name.
     """
-    columns = [special.get(name, table.__table__.columns[name]) for name in get_type_hints(kind)]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    columns = [special.get(name, table.__table__.columns[name]) for name in names]
     rows = connection.execute(select(*columns).where(table.run == run).order_by(order))
     return tuple(kind(**row._mapping) for row in rows)

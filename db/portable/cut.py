@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, select
 
 from db.core.engine import Database
 from db.core.migrate import HEAD
-from db.core.models import Base, Checkpoint, Choice, Event, PhaseAttempt, Pipeline, Run, Shard, SpecRevision
+from db.core.models import AttemptRow, Base, CheckpointRow, Choice, Event, Pipeline, Revision, RunTable, Shard
 from db.portable.lines import line_of
 from db.portable.values import kinds_of, to_json
 
@@ -75,7 +75,7 @@ class Cut:
 
     def runs(self) -> list[str]:
         """Returns all runs."""
-        return list(self._connection.execute(select(Run.id).order_by(Run.id)).scalars())
+        return list(self._connection.execute(select(RunTable.id).order_by(RunTable.id)).scalars())
 
     def pipelines(self) -> list[str]:
         """Returns all runs of pipelines."""
@@ -83,7 +83,7 @@ class Cut:
 
     def checkpoints(self) -> list[NamedFolder]:
         """Returns the kept checkpoints of all runs."""
-        return self._folders(Checkpoint, select(Checkpoint).where(Checkpoint.state == "kept"))
+        return self._folders(CheckpointRow, select(CheckpointRow).where(CheckpointRow.state == "kept"))
 
     def shards(self) -> list[NamedFolder]:
         """Returns the sealed shards of all runs, including those whose files were deleted since."""
@@ -91,7 +91,7 @@ class Cut:
 
     def specs(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Returns every revision of every spec, each with its run, oldest first."""
-        query = select(SpecRevision.run, SpecRevision.spec).order_by(SpecRevision.run, SpecRevision.revision)
+        query = select(Revision.run, Revision.spec).order_by(Revision.run, Revision.revision)
         return [(row.run, row.spec) for row in self._connection.execute(query)]
 
     def choices(self, name: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -106,8 +106,8 @@ class Cut:
 
     def receipts(self, phase: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Returns the receipts of all finished attempts at a phase, each with its run."""
-        query = select(PhaseAttempt.run, PhaseAttempt.receipt).where(
-            PhaseAttempt.phase == phase, PhaseAttempt.receipt.is_not(None)
+        query = select(AttemptRow.run, AttemptRow.receipt).where(
+            AttemptRow.phase == phase, AttemptRow.receipt.is_not(None)
         )
         return [(row.run, row.receipt) for row in self._connection.execute(query)]
 
@@ -117,7 +117,7 @@ class Cut:
         return [NamedFolder(*row) for row in rows]
 
 
-class Exports:
+class LedgerExports:
     """Cuts of a ledger."""
 
     def __init__(self, database: Database) -> None:
@@ -129,7 +129,7 @@ class Exports:
         with self._database.read(patience_ms=PATIENCE_MS) as connection:
             at = self._database.time(connection)
             # SQLite takes its snapshot with the first read of a table, PostgreSQL with the first statement.
-            connection.execute(select(Run.id).limit(1)).all()
+            connection.execute(select(RunTable.id).limit(1)).all()
             yield Cut(connection, at)
 
     def now(self) -> int:

@@ -22,7 +22,7 @@ from db.core.errors import LedgerVersionError
 from db.core.migrate import ADVISORY_LOCK, HEAD, RESTORING, current_revision, upgrade
 from db.core.models import Base
 from db.portable.cut import TableHead
-from db.portable.settle import Origin, settle
+from db.portable.settle import BackupOrigin, settle
 from db.portable.values import TYPES, from_json
 
 ROWS_AT_ONCE = 500
@@ -64,7 +64,7 @@ def is_loaded(loading: Loading) -> bool:
     )
 
 
-def load(loading: Loading, revision: str, tables: Tables, origin: Origin, clock: Clock = DatabaseTime) -> None:
+def load(loading: Loading, revision: str, tables: Tables, origin: BackupOrigin, clock: Clock = DatabaseTime) -> None:
     """Fills an empty database.
 
     revision: the migration at which the rows were written.

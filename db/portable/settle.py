@@ -14,15 +14,14 @@ from sqlalchemy import ColumnElement, Connection, Table, select, true, update
 from db.core.engine import Database
 from db.core.holder import holder_columns
 from db.core.models import (
+    AllocationRow,
     Base,
-    DriverSession,
+    DriverSessionTable,
+    EntryRow,
+    JobRow,
     Lease,
     Outbox,
-    Pipeline,
-    PipelineJob,
-    QueueAllocation,
-    QueueEntry,
-    QueueScheduler,
+    RunTable,
 )
 from db.write import pipelines
 from db.write.events import append, lock_run
@@ -33,13 +32,16 @@ from db.write.queueing import RUN, RUNNING, WAITING
 
 RESTORED = "restored"
 """The kind of the link that says from which backup a run was restored."""
-WITH_PATHS = ((Outbox, "payload", Outbox.delivered_at.is_(None)), (PipelineJob, "outputs", true()))
-"""Columns that may contain paths below the home, and which rows matter. Specs may, too, but are part of the audit chain and
-stay as they are."""
+WITH_PATHS = (
+    (Outbox.__tablename__, "payload", Outbox.delivered_at.is_(None)),
+    (JobRow.__table__.name, "outputs", true()),
+)
+"""Tables, their columns that may contain paths below the home, and which rows matter. Specs may, too, but are part of the audit
+chain and stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BackupOrigin:
     """Where loaded rows come from.
 
     backup: id of the backup.
@@ -56,7 +58,7 @@ class Origin:
     tracked_at: int | None = None
 
 
-def settle(connection: Connection, database: Database, origin: Origin) -> None:
+def settle(connection: Connection, database: Database, origin: BackupOrigin) -> None:
     """Closes what was open in the cut, and records in each run's audit chain that it was restored."""
     now = database.time(connection)
     _close(connection, now)
@@ -65,15 +67,16 @@ def settle(connection: Connection, database: Database, origin: Origin) -> None:
         late = (Outbox.lane == MLFLOW, Outbox.delivered_at >= origin.tracked_at)
         connection.execute(update(Outbox).where(*late).values(delivered_at=None, claimed_term=None))
     if origin.old_home != origin.new_home:
-        for model, column, which in WITH_PATHS:
+        for name, column, which in WITH_PATHS:
             _rewrite(
                 connection=connection,
-                table=Base.metadata.tables[model.__tablename__],
+                table=Base.metadata.tables[name],
                 column=column,
                 which=which,
                 origin=origin,
             )
-    for run, term in connection.execute(select(Lease.run, Lease.term).order_by(Lease.run)).all():
+    driven = select(RunTable.id, Lease.term).join(Lease, Lease.run == RunTable.id).order_by(RunTable.id)
+    for run, term in connection.execute(driven).all():
         fail_open(connection=connection, run=run, reason=DRIVER_LOST, now=now, failure_class=LOST_DRIVER)
         body = {"backup": origin.backup, "cut_at": origin.cut_at, "term": term}
         append(connection, lock_run(connection, database, run), RESTORED, body)
@@ -81,23 +84,21 @@ def settle(connection: Connection, database: Database, origin: Origin) -> None:
 
 def _close(connection: Connection, now: int) -> None:
     connection.execute(update(Lease).where(Lease.holder.is_not(None)).values(**holder_columns(None), expires_at=now))
-    open_session = DriverSession.ended_at.is_(None)
-    connection.execute(update(DriverSession).where(open_session).values(ended_at=now, outcome=LOST))
-    connection.execute(update(QueueScheduler).values(**holder_columns(None), expires_at=now))
-    connection.execute(
-        update(Pipeline).where(Pipeline.holder.is_not(None)).values(**holder_columns(None), expires_at=now)
-    )
+    open_session = DriverSessionTable.ended_at.is_(None)
+    connection.execute(update(DriverSessionTable).where(open_session).values(ended_at=now, outcome=LOST))
     lost = {"state": pipelines.LOST, "ended_at": now, "reason": "restored from a backup"}
-    connection.execute(update(PipelineJob).where(PipelineJob.state == pipelines.RUNNING).values(**lost))
-    open_stretch = QueueAllocation.ended_at.is_(None)
-    connection.execute(update(QueueAllocation).where(open_stretch).values(ended_at=now, outcome=RESTORED))
+    connection.execute(update(JobRow).where(JobRow.state == pipelines.RUNNING).values(**lost))
+    open_stretch = AllocationRow.ended_at.is_(None)
+    connection.execute(update(AllocationRow).where(open_stretch).values(ended_at=now, outcome=RESTORED))
     waits = {"state": WAITING, "reason": "restored from a backup"}
-    driven = QueueEntry.state == RUNNING
-    connection.execute(update(QueueEntry).where(driven, QueueEntry.wanted == RUN).values(waiting_since=now))
-    connection.execute(update(QueueEntry).where(driven).values(**waits))
+    driven = EntryRow.state == RUNNING
+    connection.execute(update(EntryRow).where(driven, EntryRow.wanted == RUN).values(waiting_since=now))
+    connection.execute(update(EntryRow).where(driven).values(**waits))
 
 
-def _rewrite(connection: Connection, table: Table, column: str, which: ColumnElement[bool], origin: Origin) -> None:
+def _rewrite(
+    connection: Connection, table: Table, column: str, which: ColumnElement[bool], origin: BackupOrigin
+) -> None:
     """Replaces the old home's path in a JSON column of some rows."""
     keys = list(table.primary_key.columns)
     for row in connection.execute(select(*keys, table.c[column]).where(which)).all():

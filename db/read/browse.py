@@ -13,10 +13,9 @@ from sqlalchemy import ColumnElement, Connection, Select, select, true, tuple_
 
 from db.core.ancestry import ancestry
 from db.core.engine import Database
-from db.core.models import Checkpoint, Event, PhaseAttempt, PlacementDecision
+from db.core.models import AttemptRow, CheckpointRow, Event, PlacementDecision
 from db.core.rows import Row
 from db.write.events import EventRow
-from db.write.records import CheckpointRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Browser:
 
         Attempts that ended together with the last one are included, so a page may be longer than `limit`.
         """
-        table = PhaseAttempt
+        table = AttemptRow
         columns = [table.__table__.columns[name] for name in get_type_hints(FaultRow)]
         failed = (
             select(*columns).where(table.run == run, table.failure_class.is_not(None)).order_by(table.ended_at.desc())
@@ -127,9 +126,9 @@ class Browser:
 
         before: only checkpoints that come after this (iteration, branch, term) in the listing.
         """
-        key = (Checkpoint.iteration, Checkpoint.branch, Checkpoint.term)
-        columns = [Checkpoint.__table__.columns[name] for name in get_type_hints(CheckpointRow)]
-        query = select(*columns).where(Checkpoint.run == run)
+        key = (CheckpointRow.iteration, CheckpointRow.branch, CheckpointRow.term)
+        columns = CheckpointRow.__table__.columns
+        query = select(*columns).where(CheckpointRow.run == run)
         if before is not None:
             query = query.where(tuple_(*key) < before)
         with self._database.read() as connection:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, and_, case, func, null, select, union
 
 from db.core.ancestry import IterationRange, ancestry
 from db.core.errors import RunNotFound
-from db.core.models import DriverSession, Event, Lease, PhaseAttempt, Shard
+from db.core.models import AttemptRow, DriverSessionTable, Event, Lease, Shard
 from db.core.rows import rows_of
 
 LEASE_TAKEN = "lease_taken"
@@ -112,25 +112,29 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
     history = read_history(connection, run, newest)
     if history.since is None:
         return history
-    own = PhaseAttempt.run == run
-    key = (PhaseAttempt.branch, PhaseAttempt.iteration, PhaseAttempt.phase)
-    failed = select(*key).where(own, PhaseAttempt.failure_class.is_not(None)).order_by(PhaseAttempt.ended_at.desc())
-    repeated = select(*key).where(own, PhaseAttempt.number > 1).order_by(PhaseAttempt.planned_at.desc())
-    recoveries = select(*key).where(own, PhaseAttempt.phase == "recover", PhaseAttempt.ended_at.is_not(None))
-    recoveries = recoveries.order_by(PhaseAttempt.ended_at.desc())
+    own = AttemptRow.run == run
+    key = (AttemptRow.branch, AttemptRow.iteration, AttemptRow.phase)
+    failed = select(*key).where(own, AttemptRow.failure_class.is_not(None)).order_by(AttemptRow.ended_at.desc())
+    repeated = select(*key).where(own, AttemptRow.number > 1).order_by(AttemptRow.planned_at.desc())
+    recoveries = select(*key).where(own, AttemptRow.phase == "recover", AttemptRow.ended_at.is_not(None))
+    recoveries = recoveries.order_by(AttemptRow.ended_at.desc())
     kinds = [select(query.limit(faults).subquery()) for query in (failed, repeated, recoveries)]
     struck = union(*kinds).subquery()
     at_struck = and_(own, *(column == struck.c[column.key] for column in key))
-    first = select(func.min(PhaseAttempt.planned_at)).where(own, PhaseAttempt.planned_at >= DriverSession.started_at)
-    begun = select(first.correlate(DriverSession).scalar_subquery()).where(DriverSession.run == run)
-    queries = (_attempts(run).join(struck, at_struck), _attempts(run).where(PhaseAttempt.planned_at.in_(begun)))
+    first = select(func.min(AttemptRow.planned_at)).where(own, AttemptRow.planned_at >= DriverSessionTable.started_at)
+    begun = select(first.correlate(DriverSessionTable).scalar_subquery()).where(DriverSessionTable.run == run)
+    queries = (_attempts(run).join(struck, at_struck), _attempts(run).where(AttemptRow.planned_at.in_(begun)))
     earlier = {row.key: row for query in queries for row in _rows(connection, query)}
     attempts = (earlier | {row.key: row for row in history.attempts}).values()
     return RunHistory(
         run=run,
         line=history.line,
         sessions=rows_of(
-            connection=connection, table=DriverSession, kind=DriverSessionTimes, run=run, order=DriverSession.term
+            connection=connection,
+            table=DriverSessionTable,
+            kind=DriverSessionTimes,
+            run=run,
+            order=DriverSessionTable.term,
         ),
         leases=read_leases(connection, run),
         attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
@@ -149,11 +153,11 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
     since = None if newest is None else _begin_of(connection, run, newest)
     attempts = _attempts(run)
     if since is not None:
-        attempts = attempts.where(PhaseAttempt.planned_at >= since)
+        attempts = attempts.where(AttemptRow.planned_at >= since)
     leases = read_leases(connection, run, since)
     terms = {lease.term for lease in leases}
     sessions = rows_of(
-        connection=connection, table=DriverSession, kind=DriverSessionTimes, run=run, order=DriverSession.term
+        connection=connection, table=DriverSessionTable, kind=DriverSessionTimes, run=run, order=DriverSessionTable.term
     )
     return RunHistory(
         run=run,
@@ -167,18 +171,18 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
 
 
 def _attempts(run: str) -> Select[Any]:
-    receipt = case((PhaseAttempt.phase == "recover", PhaseAttempt.receipt), else_=null())
-    columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(AttemptTimes) if name != "receipt"]
-    return select(*columns, receipt.label("receipt")).where(PhaseAttempt.run == run)
+    receipt = case((AttemptRow.phase == "recover", AttemptRow.receipt), else_=null())
+    columns = [AttemptRow.__table__.columns[name] for name in get_type_hints(AttemptTimes) if name != "receipt"]
+    return select(*columns, receipt.label("receipt")).where(AttemptRow.run == run)
 
 
 def _rows(connection: Connection, query: Select[Any]) -> tuple[AttemptTimes, ...]:
-    return tuple(AttemptTimes(**row._mapping) for row in connection.execute(query.order_by(PhaseAttempt.planned_at)))
+    return tuple(AttemptTimes(**row._mapping) for row in connection.execute(query.order_by(AttemptRow.planned_at)))
 
 
 def _begin_of(connection: Connection, run: str, newest: int) -> int | None:
     """Returns when the oldest of the newest attempts was planned; None if there are no older ones."""
-    query = select(PhaseAttempt.planned_at).where(PhaseAttempt.run == run).order_by(PhaseAttempt.planned_at.desc())
+    query = select(AttemptRow.planned_at).where(AttemptRow.run == run).order_by(AttemptRow.planned_at.desc())
     rows = connection.execute(query.offset(newest - 1).limit(2)).scalars().all()
     return int(rows[0]) if len(rows) == 2 else None
 
@@ -224,14 +228,14 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
 
 
 def _sealed(connection: Connection, run: str, since: int | None) -> tuple[SealedTimes, ...]:
-    failed = select(PhaseAttempt.branch, PhaseAttempt.iteration).where(
-        PhaseAttempt.run == run,
-        PhaseAttempt.failure_class.is_not(None),
-        PhaseAttempt.phase == "collect",
-        PhaseAttempt.state == "FAILED",
+    failed = select(AttemptRow.branch, AttemptRow.iteration).where(
+        AttemptRow.run == run,
+        AttemptRow.failure_class.is_not(None),
+        AttemptRow.phase.in_(("collect", "collect_ahead")),
+        AttemptRow.state == "FAILED",
     )
     if since is not None:
-        failed = failed.where(PhaseAttempt.planned_at >= since)
+        failed = failed.where(AttemptRow.planned_at >= since)
     struck = failed.distinct().subquery()
     columns = [Shard.__table__.columns[name] for name in get_type_hints(SealedTimes)]
     rows = connection.execute(

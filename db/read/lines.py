@@ -27,7 +27,7 @@ class BasePoint:
     line: tuple[IterationRange, ...]
 
 
-class Lines:
+class IterationLines:
     """Reads lines and base points."""
 
     def __init__(self, database: Database) -> None:

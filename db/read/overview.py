@@ -11,14 +11,13 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from db.core.engine import Database
 from db.core.errors import RunNotFound
-from db.core.models import Branch, Checkpoint, DriverSession, Lease, Outbox, PhaseAttempt, Run, Shard
+from db.core.models import AttemptRow, Branch, CheckpointRow, DriverSessionTable, Lease, Outbox, RunTable, Shard
 from db.core.rows import rows_of
 from db.read.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.write.outbox import NOTIFICATION
-from db.write.records import CheckpointRow
 from db.write.runs import RUN_COLUMNS, RunRow
 
-NEWEST_FIRST = (Run.created_at.desc(), Run.number.desc(), Run.id)
+NEWEST_FIRST = (RunTable.created_at.desc(), RunTable.number.desc(), RunTable.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +134,19 @@ class Overviews:
                 line=line,
                 phases=_phases(connection, run),
                 sessions=rows_of(
-                    connection=connection, table=DriverSession, kind=DriverSessionRow, run=run, order=DriverSession.term
+                    connection=connection,
+                    table=DriverSessionTable,
+                    kind=DriverSessionRow,
+                    run=run,
+                    order=DriverSessionTable.term,
                 ),
                 branches=rows_of(connection=connection, table=Branch, kind=BranchRow, run=run, order=Branch.number),
                 checkpoints=rows_of(
-                    connection=connection, table=Checkpoint, kind=CheckpointRow, run=run, order=Checkpoint.recorded_at
+                    connection=connection,
+                    table=CheckpointRow,
+                    kind=CheckpointRow,
+                    run=run,
+                    order=CheckpointRow.recorded_at,
                 ),
                 samples=int(samples),
                 tokens=int(tokens),
@@ -165,8 +172,10 @@ class Overviews:
 
         newest: only this many of the newest sessions.
         """
-        columns = [DriverSession.__table__.columns[name] for name in DriverSessionRow.__slots__]
-        query = select(*columns).where(DriverSession.run == run).order_by(DriverSession.term.desc()).limit(newest)
+        columns = [DriverSessionTable.__table__.columns[name] for name in DriverSessionRow.__slots__]
+        query = (
+            select(*columns).where(DriverSessionTable.run == run).order_by(DriverSessionTable.term.desc()).limit(newest)
+        )
         with self._database.read() as connection:
             return tuple(DriverSessionRow(**row._mapping) for row in reversed(connection.execute(query).all()))
 
@@ -197,7 +206,7 @@ class Overviews:
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
     query = select_lines(database.now()).order_by(*NEWEST_FIRST).limit(limit)
     if run is not None:
-        query = query.where(Run.id == run)
+        query = query.where(RunTable.id == run)
     return tuple(line_of(row) for row in connection.execute(query))
 
 
@@ -207,7 +216,7 @@ def select_lines(now: ColumnElement[int], *more: InstrumentedAttribute[Any]) -> 
     now: the ledger's clock.
     """
     columns = (*RUN_COLUMNS, Lease.term, Lease.holder, Lease.expires_at, now.label("now"), *more)
-    return select(*columns).join(Lease, Lease.run == Run.id)
+    return select(*columns).join(Lease, Lease.run == RunTable.id)
 
 
 def line_of(row: Any) -> RunLine:
@@ -226,18 +235,18 @@ def line_of(row: Any) -> RunLine:
 def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:
     rows = connection.execute(
         select(
-            PhaseAttempt.phase,
-            PhaseAttempt.state,
-            PhaseAttempt.failure_class,
+            AttemptRow.phase,
+            AttemptRow.state,
+            AttemptRow.failure_class,
             func.count().label("attempts"),
-            func.count(PhaseAttempt.dispatched_at).label("charged"),
-            func.coalesce(func.sum(PhaseAttempt.seconds), 0.0).label("seconds"),
-            func.coalesce(func.sum(PhaseAttempt.bytes_to_driver), 0).label("bytes"),
-            func.min(PhaseAttempt.planned_at).label("first"),
+            func.count(AttemptRow.dispatched_at).label("charged"),
+            func.coalesce(func.sum(AttemptRow.seconds), 0.0).label("seconds"),
+            func.coalesce(func.sum(AttemptRow.bytes_to_driver), 0).label("bytes"),
+            func.min(AttemptRow.planned_at).label("first"),
         )
-        .where(PhaseAttempt.run == run)
-        .group_by(PhaseAttempt.phase, PhaseAttempt.state, PhaseAttempt.failure_class)
-        .order_by(func.min(PhaseAttempt.planned_at))
+        .where(AttemptRow.run == run)
+        .group_by(AttemptRow.phase, AttemptRow.state, AttemptRow.failure_class)
+        .order_by(func.min(AttemptRow.planned_at))
     ).all()
     summaries = []
     for phase in dict.fromkeys(row.phase for row in rows):

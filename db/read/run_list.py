@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Select, case, func, select
 
 from db.core.engine import Database
-from db.core.models import Checkpoint, Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, RunTag
+from db.core.models import AttemptRow, CheckpointRow, Event, MetricPoint, MetricSeries, Outbox, RunTable, RunTag
 from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
 from db.write.runs import DRIVEN_STATES
@@ -19,8 +19,8 @@ from db.write.runs import DRIVEN_STATES
 REWARD = "reward/mean"
 ACCURACY = "evaluation/accuracy"
 ITERATION_SECONDS = "seconds/iteration"
-NEWEST = MetricPoint.step == Run.iteration
-RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
+NEWEST = MetricPoint.step == RunTable.iteration
+RECENT = MetricPoint.step.between(RunTable.iteration - 15, RunTable.iteration)
 """The points of the newest commit, and those that a run's pace is computed from."""
 
 
@@ -66,28 +66,30 @@ class RunListReader:
         """Returns runs whose id contains the text, in the given state and with all tags: running first, then newest."""
         wanted = []
         if text:
-            wanted.append(Run.id.icontains(text, autoescape=True))
+            wanted.append(RunTable.id.icontains(text, autoescape=True))
         if state is not None:
-            wanted.append(Run.state == state)
-        wanted += [Run.id.in_(select(RunTag.run).where(RunTag.tag == tag)) for tag in tags]
+            wanted.append(RunTable.state == state)
+        wanted += [RunTable.id.in_(select(RunTag.run).where(RunTag.tag == tag)) for tag in tags]
         with self._database.read() as connection:
             states = {row.state: row.runs for row in connection.execute(_states())}
-            total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
+            total = connection.execute(select(func.count()).select_from(RunTable).where(*wanted)).scalar_one()
             lines = _lines(connection=connection, now=self._database.now(), wanted=wanted, limit=limit, offset=offset)
             return RunListPage(total, states, lines)
 
     def line(self, run: str) -> RunListLine | None:
         """Returns one run; None if it is unknown."""
         with self._database.read() as connection:
-            lines = _lines(connection=connection, now=self._database.now(), wanted=[Run.id == run], limit=1, offset=0)
+            lines = _lines(
+                connection=connection, now=self._database.now(), wanted=[RunTable.id == run], limit=1, offset=0
+            )
         return lines[0] if lines else None
 
     def attempts(self, runs: Sequence[str]) -> dict[str, dict[tuple[str, str], int]]:
         """Returns the number of failed attempts by run, then by phase and failure class."""
         query = (
-            select(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class, func.count())
-            .where(PhaseAttempt.run.in_(runs), PhaseAttempt.failure_class.is_not(None))
-            .group_by(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class)
+            select(AttemptRow.run, AttemptRow.phase, AttemptRow.failure_class, func.count())
+            .where(AttemptRow.run.in_(runs), AttemptRow.failure_class.is_not(None))
+            .group_by(AttemptRow.run, AttemptRow.phase, AttemptRow.failure_class)
         )
         found: dict[str, dict[tuple[str, str], int]] = {}
         with self._database.read() as connection:
@@ -116,14 +118,14 @@ class RunListReader:
 
         A part without points is None; runs without any point are left out.
         """
-        number = (MetricPoint.step * buckets // (Run.iteration + 1)).label("number")
+        number = (MetricPoint.step * buckets // (RunTable.iteration + 1)).label("number")
         query = (
-            select(Run.id, number, func.avg(MetricPoint.value).label("mean"))
-            .join(MetricSeries, MetricSeries.run == Run.id)
+            select(RunTable.id, number, func.avg(MetricPoint.value).label("mean"))
+            .join(MetricSeries, MetricSeries.run == RunTable.id)
             .join(MetricPoint, MetricPoint.series == MetricSeries.id)
-            .where(Run.id.in_(runs), MetricSeries.key == key)
-            .where(MetricPoint.branch == Run.current_branch, MetricPoint.step.between(0, Run.iteration))
-            .group_by(Run.id, number)
+            .where(RunTable.id.in_(runs), MetricSeries.key == key)
+            .where(MetricPoint.branch == RunTable.current_branch, MetricPoint.step.between(0, RunTable.iteration))
+            .group_by(RunTable.id, number)
         )
         found: dict[str, dict[int, float]] = {}
         with self._database.read() as connection:
@@ -142,22 +144,22 @@ class RunListReader:
 
         Runs without a checkpoint are left out.
         """
-        query = select(Checkpoint.run, func.max(Checkpoint.recorded_at)).where(Checkpoint.run.in_(runs))
+        query = select(CheckpointRow.run, func.max(CheckpointRow.recorded_at)).where(CheckpointRow.run.in_(runs))
         with self._database.read() as connection:
-            return {row[0]: row[1] for row in connection.execute(query.group_by(Checkpoint.run))}
+            return {row[0]: row[1] for row in connection.execute(query.group_by(CheckpointRow.run))}
 
 
 def _states() -> Select[str, int]:
-    return select(Run.state, func.count().label("runs")).group_by(Run.state).order_by(Run.state)
+    return select(RunTable.state, func.count().label("runs")).group_by(RunTable.state).order_by(RunTable.state)
 
 
 def _lines(
     connection: Connection, now: ColumnElement[int], wanted: Sequence[ColumnElement[bool]], limit: int, offset: int
 ) -> tuple[RunListLine, ...]:
     rows = connection.execute(
-        select_lines(now, Run.event_seq)
+        select_lines(now, RunTable.event_seq)
         .where(*wanted)
-        .order_by(case((Run.state.in_(DRIVEN_STATES), 0), else_=1), *NEWEST_FIRST)
+        .order_by(case((RunTable.state.in_(DRIVEN_STATES), 0), else_=1), *NEWEST_FIRST)
         .limit(limit)
         .offset(offset)
     ).all()
@@ -181,15 +183,15 @@ def _last(connection: Connection, runs: Sequence[str], key: str) -> dict[str, fl
     """Returns a metric's last value on each run's current branch; runs without one are left out."""
     last = (
         select(MetricPoint.value)
-        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == Run.current_branch)
-        .where(MetricPoint.step <= Run.iteration)
+        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == RunTable.current_branch)
+        .where(MetricPoint.step <= RunTable.iteration)
         .order_by(MetricPoint.step.desc())
         .limit(1)
-        .correlate(Run, MetricSeries)
+        .correlate(RunTable, MetricSeries)
         .scalar_subquery()
     )
-    query = select(Run.id, last).join(MetricSeries, MetricSeries.run == Run.id)
-    query = query.where(Run.id.in_(runs), MetricSeries.key == key)
+    query = select(RunTable.id, last).join(MetricSeries, MetricSeries.run == RunTable.id)
+    query = query.where(RunTable.id.in_(runs), MetricSeries.key == key)
     return {run: float(value) for run, value in connection.execute(query) if value is not None}
 
 
@@ -203,10 +205,10 @@ def _means(
     # A subquery per series: with a join, PostgreSQL misjudges the number of points and reads the whole table.
     mean = (
         select(func.avg(MetricPoint.value))
-        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == Run.current_branch, points)
-        .correlate(Run, MetricSeries)
+        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == RunTable.current_branch, points)
+        .correlate(RunTable, MetricSeries)
         .scalar_subquery()
     )
-    query = select(Run.id, MetricSeries.key, mean).join(MetricSeries, MetricSeries.run == Run.id)
-    query = query.where(Run.id.in_(runs), MetricSeries.key.in_(keys))
+    query = select(RunTable.id, MetricSeries.key, mean).join(MetricSeries, MetricSeries.run == RunTable.id)
+    query = query.where(RunTable.id.in_(runs), MetricSeries.key.in_(keys))
     return {(run, key): float(value) for run, key, value in connection.execute(query) if value is not None}

@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Connection, func, literal, select
 
 from db.core.ancestry import IterationRange, ancestry
 from db.core.engine import Database
-from db.core.models import MetricPoint, MetricSeries, Run
+from db.core.models import MetricPoint, MetricSeries, RunTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class SeriesReader:
         """
         with self._database.read() as connection:
             ranges = ancestry(connection, run)
-            newest = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
+            newest = connection.execute(select(RunTable.iteration).where(RunTable.id == run)).scalar_one()
             end = newest if last is None else min(last, newest)
             width = bucket_width(first, end, buckets)
             classes: dict[str, str] = {}

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from db.core.engine import Database
 from db.core.errors import AliasRefused
-from db.core.models import AliasMove as Table
-from db.core.models import Checkpoint, Event
+from db.core.models import AliasMoveTable as Table
+from db.core.models import CheckpointRow, Event
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
@@ -108,7 +108,7 @@ class Aliases:
     ) -> list[AliasMove]:
         """Points an alias to a kept checkpoint of the run; returns the moves, which are empty if it already did.
 
-        tell: returns the tracker's outbox rows for the moves.
+        tell: given the moves, returns the tracker's outbox rows.
 
         Raises `RunNotFound`; `AliasRefused` for a checkpoint that is not kept, and in the cases of `moves_of`.
         """
@@ -201,11 +201,11 @@ def _promote(
 
 def _require_kept(connection: Connection, run: str, target: CheckpointKey) -> None:
     key = (
-        Checkpoint.branch == target.branch,
-        Checkpoint.iteration == target.iteration,
-        Checkpoint.term == target.term,
+        CheckpointRow.branch == target.branch,
+        CheckpointRow.iteration == target.iteration,
+        CheckpointRow.term == target.term,
     )
-    state = connection.execute(select(Checkpoint.state).where(Checkpoint.run == run, *key)).scalar_one_or_none()
+    state = connection.execute(select(CheckpointRow.state).where(CheckpointRow.run == run, *key)).scalar_one_or_none()
     if state != "kept":
         why = "it was never recorded" if state is None else f"its files are {state}"
         raise AliasRefused(f"run {run}: the checkpoint of iteration {target.iteration} cannot be promoted: {why}")
@@ -217,7 +217,12 @@ def _last_number(connection: Connection, run: str) -> int:
 
 def _moves(connection: Connection, run: str) -> list[AliasMove]:
     own = [column for column in Table.__table__.columns if column.name in AliasMove.__slots__]
-    of_checkpoint = (Checkpoint.folder, Checkpoint.manifest_sha256, Checkpoint.weights_digest, Checkpoint.state)
-    same = [getattr(Table, name) == getattr(Checkpoint, name) for name in ("run", *CheckpointKey._fields)]
-    query = select(*own, *of_checkpoint).join(Checkpoint, and_(*same)).where(Table.run == run).order_by(Table.number)
+    of_checkpoint = (
+        CheckpointRow.folder,
+        CheckpointRow.manifest_sha256,
+        CheckpointRow.weights_digest,
+        CheckpointRow.state,
+    )
+    same = [getattr(Table, name) == getattr(CheckpointRow, name) for name in ("run", *CheckpointKey._fields)]
+    query = select(*own, *of_checkpoint).join(CheckpointRow, and_(*same)).where(Table.run == run).order_by(Table.number)
     return [AliasMove(**row._mapping) for row in connection.execute(query)]

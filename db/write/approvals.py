@@ -30,7 +30,7 @@ from db.core.approval_rules import (
 from db.core.engine import Database, Fence
 from db.core.errors import ApprovalForbidden, ApprovalNotFound, ApprovalRefused
 from db.core.models import Event
-from db.core.people_models import Approval as Table
+from db.core.people_models import ApprovalTable as Table
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
@@ -45,7 +45,7 @@ LINK = "link"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ApprovalRequest:
     """What is to be asked; the fields are those of `Approval`, where `text` becomes `question`.
 
     seconds: time until the default decides; None for no deadline.
@@ -63,7 +63,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ApprovalDecision:
     """A decision by a person.
 
     by: who decides.
@@ -84,7 +84,9 @@ class Approvals:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def ask(self, question: Question, fence: Fence | None = None, entries: Sequence[OutboxEntry] = ()) -> Approval:
+    def ask(
+        self, question: ApprovalRequest, fence: Fence | None = None, entries: Sequence[OutboxEntry] = ()
+    ) -> Approval:
         """Asks a question, or returns the one that was asked before under its subject and key.
 
         fence: a driver's fence for the question's run (`Fenced`); None for others.
@@ -103,7 +105,7 @@ class Approvals:
                 raise
             return known
 
-    def decide(self, number: int, verdict: Verdict) -> Approval:
+    def decide(self, number: int, verdict: ApprovalDecision) -> Approval:
         """Decides an open approval.
 
         Raises `ApprovalNotFound`; `ApprovalForbidden` if the person may not decide it; `ApprovalRefused` if it is decided
@@ -218,7 +220,7 @@ class Approvals:
             with self._database.fenced(fence) as (connection, _):
                 yield connection
 
-    def _ask(self, connection: Connection, question: Question, entries: Sequence[OutboxEntry]) -> Approval:
+    def _ask(self, connection: Connection, question: ApprovalRequest, entries: Sequence[OutboxEntry]) -> Approval:
         head = None if question.run is None else lock_run(connection, self._database, question.run)
         known = _read(connection, _approvals(Table.subject == question.subject, Table.key == question.key))
         if known:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select, update
 from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import AlreadyCommitted, OutOfOrder
-from db.core.models import ControlState, Iteration, Lease, Run
+from db.core.models import ControlStateTable, Iteration, Lease, RunTable
 from db.write.alarms import ALARM
 from db.write.events import append, lock_run
 from db.write.metrics import Metric, write_points
@@ -77,11 +77,11 @@ class Maker(NamedTuple):
     committed: bool
 
 
-COMMITTED = select(*Iteration.__table__.columns, ControlState.state).join(
-    ControlState,
-    (ControlState.run == Iteration.run)
-    & (ControlState.branch == Iteration.branch)
-    & (ControlState.iteration == Iteration.iteration),
+COMMITTED = select(*Iteration.__table__.columns, ControlStateTable.state).join(
+    ControlStateTable,
+    (ControlStateTable.run == Iteration.run)
+    & (ControlStateTable.branch == Iteration.branch)
+    & (ControlStateTable.iteration == Iteration.iteration),
 )
 """The columns of a `CommitRow`."""
 
@@ -115,7 +115,7 @@ class Commits:
         """Returns the newest commit along the current branch's line; None before the first. Raises `RunNotFound`."""
         with self._database.read() as connection:
             ranges = ancestry(connection, run)
-            iteration = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
+            iteration = connection.execute(select(RunTable.iteration).where(RunTable.id == run)).scalar_one()
             return None if iteration < 0 else _find(connection, ranges, iteration)
 
     def at(self, run: str, iteration: int, branch: int | None = None) -> CommitRow | None:
@@ -171,8 +171,10 @@ def _insert_iteration(connection: Connection, fence: Fence, commit: IterationCom
         "committed_at": now,
     }
     connection.execute(insert(Iteration), row)
-    connection.execute(insert(ControlState), key | {"state": commit.control_state})
-    connection.execute(update(Run).where(Run.id == fence.run).values(iteration=commit.iteration, committed_at=now))
+    connection.execute(insert(ControlStateTable), key | {"state": commit.control_state})
+    connection.execute(
+        update(RunTable).where(RunTable.id == fence.run).values(iteration=commit.iteration, committed_at=now)
+    )
 
 
 def _outbox(run: str, commit: IterationCommit) -> list[OutboxEntry]:

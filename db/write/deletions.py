@@ -16,19 +16,21 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import DeletionRefused
 from db.core.models import (
-    AliasMove,
+    AliasMoveTable,
     Base,
     Branch,
-    Checkpoint,
+    CheckpointRow,
     DeletedRun,
     Iteration,
+    Lease,
     MetricPoint,
     MetricSeries,
     Outbox,
-    Run,
-    SpecRevision,
+    Revision,
+    RunTable,
 )
 from db.core.models import Event as Link
+from db.core.subjects import SOUP, SUITE, SWEEP, subject_of
 from db.write.events import EventRow, append, lock_run
 from db.write.outbox import CREATION, MLFLOW
 
@@ -94,7 +96,7 @@ class Deletions:
                 raise DeletionRefused(obstacle)
             what = {} if removed is None else {"removed": dict(removed)}
             append(connection, head, DELETED, {"by": by, "why": why, "term": fence.term, **what})
-            newest = select(SpecRevision.spec).where(SpecRevision.run == fence.run)
+            newest = select(Revision.spec).where(Revision.run == fence.run)
             row = {
                 "run": fence.run,
                 "spec_name": head.spec_name,
@@ -103,7 +105,7 @@ class Deletions:
                 "why": why,
                 "created_at": head.created_at,
                 "deleted_at": now,
-                "spec": connection.execute(newest.order_by(SpecRevision.revision.desc()).limit(1)).scalar_one(),
+                "spec": connection.execute(newest.order_by(Revision.revision.desc()).limit(1)).scalar_one(),
                 "links": _links(connection, fence.run),
                 "outside": {
                     **outside,
@@ -147,11 +149,11 @@ def _obstacle(connection: Connection, run: str, begun: bool) -> str | None:
             lambda last: f"it has begun: iteration {last} is committed",
         ),
         (
-            select(func.max(Checkpoint.iteration)).where(Checkpoint.run == run, Checkpoint.term != COPIED),
+            select(func.max(CheckpointRow.iteration)).where(CheckpointRow.run == run, CheckpointRow.term != COPIED),
             lambda last: f"it has begun: it has a checkpoint of iteration {last}",
         ),
         (
-            select(func.max(AliasMove.alias)).where(AliasMove.run == run),
+            select(func.max(AliasMoveTable.alias)).where(AliasMoveTable.run == run),
             lambda alias: f"its checkpoint has the alias {alias}",
         ),
     )
@@ -184,7 +186,10 @@ def _remove_rows(connection: Connection, run: str) -> None:
     """Deletes the run's rows in all tables, referring tables first."""
     series = select(MetricSeries.id).where(MetricSeries.run == run)
     connection.execute(delete(MetricPoint).where(MetricPoint.series.in_(series)))
+    families = Lease.subject.in_([subject_of(kind, run) for kind in (SWEEP, SOUP)])
+    followers = Lease.subject.startswith(subject_of(SUITE, f"{run}/"), autoescape=True)
+    connection.execute(delete(Lease).where(families | followers))
     for table in reversed(Base.metadata.sorted_tables):
         if "run" in table.columns and table is not DeletedRun.__table__:
             connection.execute(delete(table).where(table.columns["run"] == run))
-    connection.execute(delete(Run).where(Run.id == run))
+    connection.execute(delete(RunTable).where(RunTable.id == run))

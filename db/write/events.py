@@ -15,8 +15,9 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from db.core.engine import Database, Fence, canonical_json
-from db.core.errors import RunNotFound
-from db.core.models import Event, Run
+from db.core.errors import Fenced, RunNotFound
+from db.core.models import Event, RunTable
+from db.core.subjects import SOUP, SWEEP, of_run, subject_of
 
 GENESIS = "0" * 64
 RESUME_REQUESTED = "resume_requested"
@@ -50,7 +51,9 @@ class ChainHead:
 def lock_run(connection: Connection, database: Database, run: str) -> Any:
     """Returns the run's row, locked until the end of the transaction, with the time as `now`. Raises `RunNotFound`."""
     row = connection.execute(
-        select(*Run.__table__.columns, database.now().label("now")).where(Run.id == run).with_for_update(key_share=True)
+        select(*RunTable.__table__.columns, database.now().label("now"))
+        .where(RunTable.id == run)
+        .with_for_update(key_share=True)
     ).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
@@ -67,7 +70,7 @@ def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any])
     )
     values = {name: getattr(event, name) for name in EventRow.__slots__}
     connection.execute(insert(Event), values)
-    connection.execute(update(Run).where(Run.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
+    connection.execute(update(RunTable).where(RunTable.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
     return event
 
 
@@ -108,13 +111,16 @@ class Events:
     def append(self, run: str, kind: str, body: Mapping[str, Any], fence: Fence | None = None) -> EventRow:
         """Adds a link.
 
-        fence: a driver's fence, which must be valid (`Fenced`); None for operators.
+        fence: of the run, or of the sweep or soup whose record the chain keeps, which must be valid (`Fenced`); None for
+            operators.
         """
         if fence is None:
             with self._database.write() as connection:
                 return append(connection, lock_run(connection, self._database, run), kind, body)
+        if fence.subject not in (of_run(run), subject_of(SWEEP, run), subject_of(SOUP, run)):
+            raise Fenced(f"the lease of {fence.subject} gives no right to write to the chain of run {run}")
         with self._database.fenced(fence) as (connection, _):
-            return append(connection, lock_run(connection, self._database, fence.run), kind, body)
+            return append(connection, lock_run(connection, self._database, run), kind, body)
 
     def links(self, run: str) -> list[EventRow]:
         """Returns all links, in order."""
@@ -126,6 +132,19 @@ class Events:
         columns = select(*Event.__table__.columns)
         with self._database.read() as connection:
             rows = connection.execute(columns.where(Event.run == run, Event.kind == kind).order_by(Event.seq))
+            return [EventRow(**row._mapping) for row in rows]
+
+    def of_newest_runs(self, kind: str, runs: int) -> list[EventRow]:
+        """Returns the links of one kind in the chains of the newest runs, newest first.
+
+        runs: how many runs. Links are indexed by run and kind, and a home may have millions of them.
+        """
+        newest = (
+            select(RunTable.id).order_by(RunTable.created_at.desc(), RunTable.number.desc(), RunTable.id).limit(runs)
+        )
+        query = select(*Event.__table__.columns).where(Event.run.in_(newest), Event.kind == kind)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Event.at.desc(), Event.run, Event.seq.desc()))
             return [EventRow(**row._mapping) for row in rows]
 
     def runs_with(self, *kinds: str) -> list[str]:
@@ -156,7 +175,7 @@ class Events:
 
 
 def _head(connection: Connection, run: str) -> ChainHead:
-    row = connection.execute(select(Run.event_seq, Run.event_hash).where(Run.id == run)).one_or_none()
+    row = connection.execute(select(RunTable.event_seq, RunTable.event_hash).where(RunTable.id == run)).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     return ChainHead(row.event_seq, row.event_hash)

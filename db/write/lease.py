@@ -1,7 +1,7 @@
-"""The lease: one writer per run, identified by its term. Each new holder increments the term, which fences older ones.
+"""Leases: one holder for each subject, identified by its term. Each new holder increments the term, which fences older ones.
 
-Consumes the process that requests it; produces a `Fence`, which every write of a driver carries. The database's
-clock decides when a lease expires.
+A subject is a run, a pipeline, a sweep, a soup, the queue or the home (`db.core.subjects`). Consumes the process that requests
+a lease; produces a `Fence`, which every write of its holder carries. The database's clock decides when a lease expires.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from db.core.engine import Database, Fence
-from db.core.errors import Conflict, LeaseHeld, RunNotFound
+from db.core.errors import Conflict, LeaseHeld
 from db.core.holder import Holder, holder_columns, holder_of, is_gone
-from db.core.models import DriverSession, Event, Lease
+from db.core.lease_rows import free_lease, lock_lease
+from db.core.models import DriverSessionTable, Event, Lease
+from db.core.subjects import PIPELINE, RUN, kind_of, of_run
 from db.write.events import append, lock_run
 from db.write.phases import LOST_DRIVER, fail_open
+from db.write.pipelines import take_over
 from db.write.runs import forget_stop
 
 DRIVER_LOST = "driver lost"
@@ -27,7 +30,7 @@ LOST = "lost"
 
 
 class Leases:
-    """Takes, renews and releases the lease of a run, and records the sessions that held it."""
+    """Takes, renews and releases leases, and records the sessions that held a run's."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -35,24 +38,30 @@ class Leases:
     def acquire(
         self, run: str, holder: Holder, ttl_seconds: float, holder_is_gone: Callable[[Holder], bool] = is_gone
     ) -> Fence:
-        """Takes the lease if it is free, expired, or held by a process that is gone; increments the term.
+        """Takes the lease of a run, as `take` does."""
+        return self.take(of_run(run), holder, ttl_seconds, holder_is_gone)
+
+    def take(
+        self, subject: str, holder: Holder, ttl_seconds: float, holder_is_gone: Callable[[Holder], bool] = is_gone
+    ) -> Fence:
+        """Takes a lease if it is free, expired, or held by a process that is gone; increments the term.
 
         holder_is_gone: returns True if a holder has certainly ended.
 
-        Cleans up after the last holder: marks its open attempts as failed (class `driver_lost`), and its session as
-        lost. A stop that was requested of the last holder does not apply to the new one. Raises `LeaseHeld`,
-        `RunNotFound`.
+        Cleans up after the last holder. Of a run: marks its open attempts as failed (class `driver_lost`), and its session as
+        lost; a stop that was requested of the last holder does not apply to the new one. Of a pipeline: its open attempts at
+        jobs are lost. Raises `LeaseHeld`, `RunNotFound`, `PipelineNotFound`.
         """
         with self._database.write() as connection:
-            lease = self._lock(connection, run)
+            lease = lock_lease(connection, self._database, subject)
             before = holder_of(lease)
             if before is not None and lease.expires_at > lease.now and not holder_is_gone(before):
-                raise LeaseHeld(run, before.text, (lease.expires_at - lease.now) / 1000)
-            fence = Fence(run, lease.term + 1)
+                raise LeaseHeld(subject, before.text, (lease.expires_at - lease.now) / 1000)
+            fence = Fence(subject, lease.term + 1)
             ttl = round(ttl_seconds * 1000)
             connection.execute(
                 update(Lease)
-                .where(Lease.run == run)
+                .where(Lease.subject == subject)
                 .values(
                     term=fence.term,
                     **holder_columns(holder),
@@ -60,18 +69,16 @@ class Leases:
                     expires_at=lease.now + ttl,
                 )
             )
-            _close_leftovers(connection, run, lease.now)
-            forget_stop(connection, self._database, run)
-            # The replaced holder's last renewal: the only record of when it was last alive.
-            renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
-            taken = {"term": fence.term, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
-            self._record(connection, run, TAKEN, taken)
+            if kind_of(subject) == RUN:
+                self._clean_up_run(connection, fence, holder, lease)
+            elif kind_of(subject) == PIPELINE:
+                take_over(connection, fence.name_as(PIPELINE), lease.now)
         return fence
 
     def holders(self) -> dict[str, Holder]:
-        """Returns the holder of each lease that is not free, by run; a holder may be dead, or its lease expired."""
+        """Returns the holder of each run's lease that is not free; a holder may be dead, or its lease expired."""
         with self._database.read() as connection:
-            rows = connection.execute(select(Lease).order_by(Lease.run))
+            rows = connection.execute(select(Lease.__table__).where(Lease.run.is_not(None)).order_by(Lease.run))
             return {row.run: holder for row in rows if (holder := holder_of(row)) is not None}
 
     def lost_in_a_row(self, run: str, kind: str, since: int) -> int:
@@ -96,21 +103,24 @@ class Leases:
         """Extends the lease by its full lifetime. Raises `Fenced`."""
         ttl = round(ttl_seconds * 1000)
         with self._database.fenced(fence) as (connection, now):
-            connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + ttl, ttl_ms=ttl))
+            own = update(Lease).where(Lease.subject == fence.subject)
+            connection.execute(own.values(expires_at=now + ttl, ttl_ms=ttl))
 
     def release(self, fence: Fence) -> None:
         """Releases the lease, after which the fence is no longer valid. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
-            connection.execute(
-                update(Lease).where(Lease.run == fence.run).values(**holder_columns(None), expires_at=now)
-            )
-            self._record(connection, fence.run, "lease_released", {"term": fence.term})
+            free_lease(connection, fence.subject, now)
+            if kind_of(fence.subject) == RUN:
+                self._record(connection, fence.run, "lease_released", {"term": fence.term})
 
     def start_session(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
-        """Records the flow run that holds this term. Raises `Fenced`; `Conflict` if the term already has one."""
+        """Records the flow run that holds this term; may be repeated. Raises `Fenced`; `Conflict` if the term has another one."""
         with self._database.fenced(fence) as (connection, now):
-            key = (DriverSession.run == fence.run, DriverSession.term == fence.term)
-            if connection.execute(select(DriverSession.term).where(*key)).one_or_none() is not None:
+            key = (DriverSessionTable.run == fence.run, DriverSessionTable.term == fence.term)
+            known = connection.execute(select(DriverSessionTable.flow_run_id).where(*key)).one_or_none()
+            if known is not None and known.flow_run_id == flow_run_id:
+                return
+            if known is not None:
                 raise Conflict(f"run {fence.run}: term {fence.term} already has a session")
             row = {
                 "run": fence.run,
@@ -119,28 +129,32 @@ class Leases:
                 "flow_run_name": flow_run_name,
                 "started_at": now,
             }
-            connection.execute(insert(DriverSession), row)
+            connection.execute(insert(DriverSessionTable), row)
 
     def end_session(self, fence: Fence, outcome: str) -> None:
         """Records how the session ended. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
-                update(DriverSession)
+                update(DriverSessionTable)
                 .where(
-                    DriverSession.run == fence.run, DriverSession.term == fence.term, DriverSession.ended_at.is_(None)
+                    DriverSessionTable.run == fence.run,
+                    DriverSessionTable.term == fence.term,
+                    DriverSessionTable.ended_at.is_(None),
                 )
                 .values(ended_at=now, outcome=outcome)
             )
 
-    def _lock(self, connection: Connection, run: str) -> Any:
-        lease = connection.execute(
-            select(*Lease.__table__.columns, self._database.now().label("now"))
-            .where(Lease.run == run)
-            .with_for_update(key_share=True)
-        ).one_or_none()
-        if lease is None:
-            raise RunNotFound(f"there is no run {run!r} in this ledger")
-        return lease
+    def _clean_up_run(self, connection: Connection, fence: Fence, holder: Holder, lease: Any) -> None:
+        """Closes what the last holder of a run's lease left open, and records who has the lease now.
+
+        lease: its row before.
+        """
+        _close_leftovers(connection, fence.run, lease.now)
+        forget_stop(connection, self._database, fence.run)
+        # The replaced holder's last renewal: the only record of when it was last alive.
+        renewed_at = None if lease.holder is None else lease.expires_at - lease.ttl_ms
+        taken = {"term": fence.term, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
+        self._record(connection, fence.run, TAKEN, taken)
 
     def _record(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
         append(connection, lock_run(connection, self._database, run), kind, body)
@@ -149,7 +163,7 @@ class Leases:
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:
     fail_open(connection=connection, run=run, reason=DRIVER_LOST, now=now, failure_class=LOST_DRIVER)
     connection.execute(
-        update(DriverSession)
-        .where(DriverSession.run == run, DriverSession.ended_at.is_(None))
+        update(DriverSessionTable)
+        .where(DriverSessionTable.run == run, DriverSessionTable.ended_at.is_(None))
         .values(ended_at=now, outcome=LOST)
     )

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, insert, or_, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, OutOfOrder
 from db.core.holder import Holder, holder_of
-from db.core.models import Checkpoint, Lease, Outbox
+from db.core.models import CheckpointRow, Lease, Outbox
 from db.write.metrics import points_at
 
 MLFLOW = "mlflow"
@@ -70,7 +70,7 @@ class ClaimedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class PendingDelivery:
     """The undelivered rows of a run, and the process that may be about to deliver them.
 
     silent_seconds: time since the lease expired; negative while it is valid.
@@ -220,7 +220,7 @@ class Deliveries:
         with self._database.read() as connection:
             return tuple(connection.execute(query.order_by(Outbox.lane)).scalars())
 
-    def undelivered(self) -> tuple[Undelivered, ...]:
+    def undelivered(self) -> tuple[PendingDelivery, ...]:
         """Returns the runs with undelivered rows, ordered by id."""
         pending = (
             select(Outbox.run, func.count().label("rows")).where(Outbox.delivered_at.is_(None)).group_by(Outbox.run)
@@ -232,7 +232,7 @@ class Deliveries:
         )
         with self._database.read() as connection:
             return tuple(
-                Undelivered(row.run, row.rows, holder_of(row), (row.now - row.expires_at) / 1000)
+                PendingDelivery(row.run, row.rows, holder_of(row), (row.now - row.expires_at) / 1000)
                 for row in connection.execute(query)
             )
 
@@ -245,8 +245,10 @@ def _with_points(connection: Connection, run: str, row: ClaimedRow) -> ClaimedRo
     iteration = row.payload["iteration"]
     added: dict[str, Any] = {"metrics": points_at(connection, run, branch, iteration)}
     if row.kind == METRICS:
-        place = (Checkpoint.run == run, Checkpoint.branch == branch, Checkpoint.iteration == iteration)
-        terms = list(connection.execute(select(Checkpoint.term).where(*place).order_by(Checkpoint.term)).scalars())
+        place = (CheckpointRow.run == run, CheckpointRow.branch == branch, CheckpointRow.iteration == iteration)
+        terms = list(
+            connection.execute(select(CheckpointRow.term).where(*place).order_by(CheckpointRow.term)).scalars()
+        )
         added |= {"checkpoint_terms": terms} if terms else {}
     else:
         logged = select(Outbox.logged_at).where(Outbox.id == metrics_id(run, branch, iteration))

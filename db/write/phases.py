@@ -14,7 +14,8 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
-from db.core.models import Event, Iteration, PhaseAttempt, Run, Shard
+from db.core.models import AttemptRow as AttemptRow
+from db.core.models import Event, Iteration, RunTable, Shard
 from db.write.events import append, lock_run, signature
 
 PLANNED = "PLANNED"
@@ -41,35 +42,11 @@ class Attempt:
         return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase} attempt {self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
-    """An attempt with its outcome.
-
-    Times are milliseconds since 1970; `seconds` is the duration that the driver measured.
-    """
-
-    run: str
-    branch: int
-    iteration: int
-    phase: str
-    number: int
-    state: str
-    term: int
-    planned_at: int
-    dispatched_at: int | None
-    ended_at: int | None
-    failure_class: str | None
-    reason: str | None
-    receipt: Mapping[str, Any] | None
-    seconds: float | None
-    bytes_to_driver: int | None
-
-
 def fail_open(connection: Connection, run: str, reason: str, now: int, failure_class: str) -> int:
     """Marks every open attempt of a run as failed; returns their number."""
     change = (
-        update(PhaseAttempt)
-        .where(PhaseAttempt.run == run, PhaseAttempt.ended_at.is_(None))
+        update(AttemptRow)
+        .where(AttemptRow.run == run, AttemptRow.ended_at.is_(None))
         .values(state=FAILED, failure_class=failure_class, reason=reason, ended_at=now)
     )
     return int(connection.execute(change).rowcount)
@@ -85,18 +62,19 @@ class Phases:
         """Records the intent to execute a phase. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             last = connection.execute(
-                select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase))
+                select(func.max(AttemptRow.number)).where(*_phase(fence.run, branch, iteration, phase))
             ).scalar_one()
             attempt = Attempt(run=fence.run, branch=branch, iteration=iteration, phase=phase, number=(last or 0) + 1)
             row = {name: getattr(attempt, name) for name in Attempt.__slots__}
             row |= {"state": PLANNED, "term": fence.term, "planned_at": now}
-            connection.execute(insert(PhaseAttempt), row)
+            connection.execute(insert(AttemptRow), row)
         return attempt
 
     def dispatch(self, fence: Fence, attempt: Attempt) -> None:
         """Charges the attempt; the work may start as soon as this returns. Raises `Fenced`, `OutOfOrder`."""
+        fence.require_run(attempt.run)
         with self._database.fenced(fence) as (connection, now):
-            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == PLANNED)
+            change = update(AttemptRow).where(*_attempt(attempt), AttemptRow.state == PLANNED)
             result = connection.execute(change.values(state=DISPATCHED, dispatched_at=now))
             _expect_one(result.rowcount, attempt, "dispatched", PLANNED)
 
@@ -109,16 +87,18 @@ class Phases:
 
         Raises `Fenced`, `OutOfOrder`.
         """
+        fence.require_run(attempt.run)
         with self._database.fenced(fence) as (connection, now):
-            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == DISPATCHED)
+            change = update(AttemptRow).where(*_attempt(attempt), AttemptRow.state == DISPATCHED)
             values = {"receipt": receipt, "seconds": seconds, "bytes_to_driver": bytes_to_driver}
             result = connection.execute(change.values(state=DONE, ended_at=now, **values))
             _expect_one(result.rowcount, attempt, "finished", DISPATCHED)
 
     def fail(self, fence: Fence, attempt: Attempt, failure_class: str, reason: str) -> None:
         """Marks the attempt as failed, before or after its dispatch. Raises `Fenced`, `OutOfOrder`."""
+        fence.require_run(attempt.run)
         with self._database.fenced(fence) as (connection, now):
-            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.ended_at.is_(None))
+            change = update(AttemptRow).where(*_attempt(attempt), AttemptRow.ended_at.is_(None))
             values = {"failure_class": failure_class, "reason": reason}
             result = connection.execute(change.values(state=FAILED, ended_at=now, **values))
             _expect_one(result.rowcount, attempt, "failed", "open")
@@ -135,10 +115,10 @@ class Phases:
     def history(self, run: str, phase: str, limit: int = 20) -> list[float]:
         """Returns the seconds that a phase's newest finished attempts took, over all branches, newest first."""
         query = (
-            select(PhaseAttempt.seconds)
-            .where(PhaseAttempt.run == run, PhaseAttempt.phase == phase, PhaseAttempt.ended_at.is_not(None))
-            .where(PhaseAttempt.state == DONE)
-            .order_by(PhaseAttempt.ended_at.desc())
+            select(AttemptRow.seconds)
+            .where(AttemptRow.run == run, AttemptRow.phase == phase, AttemptRow.ended_at.is_not(None))
+            .where(AttemptRow.state == DONE)
+            .order_by(AttemptRow.ended_at.desc())
             .limit(limit)
         )
         with self._database.read() as connection:
@@ -149,7 +129,7 @@ class Phases:
 
         If a phase has several finished attempts, the newest one counts.
         """
-        table = PhaseAttempt
+        table = AttemptRow
         query = select(table.planned_at, table.number, table.phase, table.seconds).where(
             table.run == run, table.branch == branch, table.iteration == iteration, table.state == DONE
         )
@@ -177,14 +157,16 @@ class Phases:
         A driver that dies whenever it comes to a place completes nothing there that was not completed before.
         """
         with self._database.read() as connection:
-            row = connection.execute(select(Run.current_branch, Run.iteration).where(Run.id == run)).one_or_none()
+            row = connection.execute(
+                select(RunTable.current_branch, RunTable.iteration).where(RunTable.id == run)
+            ).one_or_none()
             if row is None:
                 return 0
             first = (
-                select(func.min(PhaseAttempt.ended_at).label("at"))
-                .where(PhaseAttempt.run == run, PhaseAttempt.branch == row.current_branch)
-                .where(PhaseAttempt.iteration >= row.iteration, PhaseAttempt.state == DONE)
-                .group_by(PhaseAttempt.iteration, PhaseAttempt.phase)
+                select(func.min(AttemptRow.ended_at).label("at"))
+                .where(AttemptRow.run == run, AttemptRow.branch == row.current_branch)
+                .where(AttemptRow.iteration >= row.iteration, AttemptRow.state == DONE)
+                .group_by(AttemptRow.iteration, AttemptRow.phase)
                 .subquery()
             )
             newest = connection.execute(select(func.max(first.c.at))).scalar_one()
@@ -204,7 +186,7 @@ class Phases:
             if not charged:
                 raise OutOfOrder(f"run {fence.run}: no failed attempt at {phase} of iteration {iteration} was charged")
             key = _phase(fence.run, branch, iteration, phase)
-            last = connection.execute(select(func.max(PhaseAttempt.number)).where(*key)).scalar_one()
+            last = connection.execute(select(func.max(AttemptRow.number)).where(*key)).scalar_one()
             place = {"branch": branch, "iteration": iteration, "phase": phase}
             body = {**place, "up_to": last, "charged": charged, "reason": reason} | signature(by)
             append(connection, lock_run(connection, self._database, fence.run), FORGIVEN, body)
@@ -213,9 +195,9 @@ class Phases:
     def done(self, run: str, branch: int, iteration: int, phase: str) -> AttemptRow | None:
         """Returns the newest finished attempt at a phase, with its receipt; None if no attempt has finished."""
         query = (
-            select(*PhaseAttempt.__table__.columns)
-            .where(*_phase(run, branch, iteration, phase), PhaseAttempt.state == DONE)
-            .order_by(PhaseAttempt.number.desc())
+            select(*AttemptRow.__table__.columns)
+            .where(*_phase(run, branch, iteration, phase), AttemptRow.state == DONE)
+            .order_by(AttemptRow.number.desc())
             .limit(1)
         )
         with self._database.read() as connection:
@@ -224,8 +206,8 @@ class Phases:
 
     def attempts(self, run: str, branch: int, iteration: int) -> list[AttemptRow]:
         """Returns all attempts at an iteration's phases, in the order in which they were planned."""
-        query = select(*PhaseAttempt.__table__.columns).where(
-            PhaseAttempt.run == run, PhaseAttempt.branch == branch, PhaseAttempt.iteration == iteration
+        query = select(*AttemptRow.__table__.columns).where(
+            AttemptRow.run == run, AttemptRow.branch == branch, AttemptRow.iteration == iteration
         )
         with self._database.read() as connection:
             rows = [AttemptRow(**row._mapping) for row in connection.execute(query)]
@@ -234,7 +216,7 @@ class Phases:
 
 
 def _phase(run: str, branch: int, iteration: int, phase: str) -> tuple[Any, ...]:
-    table = PhaseAttempt
+    table = AttemptRow
     return (
         table.run == run,
         table.branch == branch,
@@ -257,19 +239,19 @@ def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
     events = select(Event.body).where(Event.run == at.run, Event.kind == FORGIVEN)
     forgiven = [body["up_to"] for body in connection.execute(events).scalars() if place.items() <= body.items()]
     query = (
-        select(PhaseAttempt.failure_class, func.count())
+        select(AttemptRow.failure_class, func.count())
         .where(*_phase(at.run, at.branch, at.iteration, at.phase))
-        .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
-        .where(PhaseAttempt.number > max(forgiven, default=0))
-        .where(PhaseAttempt.ended_at >= _progressed_at(connection, at.run))
-        .group_by(PhaseAttempt.failure_class)
+        .where(AttemptRow.state == FAILED, AttemptRow.dispatched_at.is_not(None))
+        .where(AttemptRow.number > max(forgiven, default=0))
+        .where(AttemptRow.ended_at >= _progressed_at(connection, at.run))
+        .group_by(AttemptRow.failure_class)
     )
     return {str(kind): int(count) for kind, count in connection.execute(query)}
 
 
 def _attempt(attempt: Attempt) -> tuple[Any, ...]:
     key = _phase(attempt.run, attempt.branch, attempt.iteration, attempt.phase)
-    return (*key, PhaseAttempt.number == attempt.number)
+    return (*key, AttemptRow.number == attempt.number)
 
 
 def _expect_one(changed: int, attempt: Attempt, verb: str, state: str) -> None:

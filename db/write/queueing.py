@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from db.core.engine import Database
 from db.core.errors import QueueRefused
-from db.core.queue_models import QueueEntry, QueueOutage, QueueScheduler
+from db.core.lease_rows import lock_lease
+from db.core.queue_models import QueueOutage
+from db.core.queue_rows import EntryRow
+from db.core.subjects import QUEUE, subject_of
 from db.write.events import append, lock_run
 
 SUBMITTED = "queue_submitted"
@@ -31,8 +33,6 @@ AUTO = "auto"
 REMOVED = "removed"
 PARKED = 2**52
 """Stands for the time of the next start of a run whose driver waits without devices."""
-ONLY = 1
-"""Key of the scheduler's row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,18 @@ class Submissions:
         Raises `RunNotFound`, and `QueueRefused` if it is in the queue already.
         """
         with self._database.write() as connection:
-            lock_queue(connection)  # so that no two runs get the same position
+            lock_lease(connection, self._database, subject_of(QUEUE))  # so that no two runs get the same position
             head = lock_run(connection, self._database, run)
-            known = connection.execute(select(QueueEntry.ended_at).where(QueueEntry.run == run)).one_or_none()
+            known = connection.execute(select(EntryRow.ended_at).where(EntryRow.run == run)).one_or_none()
             if known is not None and known.ended_at is None:
                 raise QueueRefused(f"run {run} is in the queue already")
             link = append(connection, head, SUBMITTED, {"by": by, **asdict(submission)})
-            seq = connection.execute(select(func.coalesce(func.max(QueueEntry.seq), 0))).scalar_one() + 1
+            seq = connection.execute(select(func.coalesce(func.max(EntryRow.seq), 0))).scalar_one() + 1
             values = _fresh(submission, int(seq), link.at)
             if known is None:
-                connection.execute(insert(QueueEntry), {"run": run, **values})
+                connection.execute(insert(EntryRow), {"run": run, **values})
             else:
-                connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
+                connection.execute(update(EntryRow).where(EntryRow.run == run).values(**values))
 
     def change(self, run: str, by: str, *, wanted: str | None = None, priority: int | None = None) -> None:
         """Changes what people want of a run, or its priority. The scheduler acts on it in its next round.
@@ -94,7 +94,7 @@ class Submissions:
             if values:
                 body = {key: value for key, value in values.items() if key in ("priority", "wanted")}
                 append(connection, head, CHANGED, {**body, "by": by})
-                connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
+                connection.execute(update(EntryRow).where(EntryRow.run == run).values(**values))
 
     def report_outage(self, pool: str, devices: Sequence[int], within_seconds: float, by: str) -> None:
         """Records that devices are gone, or will be within a time. Known outages keep their time if it is earlier."""
@@ -117,18 +117,6 @@ class Submissions:
             connection.execute(ended.where(QueueOutage.ended_at.is_(None)).values(ended_at=self._database.now()))
 
 
-def lock_queue(connection: Connection) -> Any:
-    """Returns the scheduler's row, locked until the end of the transaction; it is locked before any run."""
-    query = select(*QueueScheduler.__table__.columns).with_for_update()
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        first = dialect.insert(QueueScheduler).values(id=ONLY, term=0, expires_at=0)
-        connection.execute(first.on_conflict_do_nothing())
-        row = connection.execute(query).one()
-    return row
-
-
 def _fresh(submission: Submission, seq: int, now: int) -> Mapping[str, Any]:
     return {
         **asdict(submission),
@@ -149,7 +137,7 @@ def _fresh(submission: Submission, seq: int, now: int) -> Mapping[str, Any]:
 
 def _open_entry(connection: Connection, run: str) -> Any:
     row = connection.execute(
-        select(*QueueEntry.__table__.columns).where(QueueEntry.run == run).with_for_update()
+        select(*EntryRow.__table__.columns).where(EntryRow.run == run).with_for_update()
     ).one_or_none()
     if row is None or row.ended_at is not None:
         raise QueueRefused(f"run {run} is not in the queue; `yatt queue` lists those that are")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
@@ -16,7 +16,8 @@ from sqlalchemy import Connection, and_, insert, or_, select, update
 from db.core.ancestry import ancestry, own_places
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import Conflict, OutOfOrder
-from db.core.models import Checkpoint, Choice, PlacementDecision, Shard, Wave
+from db.core.models import CheckpointRow as CheckpointRow
+from db.core.models import Choice, PlacementDecision, Shard, Wave
 from db.write.aliases import CheckpointKey, pointing
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
@@ -83,33 +84,6 @@ class DecisionRow:
     prediction: Mapping[str, Any]
     reason: str
     outcome: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
-    """A published checkpoint.
-
-    term: the term that published the checkpoint.
-    run: the run to which it belongs; for a checkpoint that a fork inherited, the parent.
-    recorded_at: milliseconds since 1970, always by the ledger's clock.
-    """
-
-    run: str
-    branch: int
-    iteration: int
-    term: int
-    folder: str
-    manifest_sha256: str
-    bytes: int
-    weights_digest: str
-    seconds: float
-    state: str = "kept"
-    recorded_at: int = field(default=0, compare=False)
-
-    def is_meant(self, iteration: int | None = None, branch: int | None = None, term: int | None = None) -> bool:
-        """Returns True if the checkpoint matches all of the given numbers."""
-        given = ((iteration, self.iteration), (branch, self.branch), (term, self.term))
-        return all(asked in (None, own) for asked, own in given)
 
 
 class Records:
@@ -208,6 +182,11 @@ class Records:
                 body = {"branch": branch, "iteration": iteration, "wave": wave, "warning": warning}
                 append(connection, lock_run(connection, self._database, fence.run), "sampling_short", body)
 
+    def draws_nothing(self, run: str, branch: int, iteration: int) -> bool:
+        """Returns True if an iteration's waves are settled and have no shards: what it learns from was sealed before it."""
+        waves = self.waves(run, branch, iteration)
+        return bool(waves) and all(wave.outcome is not None and wave.outcome["shards"] == 0 for wave in waves)
+
     def waves(self, run: str, branch: int, iteration: int) -> list[WaveRow]:
         """Returns the waves of an iteration in order."""
         with self._database.read() as connection:
@@ -270,10 +249,10 @@ class Records:
         Raises `Fenced`, `Conflict`.
         """
         with self._database.fenced(fence) as (connection, now):
-            key = (*_iteration(Checkpoint, fence.run, row.branch, row.iteration), Checkpoint.term == row.term)
-            found = connection.execute(select(Checkpoint.manifest_sha256).where(*key)).one_or_none()
+            key = (*_iteration(CheckpointRow, fence.run, row.branch, row.iteration), CheckpointRow.term == row.term)
+            found = connection.execute(select(CheckpointRow.manifest_sha256).where(*key)).one_or_none()
             if found is None:
-                connection.execute(insert(Checkpoint), asdict(row) | {"run": fence.run, "recorded_at": now})
+                connection.execute(insert(CheckpointRow), asdict(row) | {"run": fence.run, "recorded_at": now})
                 enqueue(connection, fence.run, told)
                 return True
         if found.manifest_sha256 != row.manifest_sha256:
@@ -292,8 +271,8 @@ class Records:
             lock_run(connection, self._database, fence.run)
             if CheckpointKey(row.branch, row.iteration, row.term) in pointing(connection, fence.run).values():
                 return False
-            key = (*_iteration(Checkpoint, fence.run, row.branch, row.iteration), Checkpoint.term == row.term)
-            connection.execute(update(Checkpoint).where(*key).values(state="pruned"))
+            key = (*_iteration(CheckpointRow, fence.run, row.branch, row.iteration), CheckpointRow.term == row.term)
+            connection.execute(update(CheckpointRow).where(*key).values(state="pruned"))
             enqueue(connection, fence.run, told)
             return True
 
@@ -302,12 +281,12 @@ class Records:
 
         state: only checkpoints in this state.
         """
-        columns = [Checkpoint.__table__.columns[name] for name in CheckpointRow.__slots__]
-        query = select(*columns).where(Checkpoint.run == run)
+        columns = CheckpointRow.__table__.columns
+        query = select(*columns).where(CheckpointRow.run == run)
         if state is not None:
-            query = query.where(Checkpoint.state == state)
+            query = query.where(CheckpointRow.state == state)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(Checkpoint.iteration.desc(), Checkpoint.term.desc()))
+            rows = connection.execute(query.order_by(CheckpointRow.iteration.desc(), CheckpointRow.term.desc()))
             return [CheckpointRow(**row._mapping) for row in rows]
 
     def is_kept(self, row: CheckpointRow) -> bool:
@@ -321,22 +300,22 @@ class Records:
 
         For iterations that a fork inherited, these are the fork's own copies.
         """
-        columns = [Checkpoint.__table__.columns[name] for name in CheckpointRow.__slots__]
+        columns = CheckpointRow.__table__.columns
         with self._database.read() as connection:
             line = or_(
                 *(
                     and_(
-                        Checkpoint.run == span.run,
-                        Checkpoint.branch == span.branch,
-                        Checkpoint.iteration.between(span.first, span.last),
+                        CheckpointRow.run == span.run,
+                        CheckpointRow.branch == span.branch,
+                        CheckpointRow.iteration.between(span.first, span.last),
                     )
                     for span in own_places(ancestry(connection, run, branch), run)
                 )
             )
             query = select(*columns).where(line)
             if state is not None:
-                query = query.where(Checkpoint.state == state)
-            rows = connection.execute(query.order_by(Checkpoint.iteration.desc(), Checkpoint.term.desc()))
+                query = query.where(CheckpointRow.state == state)
+            rows = connection.execute(query.order_by(CheckpointRow.iteration.desc(), CheckpointRow.term.desc()))
             return [CheckpointRow(**row._mapping) for row in rows]
 
 

@@ -16,7 +16,10 @@ from sqlalchemy.exc import IntegrityError
 from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence
 from db.core.errors import LedgerError, OutOfOrder, RunNotFound
-from db.core.models import Branch, Choice, DeletedRun, Iteration, Lease, Run, SpecRevision
+from db.core.lease_rows import create_lease
+from db.core.models import Branch, Choice, DeletedRun, Iteration, RunTable
+from db.core.models import Revision as Revision
+from db.core.subjects import of_run
 from db.write.events import GENESIS, append, lock_run, signature
 from db.write.outbox import OutboxEntry, enqueue
 
@@ -53,18 +56,6 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
-    """A revision of a run's spec; the first is 1."""
-
-    run: str
-    revision: int
-    digest: str
-    spec: Mapping[str, Any]
-    reason: str
-    created_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class Parent:
     """The start of a fork: the iteration of another run's branch after which the fork begins."""
 
@@ -73,7 +64,7 @@ class Parent:
     iteration: int
 
 
-RUN_COLUMNS = [Run.__table__.columns[name] for name in RunRow.__slots__]
+RUN_COLUMNS = [RunTable.__table__.columns[name] for name in RunRow.__slots__]
 
 
 class Runs:
@@ -130,7 +121,7 @@ class Runs:
         or says that the run was deleted.
         """
         with self._database.read() as connection:
-            exact = connection.execute(select(*RUN_COLUMNS).where(Run.id == name)).one_or_none()
+            exact = connection.execute(select(*RUN_COLUMNS).where(RunTable.id == name)).one_or_none()
             if exact is not None:
                 return RunRow(**exact._mapping)
             # Before the prefixes: the id of a deleted run may be the beginning of another one's.
@@ -139,8 +130,8 @@ class Runs:
                 raise RunNotFound(f"run {name!r} was deleted by {deleted_by}; see `yatt runs --deleted`")
             rows = connection.execute(
                 select(*RUN_COLUMNS)
-                .where(func.substr(Run.id, 1, len(name)) == name)
-                .order_by(Run.created_at.desc(), Run.number.desc())
+                .where(func.substr(RunTable.id, 1, len(name)) == name)
+                .order_by(RunTable.created_at.desc(), RunTable.number.desc())
             ).all()
         if len(rows) == 1 and name:
             return RunRow(**rows[0]._mapping)
@@ -152,23 +143,25 @@ class Runs:
 
     def list(self, limit: int = 1000) -> tuple[RunRow, ...]:
         """Returns the newest runs, newest first."""
-        newest = select(*RUN_COLUMNS).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(limit)
+        newest = (
+            select(*RUN_COLUMNS).order_by(RunTable.created_at.desc(), RunTable.number.desc(), RunTable.id).limit(limit)
+        )
         with self._database.read() as connection:
             return tuple(RunRow(**row._mapping) for row in connection.execute(newest))
 
     def named(self, spec_name: str) -> tuple[RunRow, ...]:
         """Returns all runs of specs with this name, oldest first."""
-        query = select(*RUN_COLUMNS).where(Run.spec_name == spec_name).order_by(Run.number)
+        query = select(*RUN_COLUMNS).where(RunTable.spec_name == spec_name).order_by(RunTable.number)
         with self._database.read() as connection:
             return tuple(RunRow(**row._mapping) for row in connection.execute(query))
 
     def revision(self, run: str, number: int | None = None) -> Revision:
         """Returns a revision of the run's spec, by default the newest. Raises `RunNotFound`."""
-        query = select(*SpecRevision.__table__.columns).where(SpecRevision.run == run)
+        query = select(*Revision.__table__.columns).where(Revision.run == run)
         if number is not None:
-            query = query.where(SpecRevision.revision == number)
+            query = query.where(Revision.revision == number)
         with self._database.read() as connection:
-            row = connection.execute(query.order_by(SpecRevision.revision.desc()).limit(1)).one_or_none()
+            row = connection.execute(query.order_by(Revision.revision.desc()).limit(1)).one_or_none()
         if row is None:
             raise RunNotFound(f"there is no run {run!r} in this ledger, or no revision {number} of it")
         return Revision(**row._mapping)
@@ -185,10 +178,10 @@ class Runs:
     ) -> int:
         """Adds the next revision of the spec, which takes effect at once; returns its number. Raises `Fenced`.
 
-        tell: returns the tracker's outbox rows for the revision's number.
+        tell: given the revision's number, returns the tracker's outbox rows.
         """
         with self._database.fenced(fence) as (connection, _):
-            newest = select(func.max(SpecRevision.revision)).where(SpecRevision.run == fence.run)
+            newest = select(func.max(Revision.revision)).where(Revision.run == fence.run)
             number = connection.execute(newest).scalar_one() + 1
             _insert_revision(
                 connection=connection,
@@ -200,7 +193,9 @@ class Runs:
                 reason=reason,
                 by=by,
             )
-            connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
+            connection.execute(
+                update(RunTable).where(RunTable.id == fence.run).values(target_iterations=target_iterations)
+            )
             enqueue(connection, fence.run, tell(number))
         return int(number)
 
@@ -227,7 +222,7 @@ class Runs:
 
         Raises `RunNotFound`.
         """
-        query = select(Run.stop_at, self._database.now().label("now")).where(Run.id == run)
+        query = select(RunTable.stop_at, self._database.now().label("now")).where(RunTable.id == run)
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
         if row is None:
@@ -239,7 +234,9 @@ class Runs:
         if state not in STATES:
             raise LedgerError(f"run state {state!r}: expected one of {', '.join(STATES)}")
         with self._database.fenced(fence) as (connection, _):
-            connection.execute(update(Run).where(Run.id == fence.run).values(state=state, state_reason=reason))
+            connection.execute(
+                update(RunTable).where(RunTable.id == fence.run).values(state=state, state_reason=reason)
+            )
             row = lock_run(connection, self._database, fence.run)
             append(connection, row, "state", {"state": state, "reason": reason, "term": fence.term})
             enqueue(connection, fence.run, told)
@@ -247,7 +244,7 @@ class Runs:
     def set_mlflow_run(self, fence: Fence, mlflow_run_id: str) -> None:
         """Stores the tracker's id of the run. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
-            connection.execute(update(Run).where(Run.id == fence.run).values(mlflow_run_id=mlflow_run_id))
+            connection.execute(update(RunTable).where(RunTable.id == fence.run).values(mlflow_run_id=mlflow_run_id))
 
     def start_branch(
         self,
@@ -260,7 +257,7 @@ class Runs:
     ) -> int:
         """Opens a branch after a committed iteration of the current line (a rollback) and makes it the current one.
 
-        tell: returns the tracker's outbox rows for the branch's number.
+        tell: given the branch's number, returns the tracker's outbox rows.
         choices: choices, by name, that the branch's first iteration must obey.
         by: who rolls back; empty if a guard does.
 
@@ -278,7 +275,7 @@ class Runs:
             parent = Parent(span.run, span.branch, at_iteration)
             _insert_branch(connection=connection, run=fence.run, number=number, parent=parent, reason=reason, now=now)
             connection.execute(
-                update(Run).where(Run.id == fence.run).values(current_branch=number, iteration=at_iteration)
+                update(RunTable).where(RunTable.id == fence.run).values(current_branch=number, iteration=at_iteration)
             )
             for name, chosen in (choices or {}).items():
                 row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
@@ -306,7 +303,7 @@ class Runs:
 
     def _record_fork(self, connection: Connection, run: str, parent: Parent, by: str) -> None:
         """Records the fork as its first link, which binds it to the current head of its parent's chain."""
-        head = connection.execute(select(Run.event_hash).where(Run.id == parent.run)).scalar_one()
+        head = connection.execute(select(RunTable.event_hash).where(RunTable.id == parent.run)).scalar_one()
         body = {**asdict(parent), "audit_head": head} | signature(by)
         append(connection, lock_run(connection, self._database, run), "fork", body)
 
@@ -315,7 +312,7 @@ class Runs:
     ) -> str:
         last, deleted = (
             select(func.max(table.number)).where(table.spec_name == spec_name).scalar_subquery()
-            for table in (Run, DeletedRun)
+            for table in (RunTable, DeletedRun)
         )
         newest, newest_deleted, now = connection.execute(select(last, deleted, self._database.now())).one()
         number = max(newest or 0, newest_deleted or 0) + 1
@@ -334,8 +331,8 @@ class Runs:
             "event_seq": 0,
             "event_hash": GENESIS,
         }
-        connection.execute(insert(Run), row)
-        connection.execute(insert(Lease), {"run": run, "term": 0, "ttl_ms": 0, "expires_at": now})
+        connection.execute(insert(RunTable), row)
+        create_lease(connection, of_run(run), now, run)
         if parent is not None and _missing(connection, parent):
             raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
         _insert_branch(connection=connection, run=run, number=0, parent=parent, reason=reason, now=now)
@@ -354,7 +351,7 @@ def desire(
 ) -> None:
     """Sets a run's desired state, in a transaction of the caller; `row` is from `lock_run`."""
     stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
-    connection.execute(update(Run).where(Run.id == row.id).values(desired_state=state, stop_at=stop_at))
+    connection.execute(update(RunTable).where(RunTable.id == row.id).values(desired_state=state, stop_at=stop_at))
     body = {"desired_state": state, "reason": reason, "within_seconds": within_seconds}
     append(connection, row, "desired_state", body | signature(by))
 
@@ -383,6 +380,6 @@ def _insert_revision(
 ) -> None:
     head = lock_run(connection, database, run)
     row = Revision(run=run, revision=number, digest=digest, spec=spec, reason=reason, created_at=int(head.now))
-    connection.execute(insert(SpecRevision), {name: getattr(row, name) for name in Revision.__slots__})
+    connection.execute(insert(Revision), asdict(row))
     body = {"revision": number, "digest": digest, "reason": reason} | signature(by)
     append(connection, head, "spec_revision", body)

@@ -1,6 +1,6 @@
-"""The scheduler's writes: its lease, and the stretches for which runs hold devices.
+"""The scheduler's writes: the periods during which runs hold devices.
 
-Every write carries the term of the scheduler's lease. Once another scheduler has taken the lease, a write raises `Fenced` and
+Every write carries the fence of the lease `queue`. Once another scheduler has taken the lease, a write raises `Fenced` and
 changes nothing, so that two schedulers can never give away the same devices.
 """
 
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from db.core.engine import Database
-from db.core.errors import Conflict, Fenced, SchedulerHeld
-from db.core.holder import Holder, holder_columns, live_holder
+from db.core.engine import Database, Fence
+from db.core.errors import Conflict
 from db.core.models import RunWait
-from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueScheduler
-from db.core.queue_rows import ALLOCATION, AllocationRow, ForecastRow
+from db.core.queue_rows import AllocationRow, EntryRow, ForecastRow
+from db.core.subjects import QUEUE
 from db.write.events import append, lock_run
-from db.write.queueing import ENDED, PARKED, RUN, RUNNING, WAITING, lock_queue
+from db.write.queueing import ENDED, PARKED, RUN, RUNNING, WAITING
 from db.write.runs import STOP, desire
 
 STARTED = "queue_started"
@@ -28,13 +27,6 @@ STOPPING = "queue_stopping"
 RELEASED = "queue_released"
 LEFT = "queue_ended"
 NEVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerFence:
-    """The right to schedule, valid as long as its term is the newest."""
-
-    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +44,12 @@ class Grant:
 
 
 class Scheduling:
-    """Takes the scheduler's lease, and writes what the scheduler decides."""
+    """Writes what the scheduler decides."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def lead(self, holder: Holder, ttl_seconds: float) -> SchedulerFence:
-        """Takes the lease if it is free, expired, or held by a process that is gone. Raises `SchedulerHeld`."""
-        with self._database.write() as connection:
-            now = self._database.time(connection)
-            row = lock_queue(connection)
-            if (before := live_holder(row, now)) is not None:
-                raise SchedulerHeld(f"the queue is scheduled by {before.text}")
-            fence = SchedulerFence(row.term + 1)
-            connection.execute(
-                update(QueueScheduler).values(
-                    term=fence.term,
-                    **holder_columns(holder),
-                    expires_at=now + round(ttl_seconds * 1000),
-                )
-            )
-        return fence
-
-    def renew(self, fence: SchedulerFence, ttl_seconds: float) -> None:
-        """Extends the lease. Raises `Fenced`."""
-        with self._fenced(fence) as (connection, now):
-            connection.execute(update(QueueScheduler).values(expires_at=now + round(ttl_seconds * 1000)))
-
-    def resign(self, fence: SchedulerFence) -> None:
-        """Releases the lease. Raises `Fenced`."""
-        with self._fenced(fence) as (connection, now):
-            connection.execute(update(QueueScheduler).values(**holder_columns(None), expires_at=now))
-
-    def allocate(self, fence: SchedulerFence, grant: Grant, lease_term: int) -> AllocationRow:
+    def allocate(self, fence: Fence, grant: Grant, lease_term: int) -> AllocationRow:
         """Gives a waiting run devices, all at once.
 
         lease_term: the term of the run's lease now.
@@ -100,7 +65,7 @@ class Scheduling:
                 same = other.pool == grant.pool or (other.gpus and grant.gpus)
                 if same and set(grant.devices).intersection(other.numbers):
                     raise Conflict(f"devices {other.devices} of {grant.pool} are held by run {other.run}")
-            newest = select(func.coalesce(func.max(QueueAllocation.number), 0)).where(QueueAllocation.run == grant.run)
+            newest = select(func.coalesce(func.max(AllocationRow.number), 0)).where(AllocationRow.run == grant.run)
             row = AllocationRow(
                 run=grant.run,
                 number=int(connection.execute(newest).scalar_one()) + 1,
@@ -127,17 +92,15 @@ class Scheduling:
                 starts=0,
                 start_term=0,
             )
-            connection.execute(insert(QueueAllocation), {name: getattr(row, name) for name in AllocationRow.__slots__})
+            connection.execute(insert(AllocationRow), asdict(row))
             waited = entry.waited_ms + (0 if entry.waiting_since is None else now - entry.waiting_since)
-            own = update(QueueEntry).where(QueueEntry.run == grant.run)
+            own = update(EntryRow).where(EntryRow.run == grant.run)
             connection.execute(own.values(state=RUNNING, reason="", waiting_since=None, waited_ms=waited))
             body = {"pool": row.pool, "devices": row.devices, "number": row.number, "term": fence.term}
             append(connection, head, STARTED, body)
         return row
 
-    def note_driver(
-        self, fence: SchedulerFence, held: AllocationRow, pid: int, process_start: int, session_term: int
-    ) -> None:
+    def note_driver(self, fence: Fence, held: AllocationRow, pid: int, process_start: int, session_term: int) -> None:
         """Records the driver's process.
 
         session_term: the term of the run's newest session; drivers that were started since it began are counted.
@@ -150,7 +113,7 @@ class Scheduling:
                 _own(held).values(pid=pid, process_start=process_start, starts=starts, start_term=session_term)
             )
 
-    def note_stop(self, fence: SchedulerFence, held: AllocationRow, reason: str, within_seconds: float | None) -> None:
+    def note_stop(self, fence: Fence, held: AllocationRow, reason: str, within_seconds: float | None) -> None:
         """Records that a run is to give its devices back, and asks its driver to stop. Raises `Fenced`.
 
         within_seconds: as in `Runs.ask_to_stop`; an earlier deadline stays.
@@ -161,14 +124,14 @@ class Scheduling:
             connection.execute(_own(held).values(stop_asked_at=now, stop_reason=reason))
             self._ask_to_stop(connection, held.run, reason, within_seconds)
 
-    def ask_again(self, fence: SchedulerFence, held: AllocationRow, within_seconds: float | None) -> None:
+    def ask_again(self, fence: Fence, held: AllocationRow, within_seconds: float | None) -> None:
         """Repeats a request to stop that a driver has not got. Raises `Fenced`."""
         with self._fenced(fence) as (connection, _):
             self._ask_to_stop(connection, held.run, held.stop_reason or "", within_seconds)
 
     def release(
         self,
-        fence: SchedulerFence,
+        fence: Fence,
         held: AllocationRow,
         outcome: str,
         *,
@@ -204,41 +167,41 @@ class Scheduling:
                 values["not_before"] = PARKED
             if ends:
                 values |= {"state": ENDED, "ended_at": now, "outcome": outcome, "waiting_since": None}
-            connection.execute(update(QueueEntry).where(QueueEntry.run == held.run).values(**values))
+            connection.execute(update(EntryRow).where(EntryRow.run == held.run).values(**values))
             body = {"number": held.number, "outcome": outcome, "ends": ends, "term": fence.term}
             append(connection, head, RELEASED, body)
             if cost is not None:
-                own = update(QueueForecast).where(QueueForecast.run == held.run, QueueForecast.ended_at.is_(None))
+                own = update(ForecastRow).where(ForecastRow.run == held.run, ForecastRow.ended_at.is_(None))
                 connection.execute(own.values(ended_at=now, actual_cost=cost(now)))
 
-    def unpark(self, fence: SchedulerFence, run: str) -> None:
+    def unpark(self, fence: Fence, run: str) -> None:
         """Lets a run whose driver waited without devices be started again. Raises `Fenced`."""
         with self._fenced(fence) as (connection, _):
-            own = update(QueueEntry).where(QueueEntry.run == run, QueueEntry.not_before == PARKED)
+            own = update(EntryRow).where(EntryRow.run == run, EntryRow.not_before == PARKED)
             connection.execute(own.values(not_before=None))
 
-    def end(self, fence: SchedulerFence, run: str, outcome: str) -> None:
+    def end(self, fence: Fence, run: str, outcome: str) -> None:
         """Ends the entry of a run that holds no devices. Raises `Fenced`."""
         with self._fenced(fence) as (connection, now):
             values = {"state": ENDED, "ended_at": now, "outcome": outcome, "waiting_since": None}
             head = lock_run(connection, self._database, run)
-            connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
+            connection.execute(update(EntryRow).where(EntryRow.run == run).values(**values))
             append(connection, head, LEFT, {"outcome": outcome, "term": fence.term})
 
-    def note_reasons(self, fence: SchedulerFence, reasons: dict[str, str]) -> None:
+    def note_reasons(self, fence: Fence, reasons: dict[str, str]) -> None:
         """Records why runs wait, for people. Raises `Fenced`."""
         with self._fenced(fence) as (connection, _):
             for run, reason in reasons.items():
-                own = update(QueueEntry).where(QueueEntry.run == run, QueueEntry.state == WAITING)
+                own = update(EntryRow).where(EntryRow.run == run, EntryRow.state == WAITING)
                 connection.execute(own.values(reason=reason))
 
-    def note_forecast(self, fence: SchedulerFence, row: ForecastRow) -> None:
+    def note_forecast(self, fence: Fence, row: ForecastRow) -> None:
         """Records a prediction; the first one of each tenth stands. Raises `Fenced`."""
         with self._fenced(fence) as (connection, _):
-            own = (QueueForecast.run == row.run, QueueForecast.tenth == row.tenth)
-            if connection.execute(select(QueueForecast.tenth).where(*own)).one_or_none() is None:
-                values = {name: getattr(row, name) for name in ForecastRow.__slots__}
-                connection.execute(insert(QueueForecast), values)
+            own = (ForecastRow.run == row.run, ForecastRow.tenth == row.tenth)
+            if connection.execute(select(ForecastRow.tenth).where(*own)).one_or_none() is None:
+                values = asdict(row)
+                connection.execute(insert(ForecastRow), values)
 
     def _ask_to_stop(self, connection: Connection, run: str, reason: str, within_seconds: float | None) -> None:
         row = lock_run(connection, self._database, run)
@@ -247,13 +210,10 @@ class Scheduling:
             desire(connection=connection, row=row, state=STOP, reason=reason, within_seconds=within_seconds)
 
     @contextmanager
-    def _fenced(self, fence: SchedulerFence) -> Iterator[tuple[Connection, int]]:
-        columns = (QueueScheduler.term, QueueScheduler.holder, self._database.now().label("now"))
-        with self._database.write() as connection:
-            row = connection.execute(select(*columns).with_for_update()).one_or_none()
-            if row is None or row.term != fence.term or row.holder is None:
-                raise Fenced(f"the scheduler's term {fence.term} has ended")
-            yield connection, int(row.now)
+    def _fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
+        fence.name_as(QUEUE)
+        with self._database.fenced(fence) as (connection, now):
+            yield connection, now
 
 
 def _has_returned_devices(connection: Connection, run: str) -> bool:
@@ -262,13 +222,13 @@ def _has_returned_devices(connection: Connection, run: str) -> bool:
 
 
 def _own(held: AllocationRow) -> Any:
-    return update(QueueAllocation).where(QueueAllocation.run == held.run, QueueAllocation.number == held.number)
+    return update(AllocationRow).where(AllocationRow.run == held.run, AllocationRow.number == held.number)
 
 
 def _entry(connection: Connection, run: str) -> Any:
-    return connection.execute(select(*QueueEntry.__table__.columns).where(QueueEntry.run == run)).one_or_none()
+    return connection.execute(select(*EntryRow.__table__.columns).where(EntryRow.run == run)).one_or_none()
 
 
 def _open(connection: Connection) -> list[AllocationRow]:
-    query = select(*ALLOCATION).where(QueueAllocation.ended_at.is_(None))
+    query = select(*AllocationRow.__table__.columns).where(AllocationRow.ended_at.is_(None))
     return [AllocationRow(**row._mapping) for row in connection.execute(query)]

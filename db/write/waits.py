@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, exists, insert, select, update
 
 from db.core.engine import Database, Fence
-from db.core.models import Lease, QueueEntry, RunWait
+from db.core.models import EntryRow, Lease, RunWait
 from db.write.events import append, lock_run, signature
 from db.write.queueing import RUNNING
 
@@ -50,6 +50,7 @@ class Waits:
 
     def record(self, fence: Fence, row: WaitRow) -> None:
         """Replaces what the run waits for, and keeps a request that the driver has not seen. Raises `Fenced`."""
+        fence.require_run(row.run)
         values = {name: getattr(row, name) for name in WaitRow.__slots__} | {"term": fence.term}
         with self._database.fenced(fence) as (connection, _):
             changed = connection.execute(update(RunWait).where(RunWait.run == fence.run).values(**values))
@@ -61,7 +62,7 @@ class Waits:
 
         Raises `Fenced`.
         """
-        entry = select(QueueEntry.state).where(QueueEntry.run == fence.run, QueueEntry.ended_at.is_(None))
+        entry = select(EntryRow.state).where(EntryRow.run == fence.run, EntryRow.ended_at.is_(None))
         with self._database.fenced(fence) as (connection, _):
             lock_run(connection, self._database, fence.run)
             state = connection.execute(entry).scalar_one_or_none()

@@ -25,7 +25,7 @@ from db.ledger import Ledger
 from db.portable.cut import Cut
 from flows.backup.folder import BackupFolder
 from flows.backup.manifest import BackupManifest, StoredFile, StoredTable
-from flows.backup.needs import Needs, SealedFolder, needs_of, other_files, sealed_files
+from flows.backup.needs import BackupNeeds, SealedFolder, needs_of, other_files, sealed_files
 from flows.backup.tracker_copy import NAME, artifact_files, copy_database, tracked_database
 from flows.files.storage import store_of
 from flows.run.home import Home
@@ -175,7 +175,7 @@ class _Counted:
 
 
 def _copy_files(
-    ledger: Ledger, copies: _Copies, needs: Needs, settings: Sequence[str], progress: Progress
+    ledger: Ledger, copies: _Copies, needs: BackupNeeds, settings: Sequence[str], progress: Progress
 ) -> dict[str, str]:
     """Copies the files that a cut needs; returns the folders that are not intact, with the reason."""
     lacking = dict[str, str]()
@@ -190,7 +190,7 @@ def _copy_files(
     return lacking
 
 
-def _copy_sealed(ledger: Ledger, copies: _Copies, needs: Needs, sealed: SealedFolder) -> None:
+def _copy_sealed(ledger: Ledger, copies: _Copies, needs: BackupNeeds, sealed: SealedFolder) -> None:
     """Copies a folder; one that the run's folder lacks, or has damaged, is fetched from the run's object store first."""
     try:
         _copy_folder(copies, sealed)

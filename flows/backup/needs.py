@@ -59,7 +59,7 @@ class SealedFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class BackupNeeds:
     """What the rows of a cut need.
 
     stores: the runs that have an object store.
@@ -71,13 +71,13 @@ class Needs:
     stores: frozenset[str]
 
 
-def needs_of(cut: Cut) -> Needs:
+def needs_of(cut: Cut) -> BackupNeeds:
     """Returns what the rows of a cut need."""
     specs = cut.specs()
     newest = dict(specs)
     sealed = dict.fromkeys((*_code(specs), *_inputs(cut), *_checkpoints(cut), *_experience(cut)))
     stores = frozenset(run for run, spec in newest.items() if (spec.get("storage") or {}).get("url"))
-    return Needs(tuple(cut.runs()), tuple(cut.pipelines()), tuple(sealed), stores)
+    return BackupNeeds(tuple(cut.runs()), tuple(cut.pipelines()), tuple(sealed), stores)
 
 
 def _code(specs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[SealedFolder]:
@@ -150,7 +150,7 @@ def _media(folder: Path) -> Iterator[str]:
         yield from stored_addresses(folder)
 
 
-def other_files(home: Home, needs: Needs, settings: Sequence[str]) -> Iterator[str]:
+def other_files(home: Home, needs: BackupNeeds, settings: Sequence[str]) -> Iterator[str]:
     """Yields the files that are copied if they are there, as paths relative to the home.
 
     settings: names of files in the home folder.

@@ -21,7 +21,7 @@ from typing import Any
 from db.core.engine import database_url
 from db.portable.cut import TableHead
 from db.portable.load import Loading, finish, is_loaded, load
-from db.portable.settle import Origin
+from db.portable.settle import BackupOrigin
 from flows.backup.folder import BackupFolder
 from flows.backup.manifest import BackupManifest, StoredFile
 from flows.backup.tracker_copy import NAME, move_addresses
@@ -78,7 +78,7 @@ def restore_backup(
                 marker.write(home)
             _restore_files(folder, manifest, home, progress)
             if not there:
-                origin = Origin(
+                origin = BackupOrigin(
                     backup=backup,
                     cut_at=manifest.at,
                     old_home=manifest.home,

@@ -12,7 +12,7 @@ from db.ledger import Ledger
 from db.read.history import DriverSessionTimes, RunHistory
 from flows.run.session_times import SessionSpan, session_spans
 from yatt_core.costs.billing import BILLING, UNRECORDED, BillingRecord, HeldDevices
-from yatt_core.costs.charging import Amounts, Piece, Place, charge
+from yatt_core.costs.charging import Amounts, ChargeKey, HeldInterval, charge
 from yatt_core.costs.prices import UNKNOWN
 from yatt_core.spec import parse_spec
 
@@ -54,7 +54,7 @@ def _unrecorded(ledger: Ledger, run: str, until: int | None) -> list[BillingReco
     return found
 
 
-def total_charges(ledger: Ledger, run: str, since: int | None = None) -> dict[Place, Amounts]:
+def total_charges(ledger: Ledger, run: str, since: int | None = None) -> dict[ChargeKey, Amounts]:
     """Returns what a run was charged, without causes and phases. Raises `RunNotFound`.
 
     since: only from this time on, in milliseconds since 1970.
@@ -64,6 +64,6 @@ def total_charges(ledger: Ledger, run: str, since: int | None = None) -> dict[Pl
     return charge(run, whole_spans(spans), records, since)
 
 
-def whole_spans(spans: Sequence[SessionSpan]) -> list[Piece]:
+def whole_spans(spans: Sequence[SessionSpan]) -> list[HeldInterval]:
     """Returns a piece for each span."""
-    return [Piece(span.start, span.end, "", "") for span in spans]
+    return [HeldInterval(span.start, span.end, "", "") for span in spans]

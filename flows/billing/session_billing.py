@@ -1,8 +1,8 @@
-"""A session's billing: records what the run is charged from now on, and tells what it has been charged so far.
+"""A session's billing: records what the run is charged from now on, and reports what it has been charged so far.
 
 Consumes the price file, which is read again whenever it changes, and the devices that the actors got. A record is
-appended to the audit chain only if it differs from the last one. Prices change nothing that was recorded: a price applies
-from its `valid_from`, and a changed file from the check that noticed it.
+appended to the audit chain only if it differs from the last one. New prices never alter past records: a price applies
+from its `valid_from`, an edited file from the check that noticed the edit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from db.ledger import Ledger
 from flows.billing.held_time import held_spans, records_of, whole_spans
 from flows.run.clock import Clock
 from yatt_core.costs.billing import BILLING, BillingRecord, HeldDevices
-from yatt_core.costs.charging import Amounts, Piece, Place, charge
+from yatt_core.costs.charging import Amounts, ChargeKey, HeldInterval, charge
 from yatt_core.costs.prices import PriceFile, SharedBudget, read_prices, tariffs
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
@@ -77,9 +77,9 @@ class SessionBilling:
             self.records[0].owner if self.records and self.records[0].owner else starter(self._ledger, self._fence.run)
         )
 
-    def charges(self, since: int | None = None) -> dict[Place, Amounts]:
+    def charges(self, since: int | None = None) -> dict[ChargeKey, Amounts]:
         """Returns what the run was charged so far, without causes and phases; `since` as in `total_charges`."""
-        now = Piece(self._since, self.now(), "", "")
+        now = HeldInterval(self._since, self.now(), "", "")
         return charge(self._fence.run, [*self._before, now], self.records, since)
 
     def gauges(self) -> dict[str, float]:

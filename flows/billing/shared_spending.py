@@ -10,7 +10,7 @@ import math
 from db.ledger import Ledger
 from flows.billing.held_time import total_charges
 from flows.run.clock import Clock
-from yatt_core.costs.charging import Amounts, Place
+from yatt_core.costs.charging import Amounts, ChargeKey
 
 SECONDS = 60.0
 RUNS = 10_000
@@ -24,10 +24,10 @@ class SharedSpending:
         self._ledger = ledger
         self._run = run
         self._clock = clock
-        self._read: dict[int | None, tuple[float, dict[Place, Amounts]]] = {}
-        self._kept: dict[tuple[str, int | None], tuple[int, dict[Place, Amounts]]] = {}
+        self._read: dict[int | None, tuple[float, dict[ChargeKey, Amounts]]] = {}
+        self._kept: dict[tuple[str, int | None], tuple[int, dict[ChargeKey, Amounts]]] = {}
 
-    def charges(self, since: int | None) -> dict[Place, Amounts]:
+    def charges(self, since: int | None) -> dict[ChargeKey, Amounts]:
         """Returns the charges, without causes and phases; `since` as in `total_charges`."""
         read_at, charges = self._read.get(since, (-math.inf, {}))
         if (now := self._clock.monotonic()) - read_at >= SECONDS:
@@ -39,7 +39,7 @@ class SharedSpending:
             self._read[since] = now, charges
         return charges
 
-    def _of(self, run: str, since: int | None, driven: bool) -> dict[Place, Amounts]:
+    def _of(self, run: str, since: int | None, driven: bool) -> dict[ChargeKey, Amounts]:
         head = self._ledger.events.head(run).seq
         seq, charges = self._kept.get((run, since), (-1, {}))
         if driven or seq != head:

@@ -8,8 +8,7 @@ of them deletes anything: a superseded line keeps its rows, experience and metri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,8 @@ from db.write.outbox import CREATION, OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
 from flows.branching.restore_points import RestorePoints
-from flows.branching.safe_point import NOTHING_ELSE, Asked, must_discard, newer_code
-from flows.branching.spec_changes import PastSpecs, changed_spec, refuse_fixed
+from flows.branching.safe_point import NOTHING_ELSE, RevisionOptions, must_discard, newer_code
+from flows.branching.spec_changes import PastSpecs, changed_spec, refuse_combinations, refuse_fixed
 from flows.delivery.outbox import creation_id, revision_entries, row_id
 from flows.files.storage import claim_store, store_of
 from flows.prefect_io.secret_blocks import read_block
@@ -31,7 +30,7 @@ from flows.run.creation import current_spec, first_entries, write_spec
 from flows.run.description import describing_tags
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
-from flows.run.lease import give_back, take_lease
+from flows.run.lease import operator_lease
 from flows.run.repositories import with_changes
 from flows.run.trackers import for_trackers
 from yatt_core import durable
@@ -45,10 +44,12 @@ from yatt_core.spec import RunSpec, override_spec
 from yatt_core.spec.availability import unavailable
 from yatt_core.tools.registry import check_tools
 
-LEASE_SECONDS = 600.0
-"""Lifetime of an operator's lease; on the same host, the lease of a dead command can be taken over at once."""
 BEFORE_FIRST = ("sft", "sync", "evaluate", "commit_start")
-PHASES = ("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit")
+PHASES = (
+    "place", "collect", "begin_ahead", "prepare", "learn", "collect_ahead", "sync", "evaluate", "checkpoint", "commit",
+)  # fmt: skip
+MAYBE_AHEAD = ("place", "collect", "begin_ahead", "collect_ahead")
+"""Phases of an iteration that is, or may be, collected before its turn."""
 START = "start"
 RECOVER = "recover"
 
@@ -88,16 +89,6 @@ class RolledBack:
     superseded: int
     checkpoint: int
     replayed: int
-
-
-@contextmanager
-def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
-    """Holds the lease of an undriven run for a command. Raises `LeaseHeld`."""
-    fence = take_lease(ledger, run, work, LEASE_SECONDS)
-    try:
-        yield fence
-    finally:
-        give_back(ledger, fence)
 
 
 # -- fork -------------------------------------------------------------------------------------------------------------
@@ -172,7 +163,8 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
     spec = current_spec(ledger, run)
     source = source or RestorePoints(ledger, home.run_folder(parent), parent, branch)
     folder = home.run_folder(run)
-    with operator_lease(ledger, run, f"yatt fork of {parent}") as fence:
+    with operator_lease(ledger, run, f"yatt fork of {parent}") as lease:
+        fence = lease.fence
         base = source.base(at, spec, PastSpecs(ledger))
         durable.make_folder(folder)
         write_spec(folder, spec)
@@ -239,7 +231,8 @@ def _forked_at(
 
 def rollback(home: Home, run: str, to: int, reason: str = "", by: str = "") -> RolledBack:
     """Opens a branch after an iteration of the current line and makes it current; `yatt resume` continues there."""
-    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as lease:
+        fence = lease.fence
         row = ledger.runs.find(run)
         spec = current_spec(ledger, run)
         _require_whole(ledger, run)
@@ -316,7 +309,7 @@ def revise(
     overrides: Sequence[str],
     by: str = "",
     refusal: str | None = None,
-    asked: Asked = NOTHING_ELSE,
+    asked: RevisionOptions = NOTHING_ELSE,
 ) -> int:
     """Records a spec revision, effective at the next iteration; returns the number of the revision then in force.
 
@@ -325,7 +318,8 @@ def revise(
 
     refusal: as for `changed_spec`.
     """
-    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as lease:
+        fence = lease.fence
         _require_whole(ledger, run)
         row = ledger.runs.find(run)
         before = current_spec(ledger, run)
@@ -379,7 +373,8 @@ def revise(
 
 def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "", by: str = "") -> dict[str, int]:
     """Restores the failure budget of a phase of the open iteration; returns the charged failures by failure class."""
-    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as fence:
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as lease:
+        fence = lease.fence
         row = ledger.runs.find(run)
         _require_open(row.id, row.iteration, iteration, phase)
         charged = ledger.phases.charged(run, row.current_branch, iteration, phase)
@@ -407,7 +402,7 @@ def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "", 
 
 
 def iteration_of(committed: int, phase: str) -> int:
-    """Returns the iteration that a phase's budget belongs to.
+    """Returns the iteration that a phase's budget belongs to, unless it is collected before its turn.
 
     committed: the last committed iteration.
     """
@@ -418,13 +413,13 @@ def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
     """Raises `ConfigurationError` unless the phase has a budget in this iteration.
 
     A budget belongs to the next iteration to be committed, except that of `recover`, which belongs to the last
-    committed one.
+    committed one, and those of phases that a lag may have at iterations after the next one.
     """
     known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, START)
     if phase not in known:
         raise ConfigurationError(f"--phase {phase}: expected one of {', '.join(known)}")
     right = iteration_of(committed, phase)
-    if iteration == right:
+    if iteration == right or (phase in MAYBE_AHEAD and iteration > committed):
         return
     if iteration <= committed and phase != RECOVER:
         raise ConfigurationError(
@@ -457,6 +452,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
     folder: the folder of the run, or of a fork's parent.
     """
     refuse_fixed(before, after)
+    refuse_combinations(before, after)
     if after.iterations < committed:
         raise ConfigurationError(
             f"--set iterations={after.iterations}: iteration {committed} is committed; expected {committed} or more"

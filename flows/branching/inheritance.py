@@ -22,6 +22,7 @@ from pathlib import Path
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
+from flows.branching.restore_points import first_replayed
 from flows.delivery.registry import published_entries
 from flows.run.home import Home
 from yatt_core import durable
@@ -50,6 +51,8 @@ def inherit(
 ) -> None:
     """Copies to a fork its parent's inputs, the base checkpoint, and the experience after it up to `at`.
 
+    With slices, also the experience before the checkpoint that updates after it have learnt from.
+
     branch: the parent's branch.
     spec: the fork's spec.
     store: the fork's durable tier, which receives each copy before its row is written.
@@ -60,7 +63,8 @@ def inherit(
     target = home.run_folder(fence.run)
     copy_folder(source / INPUTS, target / INPUTS)
     store.publish(INPUTS)
-    for iteration in range(base.iteration + 1, at + 1):
+    first = first_replayed(ledger.runs.line(parent, branch), base.iteration, at, spec)
+    for iteration in range(first, at + 1):
         _copy_experience(
             ledger=ledger,
             fence=fence,

@@ -10,11 +10,11 @@ A state is restored from a checkpoint by replaying the later updates from sealed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from db.core.ancestry import range_of
+from db.core.ancestry import IterationRange, range_of
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
 from flows.branching.spec_changes import PastSpecs, keys_read_by_updates
@@ -106,6 +106,9 @@ class RestorePoints:
                     if span is None or not self._has_experience(at):
                         break
                     made = past.spec(span.run, span.branch, at)
+                    earlier = range(first_replayed(self._line, row.iteration, at, made), row.iteration + 1)
+                    if not all(self._has_experience(number) for number in earlier):
+                        break
                     replayed[id(made)] = made
                 spec = like(at)
                 if spec is not None and not any(_differ(made, spec, differing) for made in replayed.values()):
@@ -125,12 +128,18 @@ class RestorePoints:
 
     def _replay_obstacle(self, base: int, at: int, spec: RunSpec, past: PastSpecs) -> str | None:
         """Returns the reason why the updates after a checkpoint cannot be replayed; None if they can."""
+        for iteration in range(first_replayed(self._line, base, at, spec), base + 1):
+            commit = self._ledger.commits.at(self.run, iteration, self.branch)
+            if commit is not None and not self._is_sealed(commit.branch, iteration):
+                return (
+                    f"it needs replay from checkpoint {base}, but the experience of iteration {iteration}, from which later "
+                    "updates may have learnt, is damaged"
+                )
         for iteration in range(base + 1, at + 1):
             commit = self._ledger.commits.at(self.run, iteration, self.branch)
             if commit is None:
                 return f"iteration {iteration} is not in the ledger"
-            rows = self._ledger.records.shards(self.run, commit.branch, iteration)
-            if not rows or len(whole_shards(self._store, self._folder, rows)) < len(rows):
+            if not self._is_sealed(commit.branch, iteration):
                 return f"it needs replay from checkpoint {base}, but the experience of iteration {iteration} is damaged"
             keys = keys_read_by_updates(past.spec(commit.run, commit.branch, iteration), spec)
             if keys:
@@ -140,13 +149,22 @@ class RestorePoints:
                 )
         return None
 
+    def _is_sealed(self, branch: int, iteration: int) -> bool:
+        """Returns True if an iteration has experience, and all of it is intact, or has drawn none."""
+        rows = self._ledger.records.shards(self.run, branch, iteration)
+        if not rows:
+            return self._ledger.records.draws_nothing(self.run, branch, iteration)
+        return len(whole_shards(self._store, self._folder, rows)) == len(rows)
+
     def _has_experience(self, iteration: int) -> bool:
         span = range_of(self._line, iteration)
         if span is None:
             return False
         folder = iteration_folder(span.branch, iteration)
         on_disk = any((part / MANIFEST).exists() for part in (self._folder / folder).glob("w*"))
-        return on_disk or str(folder) in self._stored
+        if on_disk or str(folder) in self._stored:
+            return True
+        return self._ledger.records.draws_nothing(self.run, span.branch, iteration)
 
     @cached_property
     def _stored(self) -> frozenset[str]:
@@ -160,6 +178,17 @@ class RestorePoints:
             f"run {self.run}: iteration {at} cannot be restored: {why}. Restorable iterations: "
             f"{ranges(self.within(like, past)) or 'none'}; checkpoints: {kept}"
         )
+
+
+def first_replayed(line: Sequence[IterationRange], base: int, at: int, spec: RunSpec) -> int:
+    """Returns the first iteration whose experience is needed to replay the updates after a checkpoint.
+
+    A branch draws anew what was in flight where it begins: its updates learn from nothing that was sealed before.
+    """
+    span = range_of(line, base + 1)
+    if base == at or span is None:
+        return base + 1
+    return max(1, span.first, base + 1 - spec.carry_span)
 
 
 def _differ(made: RunSpec, spec: RunSpec, known: dict[tuple[int, int], bool]) -> bool:

@@ -14,6 +14,7 @@ from db.ledger import Ledger
 from flows.branching.restore_points import RestorePoints
 from flows.branching.spec_changes import PastSpecs, keys_read_by_samples, keys_read_by_updates
 from flows.run.home import Home
+from yatt_core.collection.shard_plan import is_speed
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import iteration_folder
 from yatt_core.named_code import read_code_file
@@ -22,7 +23,7 @@ from yatt_core.spec.reading.code_digests import files_by_key
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RevisionOptions:
     """What a person asks of a revision besides the changed keys.
 
     new_code: the files that the spec names are taken as they are now.
@@ -44,7 +45,9 @@ class Asked:
         return [*(["--new-code"] if self.new_code else []), *(["--discard"] if self.discard else [])]
 
 
-NOTHING_ELSE = Asked()
+NOTHING_ELSE = RevisionOptions()
+SEALED_WITH = ("rewards.", "rollout.", "algorithm.distillation")
+"""Keys that what is in flight between iterations has been made with."""
 
 
 def newer_code(spec: RunSpec, run: str) -> list[str]:
@@ -92,17 +95,43 @@ def must_discard(ledger: Ledger, home: Home, before: RunSpec, after: RunSpec, ru
             f"{_checkpoint_before(points, run)}"
         )
     keys = keys_read_by_samples(before, after)
-    if not keys or not _has_begun(
-        ledger=ledger, home=home, run=run, branch=row.current_branch, iteration=row.iteration + 1
-    ):
+    begun = _has_begun(ledger=ledger, home=home, run=run, branch=row.current_branch, iteration=row.iteration + 1)
+    if not begun and _carries(ledger, run):
+        # Sealed groups are learnt from beside later ones: they must have the same columns.
+        keys = [key for key in keys if key.startswith(SEALED_WITH) and not is_speed(key)]
+    elif not begun:
+        return False
+    if not keys:
         return False
     if not may_discard:
         raise ConfigurationError(
             f"run {run}: {', '.join(keys)} cannot be changed while iteration {row.iteration + 1} has experience made with the "
             "old values. Discard it with --discard beside --set, or resume without --set and stop after the iteration"
+            f"{_of_a_lag(before)}"
         )
     points.base(row.iteration, after, PastSpecs(ledger))
     return True
+
+
+def _of_a_lag(spec: RunSpec) -> str:
+    """Returns how a run with a lag gets to a commit after which nothing has begun, and what happens to slices."""
+    if spec.rollout.sliced:
+        return (
+            ". With rollout.slice_tokens, responses are in flight between iterations; --discard draws them anew, from their "
+            "first tokens"
+        )
+    if not spec.asynchrony.lag:
+        return ""
+    return (
+        f". With asynchrony.lag {spec.asynchrony.lag}, later iterations have begun too, and --discard drops them all; to learn "
+        "from them first, resume with --set asynchrony.lag=0 until they are committed"
+    )
+
+
+def _carries(ledger: Ledger, run: str) -> bool:
+    """Returns True if groups are in flight at a run's last commit."""
+    commit = ledger.commits.latest(run)
+    return commit is not None and bool(commit.state.get("carried"))
 
 
 def _checkpoint_before(points: RestorePoints, run: str) -> str:

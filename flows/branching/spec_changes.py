@@ -1,4 +1,4 @@
-"""Decides which changes to a spec a run's line of iterations allows, and finds the spec in force at an iteration.
+"""Decides which spec changes a run's history permits, and finds the spec in force at an iteration.
 
 Consumes two specs, or the ledger's revisions and audit chain. Produces changed keys, or a `ConfigurationError` for a change that
 is impossible.
@@ -16,6 +16,7 @@ from flows.run.dotted_keys import dotted_leaves
 from yatt_core.errors import ConfigurationError
 from yatt_core.naming import named_in, permit_known
 from yatt_core.spec import RunSpec, override_spec, parse_spec
+from yatt_core.spec.combinations import refusals
 from yatt_core.spec.reading.load import anything
 
 FIXED = {
@@ -27,14 +28,20 @@ FIXED = {
     "algorithm.distillation.teachers": "the run's inputs record the digests of their files",
     "algorithm.distillation.privileged.template": "the run's prompts were measured with it",
     "data.sources": "the run's prompts were made from them, and its cursor counts the prompts drawn from each",
+    "workload": "the run's inputs and its checkpoints were made by it",
     "data.held_out": "the run's prompts were split by it",
     "data.probe": "the run's prompts were split by it",
     "data.system_prompt": "the run's prompts were made with it",
+    "rollout.slice_tokens": "what is in flight between iterations depends on it",
+    "rollout.max_slices": "what is in flight is drawn by it",
+    "rollout.in_flight": "what is in flight is counted by it",
 }
 """Keys that cannot change along a line of iterations, including forks, and why."""
+FIXED_WITH_SLICES = {"data.prompts_per_iteration": "what waits in flight is learnt from in its numbers"}
+"""Keys that cannot change either in a run that draws responses in slices, and why."""
 UNREAD_BY_UPDATES = (
-    "name", "data.curriculum", "dynamic_sampling", "rewards", "controllers", "placement", "checkpoints", "evaluation",
-    "recovery", "guards", "gates", "retention", "tracking", "storage", "callbacks",
+    "name", "data.curriculum", "dynamic_sampling", "rewards", "controllers", "asynchrony.lag", "placement", "checkpoints",
+    "evaluation", "recovery", "guards", "gates", "retention", "tracking", "storage", "callbacks",
 )  # fmt: skip
 """Keys that do not affect the replay of an update; rewards and admissions are recorded with the experience."""
 UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))
@@ -67,8 +74,9 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
             f"--set algorithm.critic: a run {'without' if before.critic is None else 'with'} a critic stays so, and so do "
             "its forks, since its checkpoints depend on it; start a new run with `yatt train`"
         )
+    fixed_now = FIXED | (FIXED_WITH_SLICES if before.rollout.sliced else {})
     for key in changed_keys(before, after):
-        for fixed, why in FIXED.items():
+        for fixed, why in fixed_now.items():
             if _is_below(key, fixed):
                 raise ConfigurationError(
                     f"--set {key}: {fixed} cannot change during a run or in its forks, since {why}; "
@@ -91,17 +99,29 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
         )
 
 
+def refuse_combinations(before: RunSpec, after: RunSpec) -> None:
+    """Raises `ConfigurationError` for features that a change has brought together and that exclude each other in new runs."""
+    known = _excluded(before)
+    if lines := [line for line in _excluded(after) if line not in known]:
+        raise ConfigurationError("\n".join(lines))
+
+
+def _excluded(spec: RunSpec) -> list[str]:
+    return [*refusals(spec, "starting"), *refusals(spec, "new_runs")]
+
+
 def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the changed keys that affect an update, which could not be replayed under the new values."""
     unread: tuple[str, ...] = UNREAD_BY_UPDATES
-    if before.trainer.schedule.kind == after.trainer.schedule.kind == "constant":
-        unread = (*unread, "iterations")  # with any other schedule, the learning rate depends on it
+    constant = before.trainer.schedule.kind == after.trainer.schedule.kind == "constant"
+    if constant and before.workload.is_language:
+        unread = (*unread, "iterations")  # any other schedule depends on it, and a workload of one's own is told it
     return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
 
 
 def keys_read_by_samples(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the changed keys that affect the experience of an iteration or its update."""
-    unread = (*UNREAD_BY_SAMPLES, "iterations")
+    unread = (*UNREAD_BY_SAMPLES, "iterations") if before.workload.is_language else UNREAD_BY_SAMPLES
     return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
 
 

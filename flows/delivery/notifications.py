@@ -61,21 +61,21 @@ def approval_entry(run: str, key: str, question: str, at_ms: int) -> OutboxEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Notification:
     """A message to a recipient."""
 
     title: str
     body: str
 
 
-def message_of(run: str, notices: Sequence[Notice]) -> Message:
+def message_of(run: str, notices: Sequence[Notice]) -> Notification:
     """Combines notices into one message, oldest first; only the latest `LONGEST_LIST` are listed."""
     shown = notices[-LONGEST_LIST:]
     lines = [_line(notice) for notice in shown]
     if len(notices) > len(shown):
         lines.insert(0, f"{many(len(notices) - len(shown), 'earlier one')} omitted; see `yatt alarms {run}`")
     title = f"YATT: {run}, {len(notices)} new" if len(notices) > 1 else f"YATT: {run}"
-    return Message(title, "\n".join(lines))
+    return Notification(title, "\n".join(lines))
 
 
 def _line(notice: Notice) -> str:

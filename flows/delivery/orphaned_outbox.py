@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from db.core.holder import Holder, is_gone
 from db.ledger import Ledger
-from db.write.outbox import OutboxEntry, Undelivered
+from db.write.outbox import OutboxEntry, PendingDelivery
 from db.write.runs import DRIVEN_STATES
 from flows.delivery.outbox import Deliverer, row_ids
 from flows.run.creation import current_spec
-from flows.run.lease import KEEPER, LeaseKeeper, give_back, take_lease
+from flows.run.lease import KEEPER, operator_lease
 from flows.run.trackers import for_trackers
 
 LEASE_SECONDS = 10.0
@@ -30,7 +31,7 @@ FIRST_DELAY = 10.0
 MAX_DELAY = 900.0
 
 
-def is_dead(pending: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
+def is_dead(pending: PendingDelivery, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
     """Returns True if a run has no driver to deliver its rows: its lease was released, or its holder is gone."""
     if pending.holder is None:
         return True
@@ -42,7 +43,7 @@ def lost_runs(ledger: Ledger, holder_is_gone: Callable[[Holder], bool] = is_gone
     lost = []
     for run, holder in ledger.leases.holders().items():
         line = ledger.overview.line(run)
-        pending = Undelivered(run, 0, holder, -line.lease_expires_in)
+        pending = PendingDelivery(run, 0, holder, -line.lease_expires_in)
         if line.run.state in DRIVEN_STATES and is_dead(pending, holder_is_gone):
             lost.append(run)
     return lost
@@ -55,8 +56,7 @@ def tell_lost(ledger: Ledger, run: str) -> None:
     """
     line = ledger.overview.line(run)
     at_ms = int(1000 * (time.time() + min(0.0, line.lease_expires_in)))
-    fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
-    try:
+    with operator_lease(ledger, run, KEEPER, patience=0.0, life_seconds=LEASE_SECONDS) as lease:
         if (spec := current_spec(ledger, run)).tracking.enabled:
             tags = {"yatt.state": "lost", "yatt.state_reason": "the driver disappeared without an orderly end"}
             entries = [
@@ -64,13 +64,11 @@ def tell_lost(ledger: Ledger, run: str) -> None:
                 for key in row_ids(run, line.run.current_branch, f"t{line.term}/lost")
                 for kind, body in (("tags", tags), ("status", {"status": "KILLED"}))
             ]
-            ledger.outbox.enqueue(fence, for_trackers(spec, entries))
-    finally:
-        give_back(ledger, fence)
+            ledger.outbox.enqueue(lease.fence, for_trackers(spec, entries))
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DeliveryBackoff:
     """A run whose rows could not be delivered.
 
     failures: number of consecutive failures.
@@ -81,33 +79,24 @@ class Trouble:
     again_at: float = 0.0
     reason: str = ""
 
-    def failed(self, now: float, reason: str) -> Trouble:
+    def failed(self, now: float, reason: str) -> DeliveryBackoff:
         """Returns the state after one more failure; the delay doubles, up to `MAX_DELAY`."""
         delay = min(FIRST_DELAY * 2.0 ** min(self.failures, 60), MAX_DELAY)
-        return Trouble(self.failures + 1, now + delay, reason)
+        return DeliveryBackoff(self.failures + 1, now + delay, reason)
 
 
-def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
+def deliver_dead(ledger: Ledger, run: str, deliverer: Deliverer) -> int:
     """Sends rows of a run without a driver, oldest first, until `SLICE_SECONDS` have passed; returns how many.
-
-    address: the ledger's database address.
 
     Raises `LeaseHeld` if the run has a driver after all, and what deliverer and ledger raise.
     """
-    fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
-    keeper = LeaseKeeper(address, fence, LEASE_SECONDS, LEASE_SECONDS)
-    keeper.start()
     sent = 0
-    until = time.monotonic() + SLICE_SECONDS
-    try:
+    # The deliverer is closed last, since it may take long; what was delivered is durable already.
+    with closing(deliverer), operator_lease(ledger, run, KEEPER, patience=0.0, life_seconds=LEASE_SECONDS) as lease:
+        until = time.monotonic() + SLICE_SECONDS
         while True:
-            keeper.check()
-            count = deliverer.deliver(ledger, fence, last=True)
+            lease.check()
+            count = deliverer.deliver(ledger, lease.fence, last=True)
             sent += count
             if not count or time.monotonic() >= until:
-                break
-    finally:
-        keeper.stop()
-        give_back(ledger, fence)
-        deliverer.close()  # last, since it may take long; what was delivered is durable already
-    return sent
+                return sent

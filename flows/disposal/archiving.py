@@ -25,7 +25,7 @@ from flows.files.retention import needed_checkpoints, prune_experience
 from flows.files.storage import store_of
 from flows.run.creation import current_spec
 from flows.run.home import Home
-from flows.run.lease import LeaseKeeper, give_back, refusal_of_lease, take_lease
+from flows.run.lease import operator_lease, refusal_of_lease
 from flows.run.shared_cluster import end_services
 from yatt_core import durable
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
@@ -33,7 +33,6 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.keys import CHECKPOINTS
 from yatt_core.spec import RunSpec
 
-LEASE_SECONDS = 600.0
 ARCHIVED = "archived"
 """The kind of the link that records what was deleted."""
 PREFECT = "prefect"
@@ -81,17 +80,16 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
     """
     require_archivable(ledger, run)
     folder = home.run_folder(run)
-    fence = take_lease(ledger, run, f"yatt archive of {run}", LEASE_SECONDS)
-    lease = LeaseKeeper(home.ledger, fence, LEASE_SECONDS, LEASE_SECONDS)
-    lease.start()
-    try:
+    with operator_lease(ledger, run, f"yatt archive of {run}") as lease:
+        fence = lease.fence
         before = folder_bytes(folder)
         end_services(folder, fence.term)
         spec = _least(current_spec(ledger, run))
         store = store_of(ledger, run, folder)
         pruned = list[int]()
         own = ledger.records.own_checkpoints(run, "kept")
-        needed = needed_checkpoints(ledger, run, KEPT) | checkpoints_of_others(home, ledger, run, own)
+        kept = needed_checkpoints(ledger, run, KEPT, spec.version_span)
+        needed = kept | checkpoints_of_others(home, ledger, run, own)
         for row in own:
             lease.check()
             if row.folder not in needed and ledger.records.checkpoint_pruned(fence, row, pruned_entries(spec, row)):
@@ -112,9 +110,6 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
             "term": fence.term,
         }
         ledger.events.append(run, ARCHIVED, body, fence)
-    finally:
-        lease.stop()
-        give_back(ledger, fence)
     return done
 
 

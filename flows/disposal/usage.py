@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.run.home import Home
+from yatt_core.tracker_kinds import TRACKER_KINDS
 
 BLOCK = 512
 """Bytes of a block as `stat` counts them."""
@@ -24,8 +25,7 @@ OF_RUNS = {
     "prefect": "prefect",
     "logs": "logs",
     "supervisor": "logs",
-    "tensorboard": "trackers",
-    "wandb": "trackers",
+    **{kind.folder: "trackers" for kind in TRACKER_KINDS.values() if kind.folder is not None},
 }
 """The kind of each entry of a run's folder; all others are of the kind `other`."""
 OF_HOMES = {
@@ -41,7 +41,7 @@ LEDGER = "ledger"
 
 
 @dataclass(slots=True)
-class Usage:
+class FolderUsage:
     """The bytes of a run's folder, or of a kind of entries of the home.
 
     kinds: bytes by kind.
@@ -68,9 +68,9 @@ class DiskUsage:
     total: all bytes; a shared file counts once.
     """
 
-    runs: tuple[Usage, ...]
-    unknown: tuple[Usage, ...]
-    home: Usage
+    runs: tuple[FolderUsage, ...]
+    unknown: tuple[FolderUsage, ...]
+    home: FolderUsage
     total: int
 
 
@@ -80,13 +80,13 @@ def disk_usage(home: Home, runs: Collection[str], only: Collection[str] | None =
     runs: the ids of all runs of the ledger.
     only: those of them that are counted, each also if it has no folder, and nothing else of the home; None: everything.
     """
-    own = list[Usage]()
-    unknown = list[Usage]()
-    rest = Usage("home")
+    own = list[FolderUsage]()
+    unknown = list[FolderUsage]()
+    rest = FolderUsage("home")
     seen: set[tuple[int, int]] = set()
     total = 0
     for entry in _entries(home, only):
-        usage = Usage(entry.name)
+        usage = FolderUsage(entry.name)
         is_run = entry.name in runs
         is_unknown = not is_run and entry.is_dir() and (entry / "spec.yaml").is_file()
         for path, status in _files(entry):
@@ -146,5 +146,5 @@ def _kind_in_home(name: str) -> str:
     return next((kind for known, kind in OF_HOMES.items() if name == known or name.startswith(f"{known}-")), OTHER)
 
 
-def _largest_first(usages: list[Usage]) -> tuple[Usage, ...]:
+def _largest_first(usages: list[FolderUsage]) -> tuple[FolderUsage, ...]:
     return tuple(sorted(usages, key=lambda usage: (-usage.bytes, usage.name)))

@@ -23,15 +23,17 @@ from flows.driver.context import RunContext
 from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
 from flows.prefect_io.secret_blocks import blocks_of
+from flows.run.home import STARTS
 from yatt_core.cluster.devices import Device, inventory, measured_gpus
 from yatt_core.cluster.nodes import A_NODE
 from yatt_core.counting import many
 from yatt_core.engines.environment import facts_of_ranks, mixed_facts
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, FencedError, InfrastructureError
+from yatt_core.input_building.kept_inputs import KeptInputs
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards, without_card
 from yatt_core.planning.device_kinds import kinds_of
-from yatt_core.planning.memory.device_memory import check_device_memory
+from yatt_core.planning.memory.device_memory import check_device_memory, lag_obstacle
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.node_logs import NodeLogs
@@ -68,7 +70,11 @@ class ActorsStart:
         self._logs: NodeLogs | None = None
         self.environment: Mapping[str, str] = {}
         self._mixed: Mapping[str, str] = {}
+        self.is_exact = True
+        """Whether the run repeats its bits, as far as is known until its actors are loaded."""
         self.devices = 0
+        self.created: tuple[str, ...] = ()
+        """The names of the actors that the newest start has created."""
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
@@ -168,7 +174,7 @@ class ActorsStart:
         self._book_controllers()
         self._book_disks()
         context.observer.stage("preparing the run's inputs")
-        self._inputs = actors.materialise(context.observer.stage)
+        self._inputs = self._settled_inputs()
         self._check_inputs(self._inputs)
         if self._inputs.over_long:
             context.observer.warned(
@@ -179,10 +185,23 @@ class ActorsStart:
             context.observer.warned(line)
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
+        self.created = standing.created
         self._charge(self._book_seats())
         self._note_environment(actors.environments())
+        self._note_exactness()
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
+
+    def _note_exactness(self) -> None:
+        """Finds out whether the run can be exact on these devices; warns of a run that was to be where that is possible."""
+        spec = self._context.spec
+        by_chance = spec.is_exact and self._actors.batches_by_chance
+        if by_chance and self.is_exact:
+            self._context.observer.warned(
+                "exact: on these devices engines may answer differently in another batch, so the run is not exact: responses "
+                "that are not durable when something dies are drawn again, and may differ"
+            )
+        self.is_exact = spec.is_exact and not by_chance
 
     def _note_environment(self, found: Sequence[Mapping[str, str]]) -> None:
         """Keeps what a replay depends on; warns of ranks that compute differently, whenever they do so in another way."""
@@ -239,9 +258,25 @@ class ActorsStart:
                 "the memory of the devices, or the size of the model, is not known: the memory check was skipped"
             )
             return True
+        if cluster is not None and (lag := lag_obstacle(context.spec, demand, cluster)):
+            raise ConfigurationError(lag)
         if not demand.resident:
             context.observer.stage("engines and judges take turns with the trainer: there is no memory for all at once")
         return demand.resident
+
+    def _settled_inputs(self) -> InputsReceipt:
+        """Has the inputs built or verified by an actor. The first session of a run may copy those that the home keeps.
+
+        Later ones leave that to the durable tier, which may have the run's own. So do runs on machines that share no folder.
+        """
+        context = self._context
+        kept = KeptInputs(context.home.folder / STARTS / INPUTS)
+        is_first = context.fence.term == 1 and not attached()
+        key = kept.offer(context.spec, context.folder) if is_first else None
+        inputs = self._actors.materialise(context.observer.stage)
+        if key is not None:
+            kept.keep(context.spec, context.folder, key)
+        return inputs
 
     def _check_inputs(self, inputs: InputsReceipt) -> None:
         """Records the digest of the inputs, once, and tells the tracker. Raises `DataError` if they have changed since."""

@@ -1,7 +1,7 @@
-"""The budgets of a session: hours and money of the run by its spec, and those of the price file over several runs.
+"""A session's budgets: what the run's spec allows in hours and money, and the price file's budgets, which span several runs.
 
-Consumes what the run has used and been charged; produces alarms. Limits are compared at each commit and before
-anything is started.
+Consumes what the run has used and been charged; produces alarms. Limits are checked at each commit and before
+anything starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Budgets:
         self._clock = clock
         self._billing = billing
         hours = spec.guards.budget.limits_hours
-        self._spending = Spending(ledger, fence, spec.devices, clock) if hours else None
+        self._spending = Spending(ledger, fence, billing, clock) if hours else None
         self._others = SharedSpending(ledger, fence.run, clock)
 
     def alarms(self, iteration: int) -> Iterator[Alarm]:

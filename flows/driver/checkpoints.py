@@ -189,7 +189,7 @@ class CheckpointKeeper:
     def _prune(self) -> None:
         """Deletes checkpoints that are no longer needed, on every branch of this run, but never a parent's."""
         rows = self._ledger.records.own_checkpoints(self._fence.run, "kept")
-        needed = needed_checkpoints(self._ledger, self._fence.run, self._spec.checkpoints.keep)
+        needed = needed_checkpoints(self._ledger, self._fence.run, self._spec.checkpoints.keep, self._spec.version_span)
         for row in rows:
             if row.folder not in needed and self._ledger.records.checkpoint_pruned(
                 self._fence, row, pruned_entries(self._spec, row)

@@ -11,7 +11,7 @@ from yatt_core.spec.sections.recovery import RecoverySpec
 REMEMBERED = 20
 ENOUGH = 3
 """Minimum number of finished attempts before a phase's history is used."""
-UNLIKE = frozenset({"start", "recover", "sft", "commit_start"})
+UNLIKE = frozenset({"start", "recover", "sft", "commit_start", "begin_ahead", "collect_ahead"})
 """Phases whose past attempts do not predict the next one, since the amount of work differs each time."""
 
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from db.core.approval_rules import APPROVED, PENDING, WITHDRAWN, Approval, standing
 from db.core.engine import Fence
 from db.ledger import Ledger
+from flows.billing.session_billing import SessionBilling
 from flows.driver.guards import BY_GUARD, Ending
 from flows.driver.spending import Spending
 from flows.gates.asking import ask
 from flows.gates.waiting import waiting_reason
 from flows.run.clock import Clock
-from yatt_core.gates.due import PROMOTION, DueGate, Place, due_gates
+from yatt_core.gates.due import PROMOTION, DueGate, RunPosition, due_gates
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -32,14 +33,17 @@ FIGURES = ("reward/mean", "evaluation/accuracy", "kl", "entropy")
 
 
 class Gates:
-    """The gates of one session."""
+    """The gates of one session.
 
-    def __init__(self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock) -> None:
+    billing: what the run is charged.
+    """
+
+    def __init__(self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, billing: SessionBilling) -> None:
         self._ledger = ledger
         self._fence = fence
         self._spec = spec
         self._clock = clock
-        self._spending = Spending(ledger, fence, spec.devices, clock) if spec.gates.spending is not None else None
+        self._spending = Spending(ledger, fence, billing, clock) if spec.gates.spending is not None else None
         self._passed: set[str] = set()
         self._opened: dict[int, str] = {}
         self._swept = False
@@ -62,9 +66,9 @@ class Gates:
             self._passed.add(due.key)
         return None
 
-    def _place(self, branch: int, iteration: int) -> Place:
+    def _place(self, branch: int, iteration: int) -> RunPosition:
         spent = 0.0 if self._spending is None else self._spending.so_far().device_hours
-        return Place(
+        return RunPosition(
             branch=branch,
             iteration=iteration,
             target=self._spec.iterations,

@@ -29,7 +29,7 @@ from yatt_core.errors import ExitCode
 from yatt_core.guards.budget import BUDGET
 from yatt_core.guards.deadline import DEADLINE
 from yatt_core.guards.findings import Alarm
-from yatt_core.guards.judging import History, Judge
+from yatt_core.guards.judging import GuardEvaluator, History
 from yatt_core.guards.stalls import PhaseUnderWay
 from yatt_core.run_actors.process_use import process_names
 from yatt_core.spec import RunSpec
@@ -94,7 +94,7 @@ class Guards:
         self._clock = clock
         self._observer = observer
         self._stops = stops
-        self._judge = Judge(spec.guards, spec.rollout, spec.replays_support, process_names(spec))
+        self._judge = GuardEvaluator(spec.guards, spec.rollout, spec.replays_support, process_names(spec))
         self._history = History.of(self._judge.rules)
         self._place = (-1, -1)
         self._budgets = Budgets(ledger=ledger, fence=fence, spec=spec, clock=clock, billing=billing)

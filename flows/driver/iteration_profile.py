@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.run.profile_merging import merged
-from flows.run.profile_record import BETWEEN, DRIVER, PHASES, Part, ProfileRecord, write_profile
+from flows.run.profile_record import BETWEEN, DRIVER, PHASES, ProfilePart, ProfileRecord, write_profile
 from yatt_core.actors.call_kinds import phase_of_call
 from yatt_core.actors.use_meter import ProcessUse
-from yatt_core.spent_time import Spent, TimeAccount
+from yatt_core.spent_time import SpentTime, TimeAccount
 
 COMMIT = {"commit_start": "commit"}
 """Phases that are shown under another one's name."""
@@ -32,7 +32,7 @@ class IterationProfile:
         self._clock = clock
         self._times = TimeAccount(clock)
         self._began = clock()
-        self._heard: dict[str, tuple[Spent, ...]] = {}
+        self._heard: dict[str, tuple[SpentTime, ...]] = {}
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -63,20 +63,20 @@ class IterationProfile:
         write_profile(run_folder, branch, iteration, record)
 
 
-def _driver_part(spent: Spent) -> Part:
+def _driver_part(spent: SpentTime) -> ProfilePart:
     """Returns a part of the driver's work, whose path begins with `BETWEEN` and its phase, if it has one."""
     inner = spent.path[1:]
     name = COMMIT.get(inner[0], inner[0]) if inner else BETWEEN
     if name in PHASES:
-        return Part(phase=name, path=inner[1:], kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
-    return Part(phase=BETWEEN, path=inner, kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
+        return ProfilePart(phase=name, path=inner[1:], kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
+    return ProfilePart(phase=BETWEEN, path=inner, kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
 
 
-def _actor_part(spent: Spent, iteration: int) -> Part | None:
+def _actor_part(spent: SpentTime, iteration: int) -> ProfilePart | None:
     """Returns a part of an actor's work; None if it belongs to no iteration, such as loading a model."""
     phase = phase_of_call(spent.path, iteration)
     return (
         None
         if phase is None
-        else Part(phase=phase, path=spent.path, kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
+        else ProfilePart(phase=phase, path=spent.path, kind=spent.kind, seconds=spent.seconds, calls=spent.calls)
     )

@@ -77,6 +77,7 @@ class LedgerOutage:
             self._pause(reason)  # it has answered in between, but not recorded what the run did
         try:
             while (last := self._record(reason)) is not None:
+                reason = redact(str(last))
                 self._give_up(last)
                 if clock.monotonic() - self._since >= self._hold_seconds and self._standby.returned_ms is None:
                     self._standby.give_back_unrecorded()

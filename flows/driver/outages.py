@@ -25,7 +25,7 @@ from flows.driver.standby import Standby
 from flows.driver.stopping import LOOK_SECONDS, StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
 from yatt_core.cluster.nodes import A_NODE
-from yatt_core.errors import AwayError, ExitCode
+from yatt_core.errors import IS_AWAY, AwayError, ExitCode
 from yatt_core.logs import redact
 from yatt_core.outage import LONGEST_BLIND_SECONDS, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 
@@ -50,7 +50,7 @@ HOUR = 3600.0
 class Outage:
     """What is away.
 
-    dependency, reason: without secrets.
+    dependency, reason: its name and why it counts as away, by the newest attempt; without secrets.
     phase: the phase that needs it.
     failed_in: the phase of the last attempt.
     since: when it was found to be away, in the clock's monotonic seconds.
@@ -76,6 +76,11 @@ class Outage:
     told: bool = False
 
     @property
+    def error(self) -> str:
+        """Name and reason, as in the error that was raised."""
+        return f"{self.dependency}{IS_AWAY}{self.reason}"
+
+    @property
     def at(self) -> str:
         """The beginning, for people."""
         return datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%H:%M:%S UTC")
@@ -86,6 +91,7 @@ class Outages:
 
     chance: a source of numbers in [0, 1).
     ending: returns how a guard or a gate ends the session; None if none does.
+    given_back: called once the devices are given back, with a checkpoint if that was possible.
     seconds: time waited in this session that no commit has accounted for yet.
     tell: called with what is waited for, and with an empty text once it is back.
     """
@@ -97,6 +103,7 @@ class Outages:
         threads: DriverThreads,
         standby: Standby,
         ending: Callable[[], Ending | None],
+        given_back: Callable[[], None],
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._context = context
@@ -104,6 +111,7 @@ class Outages:
         self._threads = threads
         self._standby = standby
         self._ending = ending
+        self._given_back = given_back
         self._chance = chance
         self._found: tuple[AwayError, str] | None = None
         self._outage: Outage | None = None
@@ -163,11 +171,12 @@ class Outages:
         known = self._outage
         if known is not None and known.dependency == dependency and known.progressed_at == progressed_at:
             known.failed_in = phase
+            known.reason = redact(error.reason)
             known.is_due = True
             return
         outage = Outage(
             dependency=dependency,
-            reason=redact(str(error)),
+            reason=redact(error.reason),
             phase=phase,
             failed_in=phase,
             since=now,
@@ -175,7 +184,7 @@ class Outages:
             progressed_at=progressed_at,
             devices_due=now + self._hold_seconds,
         )
-        log.warning("%s", outage.reason)
+        log.warning("%s", outage.error)
         self._say(outage)
         self._outage = outage
 
@@ -193,11 +202,12 @@ class Outages:
             now = clock.monotonic()
             if now - outage.since > recovery.wait_hours * HOUR:
                 hours = f"{recovery.wait_hours:g} h"
-                why = f"{outage.reason}; waited for {hours}, `yatt resume {context.run}` tries again"
+                why = f"{outage.error}; waited for {hours}, `yatt resume {context.run}` tries again"
                 return Ending.of("pause", why)
             if self._standby.returned_ms is None and now >= outage.devices_due:
                 self._threads.allow(2 * recovery.phase_deadline_seconds, "giving the devices back")
                 self._standby.give_back(outage.failed_in)
+                self._given_back()
                 self._say(outage)
             if not outage.told and now - outage.since >= TOLD_SECONDS:
                 tell_people(context, f"waiting-{outage.since_ms}", f"the run is {self._text(outage)}")
@@ -230,7 +240,7 @@ class Outages:
         """Returns how the session ends, or None if the loop can finish what it began before it heeds the request."""
         if outage.failed_in not in NOT_INTERRUPTED and self._standby.returned_ms is None:
             return None
-        why = f"{self._stops.reason} while waiting: {outage.reason}"
+        why = f"{self._stops.reason} while waiting: {outage.error}"
         return self._ending() or Ending("stopped", why, ExitCode.OK)
 
     def _text(self, outage: Outage) -> str:

@@ -32,17 +32,21 @@ class RequestedCheckpoints:
             self._taken_in = request.seq, iteration  # the first time, or after a rollback to before its checkpoint
         return self._taken_in[1] == iteration
 
-    def settle(self, checkpoints: CheckpointKeeper, iteration: int) -> None:
-        """Records that the pending request is met if a checkpoint at or after the commit of its time is durable.
+    def settle(self, checkpoints: CheckpointKeeper, iteration: int, is_last: bool = False) -> None:
+        """Records that the pending request is met if a checkpoint that was taken for it, or later, is durable.
+
+        One that was there when it was asked for does not meet it: whoever asks is told of a newer one.
 
         iteration: the last commit.
+        is_last: the session ends with this commit, whose checkpoint is the newest that there can be.
         """
         request = self._ledger.checkpoint_requests.pending(self._fence.run)
         if request is None:
             return
         since = min(request.iteration, iteration)  # less than the request's after a rollback
         newest = next(iter(checkpoints.kept()), None)
-        if newest is not None and newest.iteration >= since:
+        is_new = newest is not None and (is_last or newest.recorded_at >= request.at)
+        if newest is not None and (newest.iteration > since or (newest.iteration == since and is_new)):
             self._ledger.checkpoint_requests.meet(self._fence, request, newest.iteration)
             self._observer.stage(f"the checkpoint that was asked for is that of iteration {newest.iteration}")
         elif not checkpoints.is_under_way:

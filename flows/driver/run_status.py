@@ -29,7 +29,7 @@ TRACKED_STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SessionOutcome:
     """How a driver session ended.
 
     state: the state in which the run was left.
@@ -73,13 +73,13 @@ def tell_people(context: RunContext, occasion: str, text: str) -> None:
     context.ledger.outbox.enqueue(context.fence, [entry])
 
 
-def conclude(context: RunContext, ending: Ending) -> Outcome:
+def conclude(context: RunContext, ending: Ending) -> SessionOutcome:
     """Records how the session ends and returns its outcome."""
     reason = redact(ending.reason)
     context.ledger.waits.over(context.fence)
     set_state(context, ending.state, reason)
     _tell_digests(context)
-    return Outcome(
+    return SessionOutcome(
         run=context.run,
         state=ending.state,
         iteration=context.committed_iteration,

@@ -126,6 +126,13 @@ class SessionServices:
         return not self.in_flow_run and self.shared is None
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The names of the services that only this run uses; known once the server is chosen."""
+        if attached() or self._cluster is not None:
+            return ()
+        return (SERVICE_NAME, prefect_server.NAME) if self._own_server else (SERVICE_NAME,)
+
+    @property
     def folder(self) -> Path:
         """The folder of the supervisor and its services: the run's, or that of a shared cluster."""
         return self._cluster or self.context.folder

@@ -16,7 +16,7 @@ from functools import partial
 
 import psutil
 
-from db.core.errors import LedgerError
+from db.core.errors import LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from flows.billing.price_file import price_path
 from flows.billing.session_billing import SessionBilling
@@ -31,8 +31,9 @@ from flows.driver.ledger_outage import LedgerOutage
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.outages import START, Outages
 from flows.driver.requested_checkpoints import RequestedCheckpoints
-from flows.driver.run_status import Outcome, conclude, set_state
+from flows.driver.run_status import SessionOutcome, conclude, set_state
 from flows.driver.standby import Standby
+from flows.driver.start_record import record_start
 from flows.driver.stopping import StopRequests, wait_unless_stopped
 from flows.driver.threads import DriverThreads
 from flows.driver.tracing import SessionTracing
@@ -98,7 +99,7 @@ class DriverSession:
             stops=self.stops,
             billing=self.billing,
         )
-        self.gates = Gates(ledger, fence, spec, clock)
+        self.gates = Gates(ledger=ledger, fence=fence, spec=spec, clock=clock, billing=self.billing)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
@@ -106,20 +107,38 @@ class DriverSession:
         self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.standby = Standby(self.start, self.billing)
         self.outages = Outages(
-            context=context, stops=self.stops, threads=self.threads, standby=self.standby, ending=self._ending_now
+            context=context,
+            stops=self.stops,
+            threads=self.threads,
+            standby=self.standby,
+            ending=self._ending_now,
+            given_back=self._settle_requests,
         )
         self.ledger_outage = LedgerOutage(context, self.stops, self.threads, self.standby)
         self.store_is_ready = True
         """False if the durable tier was away when the session was opened, and is claimed once it answers."""
+        self.ahead: dict[int, object] = {}
+        """What was collected before its turn, by iteration (`flows.phases.ahead`)."""
+        self.trainer_is_ahead = False
+        """True if the session recovered with a trainer that has the weights of the next update already."""
+        self.ends_at_commit = False
+        """True once the session is to end with a checkpoint of the last commit, whose weights must be restored for it."""
+        self.begun_until = 0
+        """The last iteration that had begun when the session recovered, which its spec may not collect ahead any more."""
+        self.own_services: tuple[str, ...] = ()
+        """The names of the services that only this run uses."""
+        self._has_begun = False
         self.claimed = False
         """True once the flow has taken the session over."""
-        self.outcome: Outcome | None = None
+        self.outcome: SessionOutcome | None = None
         self.failure: BaseException | None = None
         self.enter_branch(context.branch, actors)
 
     def enter_branch(self, branch: int, actors: RunActors | None = None) -> None:
         """Switches to a branch; the previous branch's actors end when this branch's actors are made ready."""
         self.context = context = replace(self.context, branch=branch)
+        self.ahead = {}
+        self.begun_until = 0
         folder = context.folder
         fence = context.fence
         self.actors = actors or RunActors(
@@ -146,20 +165,37 @@ class DriverSession:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def book(self, flow_run_id: str, flow_run_name: str) -> None:
-        """Records the flow run that drives this session, and marks the run as running."""
+        """Records the flow run that drives this session, and marks the run as running, once the ledger answers."""
+        while True:
+            try:
+                self._book(flow_run_id, flow_run_name)
+            except LedgerUnavailable as error:
+                self.ledger_outage.wait(error)
+            else:
+                return
+
+    def _book(self, flow_run_id: str, flow_run_name: str) -> None:
         self.context.ledger.leases.start_session(self.context.fence, flow_run_id, flow_run_name)
         self.ledger_outage.committed = self.context.last_commit
         self.outages.over(START)
         self.context.ledger.waits.over(self.context.fence)  # of a driver that was lost while it waited
         set_state(self.context, "running", "")
 
-    def already_finished(self) -> Outcome | None:
+    def begin_work(self) -> None:
+        """Records, once, how long the start took that ends here."""
+        if self._has_begun:
+            return
+        self._has_begun = True  # also if the ledger is away now: a start that waited for it would tell nothing
+        usual = self.window is None and not self.waited
+        record_start(self.context, self.start, self.own_services, is_usual=usual)
+
+    def already_finished(self) -> SessionOutcome | None:
         """Ends the session at once if the run has already completed; returns None if there is work left."""
         row = self.context.ledger.runs.find(self.context.run)
         if row.state != "completed" or row.iteration < self.context.spec.iterations:
             return None
         self.end("nothing to do")
-        return Outcome(
+        return SessionOutcome(
             run=self.context.run,
             state=row.state,
             iteration=row.iteration,
@@ -167,14 +203,14 @@ class DriverSession:
             exit_code=ExitCode.OK,
         )
 
-    def reached_until(self) -> Outcome | None:
+    def reached_until(self) -> SessionOutcome | None:
         """Ends the session at once if it is to stop after an iteration that is committed and has its checkpoint."""
         last = self.context.last_commit
         if self._until is None or last < self._until or self.checkpoints.lacks(last):
             return None
         row = self.context.ledger.runs.find(self.context.run)
         self.end("nothing to do")
-        return Outcome(
+        return SessionOutcome(
             run=self.context.run,
             state=row.state,
             iteration=last,
@@ -188,7 +224,7 @@ class DriverSession:
         target = self.context.spec.iterations
         return target if self._until is None else min(target, self._until)
 
-    def obstructed(self) -> Outcome | None:
+    def obstructed(self) -> SessionOutcome | None:
         """Ends the session at once if the run has used up its budget or too many drivers, or stands at a gate.
 
         Returns None otherwise, and at a gate if the run has no checkpoint of its last commit yet.
@@ -224,7 +260,13 @@ class DriverSession:
             f"recovery.budgets.lost_drivers_per_hour is {allowed}",
         )
 
-    def close(self, state: ControlState) -> Outcome:
+    def must_restore(self, state: ControlState) -> bool:
+        """Returns True if the session is to end and lacks a checkpoint that the trainer, ahead of the commit, cannot take."""
+        needs_checkpoint = self.trainer_is_ahead and self.checkpoints.lacks(state.iteration)
+        self.ends_at_commit = needs_checkpoint and not self.should_continue(state)
+        return self.ends_at_commit
+
+    def close(self, state: ControlState) -> SessionOutcome:
         """Concludes the training loop: takes a last checkpoint, then records the run's state."""
         spec = self.context.spec
         self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last checkpoint")
@@ -232,7 +274,7 @@ class DriverSession:
             self.context.observer.stage("taking the last checkpoint")
             self.checkpoints.begin(state.iteration)
             self.checkpoints.wait()
-        self.requested.settle(self.checkpoints, state.iteration)
+        self.requested.settle(self.checkpoints, state.iteration, is_last=True)
         self._promote()
         ending = self._ending(state.iteration)
         if ending is None:
@@ -241,12 +283,12 @@ class DriverSession:
             ending = Ending(name, reason, ExitCode.OK)
         return self.conclude(ending)
 
-    def pause(self, reason: str) -> Outcome:
+    def pause(self, reason: str) -> SessionOutcome:
         """Concludes the training loop by pausing the run until an operator resumes it."""
         self.context.observer.warned(f"paused: {reason}")
         return self.conclude(Ending.of("pause", reason))
 
-    def conclude(self, ending: Ending) -> Outcome:
+    def conclude(self, ending: Ending) -> SessionOutcome:
         """Records how the session ends; the caller must end it."""
         self.outcome = conclude(self.context, ending)
         return self.outcome
@@ -311,6 +353,10 @@ class DriverSession:
         if self.stops.asked or self._ending(state.iteration) is not None:
             return False
         return state.iteration < self.context.spec.iterations
+
+    def _settle_requests(self) -> None:
+        """Records that a request for a checkpoint is met if one of the last commit was taken since."""
+        self.requested.settle(self.checkpoints, self.context.last_commit)
 
     def _promote(self) -> None:
         """Applies the promotion rule to checkpoints that are new, and carries out promotions that were approved."""

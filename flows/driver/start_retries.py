@@ -14,7 +14,7 @@ from db.core.errors import LedgerUnavailable
 from db.write.lease import ENDED
 from flows.driver.context import RunContext
 from flows.driver.outages import START
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
 from yatt_core.errors import AwayError, FailureClass, InfrastructureError, StorageFullError
 from yatt_core.logs import redact
@@ -28,7 +28,7 @@ PAUSE_SECONDS = 2.0
 log = logging.getLogger("yatt_core.flow")
 
 
-def with_retries(session: DriverSession, start: Callable[[], Outcome]) -> Outcome:
+def with_retries(session: DriverSession, start: Callable[[], SessionOutcome]) -> SessionOutcome:
     """Returns what `start` returns; repeats it after an `InfrastructureError` that precedes the training loop.
 
     What is away is waited for, at no cost to the budget. If it stays away for too long, the run is paused, and if the session

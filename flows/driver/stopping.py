@@ -15,7 +15,7 @@ from types import FrameType
 
 from flows.run.clock import Clock
 
-INTERRUPTIBLE = frozenset({"place", "collect", "prepare"})
+INTERRUPTIBLE = frozenset({"place", "collect", "begin_ahead", "prepare"})
 """Phases that can be interrupted: their finished work is on disk, and the trainer holds the weights of a commit."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """The signals of Ctrl-C, of termination by the system, and of Slurm's advance warning (`--signal=USR1@SECONDS`)."""

@@ -3,8 +3,11 @@
 Consumes the ledger's lines, base points (where branches begin), checkpoints and commits. Produces the folders of the
 checkpoints to keep, and deletes experience that is no longer needed. Rows and digests are always kept.
 
-    current line   its latest `keep` checkpoints and its first; all experience after the oldest of the latest `keep`
-    base points    for each, the latest checkpoint at or before it, and the experience between the two
+    current line   its latest `keep` checkpoints and its first; all experience after the oldest of the latest `keep`; with a lag
+                   or slices, also the checkpoints before it down to one from which the oldest weights that its samples may have
+                   been drawn under can be computed again
+    base points    for each, the latest checkpoint at or before it, and the experience between the two; with slices, also what
+                   earlier iterations have sealed of it
     aliases        the checkpoints to which they point
 """
 
@@ -33,7 +36,7 @@ PRUNED_EVENT = "experience_pruned"
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededFiles:
     """The files of a run that must be kept.
 
     checkpoints: folders of checkpoints.
@@ -55,7 +58,9 @@ def needed_files(
     base_lines: Iterable[Sequence[IterationRange]],
     keep: int,
     aliased: Collection[CheckpointKey],
-) -> Needed:
+    span: int = 0,
+    carried: int = 0,
+) -> NeededFiles:
     """Returns the files to keep.
 
     A checkpoint of an iteration that is not committed yet is kept, but does not count towards `keep`, since the commit
@@ -67,6 +72,8 @@ def needed_files(
     base_lines: the line of each base point, ending at it.
     keep: number of the latest checkpoints to keep on the current line.
     aliased: the targets of aliases, on any branch.
+    span: a damaged shard of an iteration after a checkpoint may need weights that are older by so many versions.
+    carried: an update may learn from what was sealed so many iterations earlier.
     """
     rows = list(own)
     folders = {row.folder for row in rows if row.iteration > committed and _holds(current, row)}
@@ -75,18 +82,23 @@ def needed_files(
     kept = checkpoints_to_keep((row.iteration for row in on_line), keep)
     folders |= {row.folder for row in on_line if row.iteration in kept}
     newest = sorted({row.iteration for row in on_line}, reverse=True)[:keep]
-    experience = _after(current, newest[-1] if len(newest) == keep else 0, OPEN_END)
+    oldest = newest[-1] if len(newest) == keep else 0
+    if span:
+        # All since then are kept, not only that one: the next that is old enough is among them.
+        oldest = max((row.iteration for row in on_line if row.iteration <= oldest - span), default=0)
+        folders |= {row.folder for row in on_line if row.iteration >= oldest}
+    experience = _after(current, max(0, oldest - carried), OPEN_END)
     for line in base_lines:
         before = [row for row in rows if _holds(line, row)]
         last = max((row.iteration for row in before), default=0)
         folders |= {row.folder for row in before if row.iteration == last}
-        experience += _after(line, last, line[-1].last)
-    return Needed(frozenset(folders), tuple(experience))
+        experience += _after(line, max(0, last - carried), line[-1].last)
+    return NeededFiles(frozenset(folders), tuple(experience))
 
 
-def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
-    """Returns the folders of the run's own checkpoints that must be kept."""
-    return _needed(ledger, run, keep).checkpoints
+def needed_checkpoints(ledger: Ledger, run: str, keep: int, span: int = 0) -> frozenset[str]:
+    """Returns the folders of the run's own checkpoints that must be kept. keep, span: as in `needed_files`."""
+    return _needed(ledger, run, keep, span).checkpoints
 
 
 def prune_experience(
@@ -143,7 +155,9 @@ def _unneeded(
     """Returns the iterations, by branch, whose experience no kept checkpoint needs; none if all of it is to be kept."""
     if spec.retention.experience != "needed":
         return {}
-    needed = _needed(ledger, run, spec.checkpoints.keep)
+    needed = _needed(
+        ledger=ledger, run=run, keep=spec.checkpoints.keep, span=spec.version_span, carried=spec.carry_span
+    )
     found = _on_disk(run_folder)
     for branch, iteration in stored:
         found.setdefault(branch, set()).add(iteration)
@@ -156,7 +170,7 @@ def _unneeded(
     return gone
 
 
-def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
+def _needed(ledger: Ledger, run: str, keep: int, span: int, carried: int = 0) -> NeededFiles:
     own = ledger.records.own_checkpoints(run, "kept")
     lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
     current = own_places(ledger.lines.current(run), run)
@@ -168,6 +182,8 @@ def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
         base_lines=lines,
         keep=keep,
         aliased=aliased,
+        span=span,
+        carried=carried,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from db.core.approval_rules import APPROVED, REJECTED, Approval, Deciders
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from flows.delivery.notifications import approval_entry
 from yatt_core.gates.due import DueGate
 from yatt_core.spec import RunSpec
@@ -17,10 +17,10 @@ SECONDS_PER_HOUR = 3600.0
 DEFAULTS = {"approve": APPROVED, "reject": REJECTED}
 
 
-def question_of(due: DueGate, subject: str, run: str, evidence: Mapping[str, Any]) -> Question:
-    """Returns the question of a gate. Fields as in `Question`."""
+def question_of(due: DueGate, subject: str, run: str, evidence: Mapping[str, Any]) -> ApprovalRequest:
+    """Returns the question of a gate. Fields as in `ApprovalRequest`."""
     gate = due.gate
-    return Question(
+    return ApprovalRequest(
         subject=subject,
         key=due.key,
         kind=due.kind,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from db.core.approval_rules import APPROVED, Approval, may_decide
 from db.ledger import Ledger
 from db.write.aliases import CARRIED_OUT, CHAMPION, AliasMove, CheckpointKey
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries
@@ -27,7 +27,7 @@ log = logging.getLogger("yatt_core.flow")
 
 
 def champion_by_gate(
-    ledger: Ledger, spec: RunSpec, run: str, row: CheckpointRow, verdict: Verdict
+    ledger: Ledger, spec: RunSpec, run: str, row: CheckpointRow, verdict: ApprovalDecision
 ) -> tuple[list[AliasMove], int | None]:
     """Makes a checkpoint champion in the name of somebody who may decide it, and asks those who may otherwise.
 

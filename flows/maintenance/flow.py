@@ -14,6 +14,7 @@ from prefect.flows import Flow
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
+from db.core.errors import LedgerError
 from flows.maintenance.runner import Step, maintain
 from flows.maintenance.settings import NAME as SETTINGS
 from flows.maintenance.settings import MaintenanceSettings
@@ -40,7 +41,7 @@ def maintain_in_flow(home: Home, steps: Mapping[str, Step]) -> Ending:
     named = f"flow run {flow_run.get_name()}"
     try:
         result = maintain(home, {name: _as_task(name, step) for name, step in steps.items()}, named)
-    except YattError as error:
+    except (YattError, LedgerError) as error:
         return Failed(message=redact(str(error)))
     if not result.ok:
         return Failed(message=result.trouble)

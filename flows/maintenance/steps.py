@@ -21,13 +21,13 @@ from flows.backup.prune import prune_backups
 from flows.delivery.registry import pruned_entries
 from flows.files.retention import has_unneeded_experience, needed_checkpoints, prune_experience
 from flows.files.storage import store_of
-from flows.maintenance.runner import Finding, Step
+from flows.maintenance.runner import MaintenanceError, Step
 from flows.maintenance.settings import MaintenanceSettings
 from flows.reports.audit import AuditReport, verify_run
 from flows.run.creation import current_spec
 from flows.run.deletion import delete_run
 from flows.run.home import Home
-from flows.run.lease import LeaseKeeper, give_back, take_lease
+from flows.run.lease import operator_lease
 from flows.run.protocols import MetricsReader, Tracker
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.counting import many
@@ -35,7 +35,6 @@ from yatt_core.errors import YattError
 from yatt_core.keys import CHECKPOINTS
 
 log = logging.getLogger("yatt.maintenance")
-LEASE_SECONDS = 600.0
 UNSOUND = "audit_failed"
 """The kind of the link that records what an audit found."""
 RUNNING = "running"
@@ -78,14 +77,14 @@ def finish_deletions(home: Home, ledger: Ledger, tracker: Tracker) -> str:
     left = [row for row in ledger.deletions.list() if row.cleaned_at is None]
     done = [delete_run(home=home, run=row.run, by=row.by, why=row.why, tracker=tracker) for row in left]
     if stuck := [f"{each.run}: {remains}" for each in done for remains in each.left]:
-        raise Finding(f"could not be removed: {'; '.join(stuck)}")
+        raise MaintenanceError(f"could not be removed: {'; '.join(stuck)}")
     return f"{len(done)} finished"
 
 
 def prune_idle(home: Home, ledger: Ledger) -> str:
     """Deletes what runs that nobody drives no longer need. Nothing of a run is touched without its lease.
 
-    Raises `Finding` with the reason for each run of which something could not be deleted.
+    Raises `MaintenanceError` with the reason for each run of which something could not be deleted.
     """
     held = ledger.leases.holders()
     pruned = list[str]()
@@ -101,7 +100,7 @@ def prune_idle(home: Home, ledger: Ledger) -> str:
             found.append(f"{run}: {error}")
     done = f"files of {', '.join(pruned)} deleted" if pruned else "nothing to delete"
     if found:
-        raise Finding("; ".join([done, *found]))
+        raise MaintenanceError("; ".join([done, *found]))
     return done
 
 
@@ -110,7 +109,7 @@ def _has_something(home: Home, ledger: Ledger, run: str) -> bool:
     folder = home.run_folder(run)
     kept = {row.folder for row in ledger.records.own_checkpoints(run, "kept")}
     hidden = list((folder / CHECKPOINTS).glob(".*"))
-    unneeded = kept - needed_checkpoints(ledger, run, spec.checkpoints.keep)
+    unneeded = kept - needed_checkpoints(ledger, run, spec.checkpoints.keep, spec.version_span)
     return bool(hidden or unneeded) or has_unneeded_experience(ledger, run, folder, spec)
 
 
@@ -118,14 +117,13 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
     spec = current_spec(ledger, run)
     folder = home.run_folder(run)
     store = store_of(ledger, run, folder)
-    fence = take_lease(ledger, run, f"yatt maintenance of {run}", LEASE_SECONDS, patience=0.0)
-    lease = LeaseKeeper(home.ledger, fence, LEASE_SECONDS, LEASE_SECONDS)
-    lease.start()
-    try:
-        needed = needed_checkpoints(ledger, run, spec.checkpoints.keep)
+    with operator_lease(ledger, run, f"yatt maintenance of {run}", patience=0.0) as lease:
+        needed = needed_checkpoints(ledger, run, spec.checkpoints.keep, spec.version_span)
         for row in ledger.records.own_checkpoints(run, "kept"):
             lease.check()
-            if row.folder not in needed and ledger.records.checkpoint_pruned(fence, row, pruned_entries(spec, row)):
+            if row.folder not in needed and ledger.records.checkpoint_pruned(
+                lease.fence, row, pruned_entries(spec, row)
+            ):
                 delete_checkpoint(folder, row.folder)
                 store.remove(row.folder)
         # Visible folders stay: one that no row names is a checkpoint that the next driver records.
@@ -133,14 +131,11 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
         visible = [path.name for path in checkpoints.glob("[!.]*")]
         lease.check()
         sweep_checkpoints(folder, visible)
-        prune_experience(ledger=ledger, fence=fence, run_folder=folder, spec=spec, store=store)
-    finally:
-        lease.stop()
-        give_back(ledger, fence)
+        prune_experience(ledger=ledger, fence=lease.fence, run_folder=folder, spec=spec, store=store)
 
 
 def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
-    """Audits every run. Raises `Finding` with the first disagreement of each run, or why the run could not be audited."""
+    """Audits every run. Raises `MaintenanceError` with the first disagreement of each run, or why it could not be audited."""
     runs = [row.id for row in ledger.runs.list(limit=1_000_000)]
     found = list[str]()
     for run in runs:
@@ -154,7 +149,7 @@ def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
             said = report.disagreement
             found.append(f"{run}: {said.check}: {said.place}: expected {said.expected}, found {said.found}")
     if found:
-        raise Finding("; ".join(found))
+        raise MaintenanceError("; ".join(found))
     return many(len(runs), "run", "are sound", "is sound")
 
 
@@ -168,10 +163,10 @@ def _record(ledger: Ledger, report: AuditReport) -> None:
 
 
 def back_up(home: Home, ledger: Ledger, folder: BackupFolder, keep: int, files: Sequence[str]) -> str:
-    """Makes a backup and deletes the oldest ones. Raises `Finding` if the home lacks something."""
+    """Makes a backup and deletes the oldest ones. Raises `MaintenanceError` if the home lacks something."""
     made = create_backup(home, ledger, folder, files)
     pruned = prune_backups(folder, keep)
     done = f"{made.id} in {folder.folder}, {many(made.added, 'new byte')}; {many(len(pruned.deleted), 'older one')} deleted"
     if made.manifest.lacking:
-        raise Finding(f"{done}; not in the backup: {'; '.join(made.manifest.lacking.values())}")
+        raise MaintenanceError(f"{done}; not in the backup: {'; '.join(made.manifest.lacking.values())}")
     return done

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
+from prefect.utilities.annotations import opaque
 from pydantic import TypeAdapter
 
 from db.write.phases import Attempt
@@ -49,9 +50,13 @@ class PhaseTask(Task[..., Any]):
     """A Prefect task whose time is named in the session's profile: what the body does not take is Prefect's."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the task."""
+        """Runs the task: a function of (session, iteration, ...)."""
+        session, iteration, *others = args
+        # Prefect would look for results of other tasks in everything that the parameters contain, three times.
+        unseen = [opaque(each) for each in others]
+        named = {key: opaque(each) for key, each in kwargs.items()}
         with spent(PREFECT, self.name):
-            return super().__call__(*args, **kwargs)
+            return super().__call__(opaque(session), iteration, *unseen, **named)
 
 
 def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Concatenate[DriverSession, int, P], R]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.attempts import recorded_receipt
-from flows.phases.experience import SealedBatch, sealed_batch
+from flows.phases.experience import sealed_batch
+from flows.phases.sealed_groups import SealedBatch
 from flows.run.control_state import ControlState
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor, draw
@@ -37,10 +38,12 @@ def draw_rows(context: RunContext, cursor: Cursor) -> DrawnRows:
     return DrawnRows(*draw(context.spec.data, context.spec.seed, cursor, context.spec.data.prompts_per_iteration))
 
 
-def committed_batch(session: DriverSession, before: ControlState, branch: int, iteration: int) -> Batch:
+def committed_batch(
+    session: DriverSession, before: ControlState, branch: int, iteration: int, sampled_under: int
+) -> Batch:
     """Returns what a committed iteration has learned from. Consumes the control state before it."""
     if session.context.spec.samples_responses:
-        return sealed_batch(session, branch, iteration)
+        return sealed_batch(session, branch, iteration, sampled_under)
     return draw_rows(session.context, before.cursor)
 
 
@@ -50,6 +53,12 @@ def batch_task(context: RunContext, branch: int, iteration: int, name: str, batc
     if isinstance(batch, DrawnRows):
         return BatchTask(key, call_term(context.fence.term), (), rows=batch.rows)
     return BatchTask(key, call_term(context.fence.term), batch.shards, batch.admission)
+
+
+def learn_task(context: RunContext, branch: int, iteration: int, batch: Batch, before: ControlState) -> BatchTask:
+    """Builds the trainer's task of an update. before: the control state of the last commit before the iteration."""
+    task = batch_task(context=context, branch=branch, iteration=iteration, name="learn", batch=batch)
+    return replace(task, reward_moments=before.reward_moments)
 
 
 def prepared_columns(

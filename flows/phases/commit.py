@@ -22,15 +22,18 @@ from flows.phases.metrics import (
     endpoint_metrics,
     evaluation_metrics,
     experience_metrics,
+    hidden_seconds,
     judge_metrics,
     learning_metrics,
+    slice_metrics,
+    staleness_metrics,
     timing_metrics,
     tool_seconds,
 )
 from flows.phases.placement import CollectedWork, Placement, record_outcome
 from flows.phases.process_gauges import process_gauges
 from flows.phases.transport import sync_gauges
-from flows.run.control_state import ControlState
+from flows.run.control_state import ControlState, InFlight
 from flows.run.protocols import IterationSummary
 from yatt_core.actors.leftovers import CommittedIteration, Leftovers
 from yatt_core.engines.train.steps.coefficients import adapted
@@ -48,12 +51,14 @@ from yatt_core.spent_time import DATA, spent
 class Collected:
     """The result of `collect`.
 
+    version: of the weights that the iteration was sampled under.
     work: the record of the work done by the devices; None if no judge runs on a device.
     usage: the work of each rollout instance.
     gauges: metrics of class timing.
     """
 
     experience: Experience
+    version: int
     work: CollectedWork | None
     usage: Sequence[Usage]
     gauges: Mapping[str, float]
@@ -64,10 +69,12 @@ class IterationResults:
     """The results of an iteration's phases.
 
     evaluation: None if none was due.
+    in_flight: what is collected ahead.
     """
 
     placement: Placement
     collected: Collected
+    in_flight: tuple[InFlight, ...]
     prepared: PrepareReceipt
     update: UpdateReceipt
     synced: Sequence[SyncReceipt]
@@ -119,9 +126,12 @@ def commit(
         reward_moments=results.prepared.reward_moments,
         coefficients=adapted(context.spec, state.coefficients, {**results.prepared.metrics, **results.update.metrics}),
         placement=results.placement.decision.decision["state"],
+        sampled_under=results.collected.version,
+        in_flight=results.in_flight,
+        carried=() if experience.sliced is None else experience.sliced.slicing.carried,
     )
     metrics = [
-        *_result_metrics(session.context, results),
+        *_result_metrics(session.context, iteration, results),
         *_timing_metrics(session=session, iteration=iteration, results=results, seconds=seconds, meter=meter),
     ]
     committed = write_commit(
@@ -138,7 +148,7 @@ def commit(
     return committed
 
 
-def _result_metrics(context: RunContext, results: IterationResults) -> list[Metric]:
+def _result_metrics(context: RunContext, iteration: int, results: IterationResults) -> list[Metric]:
     """Returns the metrics of class result: functions of (spec, data, seed, iteration)."""
     experience = results.collected.experience
     metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
@@ -146,6 +156,10 @@ def _result_metrics(context: RunContext, results: IterationResults) -> list[Metr
         metrics += [Metric(key, value, RESULT) for key, value in sorted(experience.cursor.curriculum.metrics().items())]
     if context.spec.samples_dynamically or len(experience.sampling.outcomes) > 1:
         metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
+    if experience.sliced is not None:
+        metrics += slice_metrics(iteration - 1, experience.sliced.slicing, experience.sliced.facts)
+    elif context.spec.asynchrony.lag:
+        metrics += staleness_metrics(iteration - 1, {results.collected.version: 1})
     if results.evaluation is not None:
         metrics += evaluation_metrics(results.evaluation, context.spec)
     return metrics
@@ -171,6 +185,7 @@ def _timing_metrics(
         **process_gauges(used),
         **session.billing.gauges(),
         **session.waited,
+        **hidden_seconds(results.prepared),
     }
     metrics = timing_metrics(
         seconds=seconds,

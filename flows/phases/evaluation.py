@@ -10,7 +10,7 @@ import logging
 
 from db.write.records import ChoiceRow
 from flows.driver.session import DriverSession
-from flows.phases.finishing import Finish
+from flows.phases.finishing import AttemptDeadline
 from yatt_core.counting import many
 from yatt_core.protocols.receipts import EvaluateReceipt
 
@@ -23,7 +23,7 @@ def answer_held_out(session: DriverSession, iteration: int) -> EvaluateReceipt:
     """Returns the results of an iteration's evaluation."""
     context = session.context
     total = session.start.inputs.held_out_prompts
-    finish = Finish.start(context.spec.evaluation.deadline, total, context.clock)
+    finish = AttemptDeadline.start(context.spec.evaluation.deadline, total, context.clock)
     chosen = context.ledger.records.choices(context.run, context.branch, iteration).get(EVALUATED)
     if finish.spec is None or chosen is not None:
         only = None if chosen is None else chosen.body["rows"]

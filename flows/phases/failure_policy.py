@@ -13,7 +13,7 @@ from db.write.records import ChoiceRow
 from flows.branching.branches import open_branch
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
-from flows.phases.experience import cursor_after, has_damage
+from flows.phases.experience import cursor_after, has_damage, has_damaged_copy
 from flows.run.control_state import ControlState
 from yatt_core.errors import AwayError, DataError, NumericError, ReplayError, StorageFullError, YattError
 from yatt_core.guards.rules import non_finite_alarm
@@ -25,6 +25,8 @@ CURSOR = "cursor"
 SKIP = "skip"
 ROLLBACK = "rollback"
 READS_SHARDS = frozenset({"prepare", "learn"})
+READS_SLICES = READS_SHARDS | {"collect", "begin_ahead", "collect_ahead"}
+"""Phases that read sealed shards: of the iteration, and with slices of those before it."""
 
 
 class PhaseRetry(Exception):
@@ -70,7 +72,15 @@ def charged_failures(context: RunContext, iteration: int, name: str, error: Yatt
 def allowed_failures(context: RunContext, iteration: int, name: str, error: YattError) -> int:
     """Returns the number of failures of the error's class after which a phase is not attempted again."""
     budgets = context.spec.recovery.budgets
-    if isinstance(error, DataError) and name in READS_SHARDS and has_damage(context, context.branch, iteration):
+    span = context.spec.carry_span
+    if (
+        isinstance(error, DataError)
+        and name in (READS_SLICES if span else READS_SHARDS)
+        and any(
+            has_damaged_copy(context, context.branch, number) or has_damage(context, context.branch, number)
+            for number in range(max(1, iteration - span), iteration + 1)
+        )
+    ):
         return budgets.infrastructure  # a failure of the disk, not of the data: the shard is rebuilt
     return budgets.attempts(error.failure_class)
 

@@ -9,7 +9,7 @@ from yatt_core.spec.sections.finishing import FinishSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class AttemptDeadline:
     """The deadline of one attempt at a phase.
 
     spec: None if the phase waits for everything.
@@ -23,7 +23,7 @@ class Finish:
     began: float
 
     @classmethod
-    def start(cls, spec: FinishSpec | None, total: int, clock: Clock) -> Finish:
+    def start(cls, spec: FinishSpec | None, total: int, clock: Clock) -> AttemptDeadline:
         """Returns a deadline that counts from now."""
         return cls(spec, total, clock, clock.monotonic())
 

@@ -25,7 +25,7 @@ from prefect.states import Completed, Crashed, Failed, Running
 
 from db.core.errors import LedgerError
 from flows.driver.context import RunContext
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
 from flows.phases.iteration_blocks import COLUMNS, Block, block_of, line, table
 from flows.prefect_io.child_flow_runs import ChildFlowRuns
@@ -103,7 +103,7 @@ class FlowRunReport:
             percent = 100.0 * max(0, state.iteration) / self._context.spec.iterations
             self._client.ask(lambda client: client.update_artifact(artifact, ArtifactUpdate(data=percent)))
 
-    def conclude(self, outcome: Outcome) -> None:
+    def conclude(self, outcome: SessionOutcome) -> None:
         """Closes the open block and publishes the closing report: the session's outcome and the latest metrics."""
         self._close(Completed())
         context = self._context

@@ -6,11 +6,13 @@ Metrics of class *result* are functions of (spec, data, seed, iteration); metric
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from db.write.metrics import RESULT, TIMING, Metric
 from yatt_core.evaluation.summary import Summary, by_source, summarise
+from yatt_core.experience.slicing import Slicing, slicing_metrics
 from yatt_core.experience.table import PART_PREFIX, UNREAD, UNSCORED
 from yatt_core.experience.telemetry import telemetry_figure
 from yatt_core.judges.effort import PREFIX as ENDPOINTS
@@ -19,9 +21,11 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 from yatt_core.protocols.judges import CUT, UNPARSED
 from yatt_core.protocols.receipts import (
+    HIDDEN_SECONDS,
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,
     EvaluateReceipt,
+    LearntFacts,
     PrepareReceipt,
     UpdateReceipt,
 )
@@ -96,6 +100,36 @@ def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Me
     skipped = {"update/skipped": 1.0} if "skipped" in update.fingerprint else {}
     values = {**prepared.metrics, **update.metrics, **skipped}
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def hidden_seconds(prepared: PrepareReceipt) -> dict[str, float]:
+    """Returns the seconds of the trainer's work that streamed learning has hidden behind the engines', by metric name."""
+    found = prepared.timing.get(HIDDEN_SECONDS)
+    return {} if found is None else {"seconds/hidden": found}
+
+
+def staleness_metrics(learned_from: int, tokens: Mapping[int, int]) -> list[Metric]:
+    """Returns by how many versions the weights that sampled an update's tokens are older than those that it changes.
+
+    learned_from: the version that the update starts from.
+    tokens: the policy's tokens by the version that they were drawn under.
+    """
+    stale = math.fsum((learned_from - version) * count for version, count in tokens.items()) / sum(tokens.values())
+    most = float(learned_from - min(tokens))
+    return [Metric("staleness/max", most, RESULT), Metric("staleness/mean", stale, RESULT)]
+
+
+def slice_metrics(learned_from: int, slicing: Slicing, learnt: Sequence[LearntFacts]) -> list[Metric]:
+    """Returns rounds and groups in flight of an iteration with slices, and how stale what it learns from is.
+
+    learned_from: the version that the update starts from.
+    learnt: facts about the groups that are learnt from.
+    """
+    tokens: Counter[int] = Counter()
+    for group in learnt:
+        tokens.update(group.tokens)
+    found = [Metric(key, value, RESULT) for key, value in slicing_metrics(slicing).items()]
+    return [*found, *staleness_metrics(learned_from, tokens)]
 
 
 def tool_seconds(telemetry: Telemetry) -> Metric:

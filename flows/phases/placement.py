@@ -17,7 +17,7 @@ from ray import cloudpickle
 from db.write.records import DecisionRow, ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
-from flows.placement.inputs import REMEMBERED, Inputs, recorded_work
+from flows.placement.inputs import REMEMBERED, DecisionInputs, recorded_work
 from flows.placement.work_files import RecordedWork, work_file, write_work
 from yatt_core.dispatch.pool import constants_known, pool_setting
 from yatt_core.errors import ConfigurationError
@@ -45,7 +45,7 @@ class Placement:
     """
 
     decision: DecisionRow
-    inputs: Inputs
+    inputs: DecisionInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,10 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     context = session.context
     spec = session.context.spec
     devices = session.start.devices
-    past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
-    inputs = Inputs(pool_setting(spec), past, names, state)
-    plan = session.prefetch.plan(inputs, session.actors.deadline)
+    # With a lag, the iteration before may not be committed yet: its work is then known to the plan that was begun after it.
+    begun = session.prefetch.expected(iteration) if spec.asynchrony.lag else None
+    inputs = begun or _inputs_of(context, iteration, state)
+    plan = session.prefetch.plan(iteration, inputs, session.actors.deadline)
     _require_portable(plan.runtime_policy)
     row = DecisionRow(
         branch=context.branch,
@@ -106,6 +107,18 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     # The decision's input files are gone, or the policy has changed: keep the recorded roles for the whole iteration.
     log.warning("iteration %d: the policy would now decide otherwise; using the recorded placement", iteration)
     return Placement(recorded, inputs), Hold()
+
+
+def begin_planning(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> None:
+    """Starts to plan the first iteration of a session, or after a recovery, beside the start of the actors."""
+    if session.context.spec.samples_responses and device_judges(session.context.spec):
+        session.prefetch.begin(iteration, _inputs_of(session.context, iteration, state))
+
+
+def _inputs_of(context: RunContext, iteration: int, state: Mapping[str, Any]) -> DecisionInputs:
+    """Returns the inputs of a decision made now, as far as iterations are committed."""
+    past, names = past_of(context, iteration) if device_judges(context.spec) else ((), ())
+    return DecisionInputs(pool_setting(context.spec), past, names, state)
 
 
 def _seconds_before(context: RunContext, iteration: int) -> dict[str, float]:
@@ -146,7 +159,7 @@ def discard_usage(session: DriverSession) -> None:
 
 
 def usage_of(session: DriverSession, work: CollectedWork | None) -> tuple[Usage, ...]:
-    """Returns the work of each instance during `collect`, as recorded or else from the instances."""
+    """Returns the work of each instance during `collect`: from the record if there is one, otherwise from the instances."""
     return session.actors.usage() if work is None else work.usage
 
 
@@ -178,7 +191,7 @@ def keep_work(
     path = work_file(context.folder, context.branch, iteration)
     sha256 = write_work(path, work, decision.inputs["setting"])
     name = _name(context.run, context.branch, iteration, sha256)
-    session.prefetch.begin(placement.inputs.after(telemetry, name, decision.decision["state"]))
+    session.prefetch.begin(iteration + 1, placement.inputs.after(telemetry, name, decision.decision["state"]))
     return CollectedWork(work, sha256)
 
 

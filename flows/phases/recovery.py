@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 
 from db.write.commit import CommitRow
 from db.write.records import CheckpointRow
@@ -17,9 +18,12 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import fetch_sealed
 from flows.phases.attempts import phase, recorded_receipt
-from flows.phases.batches import batch_task, committed_batch, prepared_columns
-from flows.phases.experience import is_gathered
+from flows.phases.batches import committed_batch, learn_task, prepared_columns
+from flows.phases.experience import has_damage, is_gathered, rebuild_shards
 from flows.phases.failure_policy import CURSOR, is_skipped, obey_rollback
+from flows.phases.needed_shards import BranchIteration, Damage, lagging_damage, sliced_damage
+from flows.phases.placement import begin_planning
+from flows.phases.waves import planned_waves
 from flows.run.control_state import ControlState, Recovered
 from yatt_core.counting import many
 from yatt_core.engine_environments import VLLM
@@ -66,20 +70,27 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     if obey_rollback(session, state):
         context = session.context  # replaced: the session is on the new branch
         state = committed_state(context)
+    session.ahead = {}
+    session.begun_until = last_begun(context, state)
     standing, receipt = make_ready(session, state)
-    if holds_state(session, state, standing):
-        session.actors.sync(standing.trainer_version)
-        check_weights(session, standing.trainer_version)
+    held = what_is_held(session, state, standing)
+    session.trainer_is_ahead = held is not Held.TOO_LITTLE and standing.trainer_version > state.iteration
+    if held is not Held.TOO_LITTLE:
+        if held is Held.ALL:
+            session.actors.sync(standing.trainer_version)
+            check_weights(session, standing.trainer_version)
         return Recovered(state, receipt)
     loading = context.clock.monotonic()
-    restored = restore_newest(session, state.iteration)
+    restored, damaged = restore_for(session, state)
     replaying = context.clock.monotonic()
     check_environment(session, state, restored)
+    rebuild_sampled_under(session, damaged, restored)
     for update in range(restored + 1, state.iteration + 1):
         session.threads.check()
         session.threads.allow(2 * session.actors.deadline, f"the replay of update {update}")
         context.observer.stage(f"replaying update {update} of {state.iteration}")
         replay(session, update)
+        rebuild_sampled_under(session, damaged, update)
     ended = context.clock.monotonic()
     session.actors.sync(state.iteration)
     check_weights(session, state.iteration)
@@ -100,7 +111,7 @@ def check_weights(session: DriverSession, version: int) -> None:
     try:
         session.actors.check_weights(version, committed)
     except ReplayError as error:
-        if context.spec.exact and not context.accept_drift:
+        if session.start.is_exact and not context.accept_drift:
             raise
         log.warning("%s", error)
         context.observer.warned(str(error))
@@ -111,9 +122,11 @@ def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState
     """Starts the missing actors; returns what the actors hold, and the receipt of a recovery that restores nothing."""
     context = session.context
     started = context.clock.monotonic()
+    begin_planning(session, max(state.iteration, 0) + 1, state.placement)
     standing = session.start.ready()
     session.threads.deliver()
-    fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
+    for iteration in open_iterations(session, state):
+        fetch_sealed(context.store, context.folder, context.branch, iteration)
     warm = not any(name.startswith("trainer") for name in standing.created)
     return standing, RecoverReceipt(
         restored=None,
@@ -139,31 +152,97 @@ def committed_state(context: RunContext) -> ControlState:
 def state_after(context: RunContext, commit: CommitRow, run: str, branch: int) -> ControlState:
     """Returns the control state from which a branch continues after a commit."""
     state = ControlState.from_json(commit.state)
+    if (commit.run, commit.branch) != (run, branch):
+        # What was collected ahead belongs to the line that it was collected for; what is in flight is drawn anew.
+        anew = tuple(group.anew(state.iteration + 1) for group in state.carried)
+        state = replace(state, in_flight=(), carried=anew)
     choices = context.ledger.records.choices(run, branch, state.iteration + 1)
     if CURSOR in choices:
-        return replace(state, cursor=Cursor.from_json(choices[CURSOR].body["cursor"]))
+        # The line goes on without the prompts that led to it, whether new or in flight.
+        return replace(state, cursor=Cursor.from_json(choices[CURSOR].body["cursor"]), carried=())
     return state
 
 
-def holds_state(session: DriverSession, state: ControlState, standing: ActorsState) -> bool:
-    """Returns True if the trainer holds the weights of the last commit or of the next update.
+class Held(Enum):
+    """What live actors hold of the state of the last commit.
 
-    In the latter case, the update's inputs must be intact.
+    ALL: the trainer has its weights or those of the next update, and nothing is left to be sampled under older ones.
+    WAITING: the trainer has those of the next update, and the engines still those of the last commit, under which something is
+        left to be sampled; they must not take newer ones before.
+    TOO_LITTLE: a checkpoint has to be restored.
+    """
+
+    ALL = "all"
+    WAITING = "waiting"
+    TOO_LITTLE = "too little"
+
+
+def last_begun(context: RunContext, state: ControlState) -> int:
+    """Returns the last iteration after a commit of which the ledger knows a wave; the commit's own if there is none."""
+    number = state.iteration
+    while planned_waves(context, context.branch, number + 1):
+        number += 1
+    return number
+
+
+def open_iterations(session: DriverSession, state: ControlState) -> range:
+    """Returns the iterations after the last commit that are, or will be, collected under its weights or older ones."""
+    last = state.ahead(session.context.spec) or state.iteration + 1
+    return range(state.iteration + 1, max(last, session.begun_until) + 1)
+
+
+def what_is_held(session: DriverSession, state: ControlState, standing: ActorsState) -> Held:
+    """Returns what the actors hold of the state of the last commit.
+
+    If the trainer has learnt already, the update's inputs must be intact. What was collected ahead must be in either case, since
+    it was sampled under weights that are older.
     """
     context = session.context
+    if any(has_damage(context, context.branch, entry.iteration) for entry in state.in_flight):
+        return Held.TOO_LITTLE
+    if sliced_damage(context, state, state.iteration):
+        return Held.TOO_LITTLE
     if standing.trainer_version == state.iteration:
-        return True
+        return Held.ALL
     following = state.iteration + 1
     if standing.trainer_version != following:
-        return False
+        return Held.TOO_LITTLE
     if standing.trainer_key != WorkKey(context.run, context.branch, following, "learn"):
-        return False
+        return Held.TOO_LITTLE
+    if session.ends_at_commit:
+        return Held.TOO_LITTLE
     prepared = recorded_receipt(
         context=context, branch=context.branch, iteration=following, name="prepare", kind=PrepareReceipt
     )
-    return (
-        is_gathered(session.context, following) and prepared is not None and session.actors.prepared_is_whole(prepared)
-    )
+    if not is_gathered(context, following) or prepared is None or not session.actors.prepared_is_whole(prepared):
+        return Held.TOO_LITTLE
+    if all(is_gathered(context, number) for number in open_iterations(session, state) if number != following):
+        return Held.ALL
+    engines_wait = all(version == state.iteration for version in standing.engine_versions)
+    return Held.WAITING if engines_wait else Held.TOO_LITTLE
+
+
+def restore_for(session: DriverSession, state: ControlState) -> tuple[int, dict[BranchIteration, Damage]]:
+    """Loads the newest intact checkpoint from which the last commit can be reached; returns its iteration.
+
+    Also returns the damaged experience that is needed on the way, was collected ahead or is in flight. Of experience that was
+    sampled under older weights than those before its update, the checkpoint must be old enough for it to be made again.
+    """
+    newest = state.iteration
+    while True:
+        restored = restore_newest(session, newest)
+        damaged = lagging_damage(session.context, state, restored)
+        oldest = min((each.version for each in damaged.values()), default=restored)
+        if oldest >= restored:
+            return restored, damaged
+        newest = oldest
+
+
+def rebuild_sampled_under(session: DriverSession, damaged: Mapping[BranchIteration, Damage], version: int) -> None:
+    """Has the experience made again that was sampled under a version, which the trainer holds now, in order of iteration."""
+    for (branch, iteration), each in sorted(damaged.items(), key=lambda item: item[0][1]):
+        if each.version == version:
+            rebuild_shards(session=session, branch=branch, iteration=iteration, version=version, only=each.only)
 
 
 def restore_newest(session: DriverSession, iteration: int) -> int:
@@ -234,7 +313,7 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
     said = "; ".join(
         f"{name}: {before or NOT_RECORDED} -> {now or NOT_RECORDED}" for name, (before, now) in differences.items()
     )
-    if replayed and context.spec.exact and not context.accept_drift:
+    if replayed and session.start.is_exact and not context.accept_drift:
         raise DriftError(
             f"run {context.run}: {many(replayed, 'update')} must be replayed, but the environment has changed ({said}). "
             f"Restore it, or accept that the last bits may differ: `yatt resume {context.run} --accept-drift`"
@@ -269,8 +348,11 @@ def replay(session: DriverSession, iteration: int) -> None:
         )
     # A fork has its own copies of its parent's iterations.
     preceding = state_after(context, before, commit.run, commit.branch)
-    batch = committed_batch(session, preceding, commit.branch, iteration)
-    task = batch_task(context=context, branch=commit.branch, iteration=iteration, name="learn", batch=batch)
+    version = ControlState.from_json(commit.state).sampled_under
+    batch = committed_batch(
+        session=session, before=preceding, branch=commit.branch, iteration=iteration, sampled_under=version
+    )
+    task = learn_task(context=context, branch=commit.branch, iteration=iteration, batch=batch, before=preceding)
     if is_skipped(context, commit.run, commit.branch, iteration):
         receipt = session.actors.skip(task)
     else:
@@ -285,17 +367,18 @@ def replay(session: DriverSession, iteration: int) -> None:
             same_layout=then == now,
         )
         receipt = session.actors.learn(task, prepared)
-    _compare(context, commit, dict(receipt.fingerprint))
+    _compare(session, commit, dict(receipt.fingerprint))
 
 
-def _compare(context: RunContext, commit: CommitRow, found: dict[str, float | str]) -> None:
+def _compare(session: DriverSession, commit: CommitRow, found: dict[str, float | str]) -> None:
+    context = session.context
     if found == dict(commit.fingerprint):
         return
     said = (
         f"replaying update {commit.iteration} of run {context.run} gave {found}, but its commit has "
         f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those of the original update"
     )
-    if context.spec.exact and not context.accept_drift:
+    if session.start.is_exact and not context.accept_drift:
         raise ReplayError(said)
     log.warning("%s", said)
     context.observer.warned(said)

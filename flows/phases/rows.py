@@ -1,4 +1,4 @@
-"""The phases that only a run has that learns from the rows of its data, without sampling.
+"""The phases that only a run without controllers has: one that learns from rows of its data, or a workload of one's own.
 
 Such a run has no `place`, `collect` and `sync`: its iterations prepare, learn, evaluate, checkpoint and commit. Its
 trainer evaluates.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from flows.driver.session import DriverSession
 from flows.phases.attempts import phase, recorded_receipt
-from flows.phases.batches import Batch, batch_task, prepared_columns
+from flows.phases.batches import Batch, learn_task, prepared_columns
 from flows.phases.commit import Collected
 from flows.phases.evaluation import answer_held_out
-from flows.phases.experience import gather
 from flows.phases.failure_policy import is_skipped
+from flows.phases.gathering import Gathering, begin_gathering, finish_gathering
 from flows.phases.placement import Placement, decide, discard_usage, keep_work, usage_of
 from flows.phases.recovery import restore
 from flows.phases.transport import collect_gauges, spill_warning
@@ -65,14 +65,44 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
 
 
 @phase
-def collect(session: DriverSession, iteration: int, state: ControlState, placement: Placement) -> Collected:
+def collect(
+    session: DriverSession, iteration: int, state: ControlState, placement: Placement, version: int
+) -> Collected:
     """Has the controllers make and seal experience, wave by wave; keeps shards and waves already in the ledger.
 
-    Consumes: the prompt cursor and sampling average of the last commit, the placement, the engines' weights.
+    Consumes: the prompt cursor and sampling average from which the iteration goes on, the placement, the engines' weights,
+    which are those of `version` unless nothing is left to sample.
     Waits for: the controllers' shards.
     Unblocked by: enough sealed shards in every wave, and a settled last wave.
     """
-    experience = gather(session, iteration, state)
+    return _collected(session, placement, begin_gathering(session, iteration, state, version))
+
+
+@phase
+def begin_ahead(session: DriverSession, iteration: int, state: ControlState, version: int) -> Gathering:
+    """Has the controllers begin with an iteration whose turn comes later; they go on while the trainer learns.
+
+    Consumes: as `collect`.
+    Waits for: nothing but the ledger.
+    Unblocked by: calls to the controllers.
+    """
+    return begin_gathering(session, iteration, state, version)
+
+
+@phase
+def collect_ahead(session: DriverSession, iteration: int, placement: Placement, begun: Gathering) -> Collected:
+    """Waits for what `begin_ahead` began; the trainer may be one version ahead of the last commit meanwhile.
+
+    Consumes: the gathering that was begun, the placement, the engines' weights.
+    Waits for: the controllers' shards.
+    Unblocked by: enough sealed shards in every wave, and a settled last wave.
+    """
+    return _collected(session, placement, begun)
+
+
+def _collected(session: DriverSession, placement: Placement, gathering: Gathering) -> Collected:
+    iteration = gathering.iteration
+    experience = finish_gathering(gathering)
     session.actors.rest()
     work = keep_work(session, iteration, placement, experience.shards)
     usage = usage_of(session, work)
@@ -80,7 +110,13 @@ def collect(session: DriverSession, iteration: int, state: ControlState, placeme
     spilled = session.actors.spilled_bytes()
     if spilled:
         session.context.observer.warned(spill_warning(spilled))
-    return Collected(experience, work, usage, collect_gauges(experience.peak_bytes, spilled))
+    return Collected(
+        experience=experience,
+        version=gathering.version,
+        work=work,
+        usage=usage,
+        gauges=collect_gauges(experience.peak_bytes, spilled),
+    )
 
 
 @phase
@@ -97,17 +133,19 @@ def prepare(session: DriverSession, iteration: int, state: ControlState, batch: 
 
 
 @phase
-def learn(session: DriverSession, iteration: int, batch: Batch, prepared: PrepareReceipt) -> UpdateReceipt:
+def learn(
+    session: DriverSession, iteration: int, state: ControlState, batch: Batch, prepared: PrepareReceipt
+) -> UpdateReceipt:
     """Has the trainer apply the iteration's optimizer steps, unless a recorded choice skips the update.
 
     Writes what the first rank took and read to a telemetry file.
 
-    Consumes: what the iteration learns from, and its prepared columns.
+    Consumes: what the iteration learns from, its prepared columns, and the reward moments of the last commit.
     Waits for: every trainer rank.
     Unblocked by: receipts of all ranks that agree on the result.
     """
     context = session.context
-    task = batch_task(context=context, branch=context.branch, iteration=iteration, name="learn", batch=batch)
+    task = learn_task(context=context, branch=context.branch, iteration=iteration, batch=batch, before=state)
     if is_skipped(context, context.run, context.branch, iteration):
         return session.actors.skip(task)
     receipt = session.actors.learn(task, prepared)

@@ -15,6 +15,7 @@ from db.write.records import ChoiceRow, WaveRow
 from flows.driver.context import RunContext
 from yatt_core.counting import many
 from yatt_core.experience.dynamic_sampling import Sampling, WaveGroups, WaveOutcome, WavePlan, shortfall
+from yatt_core.experience.slicing import SLICES, DrawnGroup, RoundOutcome, RoundPlan, Slicing, wave_outcome_of
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import GroupFacts
 
@@ -29,6 +30,7 @@ class PlannedWave:
     cut: shards for which the driver does not wait.
     late: whether they were cut because the iteration's time was over, so that this is its last wave.
     outcome: None while the wave is open.
+    round, drawn: with slices, what each group draws, and what that has led to; None while the wave is open.
     """
 
     plan: WavePlan
@@ -36,11 +38,20 @@ class PlannedWave:
     cut: frozenset[int]
     late: bool
     outcome: WaveOutcome | None
+    round: RoundPlan | None = None
+    drawn: RoundOutcome | None = None
 
 
-def plan_wave(context: RunContext, iteration: int, plan: WavePlan, cursor: Cursor) -> PlannedWave:
-    """Records a wave before it starts; returns the recorded wave, which may be one that an earlier driver planned."""
+def plan_wave(
+    context: RunContext, iteration: int, plan: WavePlan, cursor: Cursor, drawing: RoundPlan | None = None
+) -> PlannedWave:
+    """Records a wave before it starts; returns the recorded wave, which may be one that an earlier driver planned.
+
+    drawing: what each group draws; None if groups are drawn whole.
+    """
     body = asdict(plan) | {"cursor": cursor.to_json()}
+    if drawing is not None:
+        body[SLICES] = drawing.to_json()
     row = context.ledger.records.wave(context.fence, WaveRow(context.branch, iteration, plan.wave, body))
     return _planned(row, context.ledger.records.choices(context.run, context.branch, iteration))
 
@@ -54,6 +65,7 @@ def planned_waves(context: RunContext, branch: int, iteration: int) -> list[Plan
 def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
     body: dict[str, Any] = dict(row.plan)
     cursor = Cursor.from_json(body.pop("cursor"))
+    drawing = body.pop(SLICES, None)
     cut = choices.get(_cut_name(row.wave))
     outcome = None if row.outcome is None else WaveOutcome.from_json(row.outcome)
     chosen: Mapping[str, Any] = {} if cut is None else cut.body
@@ -63,6 +75,8 @@ def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
         cut=frozenset(chosen.get("shards", ())),
         late=chosen.get("late", False),
         outcome=outcome,
+        round=None if drawing is None else RoundPlan.from_json(drawing),
+        drawn=None if row.outcome is None or drawing is None else RoundOutcome.from_json(row.outcome[SLICES]),
     )
 
 
@@ -109,6 +123,36 @@ def settle_wave(
         iteration=iteration,
         wave=wave.plan.wave,
         outcome=outcome.to_json(),
+        warning=warning,
+    )
+    if warning:
+        log.warning("iteration %d: %s", iteration, warning)
+        context.observer.warned(f"iteration {iteration}: {warning}")
+    return outcome
+
+
+def settle_round(
+    context: RunContext, iteration: int, wave: PlannedWave, slicing: Slicing, drawn: Mapping[int, DrawnGroup]
+) -> RoundOutcome:
+    """Decides from which groups the iteration learns, if enough are complete, and records it; warns of those that are masked.
+
+    drawn: what has become of each group of the round, by prompt ordinal.
+    """
+    assert wave.round is not None, "a round says what it draws before it starts"
+    outcome = slicing.settle(wave.round, drawn)
+    body = wave_outcome_of(outcome, wave.plan.shards).to_json() | {SLICES: outcome.to_json()}
+    masked = sum(not group.usable for group in outcome.learnt or ())
+    warning = ""
+    if masked:
+        warning = (
+            f"{masked} of {many(len(outcome.learnt or ()), 'group')} have too few scores to learn from and are masked"
+        )
+    context.ledger.records.settle_wave(
+        fence=context.fence,
+        branch=context.branch,
+        iteration=iteration,
+        wave=wave.plan.wave,
+        outcome=body,
         warning=warning,
     )
     if warning:

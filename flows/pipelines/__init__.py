@@ -1,1 +1,1 @@
-"""Pipelines: their jobs are done one after another, each in its own way, and recorded in the ledger."""
+"""Pipelines: run their jobs one after another, each kind in its own way, and record them in the ledger."""

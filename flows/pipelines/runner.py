@@ -6,29 +6,29 @@ line: the next one asks the plan again, and an attempt that was lost is made aga
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from db.core.errors import LedgerError, RunNotFound
+from db.core.engine import Fence
+from db.core.errors import RunNotFound
 from db.core.holder import this_process
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
-from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow, PipelineFence
+from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow
 from flows.members.driving import Drives, reached
 from flows.pipelines.inputs import Outputs, inputs_of, run_spec
 from flows.pipelines.jobs import JobContext, WaitsForApproval, begun_run, finish_train, run_job
 from flows.pipelines.tools import Tools
 from flows.run.home import Home
+from flows.run.lease import LIFE_SECONDS, LeaseKeeper, renewed
 from yatt_core.digests import json_digest
-from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.errors import DrivenElsewhereError, FencedError, InfrastructureError, YattError
 from yatt_core.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
 from yatt_core.pipelines.spec import CHECKPOINT, MODEL, TrainJob, parse_pipeline
 from yatt_core.spec import RunSpec
 
-LEASE_SECONDS = 30.0
-RENEWALS_PER_LIFE = 5
 Task = Callable[[], None]
 RunStep = Callable[[str, Task], None]
 """Does a step under a name, such as a Prefect task."""
@@ -62,12 +62,14 @@ class PipelineRunner:
     def run(self) -> str:
         """Takes all steps that can be taken now; returns the state that the pipeline is in: finished, waiting or failed.
 
-        Raises `LeaseHeld` if another process drives it.
+        Raises `LeaseHeld` if another process drives it, and `FencedError` if one has taken over meanwhile.
         """
         if self._ledger.pipelines.find(self._name).state == FINISHED:  # its end stays what it is
             return FINISHED
-        with self._driving() as fence:
+        with self._driving() as lease:
+            fence = lease.fence
             while True:
+                lease.check()
                 done = self._done()
                 facts = PipelineFacts(frozenset(done), frozenset(self._waiting), frozenset(self._failed))
                 match next_step(self._spec, facts):
@@ -75,22 +77,23 @@ class PipelineRunner:
                         self._run_step(", ".join(jobs), partial(self._do, fence, jobs, done))
                     case Wait(jobs):
                         said = "; ".join(f"{name} {self._waiting[name]}" for name in jobs)
-                        return self._end(fence, WAITING, said)
+                        return self._end(lease, WAITING, said)
                     case Fail(jobs):
-                        return self._end(fence, FAILED, "; ".join(f"{name}: {self._failed[name]}" for name in jobs))
+                        return self._end(lease, FAILED, "; ".join(f"{name}: {self._failed[name]}" for name in jobs))
                     case Finish():
-                        return self._end(fence, FINISHED, "")
+                        return self._end(lease, FINISHED, "")
 
     def _done(self) -> dict[str, JobRow]:
         rows = self._ledger.pipelines.jobs(self._name)
         return {name: row for name, row in rows.items() if row.state in (DONE, SKIPPED)}
 
-    def _end(self, fence: PipelineFence, state: str, reason: str) -> str:
-        self._ledger.pipelines.release(fence, state, reason)
+    def _end(self, lease: LeaseKeeper, state: str, reason: str) -> str:
+        lease.stop()
+        self._ledger.pipelines.release(lease.fence, state, reason)
         self._tools.tell(f"{self._name}: {state}")
         return state
 
-    def _do(self, fence: PipelineFence, jobs: Sequence[str], done: Mapping[str, JobRow]) -> None:
+    def _do(self, fence: Fence, jobs: Sequence[str], done: Mapping[str, JobRow]) -> None:
         """Does jobs that are ready: runs together, another one alone."""
         begun: list[tuple[JobContext, JobRow, RunSpec]] = []
         for name in jobs:
@@ -132,7 +135,7 @@ class PipelineRunner:
         return ""
 
     def _begin(
-        self, fence: PipelineFence, name: str, needed_outputs: Mapping[str, Outputs]
+        self, fence: Fence, name: str, needed_outputs: Mapping[str, Outputs]
     ) -> tuple[JobContext, JobRow | None]:
         """Begins an attempt at a job; None if it was done before on the same inputs."""
         pipelines = self._ledger.pipelines
@@ -188,7 +191,7 @@ class PipelineRunner:
     def _failing(
         self,
         name: str,
-        fence: PipelineFence | None = None,
+        fence: Fence | None = None,
         attempt: JobRow | None = None,
         context: JobContext | None = None,
     ) -> Iterator[None]:
@@ -199,6 +202,8 @@ class PipelineRunner:
             self._waiting[name] = str(error)
             state = WAITING
             said = str(error)
+        except (DrivenElsewhereError, FencedError):
+            raise  # says who drives the job's runs, and nothing of the job
         except (YattError, RunNotFound) as error:
             self._failed[name] = str(error)
             state = FAILED
@@ -211,23 +216,9 @@ class PipelineRunner:
             self._ledger.pipelines.end(fence=fence, attempt=attempt, state=state, outputs=context.outputs, reason=said)
 
     @contextmanager
-    def _driving(self) -> Iterator[PipelineFence]:
-        """Holds the right to drive the pipeline, and renews it in a thread of its own."""
-        pipelines = self._ledger.pipelines
-        ended = threading.Event()
-        fence = pipelines.acquire(self._name, this_process(f"yatt pipeline of {self._name}"), LEASE_SECONDS)
-
-        def renew() -> None:
-            while not ended.wait(LEASE_SECONDS / RENEWALS_PER_LIFE):
-                try:
-                    pipelines.renew(fence, LEASE_SECONDS)
-                except LedgerError:  # the next write says so
-                    continue
-
-        thread = threading.Thread(target=renew, name="pipeline-lease", daemon=True)
-        thread.start()
-        try:
-            yield fence
-        finally:
-            ended.set()
-            thread.join()
+    def _driving(self) -> Iterator[LeaseKeeper]:
+        """Holds the lease of the pipeline, and renews it. After an error it ends with the process, or by itself."""
+        holder = this_process(f"yatt pipeline of {self._name}")
+        fence = self._ledger.leases.take(of_pipeline(self._name), holder, LIFE_SECONDS)
+        with renewed(self._ledger, fence) as lease:
+            yield lease

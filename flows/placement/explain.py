@@ -20,8 +20,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.occupancy import (
     Change,
+    RoleSpan,
     RoleTime,
-    Span,
     busy_shares,
     changes_of,
     idle_fraction,
@@ -32,7 +32,7 @@ from yatt_core.placement.seen import IterationTelemetry
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthStatistics:
     """Statistics of the lengths of responses or judgements, in tokens.
 
     tokens: sum of the lengths.
@@ -55,8 +55,8 @@ class SeenWork:
     branch: int
     iteration: int
     samples: int | None
-    responses: Lengths | None
-    judgements: Lengths | None
+    responses: LengthStatistics | None
+    judgements: LengthStatistics | None
     lost: str
 
 
@@ -132,7 +132,7 @@ class Gantt:
     instances: int
     collect_s: float
     idle_fraction: float
-    spans: tuple[Span, ...]
+    spans: tuple[RoleSpan, ...]
     busy: Mapping[str, float]
     roles: tuple[RoleUse, ...]
     phases: Mapping[str, float]
@@ -203,7 +203,7 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
     )
 
 
-def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[Span]]:
+def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[RoleSpan]]:
     roles = work.telemetry.roles
     changes = changes_of(work.telemetry.roles, _actions(work))
     role_s = placement.row.inputs["setting"]["switch"]["role_s"]
@@ -266,14 +266,14 @@ def _seen(past: PastWork) -> SeenWork:
     )
 
 
-def _work_lengths(telemetry: IterationTelemetry) -> tuple[Lengths, Lengths]:
+def _work_lengths(telemetry: IterationTelemetry) -> tuple[LengthStatistics, LengthStatistics]:
     """Returns the lengths of an iteration's responses, and of its individual judgements."""
     samples = [sample for wave in telemetry.waves for sample in wave.samples]
     judgements = [tokens for sample in samples for tokens in sample.judge]
     return _lengths(sample.response for sample in samples), _lengths(judgements)
 
 
-def _lengths(tokens: Iterable[int]) -> Lengths:
+def _lengths(tokens: Iterable[int]) -> LengthStatistics:
     listed = np.array(list(tokens) or [0])
     p50, p95 = (int(np.percentile(listed, q, method="higher")) for q in (50, 95))
-    return Lengths(int(listed.sum()), p50, p95, int(listed.max()))
+    return LengthStatistics(int(listed.sum()), p50, p95, int(listed.max()))

@@ -33,7 +33,7 @@ REMEMBERED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class DecisionInputs:
     """The inputs of a decision.
 
     past: the work of the most recent iterations, latest last.
@@ -61,7 +61,7 @@ class Inputs:
             raise ConfigurationError(f"placement.mode: the policy failed: {failure_text(error)}") from error
         return checked_plan(plan, len(self.setting.speeds))
 
-    def after(self, telemetry: IterationTelemetry, name: Mapping[str, Any], state: Mapping[str, Any]) -> Inputs:
+    def after(self, telemetry: IterationTelemetry, name: Mapping[str, Any], state: Mapping[str, Any]) -> DecisionInputs:
         """Returns the inputs of the next decision.
 
         telemetry, name: the work and name of the iteration in between.
@@ -69,7 +69,7 @@ class Inputs:
         """
         past = (*self.past, telemetry)[-REMEMBERED:]
         names = (*self.names, name)[-REMEMBERED:]
-        return Inputs(self.setting, past, names, state)
+        return DecisionInputs(self.setting, past, names, state)
 
 
 def checked_plan(plan: object, instances: int) -> Plan:
@@ -127,12 +127,14 @@ def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[
     return work.telemetry, str(sha256)
 
 
-def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
+def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> DecisionInputs:
     """Returns the inputs of a recorded decision.
 
     past: the work that the decision names.
     """
-    return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
+    return DecisionInputs(
+        setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"])
+    )
 
 
 def policy_of(row: DecisionRow) -> PlacementPolicy:

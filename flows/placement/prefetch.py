@@ -1,4 +1,4 @@
-"""Plans placements in background threads: the next iteration's while the trainer learns from the current one.
+"""Plans placements in background threads: the first while the actors start, each further one while the trainer learns.
 
 A policy is a pure function, so a plan made ahead of time is valid as long as its inputs are those of the decision;
 otherwise it is discarded. A policy that never returns blocks nothing: its thread is a daemon.
@@ -10,14 +10,15 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from flows.placement.inputs import Inputs
+from flows.placement.inputs import DecisionInputs
 from yatt_core.errors import StuckError
 from yatt_core.placement.seen import PlacementPolicy, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
-    inputs: Inputs
+    iteration: int
+    inputs: DecisionInputs
     plan: Future[Plan]
 
 
@@ -28,11 +29,15 @@ class PlacementPrefetch:
         self._policy = policy
         self._ahead: _Planning | None = None
 
-    def begin(self, inputs: Inputs) -> None:
-        """Starts planning with the expected inputs of the next decision."""
-        self._ahead = self._planning(inputs)
+    def begin(self, iteration: int, inputs: DecisionInputs) -> None:
+        """Starts planning an iteration with the expected inputs of its decision."""
+        self._ahead = self._planning(iteration, inputs)
 
-    def plan(self, inputs: Inputs, within_seconds: float) -> Plan:
+    def expected(self, iteration: int) -> DecisionInputs | None:
+        """Returns the inputs with which the plan of an iteration was begun; None if it was not."""
+        return self._ahead.inputs if self._ahead is not None and self._ahead.iteration == iteration else None
+
+    def plan(self, iteration: int, inputs: DecisionInputs, within_seconds: float) -> Plan:
         """Returns the plan for these inputs, made ahead of time or now.
 
         Raises what the policy raises, and `StuckError` if there is no plan within `within_seconds`.
@@ -40,13 +45,13 @@ class PlacementPrefetch:
         planning = self._ahead
         self._ahead = None
         if planning is None or planning.inputs != inputs:
-            planning = self._planning(inputs)
+            planning = self._planning(iteration, inputs)
         try:
             return planning.plan.result(within_seconds)
         except TimeoutError:
             raise StuckError(f"placement.mode: the policy made no plan within {within_seconds:g} s") from None
 
-    def _planning(self, inputs: Inputs) -> _Planning:
+    def _planning(self, iteration: int, inputs: DecisionInputs) -> _Planning:
         made: Future[Plan] = Future()
 
         def work() -> None:
@@ -56,4 +61,4 @@ class PlacementPrefetch:
                 made.set_exception(error)
 
         threading.Thread(target=work, name="placement", daemon=True).start()
-        return _Planning(inputs, made)
+        return _Planning(iteration, inputs, made)

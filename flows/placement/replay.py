@@ -70,7 +70,7 @@ class ComparedDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PolicyComparison:
     """A comparison of another policy with the recorded decisions.
 
     iterations: number of iterations whose seconds are all known; the totals are over these.
@@ -235,7 +235,7 @@ def _simulated(
     return took.collect_s, ()
 
 
-def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> Comparison:
+def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> PolicyComparison:
     """Compares a policy with recorded placements, in order.
 
     policy: text for `parse_policy`, whose errors are raised.
@@ -256,7 +256,7 @@ def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) 
     ]
     collect_s, recorded_s, other_s = (sum(column) for column in zip(*known, strict=True)) if known else (0.0, 0.0, 0.0)
     ratio = other_s / recorded_s if recorded_s else None
-    return Comparison(
+    return PolicyComparison(
         run=run,
         policy=policy,
         rows=tuple(rows),

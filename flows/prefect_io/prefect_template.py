@@ -32,6 +32,12 @@ def template_name() -> str:
     return f"prefect-{version('prefect')}.db"
 
 
+def has_template(templates: Path) -> bool:
+    """Returns True if a new database can begin as a copy: the environment or the folder has a template."""
+    name = template_name()
+    return any((folder / name).exists() for folder in (INSTALLED, templates))
+
+
 def begin_database(database: Path, templates: Path) -> None:
     """Creates a database unless it exists, as a copy if the environment or the folder has a template.
 

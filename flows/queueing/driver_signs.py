@@ -28,17 +28,17 @@ FIRST_PAUSE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DriverSigns:
-    """What is known of a run's driver.
+    """What the scheduler knows about a run's driver.
 
     driven: a live driver holds the run's lease.
     starting: the process that the scheduler started is alive.
     session: outcome of the newest session since the devices were given; None if there is none, or it has not ended.
     has_session: whether there is one.
     state, desired: the run's state, and the one that people or the scheduler want.
-    lost: drivers in a row that ended without recording it.
-    starts: drivers started since the newest session, which all have ended without one of their own.
-    gone: devices of the allocation that are lost by now.
-    returned: what the driver waits for without devices, which it has given back; empty if it holds them.
+    lost: consecutive drivers that ended without recording it.
+    starts: drivers started since the newest session; none of them lived to open its own.
+    gone: whether devices of the allocation have since been lost.
+    returned: what a driver that has given its devices back is waiting for; empty if it holds them.
     """
 
     driven: bool

@@ -19,7 +19,7 @@ from db.write.queueing import PARKED
 from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import run_progress
 from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts, Wanted
+from yatt_core.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.run_progress import RunProgress
@@ -33,7 +33,7 @@ DEFAULT_RESTART_SECONDS = 60.0
 
 
 def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
-    """Returns what a run's stretches have cost until now (milliseconds).
+    """Returns what a run's allocations have cost until now (milliseconds).
 
     None if one has no price, or their currencies differ.
     """
@@ -50,7 +50,7 @@ def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
 
 @dataclass(frozen=True)
 class QueueHistory:
-    """What the pools' stretches say about interruptions."""
+    """What the pools' allocations say about interruptions."""
 
     pools: PoolsSpec
     rows: Sequence[AllocationRow]
@@ -100,7 +100,7 @@ class QueueHistory:
 
     @cached_property
     def wait(self) -> float:
-        """Mean seconds between a stretch that was interrupted and the run's next one."""
+        """Mean seconds between an allocation that was interrupted and the run's next one."""
         gaps = [
             (after.started_at - before.ended_at) / 1000
             for own in _by_run(self.rows).values()
@@ -110,7 +110,7 @@ class QueueHistory:
         return fmean(gaps) if gaps else 0.0
 
     def uses(self) -> list[Use]:
-        """Returns the stretches as use of shares."""
+        """Returns the allocations as use of shares."""
         return [
             Use(
                 owner=row.owner,
@@ -162,7 +162,7 @@ def _by_run(rows: Sequence[AllocationRow]) -> dict[str, list[AllocationRow]]:
 
 
 def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:
-    """Returns, for each of a run's stretches with a session, the seconds from its start to the session's begin."""
+    """Returns, for each of a run's allocations with a session, the seconds from its start to the beginning of the session."""
     if not rows:
         return []
     sessions = ledger.overview.sessions(rows[0].run)
@@ -202,7 +202,7 @@ def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, pr
         waited=row.waited(now),
         run_seconds=progress.run_seconds(),
         not_before=_not_before(row.not_before),
-        wanted=Wanted(row.wanted),
+        wanted=QueueIntent(row.wanted),
         held=None if allocation is None else _held(pools, allocation, progress, now),
     )
 
@@ -213,7 +213,7 @@ def _not_before(at: int | None) -> float:
     return NEVER if at == PARKED else at / 1000
 
 
-def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Held:
+def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Allocation:
     found = run_progress.held(
         pool=row.pool,
         devices=row.numbers,

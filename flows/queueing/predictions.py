@@ -33,7 +33,7 @@ def predicted(
     prices = {name: price for name in entry.pools.split(",") if (price := _price(pools, name)) is not None}
     cost = None
     pool = pools.pools.get(held.pool)
-    # Earlier stretches are in the currency that the file had then.
+    # Earlier allocations are in the currency that the file had then.
     if held.pool in prices and pool is not None and pool.price is not None and pool.price.currency == held.currency:
         interruptions = (outlook.failures + outlook.stops) * plain.held_seconds
         rest = forecast(

@@ -1,6 +1,6 @@
 """The scheduler: reads the queue, watches the drivers of its runs, decides, and acts, round after round.
 
-Consumes the ledger, the pools file, and something that starts drivers. Produces stretches of devices in the ledger, drivers,
+Consumes the ledger, the pools file, and something that starts drivers. Produces allocations of devices in the ledger, drivers,
 and requests to stop. It may be killed at any line: drivers are processes of their own, and every fact is in the ledger, where
 the next scheduler finds it. Its writes carry the term of its lease.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from db.core.engine import Fence
 from db.core.errors import LeaseHeld
 from db.core.holder import is_gone, this_process
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
+from db.core.subjects import QUEUE, subject_of
 from db.ledger import Ledger
 from db.write.queueing import AUTO, PARKED, REMOVE, REMOVED
-from db.write.scheduling import Grant, SchedulerFence
+from db.write.scheduling import Grant
 from flows.branching.branches import revise
 from flows.queueing.driver_signs import COMPLETED, STOPPED, DriverSigns, Keep, Release, StartDriver, judge, not_started
 from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, progress_of
@@ -28,7 +30,7 @@ from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
 from yatt_core.queueing.decisions import RECLAIMED, decide
 from yatt_core.queueing.ettr import best_interval
-from yatt_core.queueing.facts import Start, Stop
+from yatt_core.queueing.facts import RunStart, RunStop
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.run_progress import RunProgress
 
@@ -62,16 +64,16 @@ class Scheduler:
         self._home = home
         self._ledger = ledger
         self._drivers = drivers
-        self._fence: SchedulerFence | None = None
+        self._fence: Fence | None = None
 
     def lead(self) -> None:
-        """Takes the scheduler's lease. Raises `SchedulerHeld`."""
-        self._fence = self._ledger.scheduling.lead(this_process(SCHEDULER), LIFE_SECONDS)
+        """Takes the scheduler's lease. Raises `LeaseHeld`."""
+        self._fence = self._ledger.leases.take(subject_of(QUEUE), this_process(SCHEDULER), LIFE_SECONDS)
 
     def resign(self) -> None:
         """Releases the lease. Raises `Fenced`."""
         if self._fence is not None:
-            self._ledger.scheduling.resign(self._fence)
+            self._ledger.leases.release(self._fence)
 
     def round(self) -> None:
         """Watches, decides and acts once.
@@ -79,7 +81,7 @@ class Scheduler:
         Raises `Fenced` if another scheduler has taken over, `ConfigurationError` for a bad pools file, `LedgerError`.
         """
         assert self._fence is not None, "lead first"
-        self._ledger.scheduling.renew(self._fence, LIFE_SECONDS)
+        self._ledger.leases.renew(self._fence, LIFE_SECONDS)
         pools = read_pools(self._home)
         _Round(home=self._home, ledger=self._ledger, drivers=self._drivers, fence=self._fence, pools=pools).run()
 
@@ -87,7 +89,7 @@ class Scheduler:
 class _Round:
     """One round."""
 
-    def __init__(self, home: Home, ledger: Ledger, drivers: Drivers, fence: SchedulerFence, pools: PoolsSpec) -> None:
+    def __init__(self, home: Home, ledger: Ledger, drivers: Drivers, fence: Fence, pools: PoolsSpec) -> None:
         self._home = home
         self._ledger = ledger
         self._drivers = drivers
@@ -215,11 +217,11 @@ class _Round:
         if row is not None:
             self._scheduling.note_forecast(self._fence, row)
 
-    def _stop(self, held: AllocationRow, stop: Stop) -> None:
+    def _stop(self, held: AllocationRow, stop: RunStop) -> None:
         self._scheduling.note_stop(self._fence, held, stop.reason, stop.within)
         log.info("%s: asked to stop: %s", held.run, stop.reason)
 
-    def _start(self, entry: EntryRow, start: Start, progress: RunProgress) -> None:
+    def _start(self, entry: EntryRow, start: RunStart, progress: RunProgress) -> None:
         if entry.checkpoints == AUTO:
             self._choose_interval(entry.run, progress)
         pool = self._pools.pools[start.pool]

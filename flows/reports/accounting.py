@@ -56,7 +56,7 @@ Attempt = tuple[int, int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BookedInterval:
     """A piece of wall time.
 
     start, end: milliseconds since 1970.
@@ -138,14 +138,14 @@ def accounts_of(history: RunHistory) -> Accounts:
 # -- the buckets ----------------------------------------------------------------------------------------------------------
 
 
-def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece]:
+def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[BookedInterval]:
     """Splits the wall time into pieces, in order, without gaps or overlaps; some may be empty."""
     survivors = survivors_of(history, sessions)
     last = {session.branch: session.last for session in history.line if session.run == history.run}
     for number, session in enumerate(sessions):
         if number:
             before = sessions[number - 1]
-            yield Piece(
+            yield BookedInterval(
                 start=before.end, end=session.start, bucket=RESTART if before.lost else IDLE, phase="", charged=LAST
             )
         cursor = session.start
@@ -154,21 +154,21 @@ def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece
             start, end = span_of(attempt, session)
             start = max(start, cursor)
             end = max(end, cursor)
-            yield Piece(start=cursor, end=start, bucket=gap, phase="", charged=LAST)
+            yield BookedInterval(start=cursor, end=start, bucket=gap, phase="", charged=LAST)
             on_line = attempt.iteration <= last.get(attempt.branch, -1)
             if attempt.phase in BEGINNINGS and gap == START:
                 # What a run's first driver replays are updates of the parent of a fork, of which nothing was lost.
                 first = number == 0 and history.since is None
                 split = end if first else _replay_begins(attempt, start, end)
-                yield Piece(start, split, START, attempt.phase)
-                yield Piece(start=split, end=end, bucket=REDONE, phase=REPLAY, charged=LAST)
+                yield BookedInterval(start, split, START, attempt.phase)
+                yield BookedInterval(start=split, end=end, bucket=REDONE, phase=REPLAY, charged=LAST)
             else:
                 yield from _pieces(
                     attempt=attempt, start=start, end=end, survival=survivors.get(attempt.key, NOTHING), on_line=on_line
                 )
             cursor = end
             gap = WAITING
-        yield Piece(start=cursor, end=session.end, bucket=gap, phase="", charged=LAST)
+        yield BookedInterval(start=cursor, end=session.end, bucket=gap, phase="", charged=LAST)
 
 
 def _ended_in_order(session: SessionSpan) -> bool:
@@ -183,20 +183,22 @@ def _replay_begins(attempt: AttemptTimes, start: int, end: int) -> int:
     return clip(end - round(1000 * replay_seconds), start, end)
 
 
-def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool) -> tuple[Piece, Piece]:
+def _pieces(
+    attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool
+) -> tuple[BookedInterval, BookedInterval]:
     """Splits an attempt's time into two pieces: the part that is still in use, then the rest; one may be empty."""
     phase = attempt.phase
     if phase in BEGINNINGS:
         split = _replay_begins(attempt, start, end)
-        return Piece(start=start, end=split, bucket=RESTART, phase=phase, charged=LAST), Piece(
+        return BookedInterval(start=start, end=split, bucket=RESTART, phase=phase, charged=LAST), BookedInterval(
             start=split, end=end, bucket=REDONE, phase=REPLAY, charged=LAST
         )
     if phase == "checkpoint":
-        return Piece(start, end, CHECKPOINT, phase), Piece(end, end, CHECKPOINT, phase)
+        return BookedInterval(start, end, CHECKPOINT, phase), BookedInterval(end, end, CHECKPOINT, phase)
     if not on_line:
-        return Piece(start, end, REDONE, phase), Piece(end, end, REDONE, phase)
+        return BookedInterval(start, end, REDONE, phase), BookedInterval(end, end, REDONE, phase)
     split = clip(start + survival.milliseconds, start, end)
-    return Piece(start, split, PRODUCTIVE, phase), Piece(
+    return BookedInterval(start, split, PRODUCTIVE, phase), BookedInterval(
         start=split, end=end, bucket=REDONE, phase=phase, charged=survival.charged
     )
 
@@ -226,7 +228,7 @@ def survivors_of(history: RunHistory, sessions: Sequence[SessionSpan]) -> dict[A
         sealed[shard.branch, shard.iteration].append(shard.recorded_at)
     survivors: dict[Attempt, Survival] = {}
     for (branch, iteration, phase), attempts in works.items():
-        if phase == "collect":
+        if phase in ("collect", "collect_ahead"):
             survivors |= _sealed_time(attempts, spans, sealed[branch, iteration])
         else:
             survivors |= _not_repeated(attempts, spans, typical.get(phase, 0))
@@ -271,7 +273,7 @@ def _not_repeated(
 
 
 def _medians(works: Mapping[Work, Sequence[AttemptTimes]], spans: Mapping[Attempt, Span]) -> dict[str, int]:
-    """Returns the median milliseconds of each phase, over the iterations with a single attempt."""
+    """Returns the median duration of each phase, in milliseconds, over the iterations with a single attempt."""
     lengths: dict[str, list[int]] = defaultdict(list)
     for attempts in works.values():
         if len(attempts) == 1 and attempts[0].state == "DONE":
@@ -288,7 +290,7 @@ def _stands(attempt: AttemptTimes) -> bool:
 # -- crashes --------------------------------------------------------------------------------------------------------------
 
 
-def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[Piece]) -> tuple[Crash, ...]:
+def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[BookedInterval]) -> tuple[Crash, ...]:
     """Returns all crashes with their cost.
 
     The cost consists of the interrupted attempt, earlier finished work that was repeated, and the restart and replay

@@ -37,6 +37,7 @@ from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_digest
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import SAMPLES_FILE, load_table
+from yatt_core.experience.carried import carried_digests, load_carried
 from yatt_core.experience.table import group_digests
 from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.inputs.manifest import INPUTS, read_manifest
@@ -243,8 +244,9 @@ def _experience(audit: _Audit) -> Iterator[int]:
 
 def _shard_file(audit: _Audit, row: ShardRow) -> None:
     fetch_lacking(audit.store, audit.folder, [row])
-    table = load_table(audit.folder, [ShardRef(row.folder, row.manifest_sha256)])
-    _agree(str(audit.folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), group_digests(table).hex())
+    shard = ShardRef(row.folder, row.manifest_sha256)
+    found = group_digests(load_table(audit.folder, [shard])) + carried_digests(load_carried(audit.folder, shard))
+    _agree(str(audit.folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), found.hex())
     audit.store.verify(row.folder, row.manifest_sha256)
 
 

@@ -1,6 +1,6 @@
 """What a run was charged, by cause and phase: the time accounts priced by the billing records.
 
-Consumes a run's history and its billing records in the ledger; produces amounts by `Place`. The time is that in which
+Consumes a run's history and its billing records in the ledger; produces amounts by `ChargeKey`. The time is that in which
 devices were held, so the parts add up to `flows.billing.held_time.total_charges`.
 """
 
@@ -16,7 +16,7 @@ from flows.reports.accounting import IDLE as NOT_DRIVEN
 from flows.reports.accounting import START as FIRST_START
 from flows.run.session_times import SessionSpan, session_spans
 from yatt_core.costs.billing import with_past_prices
-from yatt_core.costs.charging import FAULTS, IDLE, START, TRAINING, Amounts, Piece, Place, charge
+from yatt_core.costs.charging import FAULTS, IDLE, START, TRAINING, Amounts, ChargeKey, HeldInterval, charge
 from yatt_core.costs.prices import PriceFile
 
 CAUSE_OF = {
@@ -33,7 +33,7 @@ BETWEEN = "between phases"
 
 def charges_of(
     ledger: Ledger, run: str, since: int | None = None, prices: PriceFile | None = None
-) -> dict[Place, Amounts]:
+) -> dict[ChargeKey, Amounts]:
     """Returns what a run was charged. Raises `RunNotFound`.
 
     since: only from this time on, in milliseconds since 1970.
@@ -48,7 +48,7 @@ def charges_of(
     return charge(run, held_pieces(history, spans), records, since)
 
 
-def held_pieces(history: RunHistory, spans: Sequence[SessionSpan]) -> Iterator[Piece]:
+def held_pieces(history: RunHistory, spans: Sequence[SessionSpan]) -> Iterator[HeldInterval]:
     """Yields the pieces of the time accounts that are within the spans, which they cover.
 
     spans: the times in which the run held devices, in order; each within the time of a session.
@@ -63,4 +63,4 @@ def held_pieces(history: RunHistory, spans: Sequence[SessionSpan]) -> Iterator[P
             start = max(span.start, piece.start)
             end = min(span.end, piece.end)
             if start < end:
-                yield Piece(start, end, CAUSE_OF[piece.bucket], piece.phase or BETWEEN)
+                yield HeldInterval(start, end, CAUSE_OF[piece.bucket], piece.phase or BETWEEN)

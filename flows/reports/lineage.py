@@ -36,7 +36,7 @@ FROM_MANIFEST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LineSegment:
     """The iterations of a line that were made by one branch of one run."""
 
     run: str
@@ -80,7 +80,7 @@ class Lineage:
     run: str
     iteration: int
     checkpoint: Mapping[str, Any]
-    line: tuple[Part, ...]
+    line: tuple[LineSegment, ...]
     data: Mapping[str, Any]
     code_revision: str | None
     environment: Mapping[str, str]
@@ -118,7 +118,7 @@ def lineage_of(
     if commit is None:
         raise ConfigurationError(f"run {run}: the iteration of checkpoint {row.iteration} was never committed")
     parts = tuple(
-        Part(part.run, part.branch, part.first, min(part.last, row.iteration))
+        LineSegment(part.run, part.branch, part.first, min(part.last, row.iteration))
         for part in ledger.runs.line(run, branch)
         if part.first <= row.iteration
     )
@@ -207,7 +207,7 @@ def _data(home: Home, run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return facts | {name: manifest.get(name) for name in FROM_MANIFEST}
 
 
-def _drift(ledger: Ledger, parts: tuple[Part, ...]) -> tuple[Mapping[str, Any], ...]:
+def _drift(ledger: Ledger, parts: tuple[LineSegment, ...]) -> tuple[Mapping[str, Any], ...]:
     """Returns the changes in the environment along the line, over all its runs."""
     marks = []
     for part in parts:

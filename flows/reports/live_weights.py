@@ -30,7 +30,7 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.run_actors.actor_registry import TRAINER
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.sync_parties import SyncParties
-from yatt_core.run_actors.weight_check import Comparison, EngineWeights, compare_weights
+from yatt_core.run_actors.weight_check import EngineWeights, WeightComparison, compare_weights
 from yatt_core.spec import RunSpec
 from yatt_core.supervisor.client import current_state
 
@@ -90,7 +90,7 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
 
 
 def _report(
-    ledger: Ledger, run: str, spec: RunSpec, found: Comparison, parties: SyncParties, term: int, ask: Any
+    ledger: Ledger, run: str, spec: RunSpec, found: WeightComparison, parties: SyncParties, term: int, ask: Any
 ) -> WeightsReport:
     version = int(found.trainer_version or 0)
     own = None

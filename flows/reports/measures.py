@@ -1,20 +1,25 @@
-"""What the runs of each objective show: in summaries, curves of terminals, the run's picture and default charts.
+"""What runs show, by objective or workload: in summaries, curves of terminals, the run's picture and default charts.
 
-Consumes the objective of a run's spec and, for `told_of`, its metrics in the ledger. Produces `Measures`, the one table of which
+Consumes a run's spec and, for `told_of`, its metrics in the ledger. Produces `Measures`, the one table of which
 metrics are shown where, and the first and newest values of the most telling ones. docs/formats.md explains the metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from yatt_core.spec.sections.workload import LANGUAGE
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
 
 HELD_OUT = "evaluation/"
+ACCURACY = "evaluation/accuracy"
+MOST_DRAWN = 3
+"""Series on an axis of a run's picture."""
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         "reward/mean": "reward",
@@ -219,9 +224,24 @@ def measures_for(objective: Mapping[str, Any] | None) -> Measures:
     return SAMPLED_PAIRS if found is PAIRS and objective.get("pairs") == "sampled" else found
 
 
+def measures_in(spec: Mapping[str, Any], recorded: Iterable[str]) -> Measures:
+    """Returns what a run shows.
+
+    spec: its spec as plain values.
+    recorded: the keys of its metrics, by which that of a workload of one's own goes.
+    """
+    if spec.get("workload", {}).get("kind", LANGUAGE) == LANGUAGE:
+        return measures_for(spec.get("objective"))
+    bounds = tuple(f"{ACCURACY}_{end}" for end in ("low", "high"))
+    held_out = tuple(sorted(key for key in recorded if key.startswith(HELD_OUT) and key not in bounds))
+    curves = (*held_out, "loss", "grad_norm")
+    axes = (Axis("held out", held_out[:MOST_DRAWN]), Axis("loss", ("loss",)))
+    return Measures(told=(*held_out, "loss"), curves=curves, health=curves, axes=axes, charted=_STEPS | set(held_out))
+
+
 def measures_of(ledger: Ledger, run: str) -> Measures:
     """Returns what a run shows, by its full id. Raises `RunNotFound`."""
-    return measures_for(ledger.runs.revision(run).spec.get("objective"))
+    return measures_in(ledger.runs.revision(run).spec, ledger.metrics.latest(run))
 
 
 def name_of(key: str) -> str:
@@ -230,7 +250,7 @@ def name_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MetricChange:
     """The first and the newest value of a metric.
 
     name: the metric in words.
@@ -253,7 +273,7 @@ class Told:
         return self.key.startswith(HELD_OUT) and self.first_at == 0
 
 
-def told_of(ledger: Ledger, run: str) -> list[Told]:
+def told_of(ledger: Ledger, run: str) -> list[MetricChange]:
     """Returns the most telling metrics that a run has."""
     found = ((key, ledger.metrics.history(run, key)) for key in measures_of(ledger, run).told)
     return [_told(ledger, run, key, points) for key, points in found if points]
@@ -265,11 +285,11 @@ def bounds_of(ledger: Ledger, run: str, key: str) -> dict[int, tuple[float, floa
     return {step: (low[step], high[step]) for step in low if step in high}
 
 
-def _told(ledger: Ledger, run: str, key: str, points: list[tuple[int, float]]) -> Told:
+def _told(ledger: Ledger, run: str, key: str, points: list[tuple[int, float]]) -> MetricChange:
     first_at, first = points[0]
     last_at, last = points[-1]
     low, high = bounds_of(ledger, run, key).get(last_at, (None, None)) if key.startswith(HELD_OUT) else (None, None)
-    return Told(
+    return MetricChange(
         key=key,
         name=name_of(key),
         first_at=first_at,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flows.run.profile_merging import busiest_in
-from flows.run.profile_record import BETWEEN, DRIVER, PHASES, Part, ProfileRecord, role_of
+from flows.run.profile_record import BETWEEN, DRIVER, PHASES, ProfilePart, ProfileRecord, role_of
 from yatt_core.spent_time import OTHER, RAY, WAITING
 
 CONTROLLER = "controller"
@@ -31,7 +31,7 @@ OTHERS = "-others"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProfileStep:
     """Seconds of one kind that a process spent in a phase."""
 
     phase: str
@@ -67,8 +67,8 @@ class Profile:
     not_recorded: tuple[int, ...]
     wall: float
     unheard: tuple[str, ...]
-    processes: tuple[Step, ...]
-    path: tuple[Step, ...]
+    processes: tuple[ProfileStep, ...]
+    path: tuple[ProfileStep, ...]
     frames: tuple[Frame, ...]
     others: Mapping[str, int]
 
@@ -118,7 +118,7 @@ def _with_mean_of_others(record: ProfileRecord, names: Iterable[str]) -> Profile
     return replace(record, processes=processes, others={role: each for role, each in left.items() if each.count > 0})
 
 
-def process_steps(record: ProfileRecord) -> list[Step]:
+def process_steps(record: ProfileRecord) -> list[ProfileStep]:
     """Returns what each process spent. The driver's waits are divided into `ray` and `waiting` for actors."""
     steps = []
     waited: dict[str, float] = {}
@@ -126,13 +126,13 @@ def process_steps(record: ProfileRecord) -> list[Step]:
         if step.process != DRIVER:
             waited[step.phase] = waited.get(step.phase, 0.0) + step.seconds
     for name, part in _named_parts(record):
-        steps.append(Step(part.phase, _shown(name, part), part.kind, part.seconds))
+        steps.append(ProfileStep(part.phase, _shown(name, part), part.kind, part.seconds))
     for phase, seconds in waited.items():
-        steps += [Step(phase, DRIVER, WAITING, seconds), Step(phase, DRIVER, RAY, -seconds)]
+        steps += [ProfileStep(phase, DRIVER, WAITING, seconds), ProfileStep(phase, DRIVER, RAY, -seconds)]
     return steps
 
 
-def critical_path(record: ProfileRecord) -> list[Step]:
+def critical_path(record: ProfileRecord) -> list[ProfileStep]:
     """Returns the critical path of an iteration; its seconds add up to those of the driver."""
     steps = []
     waits: dict[str, float] = {}
@@ -140,14 +140,18 @@ def critical_path(record: ProfileRecord) -> list[Step]:
         if part.kind == RAY and part.phase != BETWEEN:
             waits[part.phase] = waits.get(part.phase, 0.0) + part.seconds
         else:
-            steps.append(Step(part.phase, DRIVER, part.kind, part.seconds))
+            steps.append(ProfileStep(part.phase, DRIVER, part.kind, part.seconds))
     for phase, seconds in waits.items():
         first = _busiest(record, phase, (CONTROLLER,)) or _busiest(record, phase, (TRAINER, ROLLOUT, ENDPOINT))
-        steps += _explained(record=record, phase=phase, name=first, seconds=seconds, rest=Step(phase, DRIVER, RAY, 0.0))
+        steps += _explained(
+            record=record, phase=phase, name=first, seconds=seconds, rest=ProfileStep(phase, DRIVER, RAY, 0.0)
+        )
     return steps
 
 
-def _explained(record: ProfileRecord, phase: str, name: str | None, seconds: float, rest: Step) -> list[Step]:
+def _explained(
+    record: ProfileRecord, phase: str, name: str | None, seconds: float, rest: ProfileStep
+) -> list[ProfileStep]:
     """Returns what a process did while another waited for it.
 
     name: the process; None if no process has reported any work.
@@ -157,17 +161,17 @@ def _explained(record: ProfileRecord, phase: str, name: str | None, seconds: flo
     busy = sum(part.seconds for part in parts)
     # A process may have worked for longer than it was waited for: the driver does other things meanwhile.
     scale = min(1.0, seconds / busy) if busy > 0.0 else 0.0
-    steps = [Step(rest.phase, rest.process, rest.kind, seconds - scale * busy)]
+    steps = [ProfileStep(rest.phase, rest.process, rest.kind, seconds - scale * busy)]
     waited = 0.0
     for part in parts:
         if part.kind == WAITING and role_of(name or "") == CONTROLLER:
             waited += scale * part.seconds
         else:
-            steps.append(Step(phase, _shown(name or "", part), part.kind, scale * part.seconds))
+            steps.append(ProfileStep(phase, _shown(name or "", part), part.kind, scale * part.seconds))
     if waited > 0.0:
         engine = _busiest(record, phase, (ROLLOUT, ENDPOINT))
         steps += _explained(
-            record=record, phase=phase, name=engine, seconds=waited, rest=Step(phase, name or "", WAITING, 0.0)
+            record=record, phase=phase, name=engine, seconds=waited, rest=ProfileStep(phase, name or "", WAITING, 0.0)
         )
     return steps
 
@@ -185,7 +189,7 @@ def _frames(record: ProfileRecord) -> list[Frame]:
     ]
 
 
-def _named_parts(record: ProfileRecord) -> Iterator[tuple[str, Part]]:
+def _named_parts(record: ProfileRecord) -> Iterator[tuple[str, ProfilePart]]:
     """Yields the parts of all processes, and the mean of the others of each role."""
     for name, parts in record.processes.items():
         yield from ((name, part) for part in parts)
@@ -193,13 +197,13 @@ def _named_parts(record: ProfileRecord) -> Iterator[tuple[str, Part]]:
         yield from ((role + OTHERS, part) for part in others.parts)
 
 
-def _mean_steps(steps: Iterable[Step], share: float) -> tuple[Step, ...]:
+def _mean_steps(steps: Iterable[ProfileStep], share: float) -> tuple[ProfileStep, ...]:
     sums: dict[tuple[str, str, str], float] = {}
     for step in steps:
         key = (step.phase, step.process, step.kind)
         sums[key] = sums.get(key, 0.0) + step.seconds * share
     # Differences of equal times leave rounding errors.
-    found = [Step(*key, max(0.0, seconds)) for key, seconds in sums.items()]
+    found = [ProfileStep(*key, max(0.0, seconds)) for key, seconds in sums.items()]
     ordered = sorted(found, key=lambda step: (PHASES.index(step.phase), process_order(step.process), -step.seconds))
     return tuple(step for step in ordered if step.seconds > 0.0)
 
@@ -232,6 +236,6 @@ def is_others(name: str) -> bool:
     return name.removesuffix(AS_JUDGE).endswith(OTHERS)
 
 
-def _shown(name: str, part: Part) -> str:
+def _shown(name: str, part: ProfilePart) -> str:
     """Returns how a process is named for a part of its work."""
     return name + AS_JUDGE if role_of(name) == ROLLOUT and part.path[:1] == (JUDGE,) else name

@@ -27,6 +27,7 @@ from flows.reports.learning_curve import write_learning_plot
 from flows.run.trackers import for_trackers
 from yatt_core.durable import make_folder, write_file, write_json
 from yatt_core.experience.batch import SAMPLES_FILE
+from yatt_core.experience.table import UNSCORED, without_placeholders
 
 log = logging.getLogger("yatt_core.flow")
 FOLDER = "reports"
@@ -157,6 +158,8 @@ def placement_table(ledger: Ledger, run: str) -> dict[str, Any] | None:
 def sample_table(ledger: Ledger, run: str, home: Path, limit: int) -> dict[str, Any] | None:
     """Returns samples of the newest committed iteration, the same number from each shard, as columns and rows.
 
+    Reward and correctness are null without a score.
+
     Returns None if there are none, or if a file cannot be read.
     """
     iteration = ledger.runs.find(run).iteration
@@ -178,10 +181,11 @@ def sample_table(ledger: Ledger, run: str, home: Path, limit: int) -> dict[str, 
 def _rows(folder: Path, shard: ShardRow, count: int) -> list[list[Any]]:
     """Returns the first samples of a shard; reads no more of the file than it needs."""
     with pq.ParquetFile(folder / shard.folder / SAMPLES_FILE) as file:
-        batch = next(file.iter_batches(batch_size=count, columns=list(COLUMNS)), None)
+        names = [name for name in file.schema_arrow.names if name in (*COLUMNS, UNSCORED)]
+        batch = next(file.iter_batches(batch_size=count, columns=names), None)
     if batch is None:
         return []
-    rows = batch.to_pylist()
+    rows = without_placeholders(pa.Table.from_batches([batch])).to_pylist()
     return [[_cell(row[name]) for name in COLUMNS] for row in rows]
 
 

@@ -8,9 +8,22 @@ from typing import Any
 
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.experience.dynamic_sampling import FIRST_AVERAGE
+from yatt_core.experience.slicing import StartedGroup
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import RecoverReceipt
+from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.data import DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An iteration that is collected, but not learnt from yet.
+
+    version: of the weights that it was sampled under.
+    """
+
+    iteration: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,9 @@ class ControlState:
     coefficients: adaptive coefficients of the objective by name; empty before the first update, and without any.
     placement: the placement policy's state.
     guards: for each guard that has raised an alarm, the iteration of the last one.
+    sampled_under: the version of the weights that the iteration was sampled under; -1 if nothing was sampled.
+    in_flight: the iterations that follow and are collected already, in order; none without `asynchrony.lag`.
+    carried: the groups that are started and not learnt from, in the order of starting; none without `rollout.slice_tokens`.
     """
 
     iteration: int
@@ -39,6 +55,9 @@ class ControlState:
     coefficients: Mapping[str, float] = field(default_factory=dict)
     placement: Mapping[str, Any] = field(default_factory=dict)
     guards: Mapping[str, int] = field(default_factory=dict)
+    sampled_under: int = -1
+    in_flight: tuple[InFlight, ...] = ()
+    carried: tuple[StartedGroup, ...] = ()
 
     @classmethod
     def initial(cls, data: DataSpec) -> ControlState:
@@ -58,6 +77,9 @@ class ControlState:
             "coefficients": dict(self.coefficients),
             "placement": dict(self.placement),
             "guards": dict(self.guards),
+            "sampled_under": self.sampled_under,
+            "in_flight": [asdict(entry) for entry in self.in_flight],
+            "carried": [group.to_json() for group in self.carried],
         }
 
     @classmethod
@@ -76,7 +98,16 @@ class ControlState:
             coefficients=state.get("coefficients", {}),
             placement=state.get("placement", {}),
             guards=state.get("guards", {}),
+            # Before there was a lag, each iteration was sampled under the newest weights.
+            sampled_under=state.get("sampled_under", state["iteration"] - 1),
+            in_flight=tuple(InFlight(**entry) for entry in state.get("in_flight", ())),
+            carried=tuple(StartedGroup.from_json(group) for group in state.get("carried", ())),
         )
+
+    def ahead(self, spec: RunSpec) -> int | None:
+        """Returns the iteration that is collected while the next one is learnt from; None without a lag, and at the end."""
+        number = self.iteration + 1 + spec.asynchrony.lag
+        return number if spec.asynchrony.lag and number <= spec.iterations else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from db.ledger import Ledger
@@ -21,10 +24,24 @@ from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.storage.run_store import NoStore
 
 
-def create_run(
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """A run whose ledger is open and whose spec is loaded, for all that begins with them.
+
+    spec: the latest revision.
+    """
+
+    home: Home
+    ledger: Ledger
+    run: str
+    spec: RunSpec
+
+
+@contextmanager
+def new_run(
     home: Home, spec: RunSpec, copies: Path | None = None, by: str = "", read_block: BlockReader | None = None
-) -> str:
-    """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id.
+) -> Iterator[OpenedRun]:
+    """Creates a run, with its rows in the ledger, its folder and its copies of reward files; yields it, opened.
 
     What its spec names on the Hub is fetched first, so that the run names commits.
 
@@ -37,8 +54,16 @@ def create_run(
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
         run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations, by=by).id
-    finish_run(home, run, spec, copies)
-    return run
+        finish_run(home, run, spec, copies)
+        yield OpenedRun(home, ledger, run, spec)
+
+
+def create_run(
+    home: Home, spec: RunSpec, copies: Path | None = None, by: str = "", read_block: BlockReader | None = None
+) -> str:
+    """Creates a run as `new_run` does, and returns its id."""
+    with new_run(home=home, spec=spec, copies=copies, by=by, read_block=read_block) as created:
+        return created.run
 
 
 def finish_run(home: Home, run: str, spec: RunSpec, copies: Path | None = None) -> None:
@@ -62,11 +87,18 @@ def current_spec(ledger: Ledger, run: str) -> RunSpec:
     return parse_spec(ledger.runs.revision(run).spec, f"the spec of run {run}")
 
 
-def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
-    """Returns a run's id and the latest revision of its spec."""
+@contextmanager
+def opened_run(home: Home, name: str) -> Iterator[OpenedRun]:
+    """Opens the home's ledger, which it migrates, and loads a run's spec."""
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.find(name).id
-        return run, current_spec(ledger, run)
+        yield OpenedRun(home, ledger, run, current_spec(ledger, run))
+
+
+def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
+    """Returns a run's id and the latest revision of its spec."""
+    with opened_run(home, name) as opened:
+        return opened.run, opened.spec
 
 
 def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from db.core.errors import DeletionRefused, LeaseHeld, LedgerError
 from db.ledger import Ledger
 from db.write.deletions import DeletedRow
 from flows.run.home import Home
-from flows.run.lease import refusal_of_lease, take_lease
+from flows.run.lease import LIFE_SECONDS, refusal_of_lease, renewed, take_lease
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
 from flows.run.shared_cluster import end_services
@@ -31,8 +30,8 @@ from yatt_core import durable
 from yatt_core.errors import ConfigurationError, YattError
 from yatt_core.logs import redact
 from yatt_core.storage.run_store import store_at
+from yatt_core.tracker_kinds import TRACKER_KINDS
 
-LEASE_SECONDS = 600.0
 """Lifetime of the lease; on the same host, the lease of a dead process can be taken over at once."""
 DELETED = "deleted"
 """Kind of the tracker's row that marks a run's tracking runs as deleted."""
@@ -99,13 +98,14 @@ def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker, begun:
 def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun: bool) -> DeletedRow:
     require_deletable(ledger, run, begun)
     try:
-        fence = take_lease(ledger, run, f"yatt rm of {run}", LEASE_SECONDS)
+        fence = take_lease(ledger, run, f"yatt rm of {run}", LIFE_SECONDS)
     except LeaseHeld as error:
         raise ConfigurationError(_refusal(run, _held_by(run, error.holder), begun)) from error
     try:
-        # A killed driver leaves its services behind, and they would go on writing to the folder.
-        end_services(home.run_folder(run), fence.term)
-        removed = _work_of(ledger, run) if begun else None
+        with renewed(ledger, fence):
+            # A killed driver leaves its services behind, and they would go on writing to the folder.
+            end_services(home.run_folder(run), fence.term)
+            removed = _work_of(ledger, run) if begun else None
         return ledger.deletions.delete(
             fence=fence, by=by, why=why, outside={"owner": owner_of(ledger, run)}, removed=removed
         )
@@ -169,10 +169,9 @@ def _elsewhere(row: DeletedRow) -> Iterator[str]:
     """Yields what a deleted run has in trackers other than MLflow, outside its folder."""
     tracking = row.spec.get("tracking", {})
     for tracked in row.outside["tracked"]:
-        if tracked["tracker"] == "wandb" and tracking.get("wandb_mode") != "offline":
-            yield f"Weights & Biases run {tracked['name']}"
-        elif tracked["tracker"] == "tensorboard" and (folder := tracking.get("tensorboard_folder")):
-            yield f"TensorBoard event file {Path(folder) / tracked['name']}"
+        left = TRACKER_KINDS[tracked["tracker"]].left_elsewhere(tracking, tracked["name"])
+        if left is not None:
+            yield left
 
 
 def _refusal(run: str, why: str, begun: bool) -> str:

@@ -34,6 +34,8 @@ def note_of(run: str, spec: RunSpec, links: Mapping[str, str] | None = None) -> 
     algorithm = f"advantages {spec.algorithm.advantage.kind}, loss {spec.algorithm.loss.kind}"
     if spec.objective is not None:
         algorithm = f"objective {spec.objective.kind}"
+    if not spec.workload.is_language:
+        algorithm = f"workload {spec.workload.title}"
     rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.samples_responses else ""
     engines = f"{rollout}training on {spec.trainer.engine.kind}"
     lines = [

@@ -7,7 +7,8 @@ runs/                     the home: $YATT_HOME, or `runs` in the working folder
   group/                  the service group of `yatt up`: its state, logs, and Prefect's database
   checks/                 which reference answers and tests `yatt check` has tried; may be deleted at any time
   endpoints/              limits and circuits of judges' endpoints, for all runs of the home; may be deleted at any time
-  starts/                 Prefect's empty database, unless the environment has one; may be deleted at any time
+  starts/                 Prefect's empty database, unless the environment has one, and inputs that runs have in common; may be
+                          deleted at any time
   clusters/               Ray heads and Prefect servers of commands that drive several runs; each is deleted when its command ends
   restoring.json          while `yatt restore` fills the home
   <run>/                  inputs, experience, checkpoints, logs, supervisor, prefect

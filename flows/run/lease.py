@@ -1,10 +1,11 @@
-"""Keeps a session's lease alive in a thread of its own, and keeps the main loop from writing after the lease is lost.
+"""Keeps a lease alive in a thread of its own, and keeps the main loop from writing after the lease is lost.
 
-A driver that was suspended and resumed may wrongly believe that it still holds its lease. So before a side effect,
-the main loop calls `check`, which compares this process's monotonic clock with the lease's deadline. Past the
-deadline, the driver does nothing until the ledger either confirms the term or reports that the driver was replaced.
-The lease of a main loop that exceeds its allowed time is not renewed. The service group's keeper holds the lease of
-an undriven run for a moment at a time; a driver waits for it.
+The lease is a run's, or the right to drive a pipeline, a sweep or a soup, or to maintain the home. A driver that was suspended
+and resumed may wrongly believe that it still holds its lease. So before a side effect, the main loop calls `check`, which
+compares this process's monotonic clock with the lease's deadline. Past the deadline, it does nothing until the ledger either
+confirms the term or reports that it was replaced. The lease of a main loop that exceeds its allowed time is not renewed.
+
+The service group's keeper holds the lease of an undriven run for a moment at a time; a driver waits for it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from db.core.engine import Fence
 from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.core.holder import is_gone, this_process
+from db.core.subjects import in_words, of_run
 from db.ledger import Ledger
 from yatt_core.errors import FencedError
 
@@ -32,6 +34,8 @@ KEEPER = "yatt keeper"
 PATIENCE_SECONDS = 150.0
 ASK_SECONDS = 0.2
 """How long a driver waits for a keeper: longer than the slowest delivery to a tracker, which nothing interrupts."""
+LIFE_SECONDS = 30.0
+"""Lifetime of a lease that no driver holds: of pipelines, sweeps, soups, suites, the home, and runs that a command works on."""
 
 
 def is_keeper(holder: str) -> bool:
@@ -66,18 +70,23 @@ def refusal_of_lease(ledger: Ledger, run: str) -> LeaseHeld | None:
     holder = ledger.leases.holders().get(run)
     if holder is None or line.lease_expires_in <= 0 or is_gone(holder) or is_keeper(holder.text):
         return None
-    return LeaseHeld(run, holder.text, line.lease_expires_in)
+    return LeaseHeld(of_run(run), holder.text, line.lease_expires_in)
 
 
 def give_back(ledger: Ledger, fence: Fence) -> None:
-    """Releases a lease, unless another process has taken it over."""
-    with suppress(Fenced):
+    """Releases a lease, unless another process has taken it over; of a ledger that does not answer, it ends by itself."""
+    try:
         ledger.leases.release(fence)
+    except Fenced:
+        return
+    except LedgerUnavailable as error:
+        log.warning("the lease of %s could not be given back, and ends by itself: %s", in_words(fence.subject), error)
 
 
 class LeaseKeeper:
     """Renews a lease `RENEWALS_PER_LIFE` times per lifetime, through its own connection.
 
+    fence: what the writes of the lease's holder carry.
     wait_seconds: how long `check` waits for a ledger that does not answer.
     on_beat: called with the ledger at each renewal.
     on_loss: called once the lease is lost.
@@ -93,7 +102,7 @@ class LeaseKeeper:
         on_loss: Callable[[], None] = lambda: None,
     ) -> None:
         self._address = address
-        self._fence = fence
+        self.fence = fence
         self._life = life_seconds
         self._wait = wait_seconds
         self._on_beat = on_beat
@@ -144,7 +153,7 @@ class LeaseKeeper:
                 if self._ended.is_set() or time.monotonic() > give_up:
                     overdue = time.monotonic() - self._deadline
                     raise LedgerUnavailable(
-                        f"the lease of term {self._fence.term} expired {overdue:.1f} s ago, and the ledger does not confirm it"
+                        f"the lease of term {self.fence.term} expired {overdue:.1f} s ago, and the ledger does not confirm it"
                     )
                 self._told.wait(self._life / RENEWALS_PER_LIFE)
             if self._lost:
@@ -166,7 +175,7 @@ class LeaseKeeper:
         try:
             if self._ledger is None:
                 self._ledger = Ledger.open(self._address, migrate=False)
-            self._ledger.leases.renew(self._fence, self._life)
+            self._ledger.leases.renew(self.fence, self._life)
             self._on_beat(self._ledger)
         except LedgerUnavailable as error:
             log.warning("the lease could not be renewed: %s", error)
@@ -180,7 +189,7 @@ class LeaseKeeper:
                 self._told.notify_all()
 
     def _lose(self, reason: str) -> None:
-        log.error("the lease is lost: %s", reason)
+        log.error("the lease of %s is lost: %s", in_words(self.fence.subject), reason)
         with self._told:
             self._lost = reason
             self._told.notify_all()
@@ -190,3 +199,67 @@ class LeaseKeeper:
         """Returns the main thread's stack."""
         frame = sys._current_frames().get(self._main or 0)
         return "".join(traceback.format_stack(frame)) if frame else "the main thread has ended"
+
+
+def _taken_within(ledger: Ledger, subject: str, work: str, life_seconds: float, patience: float) -> Fence:
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            return ledger.leases.take(subject, this_process(work), life_seconds)
+        except LeaseHeld:
+            if time.monotonic() >= give_up:
+                raise
+        time.sleep(ASK_SECONDS)
+
+
+@contextmanager
+def renewed(ledger: Ledger, fence: Fence, life_seconds: float = LIFE_SECONDS) -> Iterator[LeaseKeeper]:
+    """Renews a lease meanwhile; releasing it is up to the caller."""
+    keeper = LeaseKeeper(ledger.address, fence, life_seconds, life_seconds)
+    keeper.start()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
+
+
+@contextmanager
+def operator_lease(
+    ledger: Ledger, run: str, work: str, patience: float = PATIENCE_SECONDS, life_seconds: float = LIFE_SECONDS
+) -> Iterator[LeaseKeeper]:
+    """Holds the lease of a run for a command while nothing drives it: takes it, renews it, and releases it at the end.
+
+    work, patience: as for `take_lease`.
+
+    Raises `LeaseHeld`.
+    """
+    fence = take_lease(ledger=ledger, run=run, work=work, life_seconds=life_seconds, patience=patience)
+    with _kept(ledger, fence, life_seconds) as keeper:
+        yield keeper
+
+
+@contextmanager
+def held(
+    ledger: Ledger, subject: str, work: str, patience: float = 0.0, life_seconds: float = LIFE_SECONDS
+) -> Iterator[LeaseKeeper]:
+    """Holds another lease than a run's: takes it, renews it, and releases it at the end.
+
+    work: the purpose, as part of the holder's name.
+
+    patience: seconds to wait for a holder, whose host may be lost.
+
+    Raises `LeaseHeld` with this subject if it is held for longer.
+    """
+    fence = _taken_within(ledger=ledger, subject=subject, work=work, life_seconds=life_seconds, patience=patience)
+    with _kept(ledger, fence, life_seconds) as keeper:
+        yield keeper
+
+
+@contextmanager
+def _kept(ledger: Ledger, fence: Fence, life_seconds: float) -> Iterator[LeaseKeeper]:
+    """Renews a lease meanwhile, and releases it at the end."""
+    try:
+        with renewed(ledger, fence, life_seconds) as keeper:
+            yield keeper
+    finally:
+        give_back(ledger, fence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from flows.run.profile_record import Others, Part, ProfileRecord, role_of
+from flows.run.profile_record import Others, ProfilePart, ProfileRecord, role_of
 from yatt_core.spent_time import FURTHER, PARTS
 
 KEPT = 8
@@ -18,10 +18,10 @@ KEPT = 8
 
 def merged(record: ProfileRecord) -> ProfileRecord:
     """Returns a record with at most `KEPT` processes of each role and `PARTS` parts of each process."""
-    roles: dict[str, dict[str, tuple[Part, ...]]] = {}
+    roles: dict[str, dict[str, tuple[ProfilePart, ...]]] = {}
     for name, parts in record.processes.items():
         roles.setdefault(role_of(name), {})[name] = _bounded(parts)
-    processes: dict[str, tuple[Part, ...]] = {}
+    processes: dict[str, tuple[ProfilePart, ...]] = {}
     others: dict[str, Others] = {}
     for role, found in roles.items():
         kept = _busiest(found)
@@ -33,14 +33,14 @@ def merged(record: ProfileRecord) -> ProfileRecord:
     return replace(record, processes=processes, others=others)
 
 
-def busiest_in(processes: Mapping[str, tuple[Part, ...]], phase: str) -> str | None:
+def busiest_in(processes: Mapping[str, tuple[ProfilePart, ...]], phase: str) -> str | None:
     """Returns the process that worked longest in a phase, waits included, the first by name of equal ones; None if none did."""
     busy = {name: sum(part.seconds for part in parts if part.phase == phase) for name, parts in processes.items()}
     found = max(sorted(busy), key=lambda name: busy[name], default=None)
     return found if found is not None and busy[found] > 0.0 else None
 
 
-def _busiest(processes: Mapping[str, tuple[Part, ...]]) -> set[str]:
+def _busiest(processes: Mapping[str, tuple[ProfilePart, ...]]) -> set[str]:
     """Returns the names of the processes of a role to keep: the busiest of each phase, then those that worked longest."""
     if len(processes) <= KEPT:
         return set(processes)
@@ -54,7 +54,7 @@ def _busiest(processes: Mapping[str, tuple[Part, ...]]) -> set[str]:
     return found
 
 
-def _bounded(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _bounded(parts: Sequence[ProfilePart]) -> tuple[ProfilePart, ...]:
     """Adds equal parts up; of too many, those that took the least become one for each phase and kind."""
     sums = _added(parts)
     if len(sums) <= PARTS:
@@ -63,12 +63,12 @@ def _bounded(parts: Sequence[Part]) -> tuple[Part, ...]:
     return _added([*ordered[:PARTS], *(replace(part, path=FURTHER) for part in ordered[PARTS:])])
 
 
-def _divided(part: Part, count: int) -> Part:
+def _divided(part: ProfilePart, count: int) -> ProfilePart:
     return replace(part, seconds=part.seconds / count, calls=round(part.calls / count))
 
 
-def _added(parts: Iterable[Part]) -> tuple[Part, ...]:
-    sums: dict[tuple[str, tuple[str, ...], str], Part] = {}
+def _added(parts: Iterable[ProfilePart]) -> tuple[ProfilePart, ...]:
+    sums: dict[tuple[str, tuple[str, ...], str], ProfilePart] = {}
     for part in parts:
         key = (part.phase, part.path, part.kind)
         before = sums.get(key)

@@ -20,7 +20,10 @@ from yatt_core.spent_time import KINDS
 NAME = "profile"
 DRIVER = "driver"
 BETWEEN = "between phases"
-PHASES = ("sft", "place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit", BETWEEN)
+PHASES = (
+    "sft", "place", "collect", "begin_ahead", "prepare", "learn", "collect_ahead", "sync", "evaluate", "checkpoint", "commit",
+    BETWEEN,
+)  # fmt: skip
 """The parts of an iteration, in their order."""
 SEPARATOR = ";"
 KIND_SEPARATOR = "|"
@@ -29,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProfilePart:
     """A part of a process's work in a phase.
 
     path: the names of the parts around it within the phase, the outermost first, and its own; may be empty.
@@ -53,7 +56,7 @@ class Others:
     """
 
     count: int
-    parts: tuple[Part, ...]
+    parts: tuple[ProfilePart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class ProfileRecord:
     """
 
     wall: float
-    processes: Mapping[str, tuple[Part, ...]]
+    processes: Mapping[str, tuple[ProfilePart, ...]]
     others: Mapping[str, Others] = field(default_factory=dict)
 
 
@@ -102,7 +105,7 @@ def read_profile(run_folder: Path, branch: int, iteration: int) -> ProfileRecord
         return None
 
 
-def _encoded(parts: Iterable[Part]) -> dict[str, str]:
+def _encoded(parts: Iterable[ProfilePart]) -> dict[str, str]:
     """Returns a line for each part. Texts, because a list of JSON would take a line for each of its numbers."""
     sums: dict[str, tuple[float, int]] = {}
     for part in parts:
@@ -112,14 +115,14 @@ def _encoded(parts: Iterable[Part]) -> dict[str, str]:
     return {key: f"{seconds:.{DIGITS}f} {calls}" for key, (seconds, calls) in sums.items()}
 
 
-def _decoded(lines: Mapping[str, str]) -> Iterable[Part]:
+def _decoded(lines: Mapping[str, str]) -> Iterable[ProfilePart]:
     for key, figures in lines.items():
         names, _, kind = key.rpartition(KIND_SEPARATOR)
         phase, *path = names.split(SEPARATOR)
         seconds, calls = figures.split()
         if kind not in KINDS or phase not in PHASES:
             raise DataError(f"unknown part {key!r}")
-        yield Part(phase=phase, path=tuple(path), kind=kind, seconds=_number(float(seconds)), calls=int(calls))
+        yield ProfilePart(phase=phase, path=tuple(path), kind=kind, seconds=_number(float(seconds)), calls=int(calls))
 
 
 def _others(found: Mapping[str, Any]) -> Others:

@@ -127,7 +127,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NotificationResult:
     """The result of a notification.
 
     taken: keys of the notices that all recipients have accepted by now.
@@ -141,7 +141,7 @@ class Told:
 class Notifier(Protocol):
     """Sends messages to people; the same notice may be passed again."""
 
-    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+    def notify(self, run: str, notices: Sequence[Notice]) -> NotificationResult:
         """Sends each recipient one message with the notices of a run that it has not accepted yet.
 
         Forgets notices that are not passed again.

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from db.read.history import AttemptTimes, RunHistory
 from db.write.lease import DRIVER_LOST, LOST
+from flows.run.lease import is_keeper
 
 Span = tuple[int, int]
 
@@ -35,7 +36,7 @@ class SessionSpan:
 
 
 def session_spans(history: RunHistory) -> list[SessionSpan]:
-    """Returns the driver sessions in order, without overlaps; leases taken by operators' commands are left out."""
+    """Returns the driver sessions in order, without overlaps; leases of keepers and of operators' commands are left out."""
     booked = {session.term: session for session in history.sessions}
     signs: dict[int, int] = {}
     for term, at in _signs_of_life(history):
@@ -46,7 +47,7 @@ def session_spans(history: RunHistory) -> list[SessionSpan]:
     spans: list[SessionSpan] = []
     for lease in history.leases:
         session = booked.get(lease.term)
-        if session is None and lease.released_at is not None:
+        if session is None and (lease.released_at is not None or is_keeper(lease.holder)):
             continue
         ended = None if session is None or session.outcome == LOST else session.ended_at
         end = signs.get(lease.term, lease.taken_at) if ended is None else ended

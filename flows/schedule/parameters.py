@@ -92,6 +92,6 @@ def _change(key: str, value: Any) -> str:
 
 
 def parameters_text(given: Mapping[str, Any]) -> str:
-    """Returns a window's given parameters in one line, for people; empty if there are none."""
+    """Returns the parameters given for a window as one readable line; empty if there are none."""
     overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.get("overrides", {}).items()]
     return ", ".join(overrides + [f"{key}={value}" for key, value in given.items() if key != "overrides"])

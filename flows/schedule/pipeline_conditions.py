@@ -1,7 +1,8 @@
 """What the triggers of a pipeline see now: the last start of a schedule, the digest of data, an alias's move, another's end.
 
-Consumes the triggers, the ledger and the time. Produces `Seen`, whose content changes when a trigger fires. Content is read again
-only if the size or the time of a file has changed. Raises `ConfigurationError` for a schedule that cannot be read.
+Consumes the triggers, the ledger and the time. Produces `TriggerObservation`, whose content changes when a trigger fires.
+Content is read again only if the size or the time of a file has changed. Raises `ConfigurationError` for a schedule that cannot
+be read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from db.ledger import Ledger
 from db.write.aliases import AliasMove
-from db.write.pipeline_triggers import Seen, TriggerRow
+from db.write.pipeline_triggers import TriggerObservation, TriggerRow
 from flows.driver.windows import moment_text, parse_duration
 from flows.pipelines.checks import check_schedule
 from flows.schedule.schedule_times import SOONEST, Schedule, cron_schedule, interval_schedule, upcoming
@@ -52,7 +53,7 @@ def origin_of(file: Path, number: int) -> str:
 
 def see(
     ledger: Ledger, trigger: Trigger, folder: Path, before: Sequence[TriggerRow], now: datetime, origin: str
-) -> Seen | None:
+) -> TriggerObservation | None:
     """Returns what a trigger sees; None if that cannot be told at this moment, since files are being written.
 
     folder: what paths in the pipeline's file are relative to.
@@ -68,14 +69,14 @@ def see(
         case AliasTrigger():
             move = _newest_move(ledger, trigger)
             if move is None:
-                return Seen(key, NOTHING, f"{trigger.alias} of {trigger.run} is given to no checkpoint")
+                return TriggerObservation(key, NOTHING, f"{trigger.alias} of {trigger.run} is given to no checkpoint")
             why = f"{move.alias} of {trigger.run} moved to iteration {move.iteration} of run {move.run}"
-            return Seen(key, f"{move.run} {move.number}", why)
+            return TriggerObservation(key, f"{move.run} {move.number}", why)
         case PipelineTrigger():
             ended = ledger.pipelines.last_finished(trigger.name)
             if ended is None:
-                return Seen(key, NOTHING, f"pipeline {trigger.name} has not finished yet")
-            return Seen(key, ended.id, f"pipeline {ended.id} finished")
+                return TriggerObservation(key, NOTHING, f"pipeline {trigger.name} has not finished yet")
+            return TriggerObservation(key, ended.id, f"pipeline {ended.id} finished")
 
 
 def _schedule(trigger: ScheduleTrigger, origin: str) -> Schedule:
@@ -88,10 +89,12 @@ def _schedule(trigger: ScheduleTrigger, origin: str) -> Schedule:
     return interval_schedule(interval, anchor, trigger.timezone, zone)
 
 
-def _last_start(key: str, trigger: ScheduleTrigger, before: Sequence[TriggerRow], now: datetime, origin: str) -> Seen:
+def _last_start(
+    key: str, trigger: ScheduleTrigger, before: Sequence[TriggerRow], now: datetime, origin: str
+) -> TriggerObservation:
     """Returns the last start that has come since the one that was seen last; starts that were missed count as one."""
     if not before:
-        return Seen(key, now.isoformat(), "deployed")
+        return TriggerObservation(key, now.isoformat(), "deployed")
     schedule = _schedule(trigger, origin)
     last = datetime.fromisoformat(before[-1].content)
     while True:
@@ -100,23 +103,25 @@ def _last_start(key: str, trigger: ScheduleTrigger, before: Sequence[TriggerRow]
         last = past[-1] if past else last
         if not past or len(past) < len(starts):
             said = trigger.cron if trigger.cron is not None else f"every {trigger.interval}"
-            return Seen(key, last.isoformat(), f"schedule {said} ({trigger.timezone}): {moment_text(last)}")
+            return TriggerObservation(
+                key, last.isoformat(), f"schedule {said} ({trigger.timezone}): {moment_text(last)}"
+            )
 
 
-def _data(key: str, path: Path, before: Sequence[TriggerRow]) -> Seen | None:
+def _data(key: str, path: Path, before: Sequence[TriggerRow]) -> TriggerObservation | None:
     try:
         signature = _signature(path)
         known = next((row for row in before if row.signature == signature), None)
         if known is not None:
-            return Seen(key, known.content, known.why, signature)
+            return TriggerObservation(key, known.content, known.why, signature)
         if signature == NOTHING:
-            return Seen(key, NOTHING, f"data {path} is gone", signature)
+            return TriggerObservation(key, NOTHING, f"data {path} is gone", signature)
         digest = path_digest(path)
         if _signature(path) != signature:
             return None
     except OSError:  # removed or replaced while it was read
         return None
-    return Seen(key, digest, f"data {path} changed (sha256 {digest[:SHOWN]})", signature)
+    return TriggerObservation(key, digest, f"data {path} changed (sha256 {digest[:SHOWN]})", signature)
 
 
 def _signature(path: Path) -> str:

@@ -57,7 +57,7 @@ PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class ProcessSigns:
     """What is known about the process of a flow run.
 
     process: its name; empty if none was recorded.
@@ -87,7 +87,7 @@ class Closed:
     why: str
 
 
-def cause_of_death(signs: Signs) -> str | None:
+def cause_of_death(signs: ProcessSigns) -> str | None:
     """Returns the reason why the process of a flow run counts as dead; None if it may be alive."""
     if signs.gone:
         return f"its process is gone: {signs.process}"
@@ -184,7 +184,7 @@ def end_of_session(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
     return Completed(message=message) if session.outcome == ENDED else Crashed(message=message)
 
 
-def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
+def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> ProcessSigns:
     """Gathers the signs of life of a flow run's process.
 
     For a run that the ledger does not have, the flow run's state is the only sign.
@@ -204,7 +204,7 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
     if record is None:
         return _unrecorded(flow_run, now - max(seen, default=now))
     process = record.process
-    return Signs(
+    return ProcessSigns(
         process=process.text,
         here=process.host == this_process().host,
         gone=is_gone(process),
@@ -213,10 +213,10 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
     )
 
 
-def _unrecorded(flow_run: FlowRun, silent_seconds: float) -> Signs:
+def _unrecorded(flow_run: FlowRun, silent_seconds: float) -> ProcessSigns:
     """Returns the signs of life of a flow run whose window has not begun, or belongs to another ledger."""
     process = infrastructure_of(flow_run)
-    return Signs(
+    return ProcessSigns(
         process=process.text,
         here=process.runs is not None,
         gone=process.runs is False and silent_seconds >= START_SECONDS,

@@ -19,7 +19,7 @@ from prefect.states import Completed, Failed
 from db.core.errors import LeaseHeld, LedgerError
 from db.ledger import Ledger
 from flows.branching.branches import revise
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.stopping import StartInterrupted, start_ended_in_order
 from flows.driver.windows import waits
 from flows.launch import run_session
@@ -101,7 +101,7 @@ def drive_window(
                 pages=pages,
             )
             outcome = _drive(ledger, begun, parts)
-            if isinstance(outcome, Outcome):
+            if isinstance(outcome, SessionOutcome):
                 if outcome.exit_code == ExitCode.PAUSED:
                     suspend_window(ledger, begun.run, begun.flow_run)
                 return _ending(outcome)
@@ -121,7 +121,7 @@ class _Parts:
     clock: Clock
     pages: Pages | None
 
-    def session(self, begun: BegunWindow) -> Outcome:
+    def session(self, begun: BegunWindow) -> SessionOutcome:
         return run_session(
             self.home,
             begun.run,
@@ -133,7 +133,7 @@ class _Parts:
         )
 
 
-def _drive(ledger: Ledger, begun: BegunWindow, parts: _Parts) -> Outcome | Ending:
+def _drive(ledger: Ledger, begun: BegunWindow, parts: _Parts) -> SessionOutcome | Ending:
     """Drives a session; returns its outcome, or the final state of the window if it has driven nothing."""
     patient_until: datetime | None = None
     revision: int | None = None
@@ -181,7 +181,7 @@ def _left(ledger: Ledger, begun: BegunWindow, ending: Ending) -> Ending:
     return ending
 
 
-def _ending(outcome: Outcome) -> Ending:
+def _ending(outcome: SessionOutcome) -> Ending:
     """Returns the final state of a window that drove its run, or found the target already reached."""
     said = f"run {outcome.run} is {outcome.state} at iteration {outcome.iteration}: {redact(outcome.reason)}"
     return Completed(message=said) if outcome.exit_code == ExitCode.OK else Failed(name=PAUSED, message=said)

@@ -16,7 +16,6 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.records import CheckpointRow, ChoiceRow
-from flows.branching.branches import operator_lease
 from flows.branching.inheritance import copy_folder, link_file
 from flows.delivery.registry import published_entries
 from flows.files.storage import claim_store, store_of, verify_kept
@@ -24,6 +23,7 @@ from flows.run.clock import SystemClock
 from flows.run.control_state import ControlState
 from flows.run.creation import first_entries, write_spec
 from flows.run.home import Home
+from flows.run.lease import operator_lease
 from flows.soups.outcome import merge_terms
 from flows.soups.parents import MERGE
 from flows.soups.record import MERGED, SoupRecord
@@ -97,7 +97,8 @@ def merge_run(home: Home, soup: str, preference: Preference, alpha: float = 0.0)
             target_iterations=spec.iterations,
             reason=reason,
         ).id
-        with operator_lease(ledger, run, f"yatt soup merge of {record.name}") as fence:
+        with operator_lease(ledger, run, f"yatt soup merge of {record.name}") as lease:
+            fence = lease.fence
             _make_folder(home=home, ledger=ledger, fence=fence, spec=spec, soup=record.name)
             digest = _publish(home=home, ledger=ledger, fence=fence, spec=spec, start=start, weights=weights)
             facts = {"soup": record.name, "beta": beta, "preference": list(preference), "alpha": alpha}

@@ -26,7 +26,7 @@ Rewards = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Member:
+class SoupMember:
     """A run of the soup, by its row of the mixing matrix; with beta 1 it is trained on its objective alone."""
 
     beta: float
@@ -60,7 +60,7 @@ class SoupFacts:
     """
 
     supervised: int = -1
-    reached: Mapping[Member, int] = field(default_factory=dict)
+    reached: Mapping[SoupMember, int] = field(default_factory=dict)
     points: Mapping[PointKey, Rewards] = field(default_factory=dict)
     chosen: float | None = None
 
@@ -71,10 +71,10 @@ class Supervise:
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
+class Train:
     """Create the members that do not exist, and drive all to an iteration."""
 
-    members: tuple[Member, ...]
+    members: tuple[SoupMember, ...]
     until: int
 
 
@@ -94,7 +94,7 @@ class Choose:
     hypervolumes: Mapping[float, float]
 
 
-Step = Supervise | Drive | Measure | Choose
+Step = Supervise | Train | Measure | Choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ class SoupPlan:
         """The preferences that are measured."""
         return preference_grid(len(self.spec.objectives), self.spec.grid_points)
 
-    def members(self, beta: float) -> tuple[Member, ...]:
+    def members(self, beta: float) -> tuple[SoupMember, ...]:
         """Returns the members of a row of the mixing matrix each."""
-        return tuple(Member(beta, objective) for objective in range(len(self.spec.objectives)))
+        return tuple(SoupMember(beta, objective) for objective in range(len(self.spec.objectives)))
 
     def keys(self, stage: str, beta: float) -> tuple[PointKey, ...]:
         """Returns the models of a stage and beta."""
@@ -140,9 +140,9 @@ class SoupPlan:
         step = self._drive(members, self.search_at, facts)
         return step or self._measure([(SEARCH, beta) for beta in betas], self.search_at, facts) or self._choice(facts)
 
-    def _drive(self, members: tuple[Member, ...], until: int, facts: SoupFacts) -> Step | None:
+    def _drive(self, members: tuple[SoupMember, ...], until: int, facts: SoupFacts) -> Step | None:
         short = tuple(member for member in members if facts.reached.get(member, -1) < until)
-        return Drive(short, until) if short else None
+        return Train(short, until) if short else None
 
     def _measure(self, stages: Sequence[tuple[str, float]], iteration: int, facts: SoupFacts) -> Step | None:
         for stage, beta in stages:

@@ -24,7 +24,7 @@ from flows.members.tags import Family
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
-from flows.soups.plan import Member, PointKey, SoupFacts, SoupPlan
+from flows.soups.plan import PointKey, SoupFacts, SoupMember, SoupPlan
 from yatt_core.errors import ConfigurationError
 from yatt_core.soups.spec import SoupSpec, parse_soup
 from yatt_core.spec import RunSpec, parse_spec
@@ -78,7 +78,7 @@ class SoupRecord:
         """The soup's plan."""
         return SoupPlan(self.spec, self.spec.search_iterations(self.run_spec), self.run_spec.iterations)
 
-    def members(self) -> dict[Member, str]:
+    def members(self) -> dict[SoupMember, str]:
         """Returns the runs of the members that exist."""
         named = {
             member.name(self.spec): member for beta in {*self.spec.betas, 1.0} for member in self.plan.members(beta)

@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from db.core.engine import Fence
 from db.ledger import Ledger
-from flows.branching.branches import LEASE_SECONDS, operator_lease
 from flows.files.storage import store_of, verify_kept
 from flows.members.alone import driving_alone
 from flows.members.driving import Drives, Tell, ended_early, goals_of
 from flows.members.tags import whole_fork
 from flows.run.home import Home
+from flows.run.lease import LeaseKeeper, operator_lease
 from flows.soups.outcome import merge_terms
-from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey, Supervise
+from flows.soups.plan import REWARDED, Choose, Measure, PointKey, SoupMember, Supervise, Train
 from flows.soups.record import SOUP, SoupRecord
 from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
 from yatt_core.code_files import fetch_code
@@ -34,13 +35,13 @@ from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.wire.part_files import PartFiles
 
 
-class Meter(Protocol):
+class ModelMeter(Protocol):
     """Measures weights: returns the mean value of each function of the reward."""
 
     def measure(self, weights: Tensors) -> Mapping[str, float]: ...
 
 
-OpenMeter = Callable[[RunSpec, str, Path, int], Meter]
+OpenMeter = Callable[[RunSpec, str, Path, int], ModelMeter]
 """Opens a meter for a spec, a run's id and folder, and a number of responses to each prompt."""
 
 
@@ -57,7 +58,7 @@ class SoupRunner:
         self._drive = drive
         self._open_meter = open_meter
         self._tell = tell
-        self._meter: Meter | None = None
+        self._meter: ModelMeter | None = None
 
     def run(self) -> None:
         """Takes all steps that are left.
@@ -65,26 +66,28 @@ class SoupRunner:
         Raises `InfrastructureError` for a run that ends early, `DrivenElsewhereError` if another command drives this
         soup, and what the meter raises.
         """
-        with driving_alone(self._home, SOUP, self._record.name):
-            self._take_all()
+        with driving_alone(self._home, self._ledger, SOUP, self._record.name) as lease:
+            self._take_all(lease)
 
-    def _take_all(self) -> None:
+    def _take_all(self, lease: LeaseKeeper) -> None:
+        """Takes all steps; decisions and measurements carry the soup's lease."""
         record = self._record
         while (step := record.plan.next_step(record.facts())) is not None:
+            lease.check()
             match step:
                 case Supervise():
                     self._tell(f"{record.name}: making the supervised model")
                     self._drive_to([record.name], 0)
-                case Drive(members, until):
+                case Train(members, until):
                     runs = [self._member(member) for member in members]
                     self._tell(f"{record.name}: training {', '.join(runs)} to iteration {until}")
                     self._drive_to(runs, until)
                 case Measure():
-                    self._measure(step)
+                    self._measure(lease.fence, step)
                 case Choose(beta, hypervolumes):
-                    with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}") as fence:
+                    with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}"):
                         if record.facts().chosen is None:
-                            record.choose(fence, beta, hypervolumes)
+                            record.choose(lease.fence, beta, hypervolumes)
                     self._tell(f"{record.name}: beta is {beta:g}")
 
     def _drive_to(self, runs: Sequence[str], until: int) -> None:
@@ -95,7 +98,7 @@ class SoupRunner:
             said = ended_early(self._ledger, run, until)
             raise InfrastructureError(f"soup {name}: {said}; `yatt soup resume {name}` goes on")
 
-    def _member(self, member: Member) -> str:
+    def _member(self, member: SoupMember) -> str:
         """Returns the run of a member, which is created, or its creation finished, if need be."""
         record = self._record
         spec = record.spec
@@ -105,20 +108,19 @@ class SoupRunner:
             home=self._home, ledger=self._ledger, run=record.members().get(member), start=record.name, overrides=changes
         )
 
-    def _measure(self, step: Measure) -> None:
+    def _measure(self, fence: Fence, step: Measure) -> None:
         record = self._record
         stage = step.points[0].stage
         beta = step.points[0].beta
         self._tell(f"{record.name}: measuring {many(len(step.points), 'merged model')} ({stage}, beta {beta:g})")
         runs = record.members()
         places = [*((runs[member], step.iteration) for member in record.plan.members(beta)), (record.name, 0)]
-        with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}") as fence:
+        with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}"):
             done = record.facts().points
             models = [self._weights(run, iteration) for run, iteration in places]
             for key in step.points:
                 if key not in done:
                     record.add_point(fence, key, *self._measured(key, models))
-                    self._ledger.leases.renew(fence, LEASE_SECONDS)
 
     def _measured(self, key: PointKey, models: Sequence[PartFiles]) -> tuple[list[float], Mapping[str, Any]]:
         """Merges and measures one model; returns its rewards, and what else is recorded of it.
@@ -141,7 +143,7 @@ class SoupRunner:
             "values": dict(values),
         }
 
-    def _open(self) -> Meter:
+    def _open(self) -> ModelMeter:
         if self._meter is None:
             record = self._record
             folder = self._home.run_folder(record.name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flows.sweeps.schedule import Job, Rule, Schedule, schedule_of
+from flows.sweeps.schedule import HalvingRule, RungJob, Schedule, schedule_of
 from yatt_core.sweeps.proposals import PastTrial
 from yatt_core.sweeps.space import Setting
 from yatt_core.sweeps.spec import SweepSpec
@@ -44,8 +44,8 @@ class SweepFacts:
     """
 
     trials: tuple[Trial, ...] = ()
-    promoted: frozenset[Job] = frozenset()
-    values: Mapping[Job, float | None] = field(default_factory=dict)
+    promoted: frozenset[RungJob] = frozenset()
+    values: Mapping[RungJob, float | None] = field(default_factory=dict)
     reached: Mapping[int, int] = field(default_factory=dict)
     failed: frozenset[int] = frozenset()
     concluded: bool = False
@@ -70,7 +70,7 @@ class Promote:
     among: the number of trials that were settled there.
     """
 
-    job: Job
+    job: RungJob
     rank: int
     among: int
 
@@ -79,7 +79,7 @@ class Promote:
 class Drive:
     """Drive the trials' runs to their rungs, the most urgent first; create those that do not exist."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[RungJob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Settle:
     failed: whether it has none, because the trial has failed.
     """
 
-    job: Job
+    job: RungJob
     failed: bool
 
 
@@ -97,7 +97,7 @@ class Settle:
 class Conclude:
     """Record the winner; None if all trials have failed."""
 
-    best: Job | None
+    best: RungJob | None
 
 
 Step = Propose | Promote | Drive | Settle | Conclude
@@ -108,7 +108,7 @@ class SweepPlan:
     """A sweep's spec with the rule that follows from it and from the spec of its runs."""
 
     spec: SweepSpec
-    rule: Rule
+    rule: HalvingRule
 
     def schedule(self, facts: SweepFacts) -> Schedule:
         """Returns the decisions that follow from the settled values."""
@@ -135,17 +135,17 @@ class SweepPlan:
             return Settle(first, failed=False)
         return Drive(tuple(job for job in by_urgency if not self._is_over(job, facts)))
 
-    def _is_over(self, job: Job, facts: SweepFacts) -> bool:
+    def _is_over(self, job: RungJob, facts: SweepFacts) -> bool:
         return job in facts.values or self._is_reached(job, facts) or self._has_failed(job, facts)
 
-    def _is_reached(self, job: Job, facts: SweepFacts) -> bool:
+    def _is_reached(self, job: RungJob, facts: SweepFacts) -> bool:
         return facts.reached.get(job.trial, -1) >= self.rule.rungs[job.rung]
 
-    def _has_failed(self, job: Job, facts: SweepFacts) -> bool:
+    def _has_failed(self, job: RungJob, facts: SweepFacts) -> bool:
         is_lost = job.trial in facts.failed and not self._is_reached(job, facts)
         return is_lost or facts.trials[job.trial].refusal is not None
 
-    def _promotion(self, job: Job, schedule: Schedule) -> Promote:
+    def _promotion(self, job: RungJob, schedule: Schedule) -> Promote:
         rung = job.rung - 1
         return Promote(job, schedule.ranked(rung).index(job.trial) + 1, schedule.count(rung))
 
@@ -161,7 +161,7 @@ class SweepPlan:
                     for job in schedule.settled
                     if job.trial == number and (value := facts.values[job]) is not None
                 },
-                ended=schedule.settled.get(Job(number, last)) is not None,
+                ended=schedule.settled.get(RungJob(number, last)) is not None,
                 failed=any(job.trial == number and value is None for job, value in schedule.settled.items()),
                 under_way=number in under_way,
             )

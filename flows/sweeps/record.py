@@ -27,8 +27,8 @@ from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.sweeps.plan import Promote, Propose, SweepFacts, SweepPlan, Trial
-from flows.sweeps.schedule import Job, Rule
-from flows.sweeps.starts import Start, Starts
+from flows.sweeps.schedule import HalvingRule, RungJob
+from flows.sweeps.starts import SharedStart, Starts
 from yatt_core.errors import ConfigurationError, FailureClass
 from yatt_core.guards.budget import BUDGET
 from yatt_core.guards.stalls import STALLED_PHASE
@@ -111,7 +111,7 @@ class SweepRecord:
         """The sweep's plan."""
         spec = self.spec
         reduction = spec.asha.reduction if spec.asha else 2
-        return SweepPlan(spec, Rule(spec.rungs(self.run_spec), reduction, spec.workers, spec.count))
+        return SweepPlan(spec, HalvingRule(spec.rungs(self.run_spec), reduction, spec.workers, spec.count))
 
     def members(self) -> dict[str, RunRow]:
         """Returns the runs of the sweep by what they are: the starts, and each trial with each seed."""
@@ -123,7 +123,7 @@ class SweepRecord:
             if member is not None:
                 found.setdefault(member, row)
             elif row.id == self.name and not self.starts.keys:
-                found[Start(self.seeds[0], {}).name] = row
+                found[SharedStart(self.seeds[0], {}).name] = row
         return found
 
     def facts(self) -> SweepFacts:
@@ -133,8 +133,8 @@ class SweepRecord:
         runs = {number: self.runs_of(number, members) for number in range(len(trials))}
         return SweepFacts(
             trials=trials,
-            promoted=frozenset(Job(body["trial"], body["rung"]) for body in self.bodies(PROMOTION)),
-            values={Job(body["trial"], body["rung"]): body["value"] for body in self.bodies(VALUE)},
+            promoted=frozenset(RungJob(body["trial"], body["rung"]) for body in self.bodies(PROMOTION)),
+            values={RungJob(body["trial"], body["rung"]): body["value"] for body in self.bodies(VALUE)},
             reached={
                 number: min(row.iteration for row in rows.values())
                 for number, rows in runs.items()
@@ -210,7 +210,7 @@ class SweepRecord:
         place = {"trial": step.job.trial, "rung": step.job.rung, "iteration": self.plan.rule.rungs[step.job.rung]}
         self.ledger.events.append(self.name, PROMOTION, {**place, "rank": step.rank, "among": step.among}, fence)
 
-    def add_value(self, fence: Fence, job: Job, values: Mapping[int, float], failure: str | None = None) -> None:
+    def add_value(self, fence: Fence, job: RungJob, values: Mapping[int, float], failure: str | None = None) -> None:
         """Records the values of a trial's seeds at a rung, and their mean; or why it has none. Raises `Fenced`."""
         mean = math.fsum(values.values()) / len(values) if failure is None else None
         place = {"trial": job.trial, "rung": job.rung, "iteration": self.plan.rule.rungs[job.rung]}
@@ -218,7 +218,7 @@ class SweepRecord:
         body = {**place, "values": by_seed, "value": mean, "failure": failure}
         self.ledger.events.append(self.name, VALUE, body, fence)
 
-    def add_winner(self, fence: Fence, best: Job | None) -> None:
+    def add_winner(self, fence: Fence, best: RungJob | None) -> None:
         """Records the best trial; None if all have failed. Raises `Fenced`."""
         body: dict[str, Any] = {"trial": None}
         if best is not None:

@@ -7,23 +7,23 @@ chain. It may be killed at any line: the next one asks the plan again, which con
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from db.core.engine import Fence
 from db.core.errors import LeaseHeld
 from db.ledger import Ledger
 from db.write.runs import RunRow
-from flows.branching.branches import operator_lease
 from flows.members.alone import driving_alone
 from flows.members.driving import Drives, Tell
 from flows.members.tags import maker_of, whole_fork
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
-from flows.run.lease import DRIVER
+from flows.run.lease import DRIVER, LeaseKeeper, operator_lease
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step
 from flows.sweeps.record import EVALUATION, SWEEP, SweepRecord, trial_name
-from flows.sweeps.schedule import Job
-from flows.sweeps.starts import Start
+from flows.sweeps.schedule import RungJob
+from flows.sweeps.starts import SharedStart
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import override_spec
 from yatt_core.sweeps.proposals import propose
@@ -59,25 +59,29 @@ class SweepRunner:
         Raises `InfrastructureError` for a run that ends early, `DrivenElsewhereError` if another command drives this
         sweep, and `ConfigurationError` if the runs do not have the sweep's metric.
         """
-        with driving_alone(self._home, SWEEP, self._record.name):
-            self._drive(self.goals)
-            if left := self.goals():
+        with driving_alone(self._home, self._ledger, SWEEP, self._record.name) as lease:
+            self._drive(partial(self.goals, lease))
+            if left := self.goals(lease):
                 name = self._record.name
                 raise InfrastructureError(
                     f"sweep {name}: {', '.join(left)} ended early; `yatt sweep resume {name}` goes on"
                 )
 
-    def goals(self) -> Mapping[str, int]:
-        """Takes all steps up to the next one that needs runs driven; returns these runs and their iterations."""
+    def goals(self, lease: LeaseKeeper) -> Mapping[str, int]:
+        """Takes all steps up to the next one that needs runs driven; returns these runs and their iterations.
+
+        lease: the sweep's, which every decision carries. Raises `FencedError` once another process drives the sweep.
+        """
+        lease.check()
         record = self._record
         if not record.starts.keys and self._ledger.runs.find(record.name).iteration < 0:
             return {record.name: 0}  # its driver needs the lease that all other steps take
         try:
-            with operator_lease(self._ledger, record.name, f"yatt sweep of {record.name}") as fence:
+            with operator_lease(self._ledger, record.name, f"yatt sweep of {record.name}"):
                 while (step := record.plan.next_step(record.facts())) is not None:
                     if isinstance(step, Drive):
                         return self._runs(step.jobs)
-                    self._take(fence, step)
+                    self._take(lease.fence, step)
         except LeaseHeld as error:
             if not error.holder.startswith(DRIVER):
                 raise
@@ -101,7 +105,7 @@ class SweepRunner:
                 tied = record.plan.schedule(record.facts()).tied()
                 self._tell("all trials have failed" if best is None else best_in_words(best.trial, tied))
 
-    def _settle(self, fence: Fence, job: Job, failed: bool) -> None:
+    def _settle(self, fence: Fence, job: RungJob, failed: bool) -> None:
         record = self._record
         runs = self._record.runs_of(job.trial, self._record.members())
         if not failed:
@@ -122,14 +126,14 @@ class SweepRunner:
             return  # a person has resumed the run meanwhile
         self._settle_failed(fence, job, reason)
 
-    def _settle_failed(self, fence: Fence, job: Job, reason: str) -> None:
+    def _settle_failed(self, fence: Fence, job: RungJob, reason: str) -> None:
         self._record.add_value(fence, job, {}, reason)
         self._tell(f"trial {job.trial} has failed: {reason}")
 
-    def _rung(self, job: Job) -> int:
+    def _rung(self, job: RungJob) -> int:
         return self._record.plan.rule.rungs[job.rung]
 
-    def _runs(self, jobs: tuple[Job, ...]) -> dict[str, int]:
+    def _runs(self, jobs: tuple[RungJob, ...]) -> dict[str, int]:
         """Returns the runs that jobs are waiting for, with their iterations: starts first made, then forks of them."""
         goals: dict[str, int] = {}
         record = self._record
@@ -146,7 +150,7 @@ class SweepRunner:
                     goals[run] = self._rung(job)
         return goals
 
-    def _start(self, start: Start) -> RunRow:
+    def _start(self, start: SharedStart) -> RunRow:
         """Returns the run of a start, which is created, or its creation finished, if need be."""
         record = self._record
         row = record.members().get(start.name)

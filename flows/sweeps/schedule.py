@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Job:
+class RungJob:
     """A trial that is driven to a rung; both count from 0."""
 
     trial: int
     rung: int
 
 
-Values = Mapping[Job, float | None]
+Values = Mapping[RungJob, float | None]
 """What was measured, multiplied so that the largest is the best; None for a trial that has failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HalvingRule:
     """How a sweep decides.
 
     rungs: iterations, in order; the last one is the runs' target.
@@ -42,7 +42,7 @@ class Rule:
     workers: int
     trials: int
 
-    def iterations(self, job: Job) -> int:
+    def iterations(self, job: RungJob) -> int:
         """Returns the number of iterations of a job."""
         return self.rungs[job.rung] - (self.rungs[job.rung - 1] if job.rung else 0)
 
@@ -58,11 +58,11 @@ class Schedule:
     ranks: for each rung, the settled trials with a value, best first; of equal ones, the earlier trial.
     """
 
-    rule: Rule
+    rule: HalvingRule
     now: int = 0
-    decided: dict[Job, None] = field(default_factory=dict)
-    open: dict[Job, int] = field(default_factory=dict)
-    settled: dict[Job, float | None] = field(default_factory=dict)
+    decided: dict[RungJob, None] = field(default_factory=dict)
+    open: dict[RungJob, int] = field(default_factory=dict)
+    settled: dict[RungJob, float | None] = field(default_factory=dict)
     ranks: list[list[tuple[float, int]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,10 +79,10 @@ class Schedule:
     def _failures(self, rung: int) -> int:
         return self.count(rung) - len(self.ranks[rung])
 
-    def best(self) -> Job | None:
+    def best(self) -> RungJob | None:
         """Returns the best job of the latest rung that has a value; None if there is no value at all."""
         rungs = (rung for rung in reversed(range(len(self.ranks))) if self.ranks[rung])
-        return next((Job(self.ranks[rung][0][1], rung) for rung in rungs), None)
+        return next((RungJob(self.ranks[rung][0][1], rung) for rung in rungs), None)
 
     def tied(self) -> list[int]:
         """Returns the trials that are as good as the best one, itself included, in their order."""
@@ -100,7 +100,7 @@ class Schedule:
             self.open[job] = self.now + self.rule.iterations(job)
         return job is not None
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> RungJob | None:
         """Returns the furthest promotion that is due, else a new trial; None if there is neither."""
         begun = sum(job.rung == 0 for job in self.decided)
         for rung in reversed(range(len(self.ranks) - 1)):
@@ -108,16 +108,16 @@ class Schedule:
             # Once no other trial can come to a rung, at least one goes on; one that fails gives its place to the next.
             promoted = max(0 if can_come else 1, self.count(rung) // self.rule.reduction) + self._failures(rung + 1)
             for _, trial in self.ranks[rung][:promoted]:
-                if Job(trial, rung + 1) not in self.decided:
-                    return Job(trial, rung + 1)
-        return Job(begun, 0) if begun < self.rule.trials else None
+                if RungJob(trial, rung + 1) not in self.decided:
+                    return RungJob(trial, rung + 1)
+        return RungJob(begun, 0) if begun < self.rule.trials else None
 
-    def due(self) -> list[Job]:
+    def due(self) -> list[RungJob]:
         """Returns the jobs that end next, all at one time, by their trials."""
         earliest = min(self.open.values(), default=0)
         return sorted(job for job, end in self.open.items() if end == earliest)
 
-    def settle(self, job: Job, value: float | None) -> None:
+    def settle(self, job: RungJob, value: float | None) -> None:
         """Lets a value count."""
         self.now = self.open.pop(job)
         self.settled[job] = value
@@ -125,7 +125,7 @@ class Schedule:
             insort(self.ranks[job.rung], (-value, job.trial))
 
 
-def schedule_of(rule: Rule, values: Values) -> Schedule:
+def schedule_of(rule: HalvingRule, values: Values) -> Schedule:
     """Returns the decisions that follow from the values, up to the first job whose value is missing."""
     schedule = Schedule(rule)
     while True:

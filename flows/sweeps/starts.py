@@ -19,7 +19,7 @@ from yatt_core.sweeps.spec import changed_spec, overrides_of
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SharedStart:
     """A run at iteration 0 of which trials are forks.
 
     setting: the values of the keys that forks cannot change.
@@ -57,9 +57,9 @@ class Starts:
         fixed = (key for key, values in probes.items() if any(not _forks_to(run, {key: value}) for value in values))
         return cls(run, tuple(fixed))
 
-    def start(self, setting: Setting, seed: int) -> Start:
+    def start(self, setting: Setting, seed: int) -> SharedStart:
         """Returns the start of a trial."""
-        return Start(seed, {key: value for key, value in setting.items() if key in self.keys})
+        return SharedStart(seed, {key: value for key, value in setting.items() if key in self.keys})
 
     def own_overrides(self, setting: Setting) -> list[str]:
         """Returns the changes by which a trial differs from its start, as KEY=VALUE."""

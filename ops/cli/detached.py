@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.run.home import Home
 from ops.cli.people import identity
 from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import message
@@ -19,7 +20,6 @@ from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
 
 LOG = "detached.log"
 POLL_SECONDS = 0.2
@@ -27,7 +27,7 @@ LAST_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class DetachedDriver:
     """The result of a start.
 
     process: the driver.
@@ -48,7 +48,9 @@ class Started:
         return self.process.pid
 
 
-def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, until: int | None = None) -> Started:
+def start_detached(
+    home: Home, ledger: Ledger, run: str, accept_drift: bool, until: int | None = None
+) -> DetachedDriver:
     """Starts a driver and returns once it holds the lease, or has ended before that.
 
     until: the iteration after which it stops; None for the run's target.
@@ -64,7 +66,9 @@ def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, unt
     except KeyboardInterrupt:
         message(f"the driver goes on starting, pid {process.pid}; see {log}")
         raise
-    return Started(run=run, process=process, exit_code=code, log=log, said="" if code is None else _end_of(log, begins))
+    return DetachedDriver(
+        run=run, process=process, exit_code=code, log=log, said="" if code is None else _end_of(log, begins)
+    )
 
 
 def _await_lease(ledger: Ledger, run: str, process: subprocess.Popen[bytes]) -> int | None:

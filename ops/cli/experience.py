@@ -20,10 +20,11 @@ from flows.files.storage import store_of
 from flows.run.home import Home
 from ops.cli.exporting import EXPORTS
 from ops.cli.lookup import find_run, iteration_range, opened_ledger
-from ops.queries.experience import Iteration, find_iteration, opened, sample_table
+from ops.queries.experience import IterationExperience, find_iteration, opened, sample_table
 from yatt_core import durable
 from yatt_core.checkpoints.export import new_folder, require_free
 from yatt_core.errors import ConfigurationError
+from yatt_core.experience.table import without_placeholders
 from yatt_core.storage.lacking import fetch_lacking
 
 DERIVED = ("tokens", "failed", "advantage", "validity")
@@ -60,6 +61,8 @@ def fetch_iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> Non
 
 def samples_table(ledger: Ledger, home: Home, run: str, iteration: int) -> pa.Table:
     """Returns all columns of an iteration's experience and the derived ones, in order of prompt and sample.
+
+    What was not scored is null.
 
     Raises `ConfigurationError` if nothing is recorded, `DataError` for a damaged file.
     """
@@ -108,19 +111,23 @@ def export_experience(
     )
 
 
-def _table_of(ledger: Ledger, place: Iteration) -> pa.Table:
+def _table_of(ledger: Ledger, place: IterationExperience) -> pa.Table:
     known = sample_table(ledger, place).rows
     shards = []
     for shard in place.shards:
         with opened(place.folder, shard) as file:
             shards.append(file.read(use_threads=False))
-    table = pa.concat_tables(shards).take(known["position"])
+    table = known.select([])
+    if shards:
+        table = without_placeholders(pa.concat_tables(shards).take(known["position"]))
     for name in DERIVED:
         table = table.append_column(name, known[name])
     return table.combine_chunks()
 
 
-def _places(ledger: Ledger, home: Home, run: str, iterations: str | None) -> tuple[list[Iteration], list[int]]:
+def _places(
+    ledger: Ledger, home: Home, run: str, iterations: str | None
+) -> tuple[list[IterationExperience], list[int]]:
     """Returns the iterations to write, whose files are on this machine then, and those whose files were deleted.
 
     Raises `ConfigurationError` if there is none, or one that was chosen has no files.
@@ -136,6 +143,8 @@ def _places(ledger: Ledger, home: Home, run: str, iterations: str | None) -> tup
             continue
         fetch_iteration(ledger, home, run, number)
         place = find_iteration(ledger, home, run, number)
+        if not place.shards:  # it has drawn nothing
+            continue
         if all((place.folder / shard.folder).is_dir() for shard in place.shards):
             places.append(place)
         else:
@@ -148,7 +157,7 @@ def _places(ledger: Ledger, home: Home, run: str, iterations: str | None) -> tup
     return places, lacking
 
 
-def _schema_of(place: Iteration) -> pa.Schema:
+def _schema_of(place: IterationExperience) -> pa.Schema:
     """Returns the columns of an iteration's file, all of which may be null."""
     with opened(place.folder, place.shards[0]) as file:
         sealed = file.schema_arrow
@@ -164,7 +173,7 @@ def _schema_of(place: Iteration) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _write(ledger: Ledger, place: Iteration, folder: Path, schema: pa.Schema) -> int:
+def _write(ledger: Ledger, place: IterationExperience, folder: Path, schema: pa.Schema) -> int:
     """Writes an iteration's file durably; returns the number of its samples."""
     table = _table_of(ledger, place)
     own = {

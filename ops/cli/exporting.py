@@ -69,6 +69,11 @@ def export_checkpoint(
     if spec.virtual:
         raise ConfigurationError(f"run {name}: it uses virtual engines, so there is no model to export")
     folder = home.run_folder(row.run)
+    if not spec.workload.is_language:
+        raise ConfigurationError(
+            f"run {name}: its workload {spec.workload.title} has no model in Hugging Face's form; the tensors of iteration "
+            f"{row.iteration} are in {folder / row.folder} (safetensors)"
+        )
     target = to or home.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
     identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     model = Path(initial_model(spec, folder))

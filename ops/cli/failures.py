@@ -5,19 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 
-from db.core.errors import (
-    ApprovalNotFound,
-    ApprovalRefused,
-    Fenced,
-    LeaseHeld,
-    LedgerAddressError,
-    LedgerError,
-    LedgerReadOnly,
-    LedgerVersionError,
-    PipelineNotFound,
-    QueueRefused,
-    RunNotFound,
-)
+from db.core.errors import LeaseHeld, LedgerError
+from db.core.subjects import name_of
 from ops.presentation.words import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
@@ -25,14 +14,7 @@ from yatt_core.logs import redact
 
 def exit_code(error: BaseException) -> int:
     """Returns the exit code for an error."""
-    if isinstance(error, YattError):
-        return error.exit_code
-    if isinstance(error, LeaseHeld | Fenced):
-        return ExitCode.LEASE_HELD
-    wrong_input = RunNotFound | PipelineNotFound | ApprovalNotFound | ApprovalRefused | QueueRefused
-    if isinstance(error, wrong_input | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
-        return ExitCode.CONFIGURATION
-    return ExitCode.FAILURE
+    return error.exit_code if isinstance(error, YattError | LedgerError) else ExitCode.FAILURE
 
 
 def describe(error: BaseException) -> str:
@@ -55,7 +37,7 @@ def _way_in(error: LeaseHeld) -> str:
 
     if error.holder.startswith("yatt ") and not error.holder.startswith(DRIVER):
         return "that command ends by itself: try again then"
-    return f"to stop it first: yatt stop {error.run} --wait"
+    return f"to stop it first: yatt stop {name_of(error.subject)} --wait"
 
 
 def report(error: BaseException, debug: bool) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ops.presentation.transfer import Transfer
+
 if TYPE_CHECKING:
     from yatt_core.spec import RunSpec
 
@@ -16,7 +18,6 @@ def fetched(home: Path, spec: RunSpec, weights: bool = True, data: bool = True) 
     """Returns the spec with what it names on the Hub, as `with_repositories` does."""
     from flows.prefect_io.secret_blocks import read_block
     from flows.run.repositories import with_repositories
-    from ops.presentation.transfer import Transfer
 
     with Transfer() as tell:
         return with_repositories(home=home, spec=spec, tell=tell, read_block=read_block, weights=weights, data=data)

@@ -1,6 +1,6 @@
 """Finds what a command works on: the home folder's ledger, a run in it, and one of the run's kept checkpoints.
 
-Every invocation imports this module, so heavy imports stay inside the functions.
+Modules of commands import this one, so what loads a library is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from contextlib import contextmanager
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from db.core.errors import RunNotFound
+from flows.run.home import LEDGER_VARIABLE, Home
+from ops.preflight.home_folder import ledger_file
+from yatt_core.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from db.write.records import CheckpointRow
     from flows.members.tags import Family
-    from flows.run.home import Home
     from yatt_core.spec import RunSpec
 
 LATEST = "latest"
@@ -28,9 +32,6 @@ ALIKE = 0.75
 def opened_ledger(home: Home) -> Iterator[Ledger]:
     """Opens an existing ledger without creating or migrating it. Raises `ConfigurationError` if there is none."""
     from db.ledger import Ledger
-    from flows.run.home import LEDGER_VARIABLE
-    from ops.preflight.home_folder import ledger_file
-    from yatt_core.errors import ConfigurationError
 
     file = ledger_file(home)
     if file is not None and not file.exists():
@@ -47,8 +48,6 @@ def opened_ledger(home: Home) -> Iterator[Ledger]:
 
 def find_run(ledger: Ledger, name: str) -> str:
     """Returns the id of the run named by an id, a unique prefix or `latest`. Raises `RunNotFound`."""
-    from db.core.errors import RunNotFound
-
     if name != LATEST:
         try:
             return ledger.runs.find(name).id
@@ -67,8 +66,6 @@ def find_record(ledger: Ledger, family: Family, name: str) -> str:
 
     Raises `RunNotFound`, and `ConfigurationError` if there is no such record.
     """
-    from yatt_core.errors import ConfigurationError
-
     if name != LATEST:
         return family.require_record(ledger, find_run(ledger, name))
     if not (known := family.records(ledger)):
@@ -80,8 +77,6 @@ def find_record(ledger: Ledger, family: Family, name: str) -> str:
 
 def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> CheckpointRow:
     """Returns a kept checkpoint, by default the newest. Raises `ConfigurationError`, listing the kept ones."""
-    from yatt_core.errors import ConfigurationError
-
     rows = ledger.records.checkpoints(run)
     if not rows:
         raise ConfigurationError(f"run {run}: no checkpoint yet")
@@ -94,8 +89,6 @@ def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> Checkpoi
 
 def aliased_checkpoint(ledger: Ledger, run: str, alias: str) -> CheckpointRow:
     """Returns the checkpoint of an alias, on any branch. Raises `ConfigurationError`, listing the aliases."""
-    from yatt_core.errors import ConfigurationError
-
     pointing = ledger.aliases.pointing(run)
     if alias not in pointing:
         there = ", ".join(sorted(pointing)) or "none yet"
@@ -113,7 +106,6 @@ def opened_checkpoint(
     `aliased_checkpoint` raise.
     """
     from flows.files.storage import store_of
-    from yatt_core.errors import ConfigurationError
     from yatt_core.storage.lacking import fetch_lacking
 
     if iteration is not None and alias is not None:
@@ -158,8 +150,6 @@ def iteration_range(text: str, last: int) -> tuple[int, int]:
 
     Raises `ConfigurationError`.
     """
-    from yatt_core.errors import ConfigurationError
-
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text, re.ASCII)
     if match is None:
         raise ConfigurationError(f"--iterations {text!r:.80}: expected A:B, such as 1:{last}")

@@ -1,7 +1,7 @@
-"""The program `yatt`: registers the commands and handles every error in one place.
+"""The program `yatt`: what holds for all commands, and one place that handles every error.
 
-Imports only typer and small modules of this package; each command imports what it needs when it runs, so that `yatt --help`
-responds immediately.
+Imports only typer and small modules of this package. A command's module is imported when the command is called, so that
+`yatt --help` responds immediately.
 """
 
 from __future__ import annotations
@@ -18,34 +18,8 @@ import typer
 from typer.main import get_command
 
 from ops.cli import failures
-from ops.cli.commands.backups import backup, maintain, upgrade
-from ops.cli.commands.checkpoints import evaluate, export, promote, suites
-from ops.cli.commands.driving import branches, deletion, deploy, stopping, train, window
-from ops.cli.commands.gates import approvals
-from ops.cli.commands.inspection import (
-    alarms,
-    audit,
-    compare,
-    costs,
-    logs,
-    pages,
-    placement,
-    rollouts,
-    runs,
-    scores,
-    show,
-    usage,
-    watch,
-)
-from ops.cli.commands.pipelines import pipeline
-from ops.cli.commands.planning import check, doctor, fetch, init, plan, schema
-from ops.cli.commands.queueing import queue
-from ops.cli.commands.services import dashboard, group, tokens, users
-from ops.cli.commands.soups import soup
-from ops.cli.commands.sweeps import sweep
+from ops.cli.command_group import LazyGroup
 from ops.cli.options import HomeOption, examples
-from ops.cli.people import guard
-from ops.cli.permissions import permission_of
 from ops.presentation.words import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
 
@@ -57,55 +31,12 @@ UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="yatt",
+    cls=LazyGroup,
     help="Run long RLHF training jobs that survive failures: start, resume, monitor and inspect them.",
     epilog=examples("yatt train configs/quickstart.yaml", "yatt runs", "yatt show latest", "yatt resume latest"),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    train,
-    stopping,
-    deploy,
-    window,
-    init,
-    check,
-    fetch,
-    plan,
-    branches,
-    deletion,
-    runs,
-    show,
-    compare,
-    costs,
-    usage,
-    watch,
-    pages,
-    alarms,
-    logs,
-    rollouts,
-    scores,
-    placement,
-    evaluate,
-    suites,
-    export,
-    promote,
-    approvals,
-    soup,
-    sweep,
-    pipeline,
-    queue,
-    audit,
-    backup,
-    maintain,
-    upgrade,
-    group,
-    dashboard,
-    tokens,
-    users,
-    schema,
-    doctor,
-):
-    module.register(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -153,7 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_words(given)
         program = get_command(app)
-        guard(program, permission_of)
         code = program([word for word in given if word != DEBUG], prog_name="yatt", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flows.run.home import Home
+from ops.people.caller import Caller, caller, token_taken_from
+from ops.people.roles import Permission, refusal
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ops.people.caller import Caller
-    from ops.people.roles import Permission
-
     PermissionOf = Callable[[tuple[str, ...]], Permission]
 
 
@@ -29,9 +29,6 @@ _identity: ContextVar[Mapping[str, str]] = ContextVar("identity of the caller", 
 
 def calling() -> Caller:
     """Returns who calls the command. Raises what `ops.people.caller.caller` raises."""
-    from flows.run.home import Home
-    from ops.people.caller import caller
-
     return caller(Home.locate(_home.get()).folder, _identity.get() or os.environ)
 
 
@@ -72,8 +69,6 @@ def guard(command: Any, permission_of: PermissionOf, path: tuple[str, ...] = ())
     invoke = command.invoke
 
     def checked(context: Any) -> Any:
-        from ops.people.caller import token_taken_from
-
         with token_taken_from(os.environ) as variables:
             before = _home.set(context.params.get("home")), _identity.set(variables)
             try:
@@ -91,8 +86,6 @@ def require(permission: Permission, command: str) -> None:
 
     Every role includes reading, which therefore depends on the permissions of the files alone.
     """
-    from ops.people.roles import Permission, refusal
-
     if permission is Permission.READ:
         return
     person = calling().person

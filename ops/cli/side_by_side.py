@@ -15,16 +15,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flows.run.home import Home
 from ops.cli.detached import LOG
 from ops.cli.people import acting_name, identity
 from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import console, message
+from yatt_core.cluster.gpus import local_gpus
 from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from flows.members.driving import Goals
-    from flows.run.home import Home
     from flows.run.shared_cluster import SharedCluster
     from yatt_core.spec import RunSpec
 
@@ -39,8 +40,6 @@ def runs_at_once(spec: RunSpec) -> tuple[int, list[str | None]]:
 
     On a Ray cluster of one's own, whose size is not known here, it is one.
     """
-    from yatt_core.cluster.gpus import local_gpus
-
     if os.environ.get(RAY_VARIABLE):
         return 1, [None]
     gpus = len(local_gpus())

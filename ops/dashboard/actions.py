@@ -6,6 +6,7 @@ is recorded in the audit chain: in the event itself, as part of its reason, or i
 
 from __future__ import annotations
 
+import time
 from http import HTTPStatus
 from typing import Annotated, Literal
 
@@ -30,13 +31,13 @@ from yatt_core.errors import ConfigurationError
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
 
 
-class Asked(Body):
+class ActionRequest(Body):
     """A request with an optional reason."""
 
     reason: Reason = ""
 
 
-class Stop(Asked):
+class StopRequest(ActionRequest):
     """A request to stop a run.
 
     within_seconds: stop within this time, if necessary in the middle of an iteration; None: after the current iteration.
@@ -45,7 +46,7 @@ class Stop(Asked):
     within_seconds: Annotated[float, Field(strict=True, ge=0, le=7 * 86400, allow_inf_nan=False)] | None = None
 
 
-class Resume(Asked):
+class Resume(ActionRequest):
     """A request to resume a run.
 
     accept_drift: replay updates even if the environment has changed since.
@@ -54,7 +55,7 @@ class Resume(Asked):
     accept_drift: Flag = False
 
 
-class Retry(Asked):
+class Retry(ActionRequest):
     """A request to restore a phase's retry budget.
 
     iteration: the iteration to be committed next.
@@ -65,7 +66,7 @@ class Retry(Asked):
     phase: PhaseName
 
 
-class Delete(Asked):
+class Delete(ActionRequest):
     """A request to delete a run.
 
     begun: it may have begun: its results are deleted for good.
@@ -76,7 +77,7 @@ class Delete(Asked):
     promoted: Flag = False
 
 
-class Rollback(Asked):
+class Rollback(ActionRequest):
     """A request to roll a run back.
 
     to: the last iteration to keep.
@@ -85,7 +86,7 @@ class Rollback(Asked):
     to: Whole
 
 
-class Promote(Body):
+class PromoteRequest(Body):
     """A request to point an alias at a kept checkpoint.
 
     to: the alias.
@@ -126,7 +127,7 @@ class Verified(BaseModel):
 
 
 @router.post("/stop")
-def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
+def stop(served: Served, by: Acting, run_id: RunId, asked: StopRequest) -> Done:
     """Asks the run's driver to stop at its next safe point, with a checkpoint, so that nothing is lost."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
@@ -135,10 +136,11 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
 
 
 @router.post("/checkpoint")
-def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Asked) -> Done:
+def checkpoint(served: Served, by: Acting, run_id: RunId, asked: ActionRequest) -> Done:
     """Asks the run's driver for a checkpoint after its current iteration; the run goes on."""
-    checkpoints.request(served.ledger, run_id, said(by, asked.reason), by)
-    return _done(served=served, action="checkpoint", by=by, run_id=run_id, detail="asked for a checkpoint")
+    request = checkpoints.request(served.ledger, run_id, said(by, asked.reason), by)
+    detail = request.words(time.time())
+    return _done(served=served, action="checkpoint", by=by, run_id=run_id, detail=detail)
 
 
 @router.post("/try-now")
@@ -205,7 +207,7 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
 
 @router.post("/promote")
-def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done:
+def promote(served: Served, by: Approver, run_id: RunId, asked: PromoteRequest) -> Done:
     """Verifies a kept checkpoint and points an alias at it. MLflow is updated after the response."""
     from ops.integrations.promotion import promote as promote_checkpoint
 
@@ -238,7 +240,7 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done
 
 
 @router.post("/archive")
-def archive(served: Served, by: Administering, run_id: RunId, asked: Asked) -> Done:
+def archive(served: Served, by: Administering, run_id: RunId, asked: ActionRequest) -> Done:
     """Deletes what a run that has ended no longer needs: older checkpoints, experience, its own Prefect database."""
     find_line(served.ledger, run_id)
     done = archive_run(home=served.home, ledger=served.ledger, run=run_id, by=by, why=asked.reason)

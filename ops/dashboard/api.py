@@ -189,9 +189,9 @@ def list_events(
 @router.get("/compare", tags=["compare"])
 def compare_runs(
     served: Served,
-    run_ids: Annotated[list[Text], Query(alias="run", min_length=1, max_length=compare.RUNS)],
+    run_ids: Annotated[list[Text], Query(alias="run", min_length=1, max_length=compare.MOST_RUNS)],
     key: Annotated[list[Text] | None, Query(max_length=series.KEYS)] = None,
     buckets: Buckets = 300,
-) -> compare.Comparison:
+) -> compare.RunComparison:
     """Compares runs: differences between their specs, newest metrics, and series."""
     return compare.compare(served.ledger, run_ids, key or (), buckets)

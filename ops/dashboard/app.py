@@ -39,7 +39,7 @@ from ops.dashboard import (
 )
 from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
-from ops.dashboard.security import Guard
+from ops.dashboard.security import SecurityMiddleware
 from ops.dashboard.sessions import Sessions
 from ops.people.openid import OpenIdProvider
 from ops.people.sign_in_settings import is_sign_in_required, read_settings
@@ -61,7 +61,7 @@ class Guarded(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Returns FastAPI's own middleware stack, wrapped in the guard."""
-        return Guard(super().build_middleware_stack())
+        return SecurityMiddleware(super().build_middleware_stack())
 
 
 def create_app(

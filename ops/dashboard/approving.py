@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict
 
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from flows.gates.waiting import may_go_on
 from ops.dashboard.access import Approver
 from ops.dashboard.bodies import Body, Flag
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/v1/approvals", tags=["approvals"])
 ApprovalId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the approval.")]
 
 
-class Decision(Body):
+class DecisionRequest(Body):
     """A decision about an approval.
 
     why: the reason, recorded in the audit chain.
@@ -40,7 +40,7 @@ class Decision(Body):
     resume: Flag = False
 
 
-class Approvals(BaseModel):
+class ApprovalList(BaseModel):
     """Approvals, newest first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,9 +61,9 @@ class Decided(BaseModel):
 
 
 @router.get("")
-def list_approvals(served: Served, limit: Limit = 100, pending: bool = True, run: Text | None = None) -> Approvals:
+def list_approvals(served: Served, limit: Limit = 100, pending: bool = True, run: Text | None = None) -> ApprovalList:
     """Lists approvals: those that wait for a decision, or all."""
-    return Approvals(approvals=tuple(approvals(served.ledger, limit, pending, run)))
+    return ApprovalList(approvals=tuple(approvals(served.ledger, limit, pending, run)))
 
 
 @router.get("/{number}")
@@ -73,17 +73,19 @@ def show_approval(served: Served, number: ApprovalId) -> ListedApproval:
 
 
 @router.post("/{number}")
-def decide_approval(served: Served, by: Approver, number: ApprovalId, asked: Decision) -> Decided:
+def decide_approval(served: Served, by: Approver, number: ApprovalId, asked: DecisionRequest) -> Decided:
     """Approves or rejects; the decision is final and recorded with the person's name."""
     return carry_out(served, number, verdict_of(asked, by, "api"), asked.resume)
 
 
-def verdict_of(asked: Decision, by: Person, via: str) -> Verdict:
+def verdict_of(asked: DecisionRequest, by: Person, via: str) -> ApprovalDecision:
     """Returns a person's decision, in all roles that theirs includes."""
-    return Verdict(decision=DECISION_OF[asked.decision], by=by.name, why=asked.why, via=via, roles=held_roles(by.role))
+    return ApprovalDecision(
+        decision=DECISION_OF[asked.decision], by=by.name, why=asked.why, via=via, roles=held_roles(by.role)
+    )
 
 
-def carry_out(served: Context, number: int, verdict: Verdict, resume: bool) -> Decided:
+def carry_out(served: Context, number: int, verdict: ApprovalDecision, resume: bool) -> Decided:
     """Decides an approval, and starts a driver if asked to and the run waited for it."""
     done = decide(served.ledger, number, verdict)
     pid = None

@@ -23,7 +23,7 @@ from ops.dashboard.problems import InvalidSpec
 from ops.dashboard.starting import OVERRIDES, REFUSAL, NewRun, Override, refusal_of
 from ops.dashboard.texts import Like
 from ops.people.roles import Permission, Person
-from ops.preflight.apart import Asked, Made, made_apart
+from ops.preflight.apart import Made, RunRequest, made_apart
 from ops.queries.run_list import find_line
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
@@ -75,12 +75,12 @@ def change(served: Served, person: Operator, run_id: RunId, asked: SettingsChang
     return Done(action="settings", by=person.name, detail=made.done, run=find_line(served.ledger, run_id))
 
 
-def _asked(person: Person, run: str, overrides: tuple[str, ...]) -> Asked:
+def _asked(person: Person, run: str, overrides: tuple[str, ...]) -> RunRequest:
     refusal = None if Permission.AUTHOR in person.permissions else REFUSAL.format(name=person.name)
-    return Asked(text=None, run=run, file=None, overrides=overrides, refusal=refusal, by=person.name)
+    return RunRequest(text=None, run=run, file=None, overrides=overrides, refusal=refusal, by=person.name)
 
 
-def _made(served: Context, person: Person, wanted: Asked) -> Made:
+def _made(served: Context, person: Person, wanted: RunRequest) -> Made:
     """Carries a change out. Raises as `starting.create` does."""
     run = find_line(served.ledger, wanted.run or "").id
     with served.checking():

@@ -19,7 +19,7 @@ from db.ledger import Ledger
 from flows.prefect_io.prefect_server import SharedServer, named_server
 from flows.run.home import Home
 from flows.run.pages import Pages
-from ops.dashboard.driving import Drivers
+from ops.dashboard.driving import StartedDrivers
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.texts import Text
 from ops.people.openid import OpenIdProvider
@@ -63,7 +63,7 @@ class Context:
     reading_needs_sign_in: bool = False
     provider: OpenIdProvider | None = None
     prefect: Callable[[], SharedServer | None] = named_server
-    drivers: Drivers = field(default_factory=Drivers)
+    drivers: StartedDrivers = field(default_factory=StartedDrivers)
     reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
     checks: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(1))
 

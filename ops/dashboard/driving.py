@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from db.core.errors import LeaseHeld
+from db.core.subjects import of_run
 from db.ledger import Ledger
 from db.write.events import RESUME_REQUESTED
 from flows.run.home import Home
@@ -28,7 +29,7 @@ ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedDriver:
     """A driver's process, and the term of the run's lease before the start."""
 
     process: subprocess.Popen[bytes]
@@ -36,14 +37,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Drivers:
+class StartedDrivers:
     """The newest driver that this process has started for each run.
 
     lock: held from the check of a run until its driver is recorded here.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    newest: dict[str, Started] = field(default_factory=dict)
+    newest: dict[str, StartedDriver] = field(default_factory=dict)
 
     def require_idle(self, ledger: Ledger, run: str) -> int:
         """Returns the term of a run's lease if the run has no driver and none is starting.
@@ -52,7 +53,7 @@ class Drivers:
         """
         line = find_line(ledger, run)
         if line.driver == DRIVEN:
-            raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
+            raise LeaseHeld(of_run(run), line.holder or "", line.lease_expires_in)
         started = self.newest.get(run)
         if started is not None and started.term == line.term and started.process.poll() is None:
             raise ConfigurationError(
@@ -62,9 +63,9 @@ class Drivers:
 
 
 def start_driver(
-    drivers: Drivers, ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False
+    drivers: StartedDrivers, ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False
 ) -> int:
-    """Starts a driver and returns its process id. Raises what `Drivers.require_idle` raises.
+    """Starts a driver and returns its process id. Raises what `StartedDrivers.require_idle` raises.
 
     If another driver is started elsewhere at the same time, the lease decides which one runs.
     """
@@ -74,7 +75,7 @@ def start_driver(
         # Recorded after every step that may fail because of this disk: the chain must not contain undone requests.
         ledger.events.append(run, RESUME_REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = start_driver_process(home, run, log, accept_drift)
-        drivers.newest[run] = Started(process, term)
+        drivers.newest[run] = StartedDriver(process, term)
     watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")
     watcher.start()
     return process.pid

@@ -18,7 +18,7 @@ from ops.dashboard.context import RunId, Served
 from ops.dashboard.texts import Like
 from ops.queries.queueing import QueueView, queue_view
 from ops.queries.run_list import find_line
-from ops.queueing.submitting import DEFAULT_PROJECT, HIGHEST, Asked, submit
+from ops.queueing.submitting import DEFAULT_PROJECT, HIGHEST, SubmissionOptions, submit
 from yatt_core.errors import ConfigurationError
 from yatt_core.queueing.pools import NAME
 
@@ -71,7 +71,7 @@ def show(served: Served) -> QueueView:
 def submit_run(served: Served, by: Acting, run_id: RunId, asked: Submit) -> QueueView:
     """Puts an existing run into the queue."""
     run = find_line(served.ledger, run_id).id
-    wishes = Asked(
+    wishes = SubmissionOptions(
         pools=asked.pools,
         project=asked.project,
         priority=asked.priority,

@@ -45,7 +45,7 @@ HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """The ASGI middleware."""
 
     def __init__(self, app: ASGIApp) -> None:

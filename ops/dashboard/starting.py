@@ -27,7 +27,7 @@ from ops.dashboard.driving import start_driver
 from ops.dashboard.problems import InvalidSpec
 from ops.dashboard.texts import Like, Reason, Text, as_unix_lines
 from ops.people.roles import Permission, Person
-from ops.preflight.apart import Asked, made_apart
+from ops.preflight.apart import RunRequest, made_apart
 from ops.queries.run_list import find_line
 from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.logs import redact
@@ -109,7 +109,7 @@ def create(served: Context, person: Person, asked: NewRun) -> tuple[str, list[st
     `InfrastructureError`, `RunNotFound`, and `HTTPException` 503 during another check.
     """
     may_name = Permission.AUTHOR in person.permissions
-    wanted = Asked(
+    wanted = RunRequest(
         text=asked.spec or None,
         run=find_line(served.ledger, asked.run).id if asked.run else None,
         file=asked.file or None,

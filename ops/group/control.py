@@ -43,7 +43,7 @@ Surroundings = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ServiceGroup:
     """A running group.
 
     adopted: True if it was started in a terminal that has since closed.
@@ -54,7 +54,7 @@ class Group:
     adopted: bool
 
 
-def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) -> Group:
+def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) -> ServiceGroup:
     """Starts the group without waiting for its members, and cleans up after a previous group that was killed.
 
     asked: the requested ports; 0 stands for any free port.
@@ -76,7 +76,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
         record = GroupRecord(None if detach else ProcessIdentity.current(), ports, time.time())
         write_record(home.group, record)
         ensure_supervisor(home.group, members(home, ports, surroundings), None, secrets(home))
-        return Group(home, record, adopted=False)
+        return ServiceGroup(home, record, adopted=False)
 
 
 def _revived(home: Home) -> bool:
@@ -87,7 +87,7 @@ def _revived(home: Home) -> bool:
     return ensure_alive(home.group, secrets(home))
 
 
-def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> Group:
+def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> ServiceGroup:
     if record.ending or state.ending:
         raise ConfigurationError(f"{home.folder}: the group is being stopped; try again in a moment")
     if not record.is_abandoned:
@@ -98,10 +98,10 @@ def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: 
     holder = None if detach else ProcessIdentity.current()
     record = replace(record, holder=holder)
     write_record(home.group, record)
-    return Group(home, record, adopted=True)
+    return ServiceGroup(home, record, adopted=True)
 
 
-def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
+def await_ready(group: ServiceGroup, ended: threading.Event, say: Say) -> None:
     """Waits until every member is ready or `ended` is set, and reports each member's progress.
 
     Raises `InfrastructureError` if the group was stopped, or if a member failed for good; in the latter case,
@@ -121,7 +121,7 @@ def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
             return
 
 
-def hold(group: Group, ended: threading.Event, say: Say) -> str:
+def hold(group: ServiceGroup, ended: threading.Event, say: Say) -> str:
     """Watches the group until `ended` is set or another process stops it.
 
     Returns who stopped it; empty if `ended` was set. Replaces a supervisor that was killed, and reports members

@@ -22,14 +22,14 @@ from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from db.write.outbox import MLFLOW, PEOPLE
 from flows.delivery.notifications import NotificationDeliverer
-from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead, lost_runs, tell_lost
+from flows.delivery.orphaned_outbox import BATCH, DeliveryBackoff, deliver_dead, is_dead, lost_runs, tell_lost
 from flows.delivery.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
 from flows.gates.links import addresses
 from flows.gates.promotions import runs_to_settle, settle
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.protocols import Tracker
-from ops.group.keeper_state import Undelivered, write_undelivered
+from ops.group.keeper_state import UndeliveredRows, write_undelivered
 from ops.group.members import KEEPER_READY
 from ops.group.pages import live_pages
 from ops.group.reaping import start_reaping
@@ -59,11 +59,11 @@ class Keeper:
         self._tracker = tracker
         self._reachable = reachable
         self._ended = ended
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[str, DeliveryBackoff] = {}
         # Kept while a run has rows: a notifier remembers which address has received what.
         self._notifiers: dict[str, AppriseNotifier] = {}
-        self._refused: dict[str, dict[str, Trouble]] = {}
-        self._told: list[Undelivered] | None = None
+        self._refused: dict[str, dict[str, DeliveryBackoff]] = {}
+        self._told: list[UndeliveredRows] | None = None
 
     def run(self) -> None:
         """Repeats its round until it is told to stop."""
@@ -146,19 +146,21 @@ class Keeper:
     def _deliver(self, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
         """Delivers under the lease, unless too many attempts have failed."""
         refused = self._refused.setdefault(run, {})
-        before = refused.get(deliverer.name, Trouble())
+        before = refused.get(deliverer.name, DeliveryBackoff())
         if before.failures >= LEASED_TRIES:
             tries = f"gave up after {before.failures} attempts; the run's next driver delivers them ({deliverer.name})"
             raise InfrastructureError(f"{tries}: {before.reason}")
         waiting = deliverer.waiting(ledger, run)
         try:
-            sent = deliver_dead(self._home.ledger, ledger, run, deliverer)
+            sent = deliver_dead(ledger, run, deliverer)
         except (LeaseHeld, Fenced, FencedError, LedgerUnavailable):
             raise
         # Any error counts as a failed attempt, because the attempt has taken the lease in every case.
         except Exception as error:
             in_vain = deliverer.waiting(ledger, run) >= waiting
-            refused[deliverer.name] = (before if in_vain else Trouble()).failed(time.monotonic(), in_words(error))
+            refused[deliverer.name] = (before if in_vain else DeliveryBackoff()).failed(
+                time.monotonic(), in_words(error)
+            )
             raise
         refused.pop(deliverer.name, None)
         return sent
@@ -167,12 +169,12 @@ class Keeper:
         self._troubles[run] = self._trouble(run).failed(time.monotonic(), reason)
         log.warning("%s: delivery failed (%d in a row): %s", run, self._troubles[run].failures, reason)
 
-    def _trouble(self, run: str) -> Trouble:
-        return self._troubles.get(run, Trouble())
+    def _trouble(self, run: str) -> DeliveryBackoff:
+        return self._troubles.get(run, DeliveryBackoff())
 
     def _tell(self, ledger: Ledger) -> None:
         left = [
-            Undelivered(
+            UndeliveredRows(
                 pending.run, pending.rows, self._trouble(pending.run).failures, self._trouble(pending.run).reason
             )
             for pending in ledger.outbox.undelivered()

@@ -14,7 +14,7 @@ NAME = "keeper.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class UndeliveredRows:
     """Undelivered rows of a run without a driver.
 
     failures: failed attempts in a row.
@@ -27,19 +27,19 @@ class Undelivered:
     reason: str
 
 
-def write_undelivered(folder: Path, runs: Sequence[Undelivered]) -> None:
+def write_undelivered(folder: Path, runs: Sequence[UndeliveredRows]) -> None:
     """Publishes the undelivered rows."""
     write_json(folder / NAME, {"undelivered": [asdict(run) for run in runs]})
 
 
-def read_undelivered(folder: Path) -> tuple[Undelivered, ...]:
+def read_undelivered(folder: Path) -> tuple[UndeliveredRows, ...]:
     """Returns what was left after the keeper's last round; empty before the first.
 
     Raises `InfrastructureError` for a damaged file.
     """
     file = folder / NAME
     try:
-        return tuple(Undelivered(**item) for item in json.loads(file.read_text())["undelivered"])
+        return tuple(UndeliveredRows(**item) for item in json.loads(file.read_text())["undelivered"])
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:

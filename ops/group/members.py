@@ -54,7 +54,7 @@ class Ports:
     worker: int
 
     def address(self, member: str) -> str:
-        """Returns the address of a member; empty for those that do not listen."""
+        """Returns the address of a member; empty for one that does not listen."""
         port = {PREFECT: self.prefect, MLFLOW: self.mlflow, DASHBOARD: self.dashboard, WORKER: self.worker}.get(member)
         return f"http://{LOOPBACK}:{port}" if port else ""
 

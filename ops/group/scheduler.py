@@ -12,7 +12,7 @@ import sys
 import threading
 from types import FrameType
 
-from db.core.errors import Fenced, LedgerError
+from db.core.errors import Fenced, LeaseHeld, LedgerError
 from db.ledger import Ledger
 from flows.queueing.pools_file import pools_file
 from flows.queueing.scheduler import Scheduler
@@ -26,7 +26,7 @@ ROUND_SECONDS = 1.0
 log = logging.getLogger("yatt.queue")
 
 
-class Service:
+class SchedulerService:
     """The loop of one process.
 
     ended: set to end it after the current round.
@@ -56,6 +56,10 @@ class Service:
         scheduler = Scheduler(self._home, ledger, self._drivers)
         try:
             scheduler.lead()
+        except LeaseHeld as error:
+            self._say(f"the queue is scheduled by {error.holder}")
+            self._ended.wait(ROUND_SECONDS)
+            return None
         except LedgerError as error:
             self._say(redact(str(error)))
             self._ended.wait(ROUND_SECONDS)
@@ -96,7 +100,7 @@ def serve(home: Home) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    Service(home, ended).run()
+    SchedulerService(home, ended).run()
 
 
 if __name__ == "__main__":

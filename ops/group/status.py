@@ -14,7 +14,7 @@ from typing import Any
 from flows.maintenance.record import MaintenanceResult, read_results
 from flows.prefect_io.prefect_server import PASSWORD_VARIABLE
 from flows.run.home import Home
-from ops.group.keeper_state import Undelivered, read_undelivered
+from ops.group.keeper_state import UndeliveredRows, read_undelivered
 from ops.group.members import HEALTH, ORDER, PREFECT
 from ops.group.password import password_file
 from ops.group.record import GroupRecord, read_record
@@ -32,7 +32,7 @@ SILENT = "does not answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberStatus:
     """A member of the group.
 
     state: the service's state, or `does not answer`.
@@ -65,8 +65,8 @@ class GroupStatus:
     state: str
     supervisor: int | None
     held_by: str
-    members: tuple[Member, ...]
-    undelivered: tuple[Undelivered, ...]
+    members: tuple[MemberStatus, ...]
+    undelivered: tuple[UndeliveredRows, ...]
     password_file: str = ""
     maintenance: MaintenanceResult | None = None
 
@@ -129,9 +129,9 @@ def overall(states: list[str]) -> str:
     return STARTING if all(state in well for state in states) else DEGRADED
 
 
-def _member(service: ServiceReport, record: GroupRecord) -> Member:
+def _member(service: ServiceReport, record: GroupRecord) -> MemberStatus:
     address = record.ports.address(service.name)
-    return Member(
+    return MemberStatus(
         name=service.name,
         state=service.state if _answers(service, address) else SILENT,
         address=address,

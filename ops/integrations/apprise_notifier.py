@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from flows.delivery.notifications import Message, message_of
+from flows.delivery.notifications import Notification, message_of
 from flows.prefect_io.secret_blocks import read_block
-from flows.run.protocols import Notice, Told
+from flows.run.protocols import Notice, NotificationResult
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import keep_secret
 from yatt_core.secret_references import resolve
@@ -76,7 +76,7 @@ class AppriseNotifier:
             keep_secret(address)
         return cls(addresses, str(spec.addresses))
 
-    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+    def notify(self, run: str, notices: Sequence[Notice]) -> NotificationResult:
         """Sends each address one message with the notices it has not accepted yet."""
         keys = frozenset(notice.key for notice in notices)
         failures = list[str]()
@@ -88,9 +88,9 @@ class AppriseNotifier:
             else:
                 self._taken[place] &= keys
                 failures.append(f"{self._place(place)}: {reason}")
-        return Told(keys.intersection(*self._taken), tuple(failures))
+        return NotificationResult(keys.intersection(*self._taken), tuple(failures))
 
-    def _send(self, place: int, message: Message) -> str | None:
+    def _send(self, place: int, message: Notification) -> str | None:
         """Returns why an address did not accept the message; None if it did."""
         from apprise import NotifyType
 

@@ -16,7 +16,7 @@ from db.core.approval_rules import APPROVED
 from db.core.errors import AliasRefused, LeaseHeld
 from db.ledger import Ledger
 from db.write.aliases import CHAMPION, AliasMove, CheckpointKey
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries, registered_model
@@ -115,13 +115,13 @@ def promote(
     )
 
 
-def _verdict(by: str, why: str, via: str, person: Person | None) -> Verdict:
+def _verdict(by: str, why: str, via: str, person: Person | None) -> ApprovalDecision:
     """Returns the decision at the gate. Raises `ConfigurationError` for the name of another person than who is signed in."""
     if person is None:
-        return Verdict(APPROVED, by, why, via)
+        return ApprovalDecision(APPROVED, by, why, via)
     if by != person.name:
         raise ConfigurationError(f"by {by!r}: a gate precedes the champion, so {person.name} decides in their own name")
-    return Verdict(decision=APPROVED, by=by, why=why, via=via, roles=held_roles(person.role))
+    return ApprovalDecision(decision=APPROVED, by=by, why=why, via=via, roles=held_roles(person.role))
 
 
 def deliver(home: Home, run: str) -> str | None:
@@ -130,8 +130,8 @@ def deliver(home: Home, run: str) -> str | None:
     Returns why rows are still pending; None if none are. Pending rows are delivered by the run's driver, by its
     next resume, or by the service group.
     """
-    from flows.branching.branches import operator_lease
     from flows.delivery.outbox import deliver_pending, in_words
+    from flows.run.lease import operator_lease
     from ops.integrations.mlflow_tracker import MlflowTracker
 
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
@@ -140,7 +140,8 @@ def deliver(home: Home, run: str) -> str | None:
             # Checked again after the lease is released: another process may have found the lease taken, and then
             # relies on this one to deliver its rows.
             while ledger.outbox.counts(run)[0]:
-                with operator_lease(ledger, run, f"yatt promote of {run}") as fence:
+                with operator_lease(ledger, run, f"yatt promote of {run}") as lease:
+                    fence = lease.fence
                     while deliver_pending(ledger, fence, tracker):
                         pass
         except LeaseHeld as error:

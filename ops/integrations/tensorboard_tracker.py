@@ -35,7 +35,7 @@ TEXTS = {"params": "spec", "note": "note"}
 
 
 @dataclass(slots=True)
-class Written:
+class EventFile:
     """What an event file contains.
 
     size: bytes of its complete records.
@@ -57,7 +57,7 @@ class TensorboardTracker:
     def __init__(self, home: Home, folder: str | None = None) -> None:
         self._home = home
         self._folder = Path(folder) if folder else None
-        self._written: dict[Path, Written] = {}
+        self._written: dict[Path, EventFile] = {}
         """What each file contained after this tracker last wrote to it."""
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
@@ -117,7 +117,7 @@ class TensorboardTracker:
         self._written[path] = written
 
 
-def _records(items: list[OutboxItem], written: Written) -> Iterator[bytes]:
+def _records(items: list[OutboxItem], written: EventFile) -> Iterator[bytes]:
     """Yields the records that an event file lacks, and keeps account of them in `written`."""
     from tensorboardX.proto.event_pb2 import Event
 
@@ -163,12 +163,12 @@ def _framed(data: bytes) -> bytes:
     return length + SUM.pack(masked_crc32c(length)) + data + SUM.pack(masked_crc32c(data))
 
 
-def _written(stream: Any, path: Path) -> Written:
+def _written(stream: Any, path: Path) -> EventFile:
     """Returns what the complete records at the beginning of an event file contain."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
 
-    written = Written()
+    written = EventFile()
     for end, data in _complete(stream):
         try:
             event = Event.FromString(data)

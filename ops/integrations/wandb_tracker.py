@@ -83,7 +83,7 @@ class OpenRun:
     confirm: Callable[[], int]
 
 
-class Service:
+class WandbReader:
     """Asks W&B what it shows of a run.
 
     path: `ENTITY/PROJECT/ID`.
@@ -233,7 +233,7 @@ class WandbTracker:
             opened = OpenRun(handle, on_disk, lambda: max(on_disk, file.read()))
         else:
             last = handle.starting_step - 1
-            service = Service(handle.path, self._key)
+            service = WandbReader(handle.path, self._key)
             opened = OpenRun(handle, last, lambda: max(last, service.step()))
         self._runs[name] = opened
         if self._is_cut.is_set():  # wandb's process may have started after it

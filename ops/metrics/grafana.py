@@ -25,7 +25,7 @@ RUN = 'run=~"$run"'
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class GrafanaPanel:
     """A panel of a dashboard.
 
     queries: expression and legend of each query.
@@ -46,34 +46,34 @@ def of(metric: MetricName, *labels: str) -> str:
 
 
 ALL_RUNS = (
-    Panel("Runs by state", "timeseries", ((of(names.RUNS), "{{state}}"),), columns=12),
-    Panel("Driven runs", "stat", ((f"sum({of(names.DRIVEN)})", "driven"),), columns=4),
-    Panel("Lost drivers", "stat", ((f"sum({of(names.DRIVER_LOST)})", "lost"),), columns=4),
-    Panel("Ledger", "stat", ((of(names.LEDGER_UP), "up"),), columns=4),
-    Panel(
+    GrafanaPanel("Runs by state", "timeseries", ((of(names.RUNS), "{{state}}"),), columns=12),
+    GrafanaPanel("Driven runs", "stat", ((f"sum({of(names.DRIVEN)})", "driven"),), columns=4),
+    GrafanaPanel("Lost drivers", "stat", ((f"sum({of(names.DRIVER_LOST)})", "lost"),), columns=4),
+    GrafanaPanel("Ledger", "stat", ((of(names.LEDGER_UP), "up"),), columns=4),
+    GrafanaPanel(
         "Share of the target reached",
         "bargauge",
         ((f"{of(names.ITERATION)} / on (run) {of(names.TARGET)} and on (run) {of(names.DRIVEN)} == 1", "{{run}}"),),
         "percentunit",
     ),
-    Panel(
+    GrafanaPanel(
         "Time since the last commit",
         "timeseries",
         ((f"(time() - {of(names.COMMITTED)}) and on (run) {of(names.DRIVEN)} == 1", "{{run}}"),),
         "s",
     ),
-    Panel("Effective training time", "timeseries", ((of(names.ETTR), "{{run}}"),), "percentunit"),
-    Panel(
+    GrafanaPanel("Effective training time", "timeseries", ((of(names.ETTR), "{{run}}"),), "percentunit"),
+    GrafanaPanel(
         "Failed attempts per hour",
         "timeseries",
         ((f"sum by (run, failure_class) (increase({of(names.FAILED)}[1h])) > 0", "{{run}} {{failure_class}}"),),
     ),
-    Panel(
+    GrafanaPanel(
         "Alarms per day",
         "timeseries",
         ((f"sum by (run, rule) (increase({of(names.ALARMS)}[1d])) > 0", "{{run}} {{rule}}"),),
     ),
-    Panel(
+    GrafanaPanel(
         "Cost per hour by project",
         "timeseries",
         (
@@ -83,39 +83,41 @@ ALL_RUNS = (
             ),
         ),
     ),
-    Panel(
+    GrafanaPanel(
         "Devices held by owner",
         "timeseries",
         ((f"sum by (owner) (deriv({of(names.DEVICE_SECONDS)}[15m]))", "{{owner}}"),),
     ),
-    Panel("Carbon by project", "timeseries", ((f"sum by (project) ({of(names.CARBON)})", "{{project}}"),), "massg"),
-    Panel("Runs in the queue", "timeseries", ((of(names.QUEUE_ENTRIES), "{{state}}"),)),
-    Panel("Longest wait in the queue", "timeseries", ((of(names.QUEUE_WAIT), "longest wait"),), "s"),
-    Panel(
+    GrafanaPanel(
+        "Carbon by project", "timeseries", ((f"sum by (project) ({of(names.CARBON)})", "{{project}}"),), "massg"
+    ),
+    GrafanaPanel("Runs in the queue", "timeseries", ((of(names.QUEUE_ENTRIES), "{{state}}"),)),
+    GrafanaPanel("Longest wait in the queue", "timeseries", ((of(names.QUEUE_WAIT), "longest wait"),), "s"),
+    GrafanaPanel(
         "Devices of the queue's pools",
         "timeseries",
         ((of(names.QUEUE_HELD), "held {{pool}}"), (of(names.QUEUE_AWAY), "away {{pool}}")),
     ),
-    Panel("Queue's scheduler", "stat", ((of(names.QUEUE_SCHEDULER), "up"),), columns=6),
-    Panel("Approvals that wait", "timeseries", ((of(names.APPROVALS), "{{kind}}"),)),
-    Panel("Longest wait for an approval", "stat", ((of(names.APPROVAL_WAIT), "longest wait"),), "s", columns=6),
-    Panel(
+    GrafanaPanel("Queue's scheduler", "stat", ((of(names.QUEUE_SCHEDULER), "up"),), columns=6),
+    GrafanaPanel("Approvals that wait", "timeseries", ((of(names.APPROVALS), "{{kind}}"),)),
+    GrafanaPanel("Longest wait for an approval", "stat", ((of(names.APPROVAL_WAIT), "longest wait"),), "s", columns=6),
+    GrafanaPanel(
         "Runs that wait for something outside",
         "timeseries",
         ((f"time() - {of(names.WAITING)}", "{{run}}, {{dependency}}"),),
         "s",
     ),
-    Panel("Undelivered outbox rows", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
-    Panel("Runs without their own series", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
-    Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),
+    GrafanaPanel("Undelivered outbox rows", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
+    GrafanaPanel("Runs without their own series", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
+    GrafanaPanel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),
 )
 ONE_RUN = (
-    Panel("State", "stat", ((f"{of(names.STATE, RUN)} == 1", "{{run}} {{state}}"),), columns=6),
-    Panel("Iteration", "stat", ((of(names.ITERATION, RUN), "{{run}}"),), columns=6),
-    Panel("Time left", "stat", ((of(names.LEFT_SECONDS, RUN), "{{run}}"),), "s", columns=6),
-    Panel("Age", "stat", ((f"time() - {of(names.CREATED, RUN)}", "{{run}}"),), "s", columns=6),
+    GrafanaPanel("State", "stat", ((f"{of(names.STATE, RUN)} == 1", "{{run}} {{state}}"),), columns=6),
+    GrafanaPanel("Iteration", "stat", ((of(names.ITERATION, RUN), "{{run}}"),), columns=6),
+    GrafanaPanel("Time left", "stat", ((of(names.LEFT_SECONDS, RUN), "{{run}}"),), "s", columns=6),
+    GrafanaPanel("Age", "stat", ((f"time() - {of(names.CREATED, RUN)}", "{{run}}"),), "s", columns=6),
     *(
-        Panel(title, "timeseries", ((of(names.LEARNING, RUN, f'metric="{metric}"'), "{{run}}"),), unit)
+        GrafanaPanel(title, "timeseries", ((of(names.LEARNING, RUN, f'metric="{metric}"'), "{{run}}"),), unit)
         for title, metric, unit in (
             ("Reward", "reward/mean", "none"),
             ("Held-out accuracy", "evaluation/accuracy", "percentunit"),
@@ -128,7 +130,7 @@ ONE_RUN = (
             ("Tokens per second", "tokens_per_second", "none"),
         )
     ),
-    Panel(
+    GrafanaPanel(
         "Time to the expected end and to the deadline",
         "timeseries",
         (
@@ -137,19 +139,21 @@ ONE_RUN = (
         ),
         "s",
     ),
-    Panel("Iteration duration", "timeseries", ((of(names.ITERATION_SECONDS, RUN), "{{run}}"),), "s"),
-    Panel(
+    GrafanaPanel("Iteration duration", "timeseries", ((of(names.ITERATION_SECONDS, RUN), "{{run}}"),), "s"),
+    GrafanaPanel(
         "Share of time by activity", "timeseries", ((of(names.TIME_SHARE, RUN), "{{run}} {{bucket}}"),), "percentunit"
     ),
-    Panel(
+    GrafanaPanel(
         "Failed attempts by phase",
         "timeseries",
         ((f"increase({of(names.FAILED, RUN)}[1h])", "{{phase}} {{failure_class}}"),),
     ),
-    Panel("Cost so far", "timeseries", ((of(names.COST, RUN), "{{run}} {{currency}}"),)),
-    Panel("Alarms so far", "timeseries", ((of(names.ALARMS, RUN), "{{run}} {{rule}} {{action}}"),)),
-    Panel("Time since the last checkpoint", "timeseries", ((f"time() - {of(names.CHECKPOINT, RUN)}", "{{run}}"),), "s"),
-    Panel(
+    GrafanaPanel("Cost so far", "timeseries", ((of(names.COST, RUN), "{{run}} {{currency}}"),)),
+    GrafanaPanel("Alarms so far", "timeseries", ((of(names.ALARMS, RUN), "{{run}} {{rule}} {{action}}"),)),
+    GrafanaPanel(
+        "Time since the last checkpoint", "timeseries", ((f"time() - {of(names.CHECKPOINT, RUN)}", "{{run}}"),), "s"
+    ),
+    GrafanaPanel(
         "Stop requested, driver lost",
         "timeseries",
         ((of(names.STOP_ASKED, RUN), "stop requested {{run}}"), (of(names.DRIVER_LOST, RUN), "lost {{run}}")),
@@ -170,7 +174,9 @@ def text_of(dashboard: dict[str, Any]) -> str:
     return json.dumps(dashboard, indent=1) + "\n"
 
 
-def _dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _dashboard(
+    uid: str, title: str, panels: Sequence[GrafanaPanel], variables: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
     return {
         "uid": uid,
@@ -191,7 +197,7 @@ def _run_variable() -> dict[str, Any]:
     return shown | {"refresh": 2, "multi": True, "includeAll": True, "allValue": ".*", "sort": 4}
 
 
-def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+def _placed(panels: Sequence[GrafanaPanel]) -> list[dict[str, Any]]:
     """Places the panels from left to right, row by row."""
     placed = []
     left = 0
@@ -205,7 +211,7 @@ def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     return placed
 
 
-def _panel(panel: Panel, number: int, left: int, top: int) -> dict[str, Any]:
+def _panel(panel: GrafanaPanel, number: int, left: int, top: int) -> dict[str, Any]:
     targets = [
         {"refId": chr(ord("A") + place), "expr": query, "legendFormat": legend, "datasource": SOURCE}
         for place, (query, legend) in enumerate(panel.queries)

@@ -220,7 +220,7 @@ class OpenIdProvider:
         return Person(name, role, self._settings.roles.is_author(claims))
 
     def _provider(self) -> tuple[Mapping[str, Any], jwt.PyJWKClient]:
-        """Returns the provider's metadata and keys, which are read again after an hour."""
+        """Returns the provider's metadata and keys, cached for an hour."""
         known = self._metadata
         if known is not None and self._clock() < known[0]:
             return known[1], known[2]

@@ -36,7 +36,7 @@ ORIGIN = "spec"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunRequest:
     """What somebody asks for: a spec in full, or that of a run or of a file in the home's `specs`, and changes to it.
 
     text: YAML; None for a spec that exists.
@@ -75,7 +75,7 @@ class Made:
     done: str = ""
 
 
-def made_apart(home: Home, asked: Asked, seconds: float = CHECK_SECONDS) -> Made:
+def made_apart(home: Home, asked: RunRequest, seconds: float = CHECK_SECONDS) -> Made:
     """Returns the new run.
 
     Raises `ConfigurationError` with all mistakes, one per line, also for a check that takes too long; `InfrastructureError`.

@@ -1,6 +1,6 @@
 """Makes the run that somebody asks for over HTTP, checked as `yatt train` checks it: `python -m ops.preflight.asked HOME`.
 
-Consumes `apart.Asked` as JSON on standard input; produces the run, or the error, as JSON on standard output. Whatever
+Consumes `apart.RunRequest` as JSON on standard input; produces the run, or the error, as JSON on standard output. Whatever
 the spec's code prints goes to standard error. Errors quote contents of files only if all files that the spec names are in the
 home; the server's log has them in full.
 """
@@ -20,12 +20,12 @@ from typing import IO, Any
 from db.core.errors import LedgerError
 from db.ledger import Ledger
 from flows.branching import branches
-from flows.branching.safe_point import Asked as MayChange
+from flows.branching.safe_point import RevisionOptions as MayChange
 from flows.files.storage import store_of
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
 from flows.run.repositories import with_repositories
-from ops.preflight.apart import CHECKED, ORIGIN, Asked, limit_memory
+from ops.preflight.apart import CHECKED, ORIGIN, RunRequest, limit_memory
 from ops.preflight.run import check_before_start
 from yatt_core.code_files import fetch_code
 from yatt_core.errors import ConfigurationError, FailureClass, YattError
@@ -48,7 +48,7 @@ def main() -> None:
         limit_memory()
         home = Home(Path(sys.argv[1]))
         given = json.load(sys.stdin)
-        asked = Asked(**given | {"overrides": tuple(given["overrides"])})
+        asked = RunRequest(**given | {"overrides": tuple(given["overrides"])})
 
         def say(line: str) -> None:
             output.write(f"{line}\n")
@@ -66,7 +66,7 @@ def _own_output() -> IO[str]:
     return os.fdopen(own, "w", encoding="utf-8")
 
 
-def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
+def answer_to(home: Home, asked: RunRequest, say: Said) -> dict[str, Any]:
     """Returns the new run and warnings, or the error and its class. say: is told once the spec is sound."""
     extended = list[Path]()
     spec: RunSpec | None = None
@@ -96,7 +96,7 @@ def answer_to(home: Home, asked: Asked, say: Said) -> dict[str, Any]:
     return {"run": run, "warnings": [redact(line) for line in warnings]}
 
 
-def changed_run(home: Home, asked: Asked) -> dict[str, Any]:
+def changed_run(home: Home, asked: RunRequest) -> dict[str, Any]:
     """Forks a run or revises its spec, and returns what was done.
 
     Either may be killed: a fork that is not whole is finished by its first resume; a revision is there as a whole or not, but may
@@ -125,14 +125,14 @@ def changed_run(home: Home, asked: Asked) -> dict[str, Any]:
         reward_process().close()
 
 
-def shown_of(asked: Asked, text: str) -> str:
+def shown_of(asked: RunRequest, text: str) -> str:
     """Returns an error as it may be shown and recorded: the values of changes may be secrets."""
     for override in asked.overrides:
         text = text.replace(override, override.partition("=")[0])
     return redact(text)
 
 
-def wanted_spec(home: Home, asked: Asked, extended: list[Path]) -> tuple[RunSpec, Path | None]:
+def wanted_spec(home: Home, asked: RunRequest, extended: list[Path]) -> tuple[RunSpec, Path | None]:
     """Returns the spec that is asked for, and the folder of the run whose copies of code it has; None without a run.
 
     extended: is given the files of which the spec is made.
@@ -172,7 +172,7 @@ def wanted_spec(home: Home, asked: Asked, extended: list[Path]) -> tuple[RunSpec
             raise ConfigurationError(str(error).replace(str(path), ORIGIN).replace(made, ORIGIN)) from None
 
 
-def changed(base: RunSpec, asked: Asked, origin: str) -> RunSpec:
+def changed(base: RunSpec, asked: RunRequest, origin: str) -> RunSpec:
     """Returns an existing spec with changes."""
     if not asked.overrides:
         return base

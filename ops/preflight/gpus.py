@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import TYPE_CHECKING
 
-from ops.preflight.verdicts import Check, Verdict
+from ops.preflight.verdicts import Check, CheckStatus
 from yatt_core.engine_environments import VLLM, find_environment
 from yatt_core.errors import ConfigurationError
 
@@ -30,7 +30,7 @@ RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
+class GpuReport:
     """The GPUs of a machine.
 
     names: the name and memory of each.
@@ -47,24 +47,24 @@ def look_at_gpus(_: Home) -> Iterator[Check]:
     """Yields one check for the GPUs, and one for each problem."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        yield Check("gpu", Verdict.OK, "none; engines run on the CPU")
+        yield Check("gpu", CheckStatus.OK, "none; engines run on the CPU")
         return
     gpus = read_gpus(tool)
     if gpus is None:
-        yield Check("gpu", Verdict.WARN, "nvidia-smi does not answer", "check the driver with nvidia-smi")
+        yield Check("gpu", CheckStatus.WARN, "nvidia-smi does not answer", "check the driver with nvidia-smi")
         return
-    yield Check("gpu", Verdict.OK, f"{'; '.join(gpus.names)}; the driver supports CUDA {gpus.cuda or '(unknown)'}")
+    yield Check("gpu", CheckStatus.OK, f"{'; '.join(gpus.names)}; the driver supports CUDA {gpus.cuda or '(unknown)'}")
     if os.environ.get(VISIBLE, "all").strip() in ("", "-1"):
-        yield Check("gpu", Verdict.WARN, f"{VISIBLE} hides all of them; engines run on the CPU", f"unset {VISIBLE}")
+        yield Check("gpu", CheckStatus.WARN, f"{VISIBLE} hides all of them; engines run on the CPU", f"unset {VISIBLE}")
     installed = {(each.name or "").lower(): each.version for each in distributions()}
     with suppress(ConfigurationError):
         engine = find_environment(VLLM, None)
         installed[engine.package] = engine.version
     for found, remedy in missing(gpus, installed):
-        yield Check("gpu", Verdict.WARN, found, remedy)
+        yield Check("gpu", CheckStatus.WARN, found, remedy)
 
 
-def missing(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def missing(gpus: GpuReport, installed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields what keeps engines from using these GPUs, with the remedy.
 
     installed: package -> version.
@@ -94,7 +94,7 @@ def missing(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str
         yield "Megatron-Core is not installed (trainer.engine.kind: megatron)", "pip install 'yatt[megatron]'"
 
 
-def _cuda_gap(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _cuda_gap(gpus: GpuReport, installed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields a problem if the installed CUDA runtime is of a later major version than the driver supports."""
     for name, version in installed.items():
         if (match := RUNTIME.match(name)) is not None and gpus.cuda:
@@ -106,7 +106,7 @@ def _cuda_gap(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, s
                 )
 
 
-def read_gpus(tool: str) -> Gpus | None:
+def read_gpus(tool: str) -> GpuReport | None:
     """Returns the GPUs that the driver's tool reports; None if it fails or lists none."""
     rows = _ask(tool, "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
     fields = [[part.strip() for part in line.rsplit(",", 2)] for line in rows.strip().splitlines()]
@@ -119,7 +119,7 @@ def read_gpus(tool: str) -> Gpus | None:
         if total.isdecimal() and used.isdecimal() and int(used) > BUSY_SHARE * int(total)
     ]
     names = tuple(f"{name}, {total} MiB" for name, total, _ in fields)
-    return Gpus(names, tuple(busy), cuda.group(1) if cuda else "")
+    return GpuReport(names, tuple(busy), cuda.group(1) if cuda else "")
 
 
 def _ask(tool: str, *arguments: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops.preflight.verdicts import Check, Verdict
+from ops.preflight.verdicts import Check, CheckStatus
 from yatt_core.logs import redact
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ REMEDY = "install yatt again into an empty environment: pip install yatt; a chec
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class LibraryTrial:
     """Something that is tried.
 
     name: what it is, as the check is called.
@@ -42,12 +42,12 @@ class Trial:
 
 
 TRIALS = (
-    Trial("torch", "import torch; torch.ones(2).sum()"),
-    Trial("transformers", "from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer"),
-    Trial("ray", "import ray; from ray._raylet import GcsClient; import yatt_core.run_actors.run_actors"),
-    Trial("prefect's server", "from prefect.server.api.server import create_app; create_app()"),
-    Trial("mlflow", "from mlflow.tracking import MlflowClient"),
-    Trial("dashboard", f"import {OPS}.dashboard.app"),
+    LibraryTrial("torch", "import torch; torch.ones(2).sum()"),
+    LibraryTrial("transformers", "from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer"),
+    LibraryTrial("ray", "import ray; from ray._raylet import GcsClient; import yatt_core.run_actors.run_actors"),
+    LibraryTrial("prefect's server", "from prefect.server.api.server import create_app; create_app()"),
+    LibraryTrial("mlflow", "from mlflow.tracking import MlflowClient"),
+    LibraryTrial("dashboard", f"import {OPS}.dashboard.app"),
 )
 
 
@@ -57,7 +57,7 @@ def try_libraries(_: Home) -> Iterator[Check]:
         yield from together.map(lambda trial: tried(trial, Path(folder)), TRIALS)
 
 
-def tried(trial: Trial, folder: Path, seconds: float = TRIAL_SECONDS) -> Check:
+def tried(trial: LibraryTrial, folder: Path, seconds: float = TRIAL_SECONDS) -> Check:
     """Returns what came of a trial. folder: for the files that libraries write when they begin."""
     environment = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "MPLCONFIGDIR": str(folder / "matplotlib")}
     command = [sys.executable, "-c", trial.program]
@@ -66,8 +66,10 @@ def tried(trial: Trial, folder: Path, seconds: float = TRIAL_SECONDS) -> Check:
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return Check(trial.name, Verdict.FAIL, f"does not begin within {seconds:g} s", REMEDY)
+        return Check(trial.name, CheckStatus.FAIL, f"does not begin within {seconds:g} s", REMEDY)
     if done.returncode == 0:
-        return Check(trial.name, Verdict.OK, "works")
+        return Check(trial.name, CheckStatus.OK, "works")
     said = [line for line in done.stderr.splitlines() if line.strip()]
-    return Check(trial.name, Verdict.FAIL, redact(said[-1].strip() if said else f"exit code {done.returncode}"), REMEDY)
+    return Check(
+        trial.name, CheckStatus.FAIL, redact(said[-1].strip() if said else f"exit code {done.returncode}"), REMEDY
+    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ops.preflight.gpus import look_at_gpus
 from ops.preflight.home_folder import check_folder, existing_parent, ledger_file
 from ops.preflight.library_trial import try_libraries
-from ops.preflight.verdicts import Check, Verdict
+from ops.preflight.verdicts import Check, CheckStatus
 from ops.presentation.words import moment, size
 from yatt_core.counting import many
 from yatt_core.engine_environments import ENGINES, VLLM, find_environment
@@ -48,9 +48,9 @@ def look_at_python(_: Home) -> Iterator[Check]:
     """Checks the version of Python and the kind of machine."""
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
-        yield Check("python", Verdict.FAIL, found, "YATT runs on Linux")
+        yield Check("python", CheckStatus.FAIL, found, "YATT runs on Linux")
     else:
-        yield Check("python", Verdict.OK, found)
+        yield Check("python", CheckStatus.OK, found)
 
 
 def look_at_libraries(_: Home) -> Iterator[Check]:
@@ -65,8 +65,8 @@ def look_at_libraries(_: Home) -> Iterator[Check]:
         except PackageNotFoundError:
             missing += [name] if name in LIBRARIES else []
     if missing:
-        yield Check("libraries", Verdict.FAIL, f"missing: {', '.join(missing)}", "reinstall yatt: pip install yatt")
-    yield Check("libraries", Verdict.OK, ", ".join(versions))
+        yield Check("libraries", CheckStatus.FAIL, f"missing: {', '.join(missing)}", "reinstall yatt: pip install yatt")
+    yield Check("libraries", CheckStatus.OK, ", ".join(versions))
 
 
 def look_at_engines(_: Home) -> Iterator[Check]:
@@ -76,11 +76,11 @@ def look_at_engines(_: Home) -> Iterator[Check]:
     except ConfigurationError as error:
         meant = Path(sys.prefix) / ENGINES / VLLM.name
         if meant.exists() or meant.is_symlink():
-            yield Check(VLLM.name, Verdict.WARN, "its environment is of no use", str(error))
+            yield Check(VLLM.name, CheckStatus.WARN, "its environment is of no use", str(error))
         else:
-            yield Check(VLLM.name, Verdict.OK, "not installed; rollout.engine.kind: vllm needs it (docs/vllm.md)")
+            yield Check(VLLM.name, CheckStatus.OK, "not installed; rollout.engine.kind: vllm needs it (docs/vllm.md)")
     else:
-        yield Check(VLLM.name, Verdict.OK, f"{found.package} {found.version} in {found.folder}")
+        yield Check(VLLM.name, CheckStatus.OK, f"{found.package} {found.version} in {found.folder}")
 
 
 def look_at_processors(_: Home) -> Iterator[Check]:
@@ -92,10 +92,10 @@ def look_at_processors(_: Home) -> Iterator[Check]:
     found = f"{cores} cores, {size(memory)} of memory free"
     if memory < ENOUGH_MEMORY:
         yield Check(
-            "processor", Verdict.WARN, found, f"a small run needs about {size(ENOUGH_MEMORY)}; close other programs"
+            "processor", CheckStatus.WARN, found, f"a small run needs about {size(ENOUGH_MEMORY)}; close other programs"
         )
     else:
-        yield Check("processor", Verdict.OK, found)
+        yield Check("processor", CheckStatus.OK, found)
 
 
 def look_at_home(home: Home) -> Iterator[Check]:
@@ -107,15 +107,17 @@ def look_at_home(home: Home) -> Iterator[Check]:
         check_folder(home.folder)
     except ConfigurationError as error:
         found, _, remedy = str(error).rpartition("; ")
-        yield Check("home", Verdict.FAIL, found, remedy)
+        yield Check("home", CheckStatus.FAIL, found, remedy)
     else:
-        yield Check("home", Verdict.OK, f"{home.folder}{'' if home.folder.exists() else ' (created by the first run)'}")
+        yield Check(
+            "home", CheckStatus.OK, f"{home.folder}{'' if home.folder.exists() else ' (created by the first run)'}"
+        )
     free = shutil.disk_usage(folder).free
     if free < ENOUGH_DISK:
-        verdict = Verdict.FAIL if free < LITTLE_DISK else Verdict.WARN
+        verdict = CheckStatus.FAIL if free < LITTLE_DISK else CheckStatus.WARN
         yield Check("disk", verdict, f"{size(free)} free", "free some space, or choose another disk with --home")
     else:
-        yield Check("disk", Verdict.OK, f"{size(free)} free")
+        yield Check("disk", CheckStatus.OK, f"{size(free)} free")
 
 
 def look_at_sockets(home: Home) -> Iterator[Check]:
@@ -125,12 +127,12 @@ def look_at_sockets(home: Home) -> Iterator[Check]:
     folder = ray_folder(home.run_folder("any-run"))
     found = f"the path of Ray's folder takes about {len(os.fsencode(folder))} bytes, sockets allow {FOLDER_LIMIT}"
     if socket_folder(folder) == str(folder):
-        yield Check("socket paths", Verdict.OK, found)
+        yield Check("socket paths", CheckStatus.OK, found)
     elif Path("/proc/self/cwd").is_dir():
-        yield Check("socket paths", Verdict.OK, f"{found}; reached through /proc")
+        yield Check("socket paths", CheckStatus.OK, f"{found}; reached through /proc")
     else:
         yield Check(
-            "socket paths", Verdict.FAIL, found, "mount /proc, or choose a home with a shorter path with --home"
+            "socket paths", CheckStatus.FAIL, found, "mount /proc, or choose a home with a shorter path with --home"
         )
 
 
@@ -141,10 +143,10 @@ def look_at_loopback(_: Home) -> Iterator[Check]:
             socket.create_connection(server.getsockname(), timeout=5.0).close()
     except OSError as error:
         yield Check(
-            "loopback", Verdict.FAIL, f"127.0.0.1: {error}", "allow processes to listen and connect on 127.0.0.1"
+            "loopback", CheckStatus.FAIL, f"127.0.0.1: {error}", "allow processes to listen and connect on 127.0.0.1"
         )
     else:
-        yield Check("loopback", Verdict.OK, "ports on 127.0.0.1 can be opened and reached")
+        yield Check("loopback", CheckStatus.OK, "ports on 127.0.0.1 can be opened and reached")
 
 
 def look_at_shared_memory(_: Home) -> Iterator[Check]:
@@ -153,9 +155,9 @@ def look_at_shared_memory(_: Home) -> Iterator[Check]:
     free = shutil.disk_usage(folder).free if folder.is_dir() else 0
     if free < ENOUGH_SHARED_MEMORY:
         remedy = "increase it, for example with docker run --shm-size=1g; otherwise Ray uses the disk, which is slow"
-        yield Check("shared memory", Verdict.WARN, f"{size(free)} free in {folder}", remedy)
+        yield Check("shared memory", CheckStatus.WARN, f"{size(free)} free in {folder}", remedy)
     else:
-        yield Check("shared memory", Verdict.OK, f"{size(free)} free in {folder}")
+        yield Check("shared memory", CheckStatus.OK, f"{size(free)} free in {folder}")
 
 
 def look_at_ledger(home: Home) -> Iterator[Check]:
@@ -168,16 +170,20 @@ def look_at_ledger(home: Home) -> Iterator[Check]:
         address = redact(home.ledger)
         file = ledger_file(home)
         if file is not None and not file.exists():
-            yield Check("ledger", Verdict.OK, f"{address} (created by the first run)")
+            yield Check("ledger", CheckStatus.OK, f"{address} (created by the first run)")
             return
         with Ledger.open(home.ledger, migrate=False) as ledger:
             runs = len(ledger.runs.list())
     except LedgerVersionError as error:
-        yield Check("ledger", Verdict.FAIL, redact(str(error)), "use the version of YATT that wrote it, or a newer one")
+        yield Check(
+            "ledger", CheckStatus.FAIL, redact(str(error)), "use the version of YATT that wrote it, or a newer one"
+        )
     except LedgerError as error:
-        yield Check("ledger", Verdict.FAIL, redact(str(error)), "check the address in $YATT_LEDGER and the database")
+        yield Check(
+            "ledger", CheckStatus.FAIL, redact(str(error)), "check the address in $YATT_LEDGER and the database"
+        )
     else:
-        yield Check("ledger", Verdict.OK, f"{address}, {many(runs, 'run')}")
+        yield Check("ledger", CheckStatus.OK, f"{address}, {many(runs, 'run')}")
 
 
 def look_at_maintenance(home: Home) -> Iterator[Check]:
@@ -188,15 +194,17 @@ def look_at_maintenance(home: Home) -> Iterator[Check]:
     try:
         results = read_results(home)
     except InfrastructureError as error:
-        yield Check("maintenance", Verdict.WARN, str(error), "remove the file; the next maintenance writes a new one")
+        yield Check(
+            "maintenance", CheckStatus.WARN, str(error), "remove the file; the next maintenance writes a new one"
+        )
         return
     for last in results[:1]:
         when = moment(round(1000 * last.began_at))
         if last.ok:
-            yield Check("maintenance", Verdict.OK, f"{when}: all well")
+            yield Check("maintenance", CheckStatus.OK, f"{when}: all well")
         else:
             yield Check(
-                "maintenance", Verdict.WARN, f"{when}: {last.trouble}", "mend what it names, then: yatt maintain"
+                "maintenance", CheckStatus.WARN, f"{when}: {last.trouble}", "mend what it names, then: yatt maintain"
             )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.losses.custom import CustomLoss
-from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES
+from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, WORKLOADS
 from yatt_core.errors import ConfigurationError
 from yatt_core.problems import Problems
 from yatt_core.python_path import folders_of_the_command, modules_in_actors
@@ -69,6 +69,8 @@ def _names(spec: RunSpec) -> Iterator[tuple[str, str, str]]:
     for number, part in enumerate(spec.rewards.parts):
         if getattr(part, "function", None):
             yield f"rewards.parts.{number}.function", getattr(part, "function", ""), REWARDS
+    if spec.workload.function:
+        yield "workload.kind", spec.workload.function, WORKLOADS
     if isinstance(loss := spec.algorithm.loss, CustomLoss) and loss.function:
         yield "algorithm.loss.function", loss.function, LOSSES
     if isinstance(advantage := spec.algorithm.advantage, CustomAdvantage) and advantage.function:

@@ -10,7 +10,7 @@ from yatt_core.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ResourceNeeds:
     """Predicted figures.
 
     parameters: of the policy; an estimate if the model does not exist yet.
@@ -26,12 +26,12 @@ class Needs:
     seconds: float | None = None
 
 
-def needs_of(spec: RunSpec) -> Needs:
+def needs_of(spec: RunSpec) -> ResourceNeeds:
     """Returns what a run needs here.
 
     Memory and time are unknown for a virtual model, for a model of unknown shape, and for GPUs without a model card.
     """
-    known = Needs(parameters(spec), checkpoint_bytes(spec))
+    known = ResourceNeeds(parameters(spec), checkpoint_bytes(spec))
     if spec.virtual:
         return known
     from yatt_core.planning.assumptions import Assumptions
@@ -50,7 +50,7 @@ def needs_of(spec: RunSpec) -> Needs:
     fullest = max(made.demand.totals, key=lambda total: total.tensors + total.runtime)
     seconds = None if made.times is None else made.times.recommended.step_s * spec.iterations
     used = fullest.tensors + fullest.runtime
-    return Needs(
+    return ResourceNeeds(
         parameters=known.parameters,
         checkpoint_bytes=known.checkpoint_bytes,
         memory_bytes=used,

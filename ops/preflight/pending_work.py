@@ -25,12 +25,11 @@ from flows.run.home import Home
 from flows.schedule.window_record import makers_of_new_runs
 from flows.soups.record import SOUP, SoupRecord
 from flows.sweeps.record import SWEEP, WINNER, SweepRecord
+from ops.preflight.new_runs import refused_since
 from ops.preflight.pending_change import PendingChange
-from ops.preflight.run import refused_since
 from yatt_core.errors import YattError
 from yatt_core.evaluation.suites import load_suite, parse_suite
 from yatt_core.pipelines.spec import EvaluateJob, PipelineSpec, SpecJob, load_pipeline, parse_pipeline
-from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import unavailable
 
 EVERY = 1_000_000
@@ -107,7 +106,7 @@ def _deployments(ledger: Ledger) -> Iterator[PendingChange]:
             yield PendingChange(
                 what="deployment", run=run, before="", after="", effect=f"a window can make no new run here: {line}"
             )
-        if refused := refused_since(spec):
+        for refused in refused_since(spec):
             effect = f"a window makes new runs as before, with a warning; people's own are refused: {refused}"
             yield PendingChange(what="deployment", run=run, before="", after="", effect=effect)
 
@@ -152,16 +151,13 @@ def _of_jobs(spec: PipelineSpec, folder: Path, done: frozenset[str]) -> Iterator
                 yield f"job {name} cannot be done: {error}", True
                 continue
             yield from ((f"job {name} cannot be done here: {line}", True) for line in unavailable(made))
-            yield from ((f"job {name} makes a run that people cannot make: {line}", False) for line in _refused(made))
+            yield from (
+                (f"job {name} makes a run that people cannot make: {line}", False) for line in refused_since(made)
+            )
         elif isinstance(job, EvaluateJob) and job.suite is not None:
             said = _mistake(partial(load_suite, folder / job.suite))
             if said:
                 yield f"job {name} cannot be done: {said}", True
-
-
-def _refused(spec: RunSpec) -> list[str]:
-    refused = refused_since(spec)
-    return [] if refused is None else [refused]
 
 
 def _suites(ledger: Ledger) -> Iterator[PendingChange]:

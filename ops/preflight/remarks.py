@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ops.preflight.exactness import Exactness
+from yatt_core.counting import many
 from yatt_core.input_building.engine_check import folder_remarks
 from yatt_core.input_building.template_check import template_codec
 from yatt_core.models.tokenizer import IMAGE, load_tokenizer
@@ -16,7 +18,8 @@ from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 
 def remarks(spec: RunSpec) -> list[str]:
     """Returns a line for each; raises `ConfigurationError` if the tokenizer of a given model cannot be loaded."""
-    return [*_uneven(spec), *_deadline(spec), *_random_weights(spec), *_tokenizer(spec), *folder_remarks(spec)]
+    said = [*_inexact(spec), *_uneven(spec), *_deadline(spec), *_uncorrected_lag(spec), *_single_shard(spec)]
+    return [*said, *_random_weights(spec), *_tokenizer(spec), *folder_remarks(spec)]
 
 
 def spelled_control_tokens(spec: RunSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
@@ -39,6 +42,16 @@ def spelled_control_tokens(spec: RunSpec, prompts: Sequence[Prompt]) -> Iterator
             )
 
 
+def _inexact(spec: RunSpec) -> Iterator[str]:
+    """Yields why a run that is to be exact where that is possible will not be."""
+    obstacles = Exactness.of(spec).obstacles
+    if obstacles and spec.exact == "auto":
+        yield (
+            f"exact: auto: the run will not be exact, because {'; '.join(obstacles)}. What is durable is kept all the same; "
+            "exact: true refuses such a spec, exact: false accepts it without this line"
+        )
+
+
 def _uneven(spec: RunSpec) -> Iterator[str]:
     prompts = spec.data.prompts_per_iteration
     section = "algorithm" if spec.objective is None else "objective"
@@ -57,6 +70,27 @@ def _deadline(spec: RunSpec) -> Iterator[str]:
     deadline = spec.guards.deadline
     if deadline is not None and deadline.at is not None and deadline.at <= datetime.now(UTC):
         yield f"guards.deadline.at: {deadline.at.isoformat()} has passed already; the run will {deadline.action} at once"
+
+
+def _uncorrected_lag(spec: RunSpec) -> Iterator[str]:
+    """Yields a remark on a lag that the loss knows nothing of: its ratios are to the trainer's own weights, not the sampler's."""
+    algorithm = spec.algorithm
+    lag = spec.version_span
+    key = "rollout.slice_tokens" if spec.rollout.sliced else "asynchrony.lag"
+    if lag and spec.objective is None and algorithm.importance_correction is None and algorithm.off_policy_mask is None:
+        yield (
+            f"{key}: samples are drawn under weights that are up to {many(lag, 'update')} old, and nothing weighs "
+            "or masks them accordingly; set algorithm.importance_correction, for example {kind: truncate, cap: 2.0}"
+        )
+
+
+def _single_shard(spec: RunSpec) -> Iterator[str]:
+    """Yields a remark on streamed learning that can begin only when everything is generated."""
+    if spec.asynchrony.streamed and spec.shards == 1:
+        yield (
+            "asynchrony.streamed: an iteration has a single logical shard, which the trainer gets once everything is generated; "
+            "raise data.logical_shards, to 8 or more"
+        )
 
 
 def _random_weights(spec: RunSpec) -> Iterator[str]:

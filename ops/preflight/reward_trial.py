@@ -30,11 +30,12 @@ MADE_UP = {"nothing": "", "a number": "42", "a sentence": "I am not sure, but pe
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RewardTrial:
     """A part's answer to one response.
 
     has_answer: whether the prompt has a reference answer.
     given: description of the response.
+    score: None if the call failed, or a service that the function asks did not answer.
     error: the reason if the call failed, or if the function could not read the response.
     place: `file:line` of the error; empty if it was not raised by code.
     failed: whether the call failed.
@@ -45,7 +46,7 @@ class Trial:
     has_answer: bool
     given: str
     response: str
-    score: float
+    score: float | None
     error: str
     place: str
     failed: bool
@@ -59,7 +60,7 @@ def refuses_faults(part: FunctionPart) -> bool:
     return part.on_failure == "stop" or (part.function == PROGRAMS and part.on_failure == "mask")
 
 
-def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
+def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[RewardTrial]:
     """Calls each function on each response, and returns the trials.
 
     copies: folder of a run with copies of the reward files.
@@ -92,7 +93,7 @@ def _refuse_evaluation(spec: RunSpec) -> None:
             raise ConfigurationError(f"rewards.parts {asking[0]!r}: {evaluation_refused(source.task)}")
 
 
-def same_for_all(spec: RunSpec, trials: Sequence[Trial]) -> Iterator[str]:
+def same_for_all(spec: RunSpec, trials: Sequence[RewardTrial]) -> Iterator[str]:
     """Yields a line for each of the user's own functions that gives all responses the same score.
 
     Functions that are included may do so for good reason: made-up responses are short, and have no code.
@@ -101,14 +102,15 @@ def same_for_all(spec: RunSpec, trials: Sequence[Trial]) -> Iterator[str]:
         own = [trial for trial in trials if trial.part == part.name]
         is_users = part.file is not None or ":" in (part.function or "")
         prompts = len({trial.prompt_id for trial in own})
-        if is_users and own and not any(trial.error for trial in own) and len({trial.score for trial in own}) == 1:
+        scores = {trial.score for trial in own}
+        if is_users and not any(trial.error for trial in own) and len(scores) == 1:
             yield (
-                f"rewards.parts {part.name!r}: gives {own[0].score:g} to each of {len(own)} responses to {prompts} prompts, "
+                f"rewards.parts {part.name!r}: gives {scores.pop():g} to each of {len(own)} responses to {prompts} prompts, "
                 "from an empty one to a sentence; a reward that tells no responses apart teaches nothing"
             )
 
 
-def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
+def _try(function: PartFunction, prompt: Prompt) -> Iterator[RewardTrial]:
     """Yields the outcomes for the responses to a prompt, of which each is a group and a batch of its own.
 
     The reference answer is given in the first of the usual forms that scores: a reward may read what stands in a box.
@@ -116,24 +118,28 @@ def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
     if prompt.answer is not None:
         trials = (_trial(function, prompt, ANSWER, response) for response in ways_to_write(prompt.answer))
         first = next(trials)
-        done = first.failed or first.score > 0
-        yield first if done else next((trial for trial in trials if trial.score > 0), first)
+        done = first.failed or _scores(first)
+        yield first if done else next(filter(_scores, trials), first)
     for given, response in MADE_UP.items():
         yield _trial(function, prompt, given, response)
 
 
-def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) -> Trial:
+def _scores(trial: RewardTrial) -> bool:
+    return trial.score is not None and trial.score > 0
+
+
+def _trial(function: PartFunction, prompt: Prompt, given: str, response: str) -> RewardTrial:
     """Returns the outcome for one response."""
     spoken = split_turns(response)[0]
     completion = Completion.of_turns(response, spoken, len(response.split()))
     ((outcome,),) = function.evaluate_once([[function.candidate(prompt, completion)]])
-    return Trial(
+    return RewardTrial(
         part=function.part.name,
         prompt_id=prompt.prompt_id,
         has_answer=prompt.answer is not None,
         given=given,
         response=response,
-        score=outcome.value,
+        score=None if outcome.failed else outcome.value,
         error=outcome.reason,
         place=outcome.place,
         failed=outcome.failed_for_good,  # a run asks a service again that does not answer

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from yatt_core.prompts.prompt import Completion, Prompt
-from yatt_core.rewards.calls import Limits, Outcome
+from yatt_core.rewards.calls import CallLimits, RewardOutcome
 from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.process import Loaded, RewardProcess, reward_process
 from yatt_core.rewards.registry import FunctionName
@@ -32,7 +32,7 @@ NOTHING = Completion.of_turns("", [""], 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RowTrial:
     """A row to be tried.
 
     number: of the part among those that are checked.
@@ -46,10 +46,10 @@ class Job:
     seconds: float
 
 
-Tried = tuple[Job, Outcome]
+Tried = tuple[RowTrial, RewardOutcome]
 
 
-def try_jobs(jobs: Iterable[Job], told: Callable[[], None]) -> Iterator[Tried]:
+def try_jobs(jobs: Iterable[RowTrial], told: Callable[[], None]) -> Iterator[Tried]:
     """Yields each job with its outcome, in order.
 
     told: called whenever some jobs have ended, and every second.
@@ -67,7 +67,7 @@ def try_jobs(jobs: Iterable[Job], told: Callable[[], None]) -> Iterator[Tried]:
         told()
 
 
-def _on_all_cores(jobs: Iterator[Job], told: Callable[[], None]) -> Iterator[Tried]:
+def _on_all_cores(jobs: Iterator[RowTrial], told: Callable[[], None]) -> Iterator[Tried]:
     cores = len(os.sched_getaffinity(0))
     processes = [RewardProcess() for _ in range(cores)]
     free = SimpleQueue[RewardProcess]()
@@ -75,7 +75,7 @@ def _on_all_cores(jobs: Iterator[Job], told: Callable[[], None]) -> Iterator[Tri
         free.put(process)
     trial = _Trial()
 
-    def one(chunk: Sequence[Job]) -> list[Tried]:
+    def one(chunk: Sequence[RowTrial]) -> list[Tried]:
         process = free.get()
         try:
             return trial.outcomes(process, chunk)
@@ -110,7 +110,7 @@ class _Trial:
     def __init__(self) -> None:
         self._loaded = dict[int, Loaded]()
 
-    def outcomes(self, process: RewardProcess, chunk: Sequence[Job]) -> list[Tried]:
+    def outcomes(self, process: RewardProcess, chunk: Sequence[RowTrial]) -> list[Tried]:
         """Returns the outcomes of jobs; consecutive ones of the same function are sent at once."""
         found = list[Tried]()
         for number, same in itertools.groupby(chunk, key=lambda job: job.number):
@@ -120,7 +120,7 @@ class _Trial:
             loaded = self._loaded[number]
             candidates = [Candidate(job.prompt, NOTHING) for job in group]
             calls = [candidates] if loaded.unit == "batch" else [[one] for one in candidates]
-            limits = Limits(group[0].seconds * len(calls[0]), 1.0)
+            limits = CallLimits(group[0].seconds * len(calls[0]), 1.0)
             outcomes = process.evaluate(loaded, calls, limits, stop=False)
             found += zip(group, itertools.chain.from_iterable(outcomes), strict=True)
         return found

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ops.preflight.reward_trial import refuses_faults
-from ops.preflight.row_pool import Job, try_jobs
+from ops.preflight.row_pool import RowTrial, try_jobs
 from ops.preflight.tried_rows import TriedRows
 from ops.presentation.words import duration
 from yatt_core.datasets.sources import first_prompts
@@ -25,7 +25,7 @@ from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.builtin import ExactMatch
-from yatt_core.rewards.calls import Outcome
+from yatt_core.rewards.calls import RewardOutcome
 from yatt_core.rewards.code_cases import CallCase, CaseKeys, ProgramCase, row_tests
 from yatt_core.rewards.extraction import Extraction
 from yatt_core.rewards.functions import load_part
@@ -62,7 +62,7 @@ _LOGGER = logging.getLogger(LOGGER)
 
 
 @dataclass(slots=True)
-class Faults:
+class RowFaults:
     """What is wrong with rows for one part.
 
     count: number of rows.
@@ -130,7 +130,7 @@ def try_rows(spec: RunSpec, prompts: Iterable[Prompt], total: int, home: Path, s
         return RowsTried(0, total)
     _LOGGER.info("trying the reference answers and tests of %s rows", f"{tried:,}")
     chosen = (prompt for row, prompt in enumerate(prompts) if (row + 1) * tried // total > row * tried // total)
-    faults = [Faults() for _ in parts]
+    faults = [RowFaults() for _ in parts]
     known = TriedRows(home / CHECKS)
     progress = _Progress(tried)
     sound = list[str]()
@@ -149,8 +149,8 @@ def try_rows(spec: RunSpec, prompts: Iterable[Prompt], total: int, home: Path, s
 
 
 def _jobs(
-    parts: Sequence[FunctionPart], prompts: Iterable[Prompt], faults: Sequence[Faults], known: TriedRows
-) -> Iterator[Job]:
+    parts: Sequence[FunctionPart], prompts: Iterable[Prompt], faults: Sequence[RowFaults], known: TriedRows
+) -> Iterator[RowTrial]:
     """Yields the rows that take long to try; the faults of all others are counted."""
     looks = [_look(part) for part in parts]
     versions = {PARSED: version("math-verify") if PARSED in {part.function for part in parts} else ""}
@@ -167,7 +167,7 @@ def _jobs(
             digest = json_digest([name, versions.get(name, ""), part.options, facts])
             if not known.knows(digest):
                 function = FunctionName(f"rewards.parts {part.name!r}", SLOW[name], part.options)
-                yield Job(
+                yield RowTrial(
                     number=number,
                     digest=digest,
                     prompt=_needed(prompt, name),
@@ -241,14 +241,14 @@ def _of(model: type[Keys], options: Mapping[str, Any]) -> Keys:
     return model.model_validate({name: value for name, value in options.items() if name in model.model_fields})
 
 
-def _said(job: Job, outcome: Outcome) -> str:
+def _said(job: RowTrial, outcome: RewardOutcome) -> str:
     """Returns what is wrong with a row that was tried; empty if nothing is."""
     if job.function.function == SLOW[PROGRAMS] and not outcome.failed:  # a test that takes too long is not passed
         return EMPTY_PASSES if outcome.value else ""
     return outcome.reason.removeprefix("raised DataError: ")
 
 
-def _warnings(parts: Sequence[FunctionPart], faults: Sequence[Faults], tried: int) -> Iterator[str]:
+def _warnings(parts: Sequence[FunctionPart], faults: Sequence[RowFaults], tried: int) -> Iterator[str]:
     """Yields warnings. Raises `ConfigurationError` for parts whose failures stop a run."""
     lines = [
         (
@@ -283,7 +283,7 @@ class _Progress:
             self._read += 1
             self.tell()
 
-    def pending(self, jobs: Iterable[Job]) -> Iterator[Job]:
+    def pending(self, jobs: Iterable[RowTrial]) -> Iterator[RowTrial]:
         """Yields the jobs, and counts them as waiting."""
         for job in jobs:
             self.waiting += 1

@@ -19,8 +19,9 @@ from flows.run.home import Home
 from flows.run.repositories import with_repositories
 from ops.preflight.home_folder import check_folder
 from ops.preflight.modules import check_modules
+from ops.preflight.new_runs import refused_since
 from ops.preflight.remarks import remarks, spelled_control_tokens
-from ops.preflight.reward_trial import Trial, check_rewards
+from ops.preflight.reward_trial import RewardTrial, check_rewards
 from ops.preflight.row_trial import try_first_rows
 from ops.presentation.words import size
 from yatt_core.datasets.own_rows import open_sources
@@ -30,7 +31,7 @@ from yatt_core.regular_files import check_regular
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import CsvSource, JsonlSource, ReasoningGymSource
-from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
+from yatt_core.spec.sections.model import GivenFolder
 from yatt_core.tracing.settings import tracing_settings
 
 SPARE_BYTES = 256 << 20
@@ -52,7 +53,7 @@ class Checked:
     warnings: what works but may not be intended.
     """
 
-    trials: list[Trial]
+    trials: list[RewardTrial]
     warnings: list[str]
 
 
@@ -81,13 +82,12 @@ def check_before_start(
 
     spec = with_repositories(home, spec, read_block=read_block, weights=False)
     problems = Problems()
-    trials = list[Trial]()
+    trials = list[RewardTrial]()
     warnings = list[str]()
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
-    refused = refused_since(spec)
-    if refused is not None:
+    for refused in refused_since(spec):
         if accepted:
             warnings.append(refused)
         else:
@@ -117,13 +117,15 @@ def check_before_start(
 
 def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:
     """Notes what is wrong with everything that a spec names; returns True if its inputs can be built."""
-    from ops.integrations.trackers import wandb_key
+    from ops.integrations.trackers import check_trackers
 
     with problems.noting():
         check_available(spec)
     with problems.noting():
-        wandb_key(spec.tracking)
+        check_trackers(spec)
     check_functions(spec, problems, copies)
+    if not spec.workload.is_language:
+        return False  # it builds its inputs itself
     if copies is not None:
         with problems.noting():
             open_sources(spec.data, copies)
@@ -157,19 +159,6 @@ def check_files(spec: RunSpec, problems: Problems) -> None:
             if source.held_out_path is not None:
                 with problems.noting():
                     check_regular(Path(source.held_out_path), f"data.sources.{number}.held_out_path")
-
-
-def refused_since(spec: RunSpec) -> str | None:
-    """Returns why a new run cannot have a spec that earlier versions accepted; None if it can.
-
-    A run that exists is resumed all the same: its model and its tokenizer are made.
-    """
-    if isinstance(spec.model, ModelFromConfig) and spec.model.architecture == "qwen2" and spec.model.vision is None:
-        return (
-            "model.architecture: transformers 5 reads the tokenizer of a folder made from a qwen2 config as Qwen2Tokenizer, so "
-            "that the trained model would get other tokens everywhere else; expected qwen3 or llama"
-        )
-    return None
 
 
 def check_model(spec: RunSpec) -> None:
@@ -206,9 +195,12 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
     if not attached():
         # An attached cluster reports its own devices later; a local one can be checked before the run is created.
         from yatt_core.planning.cluster import core_cluster, read_cards
-        from yatt_core.planning.memory.device_memory import check_device_memory
+        from yatt_core.planning.memory.device_memory import check_device_memory, lag_obstacle
 
-        check_device_memory(spec, core_cluster(read_cards()))
+        cluster = core_cluster(read_cards())
+        demand = check_device_memory(spec, cluster)
+        if demand is not None and (lag := lag_obstacle(spec, demand, cluster)):
+            raise ConfigurationError(lag)
     folder = check_folder(home)
     needed = checkpoint_bytes(spec) + SPARE_BYTES
     free = shutil.disk_usage(folder).free
@@ -220,7 +212,7 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
 
 
 def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = None) -> None:
-    """Notes reward functions, methods of the user, judges, placement policies, tools and callbacks that do not exist."""
+    """Notes missing reward functions, methods and workloads of the user, judges, placement policies, tools and callbacks."""
     from flows.run.callbacks import find_callbacks
     from yatt_core.engines.train.base.own_methods import try_methods, verify_methods
     from yatt_core.input_building.judge_models import check_before_start as check_judges
@@ -239,6 +231,12 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         find_policy(spec.placement, constants_known=False)
     with problems.noting():
         find_callbacks(spec.callbacks, copies)
+    if not spec.workload.is_language:
+        from yatt_core.workloads.finding import make_workload, verify_workload
+
+        with problems.noting():
+            verify_workload(spec, copies)
+            make_workload(spec, copies)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
@@ -307,9 +305,9 @@ def checkpoint_bytes(spec: RunSpec) -> int:
 def parameters(spec: RunSpec) -> int:
     """Returns the number of parameters of the policy.
 
-    The number is an estimate if the model does not exist yet, and 0 for a virtual run.
+    The number is an estimate if the model does not exist yet, and 0 for a virtual run and a workload of one's own.
     """
-    if spec.virtual:
+    if spec.virtual or not spec.workload.is_language:
         return 0
     if isinstance(spec.model, GivenFolder):
         return _stored(spec.model)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class CheckStatus(StrEnum):
     """The result of a check."""
 
     OK = "ok"
@@ -19,6 +19,6 @@ class Check:
     """One check: its subject, what was found, and the remedy (empty if all is well)."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckStatus
     found: str
     remedy: str = ""

@@ -1,6 +1,6 @@
 """Divides prompts and responses into messages, so that a conversation can be read turn by turn.
 
-Consumes texts as the experience stores them; produces `Message`s whose texts add up to the original, apart from tags and
+Consumes texts as the experience stores them; produces `ShownMessage`s whose texts add up to the original, apart from tags and
 surrounding white space.
 """
 
@@ -29,34 +29,34 @@ _OPENING = re.compile("|".join(map(re.escape, TAGS)))
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ShownMessage:
     """A part of a conversation and whose it is."""
 
     role: str
     text: str
 
 
-def prompt_messages(text: str) -> tuple[Message, ...]:
+def prompt_messages(text: str) -> tuple[ShownMessage, ...]:
     """Returns the messages of a prompt: those of a chat in JSON, else one message of the user."""
     if text.startswith("["):
         try:
-            return tuple(Message(str(each["role"]), str(each["content"])) for each in json.loads(text))
+            return tuple(ShownMessage(str(each["role"]), str(each["content"])) for each in json.loads(text))
         except (ValueError, TypeError, KeyError, RecursionError):
             pass  # a prompt that happens to begin with a bracket
-    return (Message(USER, text),)
+    return (ShownMessage(USER, text),)
 
 
-def response_messages(text: str) -> tuple[Message, ...]:
+def response_messages(text: str) -> tuple[ShownMessage, ...]:
     """Returns the parts of a response: its words, thoughts, tool calls and their results, in order."""
-    found = list[Message]()
+    found = list[ShownMessage]()
     end = 0
     for start, opens, closes in _tagged(text):
         closing, role = TAGS[start]
         found += _words(text[end:opens])
-        found.append(Message(role, text[opens + len(start) : closes].strip()))
+        found.append(ShownMessage(role, text[opens + len(start) : closes].strip()))
         end = closes + len(closing)
     found += _words(text[end:])
-    return tuple(found) or (Message(ASSISTANT, text),)
+    return tuple(found) or (ShownMessage(ASSISTANT, text),)
 
 
 def _tagged(text: str) -> Iterator[tuple[str, int, int]]:
@@ -77,5 +77,5 @@ def _tagged(text: str) -> Iterator[tuple[str, int, int]]:
         at = closes + len(closing)
 
 
-def _words(text: str) -> list[Message]:
-    return [Message(ASSISTANT, text.strip("\n"))] if text.strip() else []
+def _words(text: str) -> list[ShownMessage]:
+    return [ShownMessage(ASSISTANT, text.strip("\n"))] if text.strip() else []

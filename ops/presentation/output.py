@@ -10,8 +10,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ops.presentation.columns import Column, Medium, Row, seen_on, terminal_text
+
 if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod
+    from rich.console import Console
+    from rich.table import Table
 
 WIDTH_OF_FILES = 200
 
@@ -41,29 +44,47 @@ def console(to_stderr: bool = False) -> Console:
     )
 
 
-def write_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", wraps: str | None = None
-) -> None:
-    """Writes a table; numbers are right-aligned, None is an empty cell.
+def write_list(columns: Sequence[Column[Row]], rows: Iterable[Row], title: str = "") -> None:
+    """Writes a list: a heading for each column that a terminal shows, and a line for each row."""
+    shown = seen_on(columns, Medium.TERMINAL)
+    wrapping = [column.name for column in shown if column.wraps]
+    table = _new_table(title)
+    for column in shown:
+        _add_column(table, column.name, column.number, no_wrap=bool(wrapping) and not column.wraps)
+    _print(table, [[terminal_text(column.cell(row)) for column in shown] for row in rows])
 
-    wraps: the only column that may take several lines; by default all may.
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Writes what is no list of rows with columns of their own, such as a matrix, as a table.
+
+    Numbers are right-aligned; None is an empty cell.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     listed = [list(row) for row in rows]
-    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = _new_table(title)
     for number, name in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[number], int | float | None) for row in listed)
-        justify: JustifyMethod = "right" if numeric else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=wraps not in (None, name))
-    for row in listed:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        _add_column(table, name, numeric, no_wrap=False)
+    _print(table, [["" if value is None else _text(value) for value in row] for row in listed])
+
+
+def _new_table(title: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+
+
+def _add_column(table: Table, name: str, number: bool, no_wrap: bool) -> None:
+    table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=no_wrap)
+
+
+def _print(table: Table, rows: Iterable[Sequence[str]]) -> None:
+    from rich.text import Text
+
+    for row in rows:
+        table.add_row(*map(Text, row))
     console().print(table)
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
+def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """Draws a comparison of placement policies: each iteration's measured and simulated seconds as bars.
 
-Consumes a `flows.placement.replay.Comparison`; produces a self-contained HTML page or a PNG.
+Consumes a `flows.placement.replay.PolicyComparison`; produces a self-contained HTML page or a PNG.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ops.presentation.png import new_figure, write_figure
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
-    from flows.placement.replay import ComparedDecision, Comparison
+    from flows.placement.replay import ComparedDecision, PolicyComparison
 
 BAR = 9
 GAP = 8
@@ -23,7 +23,7 @@ CLASSES = ("third", "first", "second")
 COLOURS = ("tab:gray", "tab:blue", "tab:orange")
 
 
-def write_comparison(comparison: Comparison, path: Path) -> None:
+def write_comparison(comparison: PolicyComparison, path: Path) -> None:
     """Writes the picture in the format of its suffix. Raises `ConfigurationError` for a PNG without matplotlib."""
     if path.suffix.lower() == ".png":
         _write_png(comparison, path)
@@ -31,7 +31,7 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
         path.write_text(comparison_page(comparison), encoding="utf-8")
 
 
-def labels(comparison: Comparison) -> tuple[str, str, str]:
+def labels(comparison: PolicyComparison) -> tuple[str, str, str]:
     """Returns the labels of the three bars."""
     return "measured", "simulated as recorded", f"simulated under {comparison.policy}"
 
@@ -41,7 +41,7 @@ def seconds_of(row: ComparedDecision) -> tuple[float | None, float | None, float
     return row.collect_s, row.recorded_s, row.other_s
 
 
-def comparison_page(comparison: Comparison) -> str:
+def comparison_page(comparison: PolicyComparison) -> str:
     """Returns the HTML page."""
     rows = [
         (
@@ -63,12 +63,12 @@ def comparison_page(comparison: Comparison) -> str:
     )
 
 
-def title_of(comparison: Comparison) -> str:
+def title_of(comparison: PolicyComparison) -> str:
     """Returns the picture's title."""
     return f"{comparison.run}: what {comparison.policy} would have cost"
 
 
-def summary_of(comparison: Comparison) -> str:
+def summary_of(comparison: PolicyComparison) -> str:
     """Returns a sentence with the totals."""
     if comparison.ratio is None:
         return "No iteration has recorded work."
@@ -78,7 +78,7 @@ def summary_of(comparison: Comparison) -> str:
     )
 
 
-def _picture(comparison: Comparison) -> str:
+def _picture(comparison: PolicyComparison) -> str:
     longest = max((value or 0.0 for row in comparison.rows for value in seconds_of(row)), default=0.0)
     scale = scale_of(longest)
     tall = len(CLASSES) * BAR + GAP
@@ -86,7 +86,7 @@ def _picture(comparison: Comparison) -> str:
     return picture(title_of(comparison), longest, tall * len(comparison.rows), rows)
 
 
-def _row(comparison: Comparison, row: ComparedDecision, top: int, scale: float) -> str:
+def _row(comparison: PolicyComparison, row: ComparedDecision, top: int, scale: float) -> str:
     bars = []
     said = []
     for number, (kind, name, value) in enumerate(zip(CLASSES, labels(comparison), seconds_of(row), strict=True)):
@@ -104,7 +104,7 @@ def _row(comparison: Comparison, row: ComparedDecision, top: int, scale: float) 
     )
 
 
-def _write_png(comparison: Comparison, path: Path) -> None:
+def _write_png(comparison: PolicyComparison, path: Path) -> None:
     figure = new_figure(9.0, min(40.0, 1.8 + 0.45 * len(comparison.rows)))
     axes = figure.subplots()
     for number, (colour, name) in enumerate(zip(COLOURS, labels(comparison), strict=True)):

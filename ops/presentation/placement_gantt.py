@@ -17,7 +17,7 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT
 
 if TYPE_CHECKING:
     from flows.placement.explain import Gantt
-    from yatt_core.placement.occupancy import Span
+    from yatt_core.placement.occupancy import RoleSpan
 
 CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
 COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
@@ -103,7 +103,7 @@ def _row(found: Gantt, index: int, tall: int, scale: float) -> str:
     )
 
 
-def _bars(found: Gantt, span: Span, top: int, tall: int, scale: float) -> Iterator[str]:
+def _bars(found: Gantt, span: RoleSpan, top: int, tall: int, scale: float) -> Iterator[str]:
     """Yields a faint band as long as the span, and the filled part of it."""
     height = tall * (1 - GAP)
     place = f'class="{CLASSES[span.role]}{{}}" x="{LEFT + span.start_s * scale:.2f}" width="{span.seconds * scale:.2f}"'
@@ -113,7 +113,7 @@ def _bars(found: Gantt, span: Span, top: int, tall: int, scale: float) -> Iterat
         yield f'<rect {place.format("")} y="{top + height - filled:.2f}" height="{filled:.2f}"/>'
 
 
-def _said(found: Gantt, index: int, spans: list[Span]) -> str:
+def _said(found: Gantt, index: int, spans: list[RoleSpan]) -> str:
     parts = [f"{role_name(span.role)} {span.start_s:.2f} to {span.end_s:.2f} s" for span in spans]
     busy = [
         f"busy {share:.0%} of its time as {role_name(key.partition('/')[2])}"

@@ -17,7 +17,7 @@ from yatt_core.spent_time import DATA, ENGINE, LEDGER, OTHER, PREFECT, RAY, REWA
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flows.reports.profile import Profile, Step
+    from flows.reports.profile import Profile, ProfileStep
 
 NAMES = {
     ENGINE: "engine compute",
@@ -182,5 +182,5 @@ def _row(profile: Profile, phase: str, process: str, spent: dict[str, float], ki
     return phase, process, milliseconds(total), share(profile, total), *cells
 
 
-def _sum(steps: Iterable[Step]) -> float:
+def _sum(steps: Iterable[ProfileStep]) -> float:
     return sum(step.seconds for step in steps)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from flows.reports.learning_curve import can_draw, write_learning_plot
 from flows.reports.measures import told_of
-from flows.run.creation import current_spec
 from ops.presentation.advice import to_continue
 from ops.presentation.measure_words import change_line
 from ops.presentation.output import write
@@ -24,17 +23,19 @@ if TYPE_CHECKING:
     from db.write.runs import RunRow
     from flows.run.home import Home
     from flows.run.results import RunResults
+    from yatt_core.spec import RunSpec
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mapping[str, str] = NONE) -> None:
+def print_summary(
+    ledger: Ledger, home: Home, results: RunResults, spec: RunSpec, links: Mapping[str, str] = NONE
+) -> None:
     """Writes the summary, and draws the learning curve.
 
     links: addresses of the run's pages, by the name of the service.
     """
     run = ledger.runs.find(results.run)
-    spec = current_spec(ledger, results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     sft = spec.sft is not None
     for told in told_of(ledger, run.id):

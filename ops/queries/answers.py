@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from db.ledger import Ledger
 from flows.run.home import Home
-from ops.queries.experience import Iteration
+from ops.queries.experience import IterationExperience
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.experience.slicing import SLICES, RoundPlan
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.stream import Cursor, Prompt, draw
@@ -28,7 +29,7 @@ OTHER_PROMPTS = "the run's inputs have other prompts than the experience"
 Answers = dict[int, str | None]
 
 
-def answers_of(ledger: Ledger, home: Home, place: Iteration, rows: pa.Table) -> tuple[Answers, str]:
+def answers_of(ledger: Ledger, home: Home, place: IterationExperience, rows: pa.Table) -> tuple[Answers, str]:
     """Returns the reference answers of the samples' prompts, None for prompts without one, and why answers are missing.
 
     The reason is empty if none are missing.
@@ -64,12 +65,14 @@ class _Source:
         self._inputs = Inputs.open(folder, spec)
         self._lock = threading.Lock()
 
-    def drawn(self, ledger: Ledger, place: Iteration) -> dict[int, PromptRef]:
-        """Returns the prompts that the iteration's waves drew, by ordinal."""
+    def drawn(self, ledger: Ledger, place: IterationExperience) -> dict[int, PromptRef]:
+        """Returns the prompts that the iteration's waves drew, by ordinal; with slices, all to which responses went on."""
         found: dict[int, PromptRef] = {}
         for wave in ledger.records.waves(place.owner, place.branch, place.number):
             cursor = Cursor.from_json(wave.plan["cursor"])
             references, _ = draw(self._spec.data, self._spec.seed, cursor, wave.plan["prompts"])
+            if SLICES in wave.plan:
+                references = tuple(group.ref for group in RoundPlan.from_json(wave.plan[SLICES]).groups)
             found |= {reference.ordinal: reference for reference in references}
         return found
 

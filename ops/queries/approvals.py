@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from db.core.approval_rules import APPROVED, PENDING, REJECTED, Approval, standing
 from db.ledger import Ledger
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from flows.gates.promotions import settle
+from ops.presentation.columns import BadgeCell, Cell, Column, Columns, LinkCell, MomentCell, RunCell, SeveralCells
 
 Choice = Literal["approve", "reject"]
 DECISION_OF: Mapping[str, str] = {"approve": APPROVED, "reject": REJECTED}
@@ -94,7 +95,7 @@ def approval(ledger: Ledger, number: int) -> ListedApproval:
     return listed(ledger.approvals.find(number), ledger.approvals.now())
 
 
-def decide(ledger: Ledger, number: int, verdict: Verdict) -> ListedApproval:
+def decide(ledger: Ledger, number: int, verdict: ApprovalDecision) -> ListedApproval:
     """Decides an approval and carries out the promotion that it may be about; returns the approval.
 
     Raises `ApprovalNotFound`, `ApprovalForbidden`, `ApprovalRefused`.
@@ -103,3 +104,45 @@ def decide(ledger: Ledger, number: int, verdict: Verdict) -> ListedApproval:
     if done.run is not None and done.decision == APPROVED:
         settle(ledger, done.run)
     return listed(done, ledger.approvals.now())
+
+
+def _number(row: ListedApproval) -> Cell:
+    return LinkCell(str(row.id), f"/approvals/{row.id}")
+
+
+def _subject(row: ListedApproval) -> Cell:
+    return row.subject if row.run is None else RunCell(row.run)
+
+
+def _deadline(row: ListedApproval) -> Cell:
+    return "none" if row.deadline is None else SeveralCells((MomentCell(row.deadline), f", then {row.default}"))
+
+
+def _decision(row: ListedApproval) -> Cell:
+    match row.state:
+        case "approved":
+            return BadgeCell(row.state, "good")
+        case "rejected":
+            return BadgeCell(row.state, "bad")
+        case _:
+            return BadgeCell(row.state)
+
+
+_ANY: Columns[ListedApproval] = (
+    Column("id", _number, number=True, heads=True),
+    Column("subject", _subject),
+    Column("question", lambda row: row.question, style="text"),
+)
+WAITING: Columns[ListedApproval] = (
+    *_ANY,
+    Column("asked", lambda row: MomentCell(row.asked_at), style="nowrap"),
+    Column("who may decide", lambda row: row.deciders),
+    Column("deadline", _deadline),
+)
+DECIDED: Columns[ListedApproval] = (
+    *_ANY,
+    Column("decision", _decision),
+    Column("by", lambda row: row.decided_by or "deadline"),
+    Column("when", lambda row: MomentCell(row.decided_at), style="nowrap"),
+    Column("reason", lambda row: row.reason or "", style="text"),
+)

@@ -12,8 +12,19 @@ from db.ledger import Ledger
 from db.write.aliases import AliasMove
 from db.write.checkpoint_requests import CheckpointRequest
 from db.write.records import CheckpointRow
+from db.write.waits import WaitRow
 from flows.files.storage import verify_beside_driver
 from flows.run.home import Home
+from ops.presentation.checkpoint_words import checkpoint_words
+from ops.presentation.columns import (
+    Column,
+    Columns,
+    DigestCell,
+    Medium,
+    MomentCell,
+    SizeCell,
+    StateCell,
+)
 from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError, DataError
 
@@ -131,7 +142,28 @@ def verify(
     return row, Verification(link.at, by, not damage, damage)
 
 
-def request(ledger: Ledger, run: str, reason: str, by: str) -> CheckpointRequest:
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """A request for a checkpoint, and what the run does meanwhile.
+
+    last_commit: -1 before the first.
+    newest: iteration of the newest checkpoint that is kept; None if there is none.
+    wait: what the run waits for; None if it goes on.
+    """
+
+    request: CheckpointRequest
+    last_commit: int
+    newest: int | None
+    wait: WaitRow | None
+
+    def words(self, now: float) -> str:
+        """Returns in a line what becomes of the request. now: seconds since 1970."""
+        return checkpoint_words(
+            run=self.request.run, wait=self.wait, newest=self.newest, last_commit=self.last_commit, now=now
+        )
+
+
+def request(ledger: Ledger, run: str, reason: str, by: str) -> CheckpointAsked:
     """Asks the run's driver for a checkpoint after its current iteration; returns the request that is pending.
 
     Raises `RunNotFound`; `ConfigurationError` if nobody drives the run, since then nobody can take it.
@@ -142,7 +174,14 @@ def request(ledger: Ledger, run: str, reason: str, by: str) -> CheckpointRequest
             f"run {run}: it is {line.state} and has no driver, so nobody can take a checkpoint; "
             f"`yatt resume {run}` continues it"
         )
-    return ledger.checkpoint_requests.ask(run, reason, by)
+    asked = ledger.checkpoint_requests.ask(run, reason, by)
+    newest = next(iter(ledger.records.checkpoints(run)), None)
+    return CheckpointAsked(
+        request=asked,
+        last_commit=line.iteration,
+        newest=None if newest is None else newest.iteration,
+        wait=ledger.waits.of([run]).get(run),
+    )
 
 
 def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, term: int | None = None) -> CheckpointRow:
@@ -160,3 +199,22 @@ def _place(text: str) -> tuple[int, int, int]:
         raise ConfigurationError(f"before={text!r:.60}: expected the previous page's `next`")
     iteration, branch, term = map(int, parts)
     return iteration, branch, term
+
+
+CHECKPOINTS: Columns[CheckpointRow] = (
+    Column("iteration", lambda row: str(row.iteration), number=True),
+    Column("state", lambda row: StateCell(row.state)),
+    Column("weights", lambda row: DigestCell(row.weights_digest)),
+    Column("size", lambda row: SizeCell(row.bytes), number=True),
+    Column("taken", lambda row: MomentCell(row.recorded_at), style="nowrap"),
+    Column("branch, term", lambda row: f"{row.branch}, {row.term}", style="wide"),
+    Column("folder", lambda row: row.folder, medium=Medium.TERMINAL),
+)
+MOVES: Columns[AliasMove] = (
+    Column("alias", lambda move: move.alias),
+    Column("iteration", lambda move: str(move.iteration), number=True),
+    Column("branch", lambda move: str(move.branch), number=True),
+    Column("since", lambda move: MomentCell(move.at, seconds=True), style="nowrap"),
+    Column("by", lambda move: move.by, style="break"),
+    Column("why", lambda move: move.why, style="text"),
+)

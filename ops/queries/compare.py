@@ -1,6 +1,6 @@
 """Compares runs: differences between their specs, their newest metrics, and their series over the same steps.
 
-Consumes the ledger; produces `Comparison`.
+Consumes the ledger; produces `RunComparison`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from flows.run.dotted_keys import dotted_text
+from ops.presentation.columns import Column, Columns, DurationCell, RunCell, StateCell
 from ops.queries.run_list import ListedRun, find_line
-from ops.queries.series import RunSeries, series
+from ops.queries.series import RunSeries, newest_values, series
 
-RUNS = 8
+MOST_RUNS = 8
 """Maximum number of runs compared at a time."""
 
 
@@ -34,7 +35,7 @@ class ComparedMetric:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """A comparison of runs."""
 
     runs: tuple[ListedRun, ...]
@@ -43,18 +44,18 @@ class Comparison:
     series: tuple[RunSeries, ...]
 
 
-def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), buckets: int = 300) -> Comparison:
+def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), buckets: int = 300) -> RunComparison:
     """Compares runs, given by their full ids. Raises `RunNotFound`."""
-    names = list(dict.fromkeys(runs))[:RUNS]
+    names = list(dict.fromkeys(runs))[:MOST_RUNS]
     lines = tuple(find_line(ledger, name) for name in names)
     specs = {name: dotted_text(ledger.runs.revision(name).spec) for name in names}
-    latest = {name: ledger.metrics.latest(name) for name in names}
-    return Comparison(
+    newest = {name: newest_values(ledger, name) for name in names}
+    return RunComparison(
         runs=lines,
         differences=differences(specs),
         metrics=tuple(
-            ComparedMetric(key, {name: points[key].value for name, points in latest.items() if key in points})
-            for key in sorted({key for points in latest.values() for key in points})
+            ComparedMetric(key, {name: values[key] for name, values in newest.items() if key in values})
+            for key in sorted({key for values in newest.values() for key in values})
         ),
         series=tuple(series(ledger, name, keys, buckets) for name in names) if keys else (),
     )
@@ -65,3 +66,38 @@ def differences(specs: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...
     keys = sorted({key for spec in specs.values() for key in spec})
     rows = (Difference(key, {name: spec.get(key) for name, spec in specs.items()}) for key in keys)
     return tuple(row for row in rows if len(set(row.values.values())) > 1)
+
+
+SIDE_BY_SIDE: Columns[ListedRun] = (
+    Column("run", lambda run: RunCell(run.id), heads=True),
+    Column("state", lambda run: StateCell(run.state)),
+    Column("iteration", lambda run: f"{max(0, run.iteration)}/{run.target_iterations}", number=True),
+    Column("reward", lambda run: run.reward, number=True),
+    Column("time per iteration", lambda run: DurationCell(run.iteration_seconds), number=True),
+)
+
+
+def difference_columns(runs: Sequence[ListedRun]) -> Columns[Difference]:
+    """Returns the columns of the specs' differences: the key, then each run's value."""
+    return (
+        Column("key of the spec", lambda row: row.key, heads=True, style="break"),
+        *(_difference_column(run.id) for run in runs),
+    )
+
+
+def _difference_column(run: str) -> Column[Difference]:
+    return Column(
+        run, lambda row: "not set" if row.values[run] is None else row.values[run], style="break", verbatim=True
+    )
+
+
+def value_columns(runs: Sequence[ListedRun]) -> Columns[ComparedMetric]:
+    """Returns the columns of the newest metrics: the metric, then each run's value."""
+    return (
+        Column("metric", lambda row: row.key, heads=True, style="break"),
+        *(_value_column(run.id) for run in runs),
+    )
+
+
+def _value_column(run: str) -> Column[ComparedMetric]:
+    return Column(run, lambda row: row.values.get(run), number=True, verbatim=True)

@@ -18,7 +18,9 @@ from weakref import WeakKeyDictionary
 from db.ledger import Ledger
 from flows.members.tags import maker_of
 from flows.reports.costs import charges_of
-from yatt_core.costs.charging import Amounts, Place
+from ops.presentation.columns import Cell, Column, Columns, RunCell
+from ops.presentation.cost_words import figures
+from yatt_core.costs.charging import Amounts, ChargeKey
 from yatt_core.costs.prices import PriceFile
 
 Dimension = Literal["run", "project", "owner", "phase", "cause", "device"]
@@ -72,7 +74,7 @@ class Costs:
     since: int | None
 
 
-Compute = Callable[[Ledger, str, int | None], dict[Place, Amounts]]
+Compute = Callable[[Ledger, str, int | None], dict[ChargeKey, Amounts]]
 
 
 class _Kept:
@@ -80,7 +82,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.runs: dict[tuple[Compute, str], tuple[int, int | None, dict[Place, Amounts]]] = {}
+        self.runs: dict[tuple[Compute, str], tuple[int, int | None, dict[ChargeKey, Amounts]]] = {}
 
 
 _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
@@ -88,7 +90,7 @@ _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
 
 def run_charges(
     ledger: Ledger, run: str, since: int | None = None, driven: bool = True, compute: Compute = charges_of
-) -> dict[Place, Amounts]:
+) -> dict[ChargeKey, Amounts]:
     """Returns the charges of a run, by its full id. Raises `RunNotFound`.
 
     driven: whether the run has a driver, so that its time goes on between two links of its audit chain.
@@ -199,3 +201,26 @@ def _seconds(milliseconds: int) -> str:
 def hours_of(seconds: str) -> Decimal:
     """Returns seconds as hours."""
     return Decimal(seconds) / 3600
+
+
+FIGURES = ("cost", "device-hours", "kWh", "kg CO2")
+UNKNOWN = "unknown"
+
+
+def cost_columns(by: Sequence[str]) -> Columns[CostRow]:
+    """Returns the columns of sums: a column for each dimension, then the figures."""
+    return (
+        *(_dimension_column(place, name) for place, name in enumerate(by)),
+        *(_figure_column(place, name) for place, name in enumerate(FIGURES)),
+    )
+
+
+def _dimension_column(place: int, name: str) -> Column[CostRow]:
+    def cell(row: CostRow) -> Cell:
+        return RunCell(row.names[place]) if name == "run" else row.names[place]
+
+    return Column(name, cell, heads=place == 0, style="break")
+
+
+def _figure_column(place: int, name: str) -> Column[CostRow]:
+    return Column(name, lambda row: figures(row)[place] or UNKNOWN, number=True, verbatim=name.startswith("k"))

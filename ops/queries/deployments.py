@@ -19,6 +19,7 @@ import httpx
 
 from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, SharedServer, shown
 from flows.run.home import Home
+from ops.presentation.columns import Cell, Column, Columns, MomentCell, RunCell, SeveralCells
 from yatt_core.logs import redact
 
 FLOW = "yatt"
@@ -173,3 +174,20 @@ def _schedule(schedule: Mapping[str, Any]) -> str:
     if "rrule" in schedule:
         return f"{str(schedule['rrule']).rpartition('RRULE:')[2]} ({zone})"
     return f"every {float(schedule['interval']):g} s"
+
+
+def _windows_run(each: DeploymentView) -> Cell:
+    return SeveralCells(("new runs with the spec of ", RunCell(each.run))) if each.new_runs else RunCell(each.run)
+
+
+def _next_windows(each: DeploymentView) -> Cell:
+    return SeveralCells(tuple(MomentCell(at) for at in each.next), ", ") if each.next else "none planned"
+
+
+DEPLOYMENTS: Columns[DeploymentView] = (
+    Column("deployment", lambda each: f"{each.name} (paused)" if each.paused else each.name, heads=True, style="break"),
+    Column("run", _windows_run),
+    Column("windows begin", lambda each: "; ".join(each.schedules) or "by hand"),
+    Column("at most", lambda each: each.longest or "no limit"),
+    Column("next windows", _next_windows),
+)

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from db.ledger import Ledger
 from db.write.phases import DONE, AttemptRow
 from flows.placement.seats import SeatSpan, seats_during
+from ops.presentation.columns import Column, Columns, ShareCell
 from ops.queries.run_list import find_line
 
 TRAINER = "trainer"
 SYNC = "sync"
 WORKED = re.compile(r"devices/[^/]+/(rollout|judge)_seconds")
 """Metrics of how long an instance worked in an iteration; other metrics of devices have other forms."""
-ROLLING = ("collect", "evaluate")
+COLLECTING = ("collect", "collect_ahead")
+ROLLING = (*COLLECTING, "evaluate")
 LEARNING = ("sft", "prepare", "learn", "checkpoint")
 BOTH = ("sync",)
 """Phases in which rollout instances work, trainer ranks work, and weights move from one to the other."""
@@ -48,7 +50,7 @@ class DeviceSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceTimeline:
     """A device and its spans, in order of time.
 
     occupied: fraction of the iteration in which a role occupied it.
@@ -76,7 +78,7 @@ class DeviceUse:
     iteration: int
     seconds: float
     used: int
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceTimeline, ...]
     missing: str
     metrics: tuple[str, ...]
     seats: tuple[SeatSpan, ...]
@@ -103,7 +105,7 @@ def device_use(ledger: Ledger, run: str, iteration: int) -> DeviceUse:
             metrics=metrics,
             seats=seats,
         )
-    busy = _busy(ledger, run, iteration, _seconds_of(attempts, "collect"))
+    busy = _busy(ledger, run, iteration, sum(_seconds_of(attempts, phase) for phase in COLLECTING))
     start = min(row.planned_at for row in attempts)
     seconds = max(0.0, (max(_end(row) for row in attempts) - start) / 1000)
     used = len(roles["collect"])
@@ -130,14 +132,14 @@ def _device(
     start: int,
     seconds: float,
     busy: Mapping[str, float],
-) -> Device:
+) -> DeviceTimeline:
     spans = []
     for row in attempts:
         found = _occupant(row.phase, number, roles)
         if found is not None:
             role, actors = found
             known = [busy[actor] for actor in roles["collect"][number] if actor in busy]
-            worked = min(1.0, sum(known)) if known and row.phase == "collect" else None
+            worked = min(1.0, sum(known)) if known and row.phase in COLLECTING else None
             span = DeviceSpan(
                 phase=row.phase,
                 role=role,
@@ -152,7 +154,7 @@ def _device(
     occupied = sum(length for length, _ in lengths)
     worked = sum(length * share for length, share in lengths)
     whole = seconds or 1.0
-    return Device(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
+    return DeviceTimeline(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
 
 
 def _occupant(phase: str, number: int, roles: Roles) -> tuple[str, str] | None:
@@ -193,3 +195,11 @@ def _seconds_of(attempts: Sequence[AttemptRow], phase: str) -> float:
 
 def _end(row: AttemptRow) -> int:
     return row.planned_at if row.ended_at is None else row.ended_at
+
+
+DEVICE_TIMES: Columns[DeviceTimeline] = (
+    Column("device", lambda device: str(device.number), number=True, heads=True),
+    Column("occupied", lambda device: ShareCell(device.occupied), number=True),
+    Column("worked", lambda device: ShareCell(device.worked), number=True),
+    Column("by", lambda device: ", ".join(dict.fromkeys(span.actor for span in device.spans))),
+)

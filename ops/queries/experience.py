@@ -1,7 +1,7 @@
 """An iteration's experience on disk: its shards, its advantages, and whether each sample was learned from.
 
-Consumes the rows of the ledger and the files that they name. Produces an `Iteration`, verified Parquet files, and one table
-per iteration of everything about its samples except the texts and tokens. Each file is verified against the ledger's
+Consumes the rows of the ledger and the files that they name. Produces an `IterationExperience`, verified Parquet files, and one
+table per iteration of everything about its samples except the texts and tokens. Each file is verified against the ledger's
 digests before it is first parsed.
 """
 
@@ -30,9 +30,18 @@ from yatt_core.experience.admission import best_and_worst
 from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.experience.dynamic_sampling import WaveOutcome
 from yatt_core.experience.prepared import PREPARED_KIND
-from yatt_core.experience.table import PART_PREFIX, UNSCORED, group_offsets, is_scored
+from yatt_core.experience.slicing import SLICES
+from yatt_core.experience.table import (
+    PART_PREFIX,
+    UNSCORED,
+    experience_schema,
+    group_offsets,
+    is_scored,
+    without_placeholders,
+)
 from yatt_core.manifests import load_manifest
 from yatt_core.round_off import are_distinct
+from yatt_core.spec import RunSpec
 
 SAMPLES = 100_000
 """Maximum number of samples of an iteration that are examined."""
@@ -50,7 +59,7 @@ class Validity(StrEnum):
 
     SURPLUS: the iteration had more valid groups than the update needs. MIDDLE: only the best and the worst samples of a
     group are kept. UNDECIDED: the wave that drew the prompt is still open. UNSCORED: a reward part failed on the sample, or
-    its judge gave no score.
+    its judge gave no score. WAITING: the prompt is complete, and a later iteration learns from it.
     """
 
     USED = "used"
@@ -60,10 +69,11 @@ class Validity(StrEnum):
     MIDDLE = "middle"
     UNDECIDED = "undecided"
     UNSCORED = "no score"
+    WAITING = "learnt later"
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class IterationExperience:
     """The location of an iteration's experience.
 
     owner: the run that made it.
@@ -87,9 +97,9 @@ class Iteration:
 class SampleTable:
     """What is known about an iteration's samples, one row each, without texts and tokens, by prompt and sample.
 
-    rows: the columns of the experience that have one value per sample, and `tokens` (length of the response), `failed`
-        (a reward function or a tool failed), `advantage` (null if unknown), `validity`, the sample's `shard` and `row`,
-        and its `position` among all rows of all shards.
+    rows: the columns of the experience that have one value per sample, null where it was not scored, and `tokens` (length of
+        the response), `failed` (a reward function or a tool failed), `advantage` (null if unknown), `validity`, the sample's
+        `shard` and `row`, and its `position` among all rows of all shards.
     parts: names of the reward parts.
     no_advantages: why there are no advantages; empty if there are.
     """
@@ -99,7 +109,7 @@ class SampleTable:
     no_advantages: str
 
 
-def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iteration:
+def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> IterationExperience:
     """Finds an iteration's shards along the current line, even if the iteration is still in progress.
 
     Raises `RunNotFound`; `ConfigurationError` if no experience of the iteration is recorded.
@@ -108,12 +118,14 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
     owner, branch, committed = ledger.commits.maker(run, number)
     shards = ledger.records.shards(owner, branch, number)
     if not shards and not current_spec(ledger, run).samples_responses:
-        raise ConfigurationError(f"run {run} samples nothing: it learns from the rows of its data")
-    if not shards:
+        raise ConfigurationError(
+            f"run {run} samples no responses: it learns from the rows of its data, or a workload's own"
+        )
+    if not shards and not ledger.records.draws_nothing(owner, branch, number):
         raise ConfigurationError(
             f"run {run}: no experience of iteration {number} is recorded; the newest commit is {line.iteration}"
         )
-    return Iteration(
+    return IterationExperience(
         run=run,
         owner=owner,
         branch=branch,
@@ -124,7 +136,7 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
     )
 
 
-def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
+def sample_table(ledger: Ledger, place: IterationExperience) -> SampleTable:
     """Returns everything about an iteration's samples, at most `SAMPLES`, with all samples of each prompt.
 
     Raises `DataError` for a damaged file.
@@ -140,13 +152,22 @@ def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
         part = part.append_column("row", pa.array(np.arange(part.num_rows, dtype=np.int32)))
         parts.append(part)
         count += part.num_rows
-    read = pa.concat_tables(parts)
+    read = pa.concat_tables(parts or [_no_columns(current_spec(ledger, place.run))])
     rows = _whole_groups(read.append_column("position", pa.array(np.arange(read.num_rows))))
     rows = rows.sort_by([("prompt_ordinal", "ascending"), ("sample", "ascending")]).combine_chunks()
     names = tuple(name.removeprefix(PART_PREFIX) for name in rows.column_names if name.startswith(PART_PREFIX))
     advantages, missing = _advantages(ledger, place, rows)
     rows = rows.append_column("advantage", advantages)
-    return SampleTable(rows.append_column("validity", _validity(ledger, place, rows)), names, missing)
+    rows = rows.append_column("validity", _validity(ledger, place, rows))
+    return SampleTable(without_placeholders(rows), names, missing)
+
+
+def _no_columns(spec: RunSpec) -> pa.Table:
+    """Returns the columns of an iteration that has drawn nothing."""
+    schema = experience_schema([part.name for part in spec.rewards.parts])
+    names = [name for name in schema.names if name in COLUMNS or name.startswith(PART_PREFIX)]
+    derived = {"tokens": pa.int64(), "failed": pa.bool_(), "shard": pa.int32(), "row": pa.int32()}
+    return pa.schema([*(schema.field(name) for name in names), *derived.items()]).empty_table()
 
 
 def _whole_groups(read: pa.Table) -> pa.Table:
@@ -184,7 +205,7 @@ def _columns(file: pq.ParquetFile) -> pa.Table:
     return table.append_column("failed", pa.chunked_array(failed, pa.bool_()))
 
 
-def _advantages(ledger: Ledger, place: Iteration, rows: pa.Table) -> tuple[pa.Array, str]:
+def _advantages(ledger: Ledger, place: IterationExperience, rows: pa.Table) -> tuple[pa.Array, str]:
     """Returns the samples' advantages, null if unknown, and why all are; empty if some are known."""
     nothing = pa.nulls(rows.num_rows, pa.float64())
     done = ledger.phases.done(place.owner, place.branch, place.number, "prepare")
@@ -219,32 +240,39 @@ def _keys(ordinals: pa.ChunkedArray, samples: pa.ChunkedArray) -> np.ndarray[tup
     return joined
 
 
-def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
-    """Returns each sample's `Validity`. Without recorded waves, all samples of a committed iteration were used."""
+def _validity(ledger: Ledger, place: IterationExperience, rows: pa.Table) -> pa.Array:
+    """Returns each sample's `Validity`.
+
+    Without recorded waves, all samples of a committed iteration that have a score were used.
+    """
     waves = ledger.records.waves(place.owner, place.branch, place.number)
     ordinals = rows["prompt_ordinal"].to_numpy()
     rewards = rows["reward"].to_numpy()
+    scored = is_scored(rows)
     if not waves:
-        return pa.array(np.full(len(ordinals), str(Validity.USED if place.committed else Validity.UNDECIDED)))
+        known = str(Validity.USED if place.committed else Validity.UNDECIDED)
+        return pa.array(np.where(scored, known, str(Validity.UNSCORED)), pa.string())
     outcomes = [WaveOutcome.from_json(wave.outcome) for wave in waves if wave.outcome is not None]
     admitted = {ordinal for outcome in outcomes for ordinal in outcome.admitted}
     padding = set(outcomes[-1].padding or ()) if outcomes else set()
     ends = [dict(wave.plan["cursor"])["ordinal"] + wave.plan["prompts"] for wave in waves if wave.outcome is not None]
     settled_before = max(ends, default=-1)
     keep = outcomes[-1].keep if outcomes else None
-    scored = is_scored(rows)
+    sliced = any(SLICES in wave.plan for wave in waves)
     found = np.full(len(ordinals), str(Validity.UNDECIDED), dtype=object)
     for start, stop in itertools.pairwise(group_offsets(ordinals).tolist()):
         ordinal = int(ordinals[start])
         group = rewards[start:stop]
         if ordinal >= settled_before:
             continue
-        known = np.flatnonzero(scored[start:stop])
-        found[start:stop] = str(_of_group(ordinal in admitted, ordinal in padding, group[known]))
+        own = np.flatnonzero(scored[start:stop])
+        found[start:stop] = str(_of_group(ordinal in admitted, ordinal in padding, group[own]))
+        if sliced and ordinal not in admitted and ordinal not in padding:
+            found[start:stop] = str(Validity.WAITING)
         if ordinal in admitted and keep is not None:
-            kept = known[best_and_worst(group[known], keep)]
-            found[start + np.setdiff1d(known, kept)] = str(Validity.MIDDLE)
-        found[start:stop][~scored[start:stop]] = str(Validity.UNSCORED)
+            kept = own[best_and_worst(group[own], keep)]
+            found[start + np.setdiff1d(own, kept)] = str(Validity.MIDDLE)
+    found[~scored] = str(Validity.UNSCORED)
     return pa.array(found, pa.string())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from db.ledger import Ledger
 from flows.driver.target_deadline import ITERATION_SECONDS
 from ops.queries.run_list import DRIVEN, ListedRun
-from yatt_core.guards.deadline import RECENT, Forecast, forecast, standing
+from yatt_core.guards.deadline import RECENT, TargetForecast, forecast, standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def run_forecast(ledger: Ledger, run: ListedRun, spec: Mapping[str, Any]) -> Run
     """
     deadline = _deadline_in(spec)
     driven = run.driver == DRIVEN
-    expected: Forecast | None = None
+    expected: TargetForecast | None = None
     if run.committed_at is not None and run.last_commit_age is not None:
         now = run.committed_at + round(1000 * run.last_commit_age)
         seconds = [value for _, value in ledger.metrics.newest(run.id, ITERATION_SECONDS, RECENT)]

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.queries.answers import answers_of
-from ops.queries.experience import Iteration, SampleTable, Validity, find_iteration, sample_table
+from ops.queries.experience import IterationExperience, SampleTable, Validity, find_iteration, sample_table
 from ops.queries.rollout_page import Page, page_fields
 from ops.queries.rollouts import SampleView, sample_views
 from ops.queries.sample_filters import PROMPT_ORDER, Selection, column_of, orders_of, selected
-from yatt_core.experience.table import group_offsets
+from yatt_core.experience.table import PART_PREFIX, group_offsets
 
 SPREAD = "spread"
 CORRECT = "correct"
@@ -76,7 +77,7 @@ class Groups(Page):
 class GroupedRows:
     """An iteration's rows in order of prompt and sample, and where each group starts: [groups + 1]."""
 
-    place: Iteration
+    place: IterationExperience
     table: SampleTable
     bounds: Int64
 
@@ -85,18 +86,33 @@ class GroupedRows:
         """The first row of each group: [groups]."""
         return self.bounds[:-1]
 
+    def column(self, name: str) -> Float64:
+        """Returns a column of numbers: [rows]; missing values are NaN."""
+        values: Float64 = pc.cast(self.table.rows[name], pa.float64()).to_numpy()
+        return values
+
     def means(self, name: str) -> Float64:
-        """Returns the mean of a column over each group: [groups]; missing values are NaN."""
-        values = self.table.rows[name].to_numpy().astype(np.float64)
-        means: Float64 = np.add.reduceat(values, self.starts) / np.diff(self.bounds)
-        return means
+        """Returns the mean of a column over the known values of each group: [groups]; NaN without any.
+
+        Those of samples without a score do not count as parts of the reward.
+        """
+        values = self.column(name)
+        if name.startswith(PART_PREFIX):
+            values = np.where(np.isnan(self.column("reward")), np.nan, values)
+        return self._means_of(values)
 
     def spreads(self) -> Float64:
-        """Returns the standard deviation of the reward in each group: [groups]."""
-        rewards = self.table.rows["reward"].to_numpy()
-        off = rewards - np.repeat(self.means("reward"), np.diff(self.bounds))
-        spreads: Float64 = np.sqrt(np.add.reduceat(off * off, self.starts) / np.diff(self.bounds))
+        """Returns the standard deviation of the reward in each group: [groups]; NaN without any score."""
+        off = self.column("reward") - np.repeat(self.means("reward"), np.diff(self.bounds))
+        spreads: Float64 = np.sqrt(self._means_of(off * off))
         return spreads
+
+    def _means_of(self, values: Float64) -> Float64:
+        is_known = ~np.isnan(values)
+        sums = np.add.reduceat(np.where(is_known, values, 0.0), self.starts)
+        counts = np.add.reduceat(is_known, self.starts, dtype=np.int64)
+        means: Float64 = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        return means
 
     def values(self, order: str) -> Float64:
         """Returns the number by which each group is sorted: [groups]. Raises `InvalidQuery`."""
@@ -105,8 +121,7 @@ class GroupedRows:
         if order == CORRECT:
             return self.means("correct")
         if order == "advantage":
-            known = self.table.rows["advantage"].to_numpy(zero_copy_only=False).astype(np.float64)
-            highest: Float64 = np.fmax.reduceat(known, self.starts)
+            highest: Float64 = np.fmax.reduceat(self.column("advantage"), self.starts)
             return highest
         return self.means(column_of(self.table, order))
 
@@ -202,7 +217,7 @@ def _order(found: GroupedRows, wanted: Selection) -> Int64:
 def group_of(samples: Sequence[SampleView], matching: int) -> GroupView:
     """Returns the group of one prompt's samples. matching: number of those that match the search."""
     first = samples[0]
-    scored = [each for each in samples if each.validity != Validity.UNSCORED]
+    scored = [each for each in samples if each.reward is not None]
     rewards = np.array([each.reward for each in scored])
     known = [each.advantage for each in samples if each.advantage is not None]
     present = {each.validity for each in samples}
@@ -217,13 +232,20 @@ def group_of(samples: Sequence[SampleView], matching: int) -> GroupView:
         spread=_over(rewards, np.std),
         lowest=_over(rewards, np.min),
         highest=_over(rewards, np.max),
-        rewards={name: float(np.mean([each.rewards[name] for each in scored])) for name in first.rewards if scored},
+        rewards=_means_of_parts(scored),
         advantage=max(known, default=None),
         correct_fraction=_over(np.array([each.correct for each in scored]), np.mean),
         tokens=float(np.mean([each.tokens for each in samples])),
         validity=tuple(each.value for each in Validity if each.value in present),
         samples=tuple(samples),
     )
+
+
+def _means_of_parts(scored: Sequence[SampleView]) -> dict[str, float]:
+    """Returns the means of the parts of the reward, by name, over samples with a score; nothing without any."""
+    names = scored[0].rewards if scored else ()
+    values = {name: [value for each in scored if (value := each.rewards[name]) is not None] for name in names}
+    return {name: float(np.mean(known)) for name, known in values.items()}
 
 
 def _over(values: npt.NDArray[Any], statistic: Callable[[npt.NDArray[Any]], Any]) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from db.write.records import ShardRow
-from ops.queries.experience import Iteration, verified
+from ops.queries.experience import IterationExperience, verified
 from yatt_core.experience.batch import SHARD_KIND
 from yatt_core.experience.shard_log import JUDGEMENTS_FILE
 from yatt_core.manifests import load_manifest
@@ -42,7 +42,7 @@ class JudgementView:
 
 
 def judgements_of(
-    place: Iteration, wanted: Mapping[int, Sequence[Place]], limit: int
+    place: IterationExperience, wanted: Mapping[int, Sequence[Place]], limit: int
 ) -> dict[Place, tuple[JudgementView, ...]]:
     """Returns the judgements of some samples.
 

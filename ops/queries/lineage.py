@@ -5,11 +5,14 @@ Consumes the ledger and the manifests in the run folders; produces `LineageView`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from db.ledger import Ledger
 from flows.reports.lineage import BranchNode, Lineage, branch_nodes, lineage_of
 from flows.run.home import Home
+from ops.presentation.columns import Column, Columns, DigestCell
 from ops.queries.run_list import find_line
 from yatt_core.errors import ConfigurationError
 
@@ -48,3 +51,20 @@ def lineage(
         found = None
         missing = str(error)
     return LineageView(run, found.branches if found else branch_nodes(ledger, run), found, missing)
+
+
+def _changes(mark: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name}: {before or '-'} → {now or '-'}" for name, (before, now) in mark["changes"].items())
+
+
+DRIFT: Columns[Mapping[str, Any]] = (
+    Column("run", lambda mark: mark["run"], heads=True),
+    Column("at", lambda mark: str(mark["at"]), number=True),
+    Column("replayed", lambda mark: str(mark["replayed"]), number=True),
+    Column("changes", _changes, style="break"),
+)
+REVISIONS: Columns[Mapping[str, Any]] = (
+    Column("revision", lambda row: str(row["revision"]), number=True),
+    Column("digest", lambda row: DigestCell(row["digest"])),
+    Column("reason", lambda row: row["reason"], style="break"),
+)

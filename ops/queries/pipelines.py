@@ -8,9 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from db.ledger import Ledger
-from db.write.pipelines import RUNNING, JobRow, PipelineRow
+from db.write.pipelines import DONE, RUNNING, SKIPPED, JobRow, PipelineRow
+from ops.presentation.columns import (
+    Cell,
+    Column,
+    Columns,
+    CommandCell,
+    DigestCell,
+    LinkCell,
+    Medium,
+    MomentCell,
+    RunCell,
+)
 from yatt_core.pipelines.spec import parse_pipeline
 
 PLANNED = "planned"
@@ -65,6 +77,16 @@ class PipelineView:
     began_by: tuple[str, ...]
     remembered: tuple[str, ...]
     jobs: tuple[JobView, ...]
+
+    @property
+    def standing(self) -> str:
+        """Its state, or that it was interrupted."""
+        return "interrupted" if self.interrupted else self.state
+
+    @property
+    def why(self) -> str:
+        """Why it stands as it does; commands are between backticks."""
+        return f"`yatt pipeline resume {self.pipeline}` goes on" if self.interrupted else self.reason
 
 
 def pipeline_view(ledger: Ledger, pipeline: str) -> PipelineView:
@@ -144,3 +166,32 @@ def _job(name: str, kind: str, needs: list[str], level: int, row: JobRow | None)
         started_at=row.started_at,
         ended_at=row.ended_at,
     )
+
+
+def _done(view: PipelineView) -> str:
+    return f"{sum(job.state in (DONE, SKIPPED) for job in view.jobs)} of {len(view.jobs)}"
+
+
+def _approval(job: JobView) -> Cell:
+    return "" if job.approval is None else LinkCell(str(job.approval), f"/approvals/{job.approval}")
+
+
+PIPELINES: Columns[PipelineView] = (
+    Column("pipeline", lambda view: LinkCell(view.pipeline, f"/pipelines/{quote(view.pipeline)}"), heads=True),
+    Column("state", lambda view: view.standing),
+    Column("jobs done", _done, number=True),
+    Column("why", lambda view: CommandCell(view.why), style="break"),
+    Column("started by", lambda view: view.by),
+    Column("since", lambda view: MomentCell(view.created_at), style="nowrap"),
+    Column("began because", lambda view: "; ".join(view.began_by), style="break"),
+)
+JOBS: Columns[JobView] = (
+    Column("job", lambda job: job.name, heads=True),
+    Column("kind", lambda job: job.kind),
+    Column("needs", lambda job: ", ".join(job.needs)),
+    Column("state", lambda job: job.state),
+    Column("run", lambda job: "" if job.run is None else RunCell(job.run)),
+    Column("approval", _approval),
+    Column("inputs", lambda job: DigestCell(job.key), medium=Medium.PAGE),
+    Column("why", lambda job: job.reason, style="break"),
+)

@@ -13,6 +13,8 @@ from db.ledger import Ledger
 from flows.queueing.facts import cost_of
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.run.home import Home
+from ops.presentation.columns import Column, Columns, RunCell
+from ops.presentation.queue_words import cost_text, pool_text, when_text
 from yatt_core.queueing.forecasts import relative_error
 from yatt_core.queueing.pools import PoolsSpec
 
@@ -44,7 +46,7 @@ class EntryView:
 
     pool, held: the devices that it holds, as the ledger has them; None while it holds none.
     waited: seconds that it has waited for devices.
-    starts: stretches so far.
+    starts: allocations so far.
     ends_at, cost: the newest prediction, or how it ended.
     cost_error: relative error of the first prediction of the cost; None before the end.
     """
@@ -175,3 +177,36 @@ def _cost_error(predictions: Sequence[ForecastRow]) -> float | None:
         if row.cost is not None and row.actual_cost is not None:
             return relative_error(row.cost, row.actual_cost)
     return None
+
+
+def _devices(entry: EntryView) -> str:
+    if entry.pool is None:
+        return f"{entry.devices} of {' or '.join(entry.pools)}"
+    return f"{entry.pool}: {entry.held}"
+
+
+def _state(entry: EntryView) -> str:
+    return "held back" if entry.wanted == "hold" and entry.state == "waiting" else entry.state
+
+
+POOLS: Columns[PoolView] = (
+    Column("pool", lambda pool: pool.name, heads=True),
+    Column("devices", lambda pool: pool.devices, number=True),
+    Column("held", lambda pool: pool.held, number=True),
+    Column("free", lambda pool: pool.free, number=True),
+    Column("away", lambda pool: ", ".join(map(str, pool.away))),
+    Column("kind", pool_text),
+)
+ENTRIES: Columns[EntryView] = (
+    Column("run", lambda entry: RunCell(entry.run), heads=True),
+    Column("state", _state),
+    Column("priority", lambda entry: entry.priority, number=True),
+    Column("owner", lambda entry: entry.owner),
+    Column("project", lambda entry: entry.project),
+    Column("devices", _devices, style="break"),
+    Column("iteration", lambda entry: f"{max(entry.iteration, 0)}/{entry.target_iterations}", number=True),
+    Column("waited", lambda entry: f"{entry.waited / 3600:.1f} h", number=True),
+    Column("end, UTC", lambda entry: when_text(entry.ends_at)),
+    Column("cost", cost_text),
+    Column("why", lambda entry: entry.reason, style="break", wraps=True),
+)

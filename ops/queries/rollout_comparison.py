@@ -6,7 +6,8 @@ prompt in the other iteration or, if it did not recur, the most similar one (`op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from ops.presentation.columns import Column, Columns, LinkCell, ShareCell
 from ops.queries.groups import GroupedRows, Groups, GroupView, group_page, group_views, grouped_rows
 from ops.queries.nearest import nearest
 from ops.queries.rollouts import read_texts
@@ -33,30 +35,36 @@ class RewardSummary:
     """Statistics of the rewards of an iteration's samples.
 
     samples: number of samples in the iteration; seen: of these, the number examined.
-    counts: number of samples between each two adjacent edges of the comparison.
+    mean, deviation, correct_fraction: over those with a score; None if none has one.
+    counts: number of samples with a score between each two adjacent edges of the comparison.
     """
 
     iteration: int
     samples: int
     seen: int
-    mean: float
-    deviation: float
-    correct_fraction: float
+    mean: float | None
+    deviation: float | None
+    correct_fraction: float | None
     truncated_fraction: float
     counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompt:
-    """A prompt that both iterations sampled, with its mean reward in each.
+    """A prompt that both iterations sampled, with its mean reward in each; None where no sample has a score.
 
     prompt_ordinal: its ordinal in the later iteration of the comparison.
     """
 
     prompt_id: str
     prompt_ordinal: int
-    before: float
-    after: float
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        """How much the mean reward has grown; None if it is not known in both iterations."""
+        return None if self.before is None or self.after is None else self.after - self.before
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class RolloutComparison:
     """A comparison of two iterations of a run.
 
     shared: number of prompts that both iterations sampled.
-    prompts: these prompts, largest change first, at most `PROMPTS`.
+    prompts: these prompts, largest change first and those without a known change last, at most `PROMPTS`.
     """
 
     run: str
@@ -137,9 +145,8 @@ def group_pairs(
 
 def comparison(before: GroupedRows, after: GroupedRows) -> RolloutComparison:
     """Compares the rewards of two iterations, and the prompts that both sampled."""
-    rewards = [side.table.rows["reward"].to_numpy() for side in (before, after)]
-    both = np.concatenate(rewards)
-    edges = np.histogram_bin_edges(both[np.isfinite(both)], bins=BINS)
+    rewards = [_known(side.column("reward")) for side in (before, after)]
+    edges = np.histogram_bin_edges(np.concatenate(rewards), bins=BINS)
     left, right = (_summary(side, values, edges) for side, values in zip((before, after), rewards, strict=True))
     shared = _shared(before, after)
     return RolloutComparison(
@@ -184,18 +191,25 @@ def _prompts(side: GroupedRows, at: npt.NDArray[np.int64]) -> list[str]:
 
 
 def _summary(side: GroupedRows, rewards: Float64, edges: Float64) -> RewardSummary:
+    """Returns the statistics of an iteration. rewards: of the samples that have one."""
     rows = side.table.rows
-    finite = rewards[np.isfinite(rewards)]
+    correct = _known(side.column("correct"))
     return RewardSummary(
         iteration=side.place.number,
         samples=side.place.samples,
         seen=rows.num_rows,
-        mean=float(finite.mean()) if len(finite) else 0.0,
-        deviation=float(finite.std()) if len(finite) else 0.0,
-        correct_fraction=float(rows["correct"].to_numpy().mean()),
+        mean=float(rewards.mean()) if len(rewards) else None,
+        deviation=float(rewards.std()) if len(rewards) else None,
+        correct_fraction=float(correct.mean()) if len(correct) else None,
         truncated_fraction=float(rows["truncated"].to_numpy().mean()),
-        counts=tuple(int(count) for count in np.histogram(finite, edges)[0]),
+        counts=tuple(int(count) for count in np.histogram(rewards, edges)[0]),
     )
+
+
+def _known(values: Float64) -> Float64:
+    """Returns the values that are not NaN."""
+    known: Float64 = values[~np.isnan(values)]
+    return known
 
 
 def _first_groups(side: GroupedRows) -> dict[str, int]:
@@ -209,12 +223,52 @@ def _first_groups(side: GroupedRows) -> dict[str, int]:
 def _shared(before: GroupedRows, after: GroupedRows) -> list[SharedPrompt]:
     left = _first_groups(before)
     right = _first_groups(after)
-    old = before.means("reward")
-    new = after.means("reward")
+    old = _plain(before.means("reward"))
+    new = _plain(after.means("reward"))
     ordinals = after.table.rows["prompt_ordinal"].to_numpy()[after.starts]
     shared = [
-        SharedPrompt(name, int(ordinals[right[name]]), float(old[left[name]]), float(new[right[name]]))
+        SharedPrompt(name, int(ordinals[right[name]]), old[left[name]], new[right[name]])
         for name in left.keys() & right.keys()
     ]
-    shared.sort(key=lambda row: (-abs(row.after - row.before), row.prompt_id))
+    shared.sort(key=lambda row: (math.inf if row.change is None else -abs(row.change), row.prompt_id))
     return shared
+
+
+def _plain(values: Float64) -> list[float | None]:
+    """Returns values with None in place of NaN."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def _samples(side: RewardSummary) -> str:
+    return str(side.samples) if side.seen == side.samples else f"{side.seen} of {side.samples}"
+
+
+def _change(prompt: SharedPrompt) -> str | None:
+    return None if prompt.change is None else f"{prompt.change:+.3g}"
+
+
+SUMMARIES: Columns[RewardSummary] = (
+    Column("iteration", lambda side: str(side.iteration), heads=True),
+    Column("samples", _samples, number=True),
+    Column("reward", lambda side: side.mean, number=True),
+    Column("deviation", lambda side: side.deviation, number=True),
+    Column("correct", lambda side: ShareCell(side.correct_fraction), number=True),
+    Column("truncated", lambda side: ShareCell(side.truncated_fraction), number=True),
+)
+
+
+def shared_columns(found: RolloutComparison | None, address: Callable[[int], str]) -> Columns[SharedPrompt]:
+    """Returns the columns of the prompts that two iterations sampled; none without a comparison.
+
+    address: returns the address of a prompt's samples.
+    """
+    if found is None:
+        return ()
+    return (
+        Column(
+            "prompt", lambda each: LinkCell(each.prompt_id, address(each.prompt_ordinal)), heads=True, style="break"
+        ),
+        Column(f"in {found.before.iteration}", lambda each: each.before, number=True),
+        Column(f"in {found.after.iteration}", lambda each: each.after, number=True),
+        Column("change", _change, number=True),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ops.queries.experience import Iteration, SampleTable
+from ops.queries.experience import IterationExperience, SampleTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Page:
 
 
 def page_fields(
-    place: Iteration, table: SampleTable, matching: int, offset: int, orders: tuple[str, ...], no_answers: str
+    place: IterationExperience, table: SampleTable, matching: int, offset: int, orders: tuple[str, ...], no_answers: str
 ) -> dict[str, Any]:
     """Returns the fields of `Page`."""
     page = Page(

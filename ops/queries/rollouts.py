@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.queries.answers import answers_of
-from ops.queries.experience import BATCH, Iteration, SampleTable, find_iteration, opened, sample_table
+from ops.queries.experience import BATCH, IterationExperience, SampleTable, find_iteration, opened, sample_table
 from ops.queries.judge_words import JudgementView, judgements_of
 from ops.queries.rollout_page import Page, page_fields
 from ops.queries.sample_filters import Selection, orders_of, selected, sort_samples
@@ -39,7 +39,8 @@ class SampleView:
     answer: the reference answer; None if there is none, or if it cannot be read.
     characters: length of the whole response.
     prompt_cut, response_cut: True if the text was cut.
-    rewards: the parts of the reward by name.
+    correct, reward: None if it has no score.
+    rewards: the parts of the reward by name; None for those that left it without a score.
     advantage: None if it is unknown.
     tokens: length of the response.
     judgements: what judges said about it, by reward part; empty without judges.
@@ -59,9 +60,9 @@ class SampleView:
     finish: str
     truncated: bool
     validity: str
-    correct: bool
-    reward: float
-    rewards: Mapping[str, float]
+    correct: bool | None
+    reward: float | None
+    rewards: Mapping[str, float | None]
     advantage: float | None
     reward_error: str | None
     turns: int | None
@@ -110,7 +111,7 @@ def rollouts(
 def sample_page(
     ledger: Ledger,
     home: Home,
-    place: Iteration,
+    place: IterationExperience,
     table: SampleTable,
     wanted: Selection,
     limit: int,
@@ -133,7 +134,7 @@ def sample_page(
 
 
 def sample_views(
-    place: Iteration, chosen: pa.Table, answers: Mapping[int, str | None], characters: int
+    place: IterationExperience, chosen: pa.Table, answers: Mapping[int, str | None], characters: int
 ) -> Iterator[SampleView]:
     """Yields the chosen samples with their texts, in order.
 
@@ -152,7 +153,9 @@ def sample_views(
         yield _view(row=row, texts=texts[at], answer=answers.get(row["prompt_ordinal"]), limit=limit, judgements=said)
 
 
-def read_texts(place: Iteration, places: Sequence[tuple[int, int]], names: Sequence[str]) -> dict[tuple[int, int], Row]:
+def read_texts(
+    place: IterationExperience, places: Sequence[tuple[int, int]], names: Sequence[str]
+) -> dict[tuple[int, int], Row]:
     """Returns some columns of the samples at the given shards and rows, by shard and row."""
     found: dict[tuple[int, int], Row] = {}
     for number in sorted({shard for shard, _ in places}):

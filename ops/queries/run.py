@@ -18,11 +18,25 @@ from db.write.annotations import Note
 from db.write.waits import WaitRow
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
-from flows.reports.measures import measures_for
+from flows.reports.measures import measures_in
+from flows.schedule.parameters import parameters_text
 from flows.schedule.window_record import window_parameters
+from ops.presentation.columns import (
+    BadgeCell,
+    Cell,
+    Column,
+    Columns,
+    DurationCell,
+    Medium,
+    MomentCell,
+    SeveralCells,
+    SmallCell,
+)
+from ops.presentation.words import phase_name
 from ops.queries.accounts import accounts
 from ops.queries.forecast import RunForecast, run_forecast
 from ops.queries.run_list import LOST, ListedRun, find_line
+from ops.queries.series import newest_values
 
 SESSIONS = 20
 ALARMS = 20
@@ -112,7 +126,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
     revision = ledger.runs.revision(run)
     accounted = accounts(ledger, run)
     history = accounted.history
-    metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
+    metrics = newest_values(ledger, run)
     return RunView(
         run=line,
         wait=None if line.driver == LOST else ledger.waits.of([run]).get(run),
@@ -132,7 +146,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         ),
         sessions=tuple(reversed(ledger.overview.sessions(run, SESSIONS))),
         windows=window_parameters(ledger, run),
-        health=tuple(key for key in measures_for(revision.spec.get("objective")).health if key in metrics),
+        health=tuple(key for key in measures_in(revision.spec, metrics).health if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),
         note=ledger.annotations.note(run),
         tags=ledger.annotations.tags([run]).get(run, ()),
@@ -176,4 +190,59 @@ def _open(attempt: AttemptTimes) -> OpenPhase:
     since = attempt.dispatched_at or attempt.planned_at
     return OpenPhase(
         phase=attempt.phase, branch=attempt.branch, iteration=attempt.iteration, number=attempt.number, since_at=since
+    )
+
+
+def _failures(phase: PhaseUse) -> Cell:
+    if not phase.failures:
+        return "none"
+    return SeveralCells(tuple(BadgeCell(f"{count} {name}", "bad") for name, count in phase.failures.items()), ", ")
+
+
+def _alarm_iteration(alarm: AlarmRow) -> Cell:
+    if not alarm.branch:
+        return str(alarm.iteration)
+    return SeveralCells((str(alarm.iteration), SmallCell(f"of branch {alarm.branch}")), " ")
+
+
+def _length(session: DriverSessionRow) -> Cell:
+    return DurationCell(None if session.ended_at is None else (session.ended_at - session.started_at) / 1000)
+
+
+ALARMS_SHOWN: Columns[AlarmRow] = (
+    Column("time", lambda alarm: MomentCell(alarm.at, seconds=True), style="nowrap"),
+    Column("guard", lambda alarm: alarm.rule),
+    Column("iteration", _alarm_iteration, number=True),
+    Column("action", lambda alarm: BadgeCell(alarm.action, "warn" if alarm.action == "alert" else "bad")),
+    Column("finding", lambda alarm: alarm.text, style="text"),
+)
+
+
+def phase_columns(sft: bool) -> Columns[PhaseUse]:
+    """Returns the columns of a run's phases.
+
+    sft: the spec has supervised fine-tuning.
+    """
+    return (
+        Column("phase", lambda phase: phase_name(phase.phase, sft), heads=True),
+        Column("attempts", lambda phase: phase.attempts, number=True),
+        Column("done", lambda phase: phase.done, number=True),
+        Column("mean", lambda phase: DurationCell(phase.mean_seconds), number=True),
+        Column("failures", _failures),
+    )
+
+
+def session_columns(windows: Mapping[str, Mapping[str, Any]]) -> Columns[DriverSessionRow]:
+    """Returns the columns of a run's driver sessions.
+
+    windows: as of `RunView`.
+    """
+    return (
+        Column("term", lambda session: str(session.term), number=True),
+        Column("started", lambda session: MomentCell(session.started_at, seconds=True), style="nowrap"),
+        Column("ended", lambda session: MomentCell(session.ended_at, seconds=True), style="nowrap", medium=Medium.PAGE),
+        Column("length", _length, number=True),
+        Column("outcome", lambda session: session.outcome or "in progress"),
+        Column("Prefect flow run", lambda session: session.flow_run_name, style="break"),
+        Column("window's parameters", lambda session: parameters_text(windows.get(session.flow_run_id, {}))),
     )

@@ -6,6 +6,7 @@ milliseconds since 1970.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,20 @@ from db.read.overview import RunLine
 from db.read.run_list import RunListLine
 from db.write.runs import DRIVEN_STATES
 from flows.run.lease import is_keeper
+from ops.presentation.columns import (
+    AgeCell,
+    BadgeCell,
+    Cell,
+    Column,
+    Columns,
+    DurationCell,
+    Medium,
+    NoteCell,
+    ProgressCell,
+    RunCell,
+    StateCell,
+)
+from ops.presentation.words import cut
 
 DRIVEN = "driven"
 LOST = "lost"
@@ -162,3 +177,50 @@ def listed_run(found: RunListLine) -> ListedRun:
         eta_seconds=left * pace if driver == DRIVEN and pace is not None else None,
         event_seq=found.event_seq,
     )
+
+
+REASON_CHARACTERS = 120
+SHORT_REASON_CHARACTERS = 60
+DRIVER_CHARACTERS = 40
+
+
+def _state(run: ListedRun) -> Cell:
+    return f"{run.state}, driver lost" if run.driver == LOST and run.state in DRIVEN_STATES else run.state
+
+
+def _explained_state(run: ListedRun) -> Cell:
+    return NoteCell(StateCell(run.state), cut(run.state_reason, SHORT_REASON_CHARACTERS))
+
+
+def _iteration(run: ListedRun) -> str:
+    return f"{max(0, run.iteration)}/{run.target_iterations}"
+
+
+def _progress(run: ListedRun) -> Cell:
+    return ProgressCell(_iteration(run), run.progress, f"Progress of {run.id}")
+
+
+def _driver(run: ListedRun) -> Cell:
+    if run.driver == LOST:
+        return BadgeCell("lost", "bad")
+    return "none" if run.driver == NOBODY else run.holder or ""
+
+
+RUNS: Columns[ListedRun] = (
+    Column("run", lambda run: RunCell(run.id), heads=True, style="break", medium=Medium.TERMINAL),
+    Column("state", _state, medium=Medium.TERMINAL),
+    Column("state", _explained_state, medium=Medium.PAGE),
+    Column("iteration", _iteration, number=True, medium=Medium.TERMINAL),
+    Column("iteration", _progress, medium=Medium.PAGE),
+    Column("%", lambda run: round(100 * run.progress), number=True, medium=Medium.TERMINAL),
+    Column("reward", lambda run: run.reward, number=True),
+    Column("accuracy", lambda run: run.accuracy, number=True),
+    Column("time per iteration", lambda run: DurationCell(run.iteration_seconds), number=True, medium=Medium.PAGE),
+    Column("remaining", lambda run: DurationCell(run.eta_seconds), number=True, medium=Medium.PAGE),
+    Column("last commit", lambda run: AgeCell(run.last_commit_age), style="nowrap"),
+    Column("age", lambda run: AgeCell(time.time() - run.created_at / 1000), medium=Medium.TERMINAL),
+    Column("driver", lambda run: cut(run.holder or "", DRIVER_CHARACTERS), medium=Medium.TERMINAL),
+    Column("driver", _driver, style="break", medium=Medium.PAGE),
+    Column("reason", lambda run: cut(run.state_reason, REASON_CHARACTERS), wraps=True, medium=Medium.TERMINAL),
+)
+"""A page's first column, a run with its tags and the box that ticks it, is in its template."""

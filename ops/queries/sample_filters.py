@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ops.queries.experience import BATCH, Iteration, SampleTable, opened
+from ops.queries.experience import BATCH, IterationExperience, SampleTable, opened
 from yatt_core.errors import ConfigurationError
 from yatt_core.experience.table import PART_PREFIX
 
@@ -57,7 +57,7 @@ class Selection:
     ascending: bool = False
 
 
-def selected(place: Iteration, table: SampleTable, wanted: Selection) -> pa.ChunkedArray:
+def selected(place: IterationExperience, table: SampleTable, wanted: Selection) -> pa.ChunkedArray:
     """Returns for each sample whether it matches. Raises `InvalidQuery`, and `DataError` for a damaged file."""
     rows = table.rows
     mask = pa.array([True] * rows.num_rows, pa.bool_())
@@ -135,7 +135,7 @@ def _flag(condition: str, value: str) -> bool:
     return BOOLEANS[value.lower()]
 
 
-def _containing(place: Iteration, text: str, count: int) -> pa.ChunkedArray:
+def _containing(place: IterationExperience, text: str, count: int) -> pa.ChunkedArray:
     """Returns which samples contain the text, reading a few rows at a time."""
     found: list[pa.Array] = []
     for shard in place.shards:

@@ -5,6 +5,7 @@ Consumes the telemetry files of the iterations of a run's line, which are not ve
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from ops.presentation.columns import Cell, Column, Columns, LinkCell, Medium
 from yatt_core.experience.telemetry import SCORES, read_telemetry
 from yatt_core.judges.effort import dearest, slowest
 from yatt_core.protocols.judges import ScoreEffort
@@ -70,3 +72,31 @@ def _scores_of(ledger: Ledger, home: Home, run: str, iteration: int) -> list[Sco
             except ValidationError:
                 continue
     return scores
+
+
+Score = Mapping[str, Any]
+
+
+def score_columns(address: Callable[[int], str] | None = None) -> Columns[Score]:
+    """Returns the columns of scores.
+
+    address: returns the address of a prompt's samples on a page.
+    """
+
+    def prompt(score: Score) -> Cell:
+        number = score["prompt_ordinal"]
+        return str(number) if address is None else LinkCell(str(number), address(number))
+
+    return (
+        Column("iteration", lambda score: str(score["iteration"]), number=True, medium=Medium.TERMINAL),
+        Column("part", lambda score: score["part"]),
+        Column("prompt", prompt, number=True),
+        Column("id", lambda score: score["prompt_id"], style="break"),
+        Column("sample", lambda score: str(score["sample"]), number=True),
+        Column("seconds", lambda score: f"{score['seconds']:.2f}", number=True),
+        Column("waited", lambda score: f"{score['waited']:.2f}", number=True),
+        Column("retries", lambda score: score["retries"], number=True),
+        Column("tokens read", lambda score: score["prompt_tokens"], number=True),
+        Column("tokens written", lambda score: score["tokens"], number=True),
+        Column("cost", lambda score: "unknown" if score["cost"] is None else f"{score['cost']:.6f}", number=True),
+    )

@@ -1,6 +1,6 @@
 """Metric series for charts, reduced by the database to a few hundred buckets, however long the run is.
 
-Consumes the ledger; produces `SeriesView`, in the columns that plotting libraries expect.
+Consumes the ledger; produces `SeriesView`, in the columns that plotting libraries expect, and newest values.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from db.read.series import ReducedSeries, SeriesKey
+from yatt_core.spec.sections.metric_names import is_occasional
 
 KEYS = 32
 BUCKETS = 1024
@@ -53,6 +54,16 @@ def series(
 def series_keys(ledger: Ledger, run: str) -> tuple[SeriesKey, ...]:
     """Returns the metrics recorded along the run's line. Raises `RunNotFound`."""
     return ledger.series.keys(run)
+
+
+def newest_values(ledger: Ledger, run: str) -> dict[str, float]:
+    """Returns the newest value of each metric of a run, by key. Raises `RunNotFound`.
+
+    A metric that is only there if something happened has none unless it happened in the newest iteration.
+    """
+    points = ledger.metrics.latest(run)
+    newest = max((point.step for point in points.values()), default=0)
+    return {key: each.value for key, each in points.items() if each.step == newest or not is_occasional(key)}
 
 
 def _view(found: ReducedSeries) -> SeriesView:

@@ -32,7 +32,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class SoupPanel:
     """Two objectives against each other."""
 
     across: str
@@ -40,12 +40,12 @@ class Panel:
     curves: tuple[Curve, ...]
 
 
-def panels_of(view: SoupView) -> tuple[Panel, ...]:
+def panels_of(view: SoupView) -> tuple[SoupPanel, ...]:
     """Returns a panel for each pair of objectives; empty before a soup is measured."""
     if not view.soups:
         return ()
     return tuple(
-        Panel(view.objectives[x], view.objectives[y], _curves(view, x, y))
+        SoupPanel(view.objectives[x], view.objectives[y], _curves(view, x, y))
         for x, y in combinations(range(len(view.objectives)), 2)
     )
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from db.ledger import Ledger
-from flows.soups.outcome import SoupFigures, hypervolume_ratio, measured_soups
-from flows.soups.plan import Choose, Drive, Measure, Step, Supervise
+from flows.soups.outcome import MeasuredModel, SoupFigures, hypervolume_ratio, measured_soups
+from flows.soups.plan import Choose, Measure, Step, Supervise, Train
 from flows.soups.record import SOUP, SoupRecord
+from ops.presentation.columns import Column, Columns, LinkCell, RunCell, StateCell
+from ops.presentation.soup_words import preference_text
 from yatt_core.counting import many
 
 
@@ -94,9 +97,53 @@ def _in_words(step: Step | None) -> str:
             return ""
         case Supervise():
             return "make the supervised model"
-        case Drive(members, until):
+        case Train(members, until):
             return f"train {many(len(members), 'run')} to iteration {until}"
         case Measure(points, _):
             return f"measure {many(len(points), 'merged model')} ({points[0].stage}, beta {points[0].beta:g})"
         case Choose():
             return "choose beta"
+
+
+def _trained_on(member: MemberView) -> str:
+    if member.beta is None or member.objective is None:
+        return "nothing: the supervised model"
+    return f"{member.objective} alone" if member.beta == 1 else f"{member.objective}, beta {member.beta:g}"
+
+
+def _coefficients(model: MeasuredModel) -> str:
+    return " ".join(f"{coefficient:+.3f}" for coefficient in model.coefficients)
+
+
+SOUPS: Columns[SoupView] = (
+    Column("soup", lambda view: LinkCell(view.soup, f"/soups/{quote(view.soup)}"), heads=True),
+    Column("objectives", lambda view: ", ".join(view.objectives), style="break"),
+    Column("runs", lambda view: len(view.members), number=True),
+    Column("beta", lambda view: view.beta, number=True),
+    Column("hypervolume, to Rewarded Soup's", lambda view: view.hypervolume_ratio, number=True),
+    Column("next", lambda view: view.following or "done"),
+)
+MEMBERS: Columns[MemberView] = (
+    Column("run", lambda member: RunCell(member.run), heads=True),
+    Column("trained on", _trained_on),
+    Column("iteration", lambda member: max(0, member.iteration), number=True),
+    Column("state", lambda member: StateCell(member.state)),
+)
+MERGED: Columns[Mapping[str, Any]] = (
+    Column("merged run", lambda merged: RunCell(merged["run"], "lineage"), heads=True),
+    Column("preference", lambda merged: preference_text(merged["preference"])),
+)
+
+
+def model_columns(view: SoupView) -> Columns[MeasuredModel]:
+    """Returns the columns of a soup's measured models: a column for each objective's reward."""
+    return (
+        Column("preference", lambda model: preference_text(model.preference), heads=True),
+        Column("coefficients", _coefficients),
+        *(_reward_column(place, name) for place, name in enumerate(view.objectives)),
+        Column("on the front", lambda model: "yes" if model.on_front else ""),
+    )
+
+
+def _reward_column(place: int, name: str) -> Column[MeasuredModel]:
+    return Column(name, lambda model: model.rewards[place], number=True, verbatim=True)

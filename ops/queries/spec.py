@@ -123,3 +123,9 @@ def _leaves(node: Node, prefix: str, first: int) -> Iterator[tuple[str, range]]:
         if isinstance(node, SequenceNode) and not node.flow_style and node.value:
             last = max(child.end_mark.line for child in node.value)
         yield prefix[:-1], range(first, last + 1)
+
+
+def lag_of(ledger: Ledger, run: str) -> int:
+    """Returns how many iterations a run collects ahead; 0 if its version of YATT knew no lag."""
+    lag: int = ledger.runs.revision(run).spec.get("asynchrony", {}).get("lag", 0)
+    return lag

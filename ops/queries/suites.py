@@ -7,11 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from db.ledger import Ledger
 from db.write.suites import SuiteRow
-from yatt_core.evaluation.history import Point, Regression, regressions
+from ops.presentation.columns import (
+    BadgeCell,
+    Cell,
+    Column,
+    Columns,
+    DigestCell,
+    Medium,
+    MomentCell,
+    SeveralCells,
+    SmallCell,
+)
+from ops.presentation.suite_words import estimates_of, worse_text
+from yatt_core.evaluation.history import EvaluationPoint, Regression, regressions
 from yatt_core.evaluation.paired import TaskKey, accuracy_of
 from yatt_core.evaluation.suites import SuiteSpec, parse_suite, set_names
 
@@ -59,7 +71,7 @@ def suite_histories(ledger: Ledger, run: str, suite: str | None = None) -> list[
 
 def _points(rows: Sequence[SuiteRow], seed: int) -> tuple[SuitePoint, ...]:
     newest = _spec(rows[-1])
-    points = [Point(row.iteration, row.digest, _scores(row)) for row in rows]
+    points = [EvaluationPoint(row.iteration, row.digest, _scores(row)) for row in rows]
     found = regressions(points=points, test=newest.test, level=newest.level, resamples=newest.resamples, seed=seed)
     return tuple(_point(row, worse) for row, worse in zip(rows, found, strict=True))
 
@@ -86,3 +98,54 @@ def _scores(row: SuiteRow) -> dict[TaskKey, float | None]:
 
 def _spec(row: SuiteRow) -> SuiteSpec:
     return parse_suite(dict(row.suite_spec), f"the spec of suite {row.suite}")
+
+
+class Measured(Protocol):
+    """An evaluation with its figures."""
+
+    @property
+    def branch(self) -> int: ...
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def figures(self) -> Mapping[str, Any]: ...
+
+
+def _iteration(point: Measured) -> Cell:
+    if not point.branch:
+        return str(point.iteration)
+    return SeveralCells((str(point.iteration), SmallCell(f"of branch {point.branch}")), " ")
+
+
+def _others(point: Measured) -> str:
+    named = estimates_of(dict(point.figures)).items()
+    return ", ".join(f"{name} {each['value']:.3f}" for name, each in named) or "–"
+
+
+def _by_set(point: Measured) -> str:
+    return ", ".join(f"{name} {each['accuracy']:.3f}" for name, each in point.figures["sources"].items())
+
+
+def _worse(point: SuitePoint) -> Cell:
+    if not point.worse_than:
+        return "–"
+    return SeveralCells((BadgeCell("regression", "bad"), worse_text(point.worse_than)), " ")
+
+
+FIGURES: Columns[Measured] = (
+    Column("iteration", _iteration, number=True),
+    Column("accuracy", lambda point: f"{point.figures['accuracy']:.3f}", number=True),
+    Column(
+        "95 % interval",
+        lambda point: f"{point.figures['low']:.3f} to {point.figures['high']:.3f}",
+        style="nowrap",
+    ),
+    Column("others", _others),
+    Column("by set", _by_set),
+)
+EVALUATIONS: Columns[SuitePoint] = (
+    *FIGURES,
+    Column("worse than", _worse),
+    Column("weights", lambda point: DigestCell(point.weights_digest), medium=Medium.PAGE),
+    Column("evaluated", lambda point: SeveralCells((MomentCell(point.at), SmallCell(f"by {point.by}")), " ")),
+)

@@ -19,7 +19,7 @@ LOG_RATIO = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """An axis.
 
     labels: texts and their places from 0, at the bottom, to 1.
@@ -47,7 +47,7 @@ class Line:
 class Coordinates:
     """The picture of a sweep; the last axis is the metric, at the last rung that a trial has reached."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     lines: tuple[Line, ...]
 
 
@@ -79,20 +79,20 @@ def _said(view: SweepView, trial: TrialView) -> str:
     return f"trial {trial.trial}: {setting}; {view.metric} {trial.value:.4g} at iteration {list(trial.values)[-1]}"
 
 
-def _column(name: str, values: Sequence[Any]) -> tuple[Axis, list[float]]:
+def _column(name: str, values: Sequence[Any]) -> tuple[SweepAxis, list[float]]:
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return _numbers(name, values)
     texts = [value_text(value) for value in values]
     known = sorted(set(texts))
     places = {text: index / (len(known) - 1) if len(known) > 1 else 0.5 for index, text in enumerate(known)}
-    return Axis(name, tuple((place, text) for text, place in places.items())), [places[text] for text in texts]
+    return SweepAxis(name, tuple((place, text) for text, place in places.items())), [places[text] for text in texts]
 
 
-def _numbers(name: str, values: Sequence[float]) -> tuple[Axis, list[float]]:
+def _numbers(name: str, values: Sequence[float]) -> tuple[SweepAxis, list[float]]:
     low = min(values)
     high = max(values)
     if high == low:
-        return Axis(name, ((0.5, f"{low:.4g}"),)), [0.5] * len(values)
+        return SweepAxis(name, ((0.5, f"{low:.4g}"),)), [0.5] * len(values)
     is_log = low > 0 and high / low >= LOG_RATIO
 
     def place(value: float) -> float:
@@ -103,4 +103,6 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[Axis, list[float]]:
     if len(distinct) > MOST_LABELS:
         steps = [step / (MOST_LABELS - 2) for step in range(MOST_LABELS - 1)]
         distinct = [low * (high / low) ** step if is_log else low + (high - low) * step for step in steps]
-    return Axis(name, tuple((place(value), f"{value:.3g}") for value in distinct)), [place(value) for value in values]
+    return SweepAxis(name, tuple((place(value), f"{value:.3g}") for value in distinct)), [
+        place(value) for value in values
+    ]

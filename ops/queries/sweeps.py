@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from db.ledger import Ledger
 from db.write.runs import RunRow
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step, SweepFacts
 from flows.sweeps.record import SWEEP, WINNER, SweepRecord
-from flows.sweeps.schedule import Job
+from flows.sweeps.schedule import RungJob
+from ops.presentation.columns import Column, Columns, LinkCell, runs_cell
+from ops.presentation.setting_words import short_keys, value_text
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.sweeps.space import Setting
@@ -150,7 +153,9 @@ def _trial(
 ) -> TrialView:
     rungs = record.plan.rule.rungs
     values = {
-        rung: value for place, rung in enumerate(rungs) if (value := facts.values.get(Job(number, place))) is not None
+        rung: value
+        for place, rung in enumerate(rungs)
+        if (value := facts.values.get(RungJob(number, place))) is not None
     }
     if failure is not None:
         state = "failed"
@@ -185,3 +190,35 @@ def _in_words(step: Step | None) -> str:
             return f"settle trial {job.trial}"
         case Conclude():
             return "choose the winner"
+
+
+SWEEPS: Columns[SweepView] = (
+    Column("sweep", lambda view: LinkCell(view.sweep, f"/sweeps/{quote(view.sweep)}"), heads=True),
+    Column("keys", lambda view: ", ".join(view.keys), style="break"),
+    Column("trials", lambda view: f"{len(view.trials)} of {view.planned}", number=True),
+    Column("metric", lambda view: view.metric),
+    Column("best", lambda view: view.winner_value, number=True),
+    Column("iterations", lambda view: view.iterations, number=True),
+    Column("next", lambda view: view.following or "done"),
+)
+
+
+def trial_columns(view: SweepView) -> Columns[TrialView]:
+    """Returns the columns of a sweep's trials: a column for each key that it varies, and for each rung."""
+    names = short_keys(view.keys)
+    return (
+        Column("trial", lambda trial: str(trial.trial), heads=True),
+        *(_setting_column(key, names[key]) for key in view.keys),
+        *(_rung_column(rung) for rung in view.rungs),
+        Column("iteration", lambda trial: trial.iteration, number=True),
+        Column("state", lambda trial: trial.state if trial.failure is None else f"{trial.state}: {trial.failure}"),
+        Column("runs", lambda trial: runs_cell(trial.runs.values())),
+    )
+
+
+def _setting_column(key: str, name: str) -> Column[TrialView]:
+    return Column(name, lambda trial: value_text(trial.setting[key]), verbatim=True)
+
+
+def _rung_column(rung: int) -> Column[TrialView]:
+    return Column(f"at {rung}", lambda trial: trial.values.get(rung), number=True)

@@ -14,7 +14,8 @@ from db.write.alarms import ALARM, AlarmRow
 from flows.reports.measures import measures_of
 from ops.queries.run import OpenPhase
 from ops.queries.run_list import ListedRun, find_line
-from ops.queries.series import SeriesView, series
+from ops.queries.series import SeriesView, newest_values, series
+from ops.queries.spec import lag_of
 
 SPEED = "tokens_per_second"
 BUCKETS = 60
@@ -51,7 +52,7 @@ class Watched:
 def watched(ledger: Ledger, run: str) -> Watched:
     """Returns a run, by its full id. Raises `RunNotFound`."""
     line = find_line(ledger, run)
-    metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
+    metrics = newest_values(ledger, run)
     told = measures_of(ledger, run).told
     decisions = ledger.browse.decisions(run, 1)
     newest = decisions[0].decision if decisions else {}
@@ -72,8 +73,11 @@ def watched(ledger: Ledger, run: str) -> Watched:
 
 
 def _under_way(ledger: Ledger, run: ListedRun) -> tuple[OpenPhase, ...]:
-    """Returns the open attempts: at the next iteration, or at a recovery, which belongs to the last committed one."""
-    places = {max(0, run.iteration), run.iteration + 1}
+    """Returns the open attempts: at the next iteration, at one that is collected ahead, or at a recovery.
+
+    A recovery belongs to the last committed iteration.
+    """
+    places = {max(0, run.iteration), *range(run.iteration + 1, run.iteration + 2 + lag_of(ledger, run.id))}
     rows = (row for place in sorted(places) for row in ledger.phases.attempts(run.id, run.branch, place))
     return tuple(
         OpenPhase(

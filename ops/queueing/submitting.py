@@ -24,7 +24,7 @@ DEFAULT_PROJECT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubmissionOptions:
     """What is asked for a run; None for the default.
 
     pools: the preferred one first; the only pool by default.
@@ -38,7 +38,7 @@ class Asked:
     auto_checkpoints: bool = False
 
 
-def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> Submission:
+def checked_submission(home: Home, spec: RunSpec, asked: SubmissionOptions, owner: str) -> Submission:
     """Returns the submission. Raises `ConfigurationError` if its devices could never be had."""
     pools = read_pools(home)
     names = tuple(asked.pools) or tuple(pools.pools)
@@ -68,7 +68,7 @@ def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> S
     )
 
 
-def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: Asked, by: str) -> Submission:
+def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: SubmissionOptions, by: str) -> Submission:
     """Puts a run into the queue.
 
     Raises `ConfigurationError`, also if the run is driven or complete, and `QueueRefused`.

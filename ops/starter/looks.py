@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ops.starter.chat_frames import abilities_of
-from ops.starter.places import Place, place_of
+from ops.starter.places import DataLocation, place_of
 from ops.starter.recognition.prompt_parts import IMAGE_KEYS
 from ops.starter.recognition.recognised import Abilities
 from yatt_core.datasets.data_files import held_out_files, training_files
@@ -41,7 +41,7 @@ class DataLook:
     complete: False if there are more rows.
     """
 
-    place: Place
+    place: DataLocation
     rows: tuple[Mapping[str, Any], ...]
     complete: bool
 
@@ -74,7 +74,7 @@ def look_at_data(
     return look_at_place(place_of(path, split, subset, objective))
 
 
-def look_at_place(place: Place) -> DataLook:
+def look_at_place(place: DataLocation) -> DataLook:
     """Returns the first rows of what a path or a name stands for."""
     rows = first_rows(place, {}, LOOKED_AT + 1)
     if not rows:
@@ -82,7 +82,7 @@ def look_at_place(place: Place) -> DataLook:
     return DataLook(place, tuple(rows[:LOOKED_AT]), len(rows) <= LOOKED_AT)
 
 
-def first_rows(place: Place, held_out: Mapping[str, str], most: int) -> list[dict[str, Any]]:
+def first_rows(place: DataLocation, held_out: Mapping[str, str], most: int) -> list[dict[str, Any]]:
     """Returns the first rows, with their images.
 
     held_out: the keys of a source that name held-out rows, to read these; empty for the training rows.
@@ -95,7 +95,7 @@ def first_rows(place: Place, held_out: Mapping[str, str], most: int) -> list[dic
     return plain
 
 
-def source_tree(place: Place, keys: Mapping[str, Any]) -> dict[str, Any]:
+def source_tree(place: DataLocation, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a source as the spec has it, with absolute paths.
 
     keys: further keys of the source.
@@ -108,7 +108,7 @@ def source_tree(place: Place, keys: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _read(place: Place, held_out: Mapping[str, str], most: int, image: str | None) -> list[dict[str, Any]]:
+def _read(place: DataLocation, held_out: Mapping[str, str], most: int, image: str | None) -> list[dict[str, Any]]:
     source: FileSource = _SOURCE.validate_python(source_tree(place, {**held_out, "image_field": image}))
     files = held_out_files(source) if held_out else training_files(source)
     found = itertools.chain.from_iterable(read_entries(file, source) for file in files)

@@ -1,6 +1,6 @@
 """Which files a path stands for: a file with its test file, or a folder with its splits and configurations.
 
-Consumes a path and the options `--split` and `--subset`. Produces a `Place`. Raises `ConfigurationError`, which names the
+Consumes a path and the options `--split` and `--subset`. Produces a `DataLocation`. Raises `ConfigurationError`, which names the
 option that decides where several files may be meant.
 """
 
@@ -27,7 +27,7 @@ _TRAIN = re.compile(r"(?<![a-z])train(?:ing)?(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataLocation:
     """What a path stands for.
 
     kind: kind of the source.
@@ -50,7 +50,9 @@ class Place:
         return str(self.path) if self.repository is None else self.repository.repo
 
 
-def place_of(path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None) -> Place:
+def place_of(
+    path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None
+) -> DataLocation:
     """Returns what a path stands for."""
     if path.is_dir():
         return _folder(path, split, subset, objective)
@@ -65,7 +67,7 @@ def place_of(path: Path, split: str | None = None, subset: str | None = None, ob
             "a Hugging Face dataset"
         )
     siblings = list(_siblings(path))
-    return Place(
+    return DataLocation(
         path=path,
         kind=kind,
         held_out=tuple(({"held_out_path": str(sibling)}, sibling.name) for sibling in siblings),
@@ -80,7 +82,7 @@ def _siblings(path: Path) -> Iterator[Path]:
             yield sibling
 
 
-def _folder(path: Path, split: str | None, subset: str | None, objective: str | None) -> Place:
+def _folder(path: Path, split: str | None, subset: str | None, objective: str | None) -> DataLocation:
     saved = saved_splits(path)
     if saved is not None:
         if subset is not None:
@@ -109,7 +111,7 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
 
 def with_splits(
     path: Path, keys: Mapping[str, str], splits: Sequence[str], split: str | None, objective: str | None
-) -> Place:
+) -> DataLocation:
     """Returns the rows of a folder or a repository: those of the training split, held out by the split that is called like it."""
     chosen = _training_split(path, splits, split, objective)
     held_out = [name for name in _counterparts(chosen) if name in splits]
@@ -119,7 +121,7 @@ def with_splits(
         if others
         else []
     )
-    return Place(
+    return DataLocation(
         path=path,
         kind="huggingface",
         keys={**keys, "split": chosen},

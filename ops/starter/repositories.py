@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model, look_at_place
-from ops.starter.places import Place, with_splits
+from ops.starter.places import DataLocation, with_splits
 from yatt_core.hub.settle import Settling, settled_repository, splits_of_dataset
 from yatt_core.repository_names import is_repository
 from yatt_core.spec.sections.data import HubSource
@@ -49,7 +49,9 @@ def hub_model(model: HubModel, settling: Settling) -> HubModel:
     return settled_repository(model, "--model", replace(settling, weights=False))
 
 
-def hub_place(repo: str, split: str | None, subset: str | None, objective: str | None, settling: Settling) -> Place:
+def hub_place(
+    repo: str, split: str | None, subset: str | None, objective: str | None, settling: Settling
+) -> DataLocation:
     """Returns the rows of a dataset: those of the training split, held out by the split that is called like it.
 
     Raises as `settled` does, and `ConfigurationError` if it is not clear which split is for training.

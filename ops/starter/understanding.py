@@ -13,7 +13,7 @@ from typing import Any
 from ops.starter.looks import LOOKED_AT, DataLook, ModelLook, first_rows
 from ops.starter.recognition.answer_kinds import fits, single_answers
 from ops.starter.recognition.programs import try_tests
-from ops.starter.recognition.recognised import RL, Asked, Objective, Recognised, RewardChoice
+from ops.starter.recognition.recognised import RL, ObjectiveKind, Recognised, RecognitionOptions, RewardChoice
 from ops.starter.recognition.shapes import recognise
 from ops.starter.recognition.table import value_of
 from yatt_core.errors import ConfigurationError, DataError
@@ -46,7 +46,7 @@ class Understanding:
     """
 
     sources: tuple[SourceMeaning, ...]
-    objective: Objective
+    objective: ObjectiveKind
     reward: RewardChoice | None
     system_prompt: str | None
 
@@ -61,7 +61,7 @@ class Understanding:
         return all("answer_field" in source.recognised.source for source in self.sources)
 
 
-def understand(looks: Sequence[DataLook], model: ModelLook, asked: Asked) -> Understanding:
+def understand(looks: Sequence[DataLook], model: ModelLook, asked: RecognitionOptions) -> Understanding:
     """Returns what the files mean together; at least one file."""
     sources = tuple(_meaning(look, model, asked) for look in looks)
     first = sources[0].recognised
@@ -78,7 +78,7 @@ def understand(looks: Sequence[DataLook], model: ModelLook, asked: Asked) -> Und
     )
 
 
-def _meaning(look: DataLook, model: ModelLook, asked: Asked) -> SourceMeaning:
+def _meaning(look: DataLook, model: ModelLook, asked: RecognitionOptions) -> SourceMeaning:
     try:
         recognised = recognise(look.rows, asked, model.abilities)
     except ConfigurationError as error:

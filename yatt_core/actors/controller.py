@@ -15,7 +15,8 @@ from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.use_meter import MemoryMeter, ProcessUse
-from yatt_core.collection.collector import Collector, OpenBatch
+from yatt_core.collection.collector import Collector
+from yatt_core.collection.open_shards import OpenBatch
 from yatt_core.dispatch.generation import GenerationStream
 from yatt_core.dispatch.in_flight import BytesInFlight
 from yatt_core.dispatch.pool import judge_roles

@@ -31,7 +31,7 @@ from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
-from yatt_core.protocols.receipts import DIRECT, ActorIdentity, SyncReceipt
+from yatt_core.protocols.receipts import BATCHES_BY_CHANCE, DIRECT, ActorIdentity, SyncReceipt
 from yatt_core.protocols.transfers import HeldWeights, TransferTask
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
@@ -50,6 +50,7 @@ class RolloutActor:
         self._engine: RolloutEngine | None = None
         self._judges: dict[str, Judge] = {}
         self._usage: deque[Usage] = deque()
+        self._by_chance: tuple[str, ...] = ()
         self._resident = True
         self._taker: RolloutEngine | WeightTaker
         self._synced = SyncReceipt(instance, -1, 0.0)
@@ -78,7 +79,8 @@ class RolloutActor:
                 if not resident:
                     engine.sleep()
                 self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec), not resident)
-                _require_exact(self._spec, engine, self._judges)
+                self._by_chance = _batched_by_chance(self._spec, engine, self._judges)
+                _require_exact(self._spec, self._by_chance)
                 self._taker = self._taker_of(engine)
                 self._engine = engine
         return ActorIdentity(
@@ -86,7 +88,7 @@ class RolloutActor:
             pid=self._identity.pid,
             node=self._identity.node,
             engine=self._spec.rollout.engine.kind,
-            capabilities=self._engine.capabilities,
+            capabilities={**self._engine.capabilities, BATCHES_BY_CHANCE: bool(self._by_chance)},
             holds=own_holdings(),
         )
 
@@ -258,14 +260,12 @@ class RolloutActor:
         return self._engine
 
 
-def _require_exact(spec: RunSpec, engine: RolloutEngine, judges: Mapping[str, Judge]) -> None:
-    """Raises `ConfigurationError` if an exact run has an engine whose answers depend on what it batches by chance.
+def _batched_by_chance(spec: RunSpec, engine: RolloutEngine, judges: Mapping[str, Judge]) -> tuple[str, ...]:
+    """Returns the places of the spec whose engines' answers depend on what they batch by chance.
 
     Continuous batching puts together what has just arrived. Other engines decode planned batches with fixed members,
     which a repetition decodes again as they were.
     """
-    if not spec.exact:
-        return
     kinds = {part.name: part.engine for part in device_judges(spec) if isinstance(part, GenerativePart)}
     continuous: dict[str, RolloutEngine | Judge] = {
         f"the judge of reward part {name!r}": judge
@@ -274,9 +274,13 @@ def _require_exact(spec: RunSpec, engine: RolloutEngine, judges: Mapping[str, Ju
     }
     if spec.rollout.engine.continuous:
         continuous["rollout.engine"] = engine
-    loose = [place for place, part in continuous.items() if not part.capabilities.get("batch_invariant", False)]
-    if loose:
+    return tuple(place for place, part in continuous.items() if not part.capabilities.get("batch_invariant", False))
+
+
+def _require_exact(spec: RunSpec, by_chance: Sequence[str]) -> None:
+    """Raises `ConfigurationError` if a run that must be exact has engines whose answers depend on what they batch by chance."""
+    if spec.exact is True and by_chance:
         raise ConfigurationError(
-            f"exact: must be false, because on this device {' and '.join(loose)} may answer differently in another batch; "
-            "or choose kind: torch, which decodes planned batches"
+            f"exact: must be false or auto, because on this device {' and '.join(by_chance)} may answer differently in another "
+            "batch; or choose kind: torch, which decodes planned batches"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 
@@ -53,24 +54,14 @@ from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.storage.run_store import open_store
 from yatt_core.wire.buckets import WeightBucket
 
-MOVES = frozenset({"offload", "reload"})
-"""Calls that move tensors, but change none."""
-BESIDE_COPY = frozenset(
-    {
-        "materialise",
-        "load",
-        "standing",
-        "receive_prepared",
-        "export",
-        "weights_digest",
-        "copy_ahead",
-        "begin_checkpoint",
-        "bring_checkpoint",
-        "verify_checkpoint",
-        "tidy",
-    }
-)
-"""Calls that may be served while this rank's share of a checkpoint is copied, because they change none of its tensors."""
+
+class Touched(Enum):
+    """What a call does to the tensors of this rank, some of which may be being copied for a checkpoint."""
+
+    CHANGED = "changed"
+    MOVED = "moved"
+    LEFT = "left"
+    """The call may be served beside the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +106,12 @@ class TrainerActor:
 
     def materialise(self, term: int) -> InputsReceipt:
         """Verifies the run's inputs."""
-        with self._serving("materialise", term):
+        with self._serving("materialise", term, Touched.LEFT):
             return settle_inputs(self._spec, self._folder, self._store)
 
     def load(self, term: int, inputs: InputsReceipt, branch: int) -> ActorIdentity:
         """Builds the engine for the run's inputs unless it exists."""
-        with self._serving("load", term):
+        with self._serving("load", term, Touched.LEFT):
             if self._engine is None:
                 context = RankContext(
                     run_folder=self._folder,
@@ -140,7 +131,7 @@ class TrainerActor:
 
     def standing(self, term: int) -> RankState:
         """Returns the rank's state after all earlier calls."""
-        with self._serving("standing", term):
+        with self._serving("standing", term, Touched.LEFT):
             engine = self._ready()
             in_flight = self._checkpoints.in_flight
             node = ray.get_runtime_context().get_node_id()
@@ -186,6 +177,11 @@ class TrainerActor:
             self._settled = True
             return receipt
 
+    def accumulate(self, task: BatchTask) -> float:
+        """Prepares an iteration's first shards and adds up their gradients; returns the seconds of this rank's work."""
+        with self._serving("accumulate", task.term), log_context(iteration=task.key.iteration, phase="collect"):
+            return self._ready().accumulate(task)
+
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes old and reference log-probabilities and advantages."""
         with self._serving("prepare", task.term), log_context(iteration=task.key.iteration, phase="prepare"):
@@ -203,7 +199,7 @@ class TrainerActor:
 
     def receive_prepared(self, term: int, receipt: PrepareReceipt, packed: dict[str, bytes]) -> None:
         """Writes what `pack_prepared` returned to this node's disk, for all ranks of the node."""
-        with self._serving("receive_prepared", term):
+        with self._serving("receive_prepared", term, Touched.LEFT):
             if packed:
                 receive_prepared(self._folder, receipt.folder, receipt.files, packed)
 
@@ -224,12 +220,12 @@ class TrainerActor:
 
     def offload(self, term: int) -> None:
         """Frees memory on the device for other roles."""
-        with self._serving("offload", term):
+        with self._serving("offload", term, Touched.MOVED):
             self._ready().offload()
 
     def reload(self, term: int) -> None:
         """Brings offloaded tensors back to the device."""
-        with self._serving("reload", term):
+        with self._serving("reload", term, Touched.MOVED):
             self._ready().reload()
 
     def export(self, term: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
@@ -239,7 +235,7 @@ class TrainerActor:
 
         All ranks are called, but only rank 0 returns the bucket.
         """
-        with self._serving("export", term):
+        with self._serving("export", term, Touched.LEFT):
             engine = self._holding(version)
             if number == 0:
                 trainer = self._spec.trainer
@@ -307,7 +303,7 @@ class TrainerActor:
             return total
 
     def sent_weights(self, term: int) -> str:
-        """Returns the name of the transfer whose weights this rank has kept, to send changes; empty if it has none."""
+        """Returns the name of the transfer whose weights this rank has kept as the base for deltas; empty if there is none."""
         with self._presence.serving("sent_weights", term):
             return "" if self._sent is None else self._sent.name
 
@@ -324,7 +320,7 @@ class TrainerActor:
 
     def weights_digest(self, term: int, version: int) -> str:
         """Returns the digest of a version's weights; every rank must be called."""
-        with self._serving("weights_digest", term):
+        with self._serving("weights_digest", term, Touched.LEFT):
             return self._holding(version).weights_digest()
 
     def _engine_version(self) -> int:
@@ -342,7 +338,7 @@ class TrainerActor:
 
         Does nothing if all ranks must take part in the copy.
         """
-        with self._serving("copy_ahead", term):
+        with self._serving("copy_ahead", term, Touched.LEFT):
             engine = self._holding(version)
             if engine.direct_sync:
                 engine.reload()
@@ -359,7 +355,7 @@ class TrainerActor:
         attempt: number of this attempt among those of the term and branch; the same on all ranks.
         apart: whether ranks have disks of their own, so that each sends its share to the durable tier.
         """
-        with self._serving("begin_checkpoint", term):
+        with self._serving("begin_checkpoint", term, Touched.LEFT):
             engine = self._ready()
             if not self._checkpoints.copied_ahead:
                 engine.reload()  # here, since the thread that copies must not move tensors
@@ -393,19 +389,19 @@ class TrainerActor:
 
     def bring_checkpoint(self, term: int, folder: str, manifest_sha256: str, renew: bool) -> None:
         """Fetches a checkpoint's files that this node's disk lacks, or with `renew` also those that are damaged."""
-        with self._serving("bring_checkpoint", term):
+        with self._serving("bring_checkpoint", term, Touched.LEFT):
             bring_checkpoint(
                 store=self._store, run_folder=self._folder, folder=folder, manifest_sha256=manifest_sha256, renew=renew
             )
 
     def tidy(self, term: int, leftovers: Leftovers) -> None:
         """Deletes files of this node's disk that the run no longer needs."""
-        with self._serving("tidy", term):
+        with self._serving("tidy", term, Touched.LEFT):
             leftovers.remove(self._folder)
 
     def verify_checkpoint(self, term: int, folder: str, manifest_sha256: str, number: int, readers: int) -> None:
         """Verifies one reader's share of a checkpoint's files against the ledger's digest."""
-        with self._serving("verify_checkpoint", term):
+        with self._serving("verify_checkpoint", term, Touched.LEFT):
             verify_checkpoint(
                 run_folder=self._folder, folder=folder, manifest_sha256=manifest_sha256, number=number, readers=readers
             )
@@ -435,17 +431,19 @@ class TrainerActor:
             self._settled = True
 
     @contextmanager
-    def _serving(self, method: str, term: int) -> Iterator[None]:
+    def _serving(self, method: str, term: int, tensors: Touched = Touched.CHANGED) -> Iterator[None]:
         """Registers a call in progress. If it fails, the ranks may have diverged, so this rank leaves the group.
 
         An export in progress ends with the first call that does not ask for the export's next bucket. A call that may
         change or move tensors waits until they have been copied for a checkpoint.
+
+        tensors: what the call does to them.
         """
         with self._presence.serving(method, term):
             if method != "export":
                 self._export = None
-            if method not in BESIDE_COPY:
-                self._checkpoints.finish_copy(changes=method not in MOVES)
+            if tensors is not Touched.LEFT:
+                self._checkpoints.finish_copy(changes=tensors is Touched.CHANGED)
             try:
                 yield
             except InfrastructureError:

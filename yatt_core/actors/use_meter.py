@@ -16,7 +16,7 @@ import psutil
 from yatt_core.actors.holdings import own_gpus, own_holdings
 from yatt_core.cluster.gpus import Gpus
 from yatt_core.protocols.receipts import Holdings
-from yatt_core.spent_time import Spent
+from yatt_core.spent_time import SpentTime
 
 SAMPLE_SECONDS = 1.0
 FRESH_SECONDS = 5.0
@@ -33,7 +33,7 @@ class ProcessUse(NamedTuple):
 
     utilization: float | None
     holds: Holdings
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[SpentTime, ...] = ()
 
 
 class MemoryMeter:

@@ -26,7 +26,7 @@ from yatt_core.judges.virtual import VirtualJudgeEngine
 from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
-from yatt_core.placement.simulation.instance import Request, Sample, Stream
+from yatt_core.placement.simulation.instance import Request, Sample, SimulatedSequence
 from yatt_core.placement.work import SampleWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Int32, Returned
 from yatt_core.protocols.judges import JudgeItem, JudgeRequest, Verdict
@@ -124,7 +124,7 @@ class ContinuousActor:
         self._begin_with(ROLLOUT)
         answer = self._engine.answer(request)
         started = time.monotonic()
-        left: asyncio.Queue[Stream] = asyncio.Queue()
+        left: asyncio.Queue[SimulatedSequence] = asyncio.Queue()
         for work in _requests(request, answer.lengths):
             self._live.submit(work, left.put_nowait)
         missing = len(answer.lengths)
@@ -147,7 +147,7 @@ class ContinuousActor:
 
     async def _verdicts(self, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         self._begin_with(JUDGE)
-        ended: asyncio.Queue[Stream] = asyncio.Queue()
+        ended: asyncio.Queue[SimulatedSequence] = asyncio.Queue()
         verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
         open_judgements = {number: len(verdict.judgements) for number, verdict in verdicts.items()}
         while verdicts:
@@ -159,11 +159,11 @@ class ContinuousActor:
             if done:
                 yield tuple(done)
 
-    def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[Stream]) -> Verdict:
+    def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[SimulatedSequence]) -> Verdict:
         """Submits an item as one request, whose text is read once for all of its judgements."""
         verdict = self._judges[part].verdict(item)
         read = verdict.judgements[0].prompt_tokens
-        streams = tuple(Stream(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
+        streams = tuple(SimulatedSequence(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
         self._live.submit(Request(read, streams), ended.put_nowait)
         return verdict
 
@@ -214,12 +214,12 @@ def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
     for row, length in enumerate(lengths.tolist()):
         prompt = len(request.prompts[row // samples])
         made = 0 if request.progress is None else int(request.progress[row])
-        stream = Stream(_NOBODY, row, length - made, prompt + made)
+        stream = SimulatedSequence(_NOBODY, row, length - made, prompt + made)
         # The prompt's other samples hit the prefix cache.
         yield Request(prompt + made if row % samples == 0 else 0, (stream,))
 
 
-async def _gathered(left: asyncio.Queue[Stream]) -> list[Stream]:
+async def _gathered(left: asyncio.Queue[SimulatedSequence]) -> list[SimulatedSequence]:
     """Waits for the first sequence to leave the instance, and briefly for others that leave at the same time."""
     streams = [await left.get()]
     await asyncio.sleep(HOLD_SECONDS)

@@ -35,3 +35,22 @@ def token_weights(lengths: Int64, aggregation: Aggregation, max_new_tokens: int)
             return 1.0 / (count * np.maximum(lengths, 1).astype(np.float64))
         case "fixed_length":
             return np.full(count, 1.0 / (count * max_new_tokens))
+
+
+def undivided_weights(lengths: Int64, aggregation: Aggregation, max_new_tokens: int) -> Float64:
+    """Returns `token_weights` times `denominator`, [N]: each depends on its own response alone. Arguments as there."""
+    match aggregation:
+        case "token_mean":
+            return np.ones(len(lengths))
+        case "sequence_mean":
+            return 1.0 / np.maximum(lengths, 1).astype(np.float64)
+        case "fixed_length":
+            return np.full(len(lengths), 1.0 / max_new_tokens)
+
+
+def denominator(samples: int, tokens: int, aggregation: Aggregation) -> int:
+    """Returns what the losses of a whole step are divided by, at least 1.
+
+    samples, tokens: numbers of responses of the step, and of their counted tokens.
+    """
+    return max(tokens if aggregation == "token_mean" else samples, 1)

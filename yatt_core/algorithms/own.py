@@ -1,8 +1,8 @@
-"""Losses, advantages and sources of your own: finds the function that a spec names, and the digest of its source.
+"""Losses, advantages, sources and workloads of your own: finds the function that a spec names, and the digest of its source.
 
-A function is named as `package.module:function`, as an entry point of the group `yatt.losses`, `yatt.advantages` or
-`yatt.sources`, or as a file, of which the run keeps a copy. It is a pure function of what the built-in methods see and of its
-options. The digest vouches for the source.
+A function is named as `package.module:function`, as an entry point of the group `yatt.losses`, `yatt.advantages`,
+`yatt.sources` or `yatt.workloads`, or as a file, of which the run keeps a copy. It is a pure function of what the built-in
+methods see and of its options; a workload is a class. The digest vouches for the source.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from yatt_core.named_code import CodeFile, load_code
 LOSSES = "yatt.losses"
 ADVANTAGES = "yatt.advantages"
 SOURCES = "yatt.sources"
+WORKLOADS = "yatt.workloads"
 _KEYS: Mapping[str, str] = {
     LOSSES: "algorithm.loss.",
     ADVANTAGES: "algorithm.advantage.",
     SOURCES: "data.sources ",
+    WORKLOADS: "workload.",
 }
 """What the keys that name a function begin with."""
 
@@ -43,7 +45,12 @@ class OwnCode(Protocol):
 
 def place_of(own: OwnCode, group: str) -> str:
     """Returns the key that names a function, and its name, for messages."""
-    return f"{_KEYS[group]}file: {own.file}" if own.function is None else f"{_KEYS[group]}function: {own.function}"
+    return f"{_KEYS[group]}file: {own.file}" if own.function is None else f"{_named_by(group)}: {own.function}"
+
+
+def _named_by(group: str) -> str:
+    """Returns the key that names installed code."""
+    return f"{_KEYS[group]}{'kind' if group == WORKLOADS else 'function'}"
 
 
 def own_file(own: OwnCode, group: str) -> CodeFile | None:
@@ -73,11 +80,11 @@ def call(own: OwnCode, group: str, *given: Any) -> Any:
 
 
 def source_digest(name: str, group: str) -> str:
-    """Returns the SHA-256 of the file that defines a function, without executing it.
+    """Returns the SHA-256 of the file of the module that a name stands for, which is not executed; its parent packages are.
 
     Raises `ConfigurationError` if there is no such module, or if its source is not a Python file.
     """
-    place = f"{_KEYS[group]}function: {name!r}"
+    place = f"{_named_by(group)}: {name!r}"
     module = name.partition(":")[0]
     if ":" not in name:
         found = {point.name: point for point in entry_points(group=group)}
@@ -106,7 +113,7 @@ def verify_source(own: OwnCode, group: str, exact: bool, run_folder: Path | None
         found = source_digest(own.function, group)
         if exact and found != (own.sha256 or found):
             raise ConfigurationError(
-                f"{_KEYS[group]}function: the source of {own.function} has changed: its sha256 is {found}, but the spec says "
+                f"{_named_by(group)}: the source of {own.function} has changed: its sha256 is {found}, but the spec says "
                 f"{own.sha256}; restore it, or start a new run with `yatt train`"
             )
     own_function(own, group, run_folder)
@@ -114,4 +121,4 @@ def verify_source(own: OwnCode, group: str, exact: bool, run_folder: Path | None
 
 @cache
 def _found(name: str, group: str) -> Callable[..., Any]:
-    return find_function(name, group, f"{_KEYS[group]}function: {name!r}")
+    return find_function(name, group, f"{_named_by(group)}: {name!r}")

@@ -28,7 +28,7 @@ which a model does for far more products at a time, and a busy machine stay well
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class MatmulRates:
     """Rates of products on one thread, in GFLOP/s: in float32, and in bfloat16 by the chosen products."""
 
     float32: float
@@ -57,14 +57,16 @@ def own_products() -> Products:
     return WIDENED if way_of_processor() == "widened" else NATIVE
 
 
-def measured_rates(products: Products) -> Rates:
+def measured_rates(products: Products) -> MatmulRates:
     """Measures products of small matrices for a few milliseconds."""
     noise = torch.Generator().manual_seed(0)
     left = torch.randn(SIZE, SIZE, generator=noise)
     right = torch.randn(SIZE, SIZE, generator=noise)
     narrow_left = left.bfloat16()
     narrow_right = right.bfloat16()
-    return Rates(_rate(lambda: torch.matmul(left, right)), _rate(lambda: products.matmul(narrow_left, narrow_right)))
+    return MatmulRates(
+        _rate(lambda: torch.matmul(left, right)), _rate(lambda: products.matmul(narrow_left, narrow_right))
+    )
 
 
 def said_of_products(products: Products) -> str:
@@ -78,7 +80,7 @@ def said_of_products(products: Products) -> str:
     return "products of bfloat16 are native: this processor has instructions for them"
 
 
-def slow_remark(products: Products, rates: Rates) -> str:
+def slow_remark(products: Products, rates: MatmulRates) -> str:
     """Returns what is wrong with rates that are slow, and what to do."""
     return (
         f"products of bfloat16 ({products.way}) are slow: {rates}; set dtype: float32, which is exact and faster here, "

@@ -7,13 +7,12 @@ as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 _ATEN: Any = torch.ops.aten
 
@@ -62,9 +61,10 @@ class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        if func.overloadpacket not in PRODUCTS or not _has_narrow((args, given)):
+        if func.overloadpacket not in PRODUCTS or not _has_narrow((*args, *given.values())):
             return func(*args, **given)
-        wide_args, wide_given = tree_map_only(torch.Tensor, self._wide, (args, given))
+        wide_args = _mapped(self._wide, args)
+        wide_given = {name: _mapped(self._wide, value) for name, value in given.items()}
         written = _written(func)
         for name in written:
             if name in given:  # what it holds until now is overwritten
@@ -73,7 +73,7 @@ class WidenedModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not written:
             if func.overloadpacket is _SUMS_STAY:
                 return made[0].bfloat16(), made[1]
-            return tree_map_only(torch.Tensor, torch.Tensor.bfloat16, made)
+            return _mapped(torch.Tensor.bfloat16, made)
         targets = [given[name] if name in given else args[0] for name in written]
         results = made if isinstance(made, tuple) else (made,)
         for target, result in zip(targets, results, strict=True):
@@ -99,17 +99,27 @@ def _written(func: Any) -> tuple[str, ...]:
     return tuple(each.name for each in written)
 
 
-def _has_narrow(given: Any) -> bool:
-    """Returns True if a tensor among an operation's arguments is of bfloat16 and on a CPU."""
-    found = False
+def _has_narrow(values: Iterable[Any]) -> bool:
+    """Returns True if a tensor among values, or in lists among them, is of bfloat16 and on a CPU."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.dtype == torch.bfloat16 and value.device.type == "cpu":
+                return True
+        elif isinstance(value, list | tuple) and _has_narrow(value):
+            return True
+    return False
 
-    def look(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal found
-        found = found or (tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu")
-        return tensor
 
-    tree_map_only(torch.Tensor, look, given)
-    return found
+def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Returns a value, or lists of values, with each tensor changed.
+
+    An operation's arguments are no deeper than lists, for which torch's own trees take longer than a small product.
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(change, each) for each in value])
+    return value
 
 
 def matrices_of(module: torch.nn.Module) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from yatt_core.checkpoints.shares import has_parts
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND
 from yatt_core.errors import DataError
 from yatt_core.manifests import MANIFEST, FileEntry, Manifest, load_manifest, verify_files
-from yatt_core.protocols.engines import Needed
+from yatt_core.protocols.engines import NeededTensor
 from yatt_core.storage.fetching import fetching
 from yatt_core.storage.run_store import RunStore
 from yatt_core.wire.part_files import PartFiles, hold, stored_parts
@@ -68,7 +68,7 @@ def bring_index(store: RunStore, run_folder: Path, folder: str, manifest_sha256:
     return place
 
 
-def needed_spans(place: Path, needed: Iterable[Needed]) -> Spans:
+def needed_spans(place: Path, needed: Iterable[NeededTensor]) -> Spans:
     """Returns the blocks that hold what a rank needs. Raises `DataError` if the checkpoint lacks a tensor."""
     opened: dict[str, PartFiles] = {}
     found: dict[str, list[Span]] = {}

@@ -30,7 +30,7 @@ FILES = "files"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class CheckpointAttempt:
     """An attempt of all ranks at one checkpoint.
 
     folder: the checkpoint's final folder, relative to the run folder.

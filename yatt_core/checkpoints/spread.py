@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from yatt_core import durable
 from yatt_core.checkpoints.contents import WEIGHTS
 from yatt_core.checkpoints.publish import CheckpointIdentity, identity_in, receipt_of, require_room, writing
-from yatt_core.checkpoints.shares import FILES, Attempt, has_parts
+from yatt_core.checkpoints.shares import FILES, CheckpointAttempt, has_parts
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND, listed_files
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.manifests import MANIFEST, FileEntry, Manifest, load_manifest, publish_manifest
@@ -34,7 +34,7 @@ from yatt_core.wire.parts import Box
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadAttempt(Attempt):
+class SpreadAttempt(CheckpointAttempt):
     """An attempt of ranks with disks of their own at one checkpoint.
 
     store: the durable tier.
@@ -50,7 +50,7 @@ class SpreadAttempt(Attempt):
         return str(PurePosixPath(self.folder).with_name(self.shares.name))
 
     def write(self, frozen: FrozenState) -> None:
-        """Writes a rank's share, sends it, and then its note. Raises as `Attempt.write` and the durable tier do."""
+        """Writes a rank's share, sends it, and then its note. Raises as `CheckpointAttempt.write` and the durable tier do."""
         durable.make_folder(self.target.parent)
         try:
             with writing(self.target, frozen.nbytes):
@@ -71,7 +71,7 @@ class SpreadAttempt(Attempt):
             raise
 
     def publish(self, frozen: FrozenState, patience: float, abandoned: Event) -> CheckpointReceipt:
-        """Waits for the notes of all ranks and publishes the checkpoint. Raises as `Attempt.publish` does."""
+        """Waits for the notes of all ranks and publishes the checkpoint. Raises as `CheckpointAttempt.publish` does."""
         started = time.perf_counter()
         try:
             notes = self._notes(frozen.ranks, time.monotonic() + patience, abandoned)

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 
 from yatt_core.checkpoints.publish import CheckpointIdentity
-from yatt_core.checkpoints.shares import Attempt
+from yatt_core.checkpoints.shares import CheckpointAttempt
 from yatt_core.checkpoints.spread import SpreadAttempt
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.protocols.receipts import CheckpointReceipt
@@ -102,7 +102,7 @@ class CheckpointWriter:
                 log.warning("a checkpoint failed, and nobody has asked for its result: %s", error)
         self._abandoned = Event()
         place = (self._run_folder, folder, attempt, identity)
-        task = SpreadAttempt(*place, self._store) if apart else Attempt(*place)
+        task = SpreadAttempt(*place, self._store) if apart else CheckpointAttempt(*place)
         if at_once:
             copy = Future[FrozenState]()
             copy.set_result(freeze())
@@ -111,7 +111,9 @@ class CheckpointWriter:
             self._ahead = None
         self._result = self._executor.submit(self._publish, task, copy, self._abandoned)
 
-    def _publish(self, attempt: Attempt, copy: Future[FrozenState], abandoned: Event) -> CheckpointReceipt | None:
+    def _publish(
+        self, attempt: CheckpointAttempt, copy: Future[FrozenState], abandoned: Event
+    ) -> CheckpointReceipt | None:
         # The copy is made in this thread, before.
         frozen = copy.result()
         started = time.perf_counter()

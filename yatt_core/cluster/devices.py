@@ -15,8 +15,8 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 
 MODEL = "accelerator_type:"
 """Prefix of the Ray resource that names the GPU model of a node."""
-NODE_SECONDS = 60.0
-"""How long a node may take to report the memory of its GPUs."""
+NODE_SECONDS = 120.0
+"""How long a node may take to answer about its GPUs: Ray starts a process there for it, which lasts on a busy host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def measured_gpus(devices: Sequence[Device], nodes: Collection[str]) -> tuple[De
     try:
         answers = dict(zip(asked, ray.get(list(asked.values()), timeout=NODE_SECONDS), strict=True))
     except ray.exceptions.RayError as error:
-        raise InfrastructureError(f"nodes with GPUs do not tell the memory of these: {error}") from error
+        raise InfrastructureError(f"nodes with GPUs do not report the memory of these: {error}") from error
     for device in devices:
         if device.node in answers and not answers[device.node]:
             raise ConfigurationError(

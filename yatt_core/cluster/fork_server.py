@@ -80,7 +80,7 @@ class WorkerStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorkerRequest:
     """A request that was received.
 
     connection: where the answer is expected.
@@ -97,7 +97,7 @@ class Asked:
             os.close(stream)
 
 
-def serve(path: Path, modules: Sequence[str]) -> Asked | None:
+def serve(path: Path, modules: Sequence[str]) -> WorkerRequest | None:
     """Listens on the socket, imports the modules, and serves requests until standard input ends.
 
     Requests that come during the imports wait for them. Returns None in the server, and in a worker the request for it.
@@ -153,7 +153,7 @@ def import_ahead(modules: Sequence[str]) -> None:
         raise InfrastructureError(f"the modules to import ahead have started threads: there are {threads}")
 
 
-def _accept(listener: socket.socket) -> Asked | None:
+def _accept(listener: socket.socket) -> WorkerRequest | None:
     """Receives a request; returns None if there is none."""
     connection, _ = listener.accept()
     streams = list[int]()
@@ -161,7 +161,7 @@ def _accept(listener: socket.socket) -> Asked | None:
         data = _receive(connection, streams)
         if len(streams) != STREAMS:
             raise InfrastructureError(f"a request had {len(streams)} streams; expected {STREAMS}")
-        return Asked(WorkerStart.decode(data), streams, connection)
+        return WorkerRequest(WorkerStart.decode(data), streams, connection)
     except (InfrastructureError, OSError) as error:
         log.warning("no worker was started: %s", error)
         connection.close()
@@ -189,7 +189,7 @@ def _receive(connection: socket.socket, streams: list[int]) -> bytes:
     return data
 
 
-def become(asked: Asked) -> None:
+def become(asked: WorkerRequest) -> None:
     """Turns this process, a copy of the server, into a worker, and runs it.
 
     Raises `OSError` if that is not possible, or if nobody waits for the worker any more, and `SystemExit` as the worker does.

@@ -77,7 +77,7 @@ def place_of_actor(actor_id: str) -> tuple[str, int]:
 
 
 def ended_actors(actor_ids: Sequence[str]) -> list[str]:
-    """Returns those of the actors that have ended for good, by Ray's ids."""
+    """Returns the Ray ids of the actors that are permanently dead."""
     return [info.actor_id.hex() for info in _actor_facts(actor_ids) if info.state == ActorTableData.DEAD]
 
 

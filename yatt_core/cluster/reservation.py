@@ -26,7 +26,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from yatt_core.cluster.devices import Device, inventory
+from yatt_core.cluster.devices import NODE_SECONDS, Device, inventory
 from yatt_core.cluster.gcs import recall, remember
 from yatt_core.cluster.nodes import A_NODE
 from yatt_core.cluster.seating import (
@@ -39,7 +39,7 @@ from yatt_core.cluster.seating import (
     seat_order,
     together,
 )
-from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError
+from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, InfrastructureError
 
 log = logging.getLogger(__name__)
 KEY = "devices"
@@ -54,7 +54,7 @@ GPU_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeReservation:
     """The reserved devices of a node.
 
     id: the id of the placement group, in hexadecimal.
@@ -78,7 +78,7 @@ class Seat:
 
     kind: str
     node: str
-    group: Group
+    group: NodeReservation
     bundle: int
 
     @property
@@ -135,7 +135,7 @@ def check_room(avoided: Collection[str], layout: RankLayout, pool: RankLayout, h
 
 def _require_room(
     devices: Sequence[Device],
-    groups: Mapping[str, Group],
+    groups: Mapping[str, NodeReservation],
     avoided: Collection[str],
     layouts: Sequence[RankLayout],
     had_room: bool,
@@ -149,19 +149,28 @@ def _require_room(
             raise AwayError(f"{A_NODE}{IS_AWAY}it is lost or quarantined. {error}") from error
 
 
-def _by_label(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str]) -> dict[str, int]:
+def _by_label(
+    devices: Sequence[Device], groups: Mapping[str, NodeReservation], avoided: Collection[str]
+) -> dict[str, int]:
     """Returns how many devices the run has or may reserve on each node, by the node's name for people."""
     names = labels_of(devices)
     return {names[node]: count for node, count in _usable(devices, groups, avoided).items()}
 
 
 def gpus_of(seats: Sequence[Seat]) -> tuple[str, ...]:
-    """Returns the numbers that the seats' GPUs have on their node; empty for cores."""
+    """Returns the numbers that the seats' GPUs have on their node; empty for cores.
+
+    Raises `InfrastructureError` if a node does not answer.
+    """
     if any(seat.kind != "gpu" for seat in seats):
         return ()
     task: Any = ray.remote(_assigned)
     asking = [task.options(num_cpus=0, **seat.options).remote() for seat in seats]
-    return tuple(gpu for assigned in ray.get(asking, timeout=FREE_SECONDS) for gpu in assigned)
+    try:
+        answers = ray.get(asking, timeout=NODE_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise InfrastructureError(f"nodes with GPUs do not report the numbers of these: {error}") from error
+    return tuple(gpu for assigned in answers for gpu in assigned)
 
 
 def _assigned() -> tuple[str, ...]:
@@ -187,7 +196,7 @@ def leave_devices() -> None:
 
 def lacking(
     devices: Sequence[Device],
-    groups: Mapping[str, Group],
+    groups: Mapping[str, NodeReservation],
     avoided: Collection[str],
     wanted: int,
     layout: RankLayout,
@@ -213,7 +222,9 @@ def lacking(
     return {node: count for node, count in added.items() if count}
 
 
-def _usable(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str]) -> dict[str, int]:
+def _usable(
+    devices: Sequence[Device], groups: Mapping[str, NodeReservation], avoided: Collection[str]
+) -> dict[str, int]:
     """Returns how many devices of each living node that is not avoided the run has or may reserve."""
     counts = Counter({node: group.count for node, group in groups.items()})
     counts.update(device.node for device in devices if device.node not in groups)
@@ -221,18 +232,18 @@ def _usable(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Col
     return {node: count for node, count in counts.items() if node in living and node not in avoided}
 
 
-def _groups() -> dict[str, Group]:
+def _groups() -> dict[str, NodeReservation]:
     """Returns the run's groups by node, as stored in the namespace of its actors."""
     told = recall(ray.get_runtime_context().namespace, KEY)
-    return {node: Group(*entry) for node, entry in json.loads(told or "{}").items()}
+    return {node: NodeReservation(*entry) for node, entry in json.loads(told or "{}").items()}
 
 
-def _tell(groups: Mapping[str, Group]) -> None:
+def _tell(groups: Mapping[str, NodeReservation]) -> None:
     told = {node: [group.id, group.count] for node, group in groups.items()}
     remember(ray.get_runtime_context().namespace, KEY, json.dumps(told))
 
 
-def _group_on(node: str, count: int, kind: str, name: str) -> Group:
+def _group_on(node: str, count: int, kind: str, name: str) -> NodeReservation:
     """Creates a placement group on a node; replaces one whose driver died before it stored the group."""
     bundles = [{"GPU" if kind == "gpu" else "CPU": 1.0}] * count
     selectors = [{NODE_LABEL: node}] * count
@@ -248,4 +259,4 @@ def _group_on(node: str, count: int, kind: str, name: str) -> Group:
             "configure fewer instances and ranks for the run"
         )
     log.info("reserved %d %ss of node %s", count, kind, node)
-    return Group(made.id.hex(), count)
+    return NodeReservation(made.id.hex(), count)

@@ -15,31 +15,33 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from yatt_core.collection.open_shards import OpenBatch, OpenShard
 from yatt_core.collection.scores import BatchScores, Questions, merged
 from yatt_core.collection.shard_plan import shard_plan
 from yatt_core.collection.shard_rows import (
-    Member,
+    BatchMember,
     completions_of,
     members_of,
     next_turn_request,
+    no_samples,
     response_table,
     score_table,
-    split_batches,
     training_request,
     turn_result,
     turn_table,
 )
+from yatt_core.collection.slices import Sealed, SliceBatch, batches_of, rows_by_member
 from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
-from yatt_core.dispatch.stream import Arrival, Judged, Stream
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.dispatch.stream import Arrival, Stream, VerdictArrival
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.experience.carried import GoingGroups, load_carried
 from yatt_core.experience.shard_log import ShardLog, adopt
-from yatt_core.experience.turn_log import TurnLog
 from yatt_core.judges.effort import add_effort, remarkable
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
 from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.judges import JudgeRequest, ScoreEffort
 from yatt_core.protocols.pieces import join_pieces
 from yatt_core.protocols.receipts import (
@@ -48,6 +50,7 @@ from yatt_core.protocols.receipts import (
     PEAK_BYTES,
     PromptRef,
     ShardReceipt,
+    ShardRef,
     ShardTask,
 )
 from yatt_core.rewards.scoring import RewardScorer
@@ -55,51 +58,10 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import device_judges
 from yatt_core.spent_time import DATA, spent
 from yatt_core.storage.run_store import NoStore, RunStore
-from yatt_core.tools.dialogue import Dialogue
+from yatt_core.tools.dialogue import Dialogue, DialogueResponse
 from yatt_core.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class OpenShard:
-    """A shard in progress: its prompts and the results of its decode batches so far."""
-
-    task: ShardTask
-    log: ShardLog
-    prompts: list[Prompt]
-    tokens: list[Int32]
-    batches: list[range]
-    finished: dict[int, pa.Table] = field(default_factory=dict)
-    judgements: dict[int, pa.Table] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
-    efforts: list[ScoreEffort] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.finished) == len(self.batches)
-
-
-@dataclass(slots=True)
-class OpenBatch:
-    """A decode batch in progress.
-
-    rows: the range of the shard's prompts that the batch contains.
-    members: its responses.
-    turns: the log of their turns.
-    pieces: for a turn that is logged as a whole, the pieces that have arrived so far.
-    responses: None until the responses are durable.
-    """
-
-    shard: OpenShard
-    number: int
-    rows: range
-    members: list[Member]
-    dialogue: Dialogue
-    turns: TurnLog
-    scores: BatchScores
-    pieces: list[GeneratePiece] = field(default_factory=list)
-    responses: pa.Table | None = None
 
 
 class PromptSource(Protocol):
@@ -141,7 +103,7 @@ class Collector:
                 yield self._seal(shard, stream)
         for arrival in stream.arrivals():
             batch = arrival.tag
-            if isinstance(arrival, Judged):
+            if isinstance(arrival, VerdictArrival):
                 self._be_told(batch, arrival)
             else:
                 self._take(arrival, stream)
@@ -168,6 +130,7 @@ class Collector:
         with spent(DATA, "prompts"):
             prompts = [self.inputs.prompt(ref) for ref in task.prompts]
             tokens = [encode_question(prompt, self.codec) for prompt in prompts]
+            sealed = self._sealed(task)
         log = ShardLog(
             run_folder=self.run_folder,
             key=task.key,
@@ -176,14 +139,31 @@ class Collector:
             writers=task.writers,
         )
         return OpenShard(
-            task=task, log=log, prompts=prompts, tokens=tokens, batches=split_batches(len(prompts), self.spec)
+            task=task, log=log, prompts=prompts, tokens=tokens, batches=batches_of(task, self.spec), sealed=sealed
         )
+
+    def _sealed(self, task: ShardTask) -> Sealed:
+        """Returns what is sealed of the groups that go on, intact by its digests."""
+        shards = dict.fromkeys(one.sealed for one in task.slices if one.sealed is not None)
+        return rows_by_member(self._carried(shard) for shard in shards)
+
+    def _carried(self, shard: ShardRef) -> pa.Table:
+        """Returns the groups of a shard that go on; a missing or damaged copy is fetched from the durable tier once."""
+        try:
+            return load_carried(self.run_folder, shard)
+        except DataError as error:
+            if not self.store.fetch(shard.folder, shard.manifest_sha256):
+                raise
+            log.warning("%s is read from the durable tier: %s", shard.folder, error)
+        return load_carried(self.run_folder, shard)
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
         """Requests what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
         for number, rows in enumerate(shard.batches):
             batch = self._open_batch(shard, number, rows)
-            if (responses := shard.log.responses(number)) is None:
+            if batch.slices is not None:
+                self._draw_slice(batch, batch.slices, stream)
+            elif (responses := shard.log.responses(number)) is None:
                 self._go_on(batch, stream)
                 self._score(batch, stream)
             else:
@@ -211,7 +191,66 @@ class Collector:
             dialogue=dialogue,
             turns=shard.log.turns(number),
             scores=scores,
+            slices=self._slices(shard, rows, members),
         )
+
+    def _slices(self, shard: OpenShard, rows: range, members: Sequence[BatchMember]) -> SliceBatch | None:
+        if not shard.task.slices:
+            return None
+        return SliceBatch(
+            spec=self.spec,
+            key=shard.task.key,
+            members=members,
+            slices=[shard.task.slices[i] for i in rows],
+            prompts=[shard.tokens[i] for i in rows],
+            sealed=shard.sealed,
+        )
+
+    def _draw_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
+        """Requests a batch's slice, or takes it from disk."""
+        drawn = batch.shard.log.slice(batch.number)
+        if drawn is None:
+            stream.submit(batch, slices.request(self.codec.stop_tokens, batch.shard.task.weight_version))
+            return
+        slices.restore(drawn)
+        self._score_slice(batch, slices, stream)
+
+    def _take_slice(self, arrival: Arrival[OpenBatch], slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
+        """Takes new tokens; once all are there, makes them durable and scores the groups that are complete."""
+        slices.hear(arrival.piece.result, arrival.piece.rows)
+        if arrival.complete:
+            with stage(arrival.tag.shard.timing, "log"):
+                arrival.tag.shard.log.append_slice(arrival.tag.number, slices.table())
+            self._score_slice(arrival.tag, slices, stream)
+
+    def _score_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
+        """Narrows a batch whose slice is durable to its complete groups, and scores these."""
+        shard = batch.shard
+        complete = slices.complete
+        shard.going[batch.number] = slices.going()
+        rows = [batch.rows[index] for index in complete]
+        if not rows:
+            shard.finished[batch.number] = no_samples(self.spec)
+            return
+        numbers = [i for index in complete for i in slices.numbers(index)]
+        batch.members = [batch.members[number] for number in numbers]
+        batch.scores = BatchScores(
+            spec=self.spec,
+            scorer=self.scorer,
+            key=shard.task.key,
+            members=batch.members,
+            prompts=[shard.prompts[i] for i in rows for _ in range(self.spec.rollout.samples_per_prompt)],
+            log=shard.log.judgements(batch.number),
+        )
+        responses = shard.log.responses(batch.number)
+        if responses is None:
+            ended = [slices.responses[number] for number in numbers]
+            with stage(shard.timing, "log"):
+                responses = self._table(
+                    shard, rows, [one.as_ended(self.codec) for one in ended], [one.stretches for one in ended]
+                )
+                shard.log.append_responses(batch.number, responses)
+        self._score_logged(batch, responses, stream)
 
     def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Replays a batch's turns from disk, then requests the next turn or finishes the responses that have ended."""
@@ -254,6 +293,9 @@ class Collector:
         piece = arrival.piece
         timing = batch.shard.timing
         timing["generate"] = timing.get("generate", 0.0) + piece.result.seconds
+        if batch.slices is not None:
+            self._take_slice(arrival, batch.slices, stream)
+            return
         if self.spec.rollout.tools is None:
             batch.dialogue.hear(piece.result, piece.rows)
         else:
@@ -287,19 +329,29 @@ class Collector:
     def _finish(self, batch: OpenBatch) -> None:
         """Makes a batch's responses durable."""
         shard = batch.shard
-        rows = batch.rows
         with stage(shard.timing, "log"):
-            batch.responses = response_table(
-                refs=[shard.task.prompts[i] for i in rows],
-                prompts=[shard.prompts[i] for i in rows],
-                tokens=[shard.tokens[i] for i in rows],
-                responses=batch.dialogue.responses,
-                version=shard.task.weight_version,
-                several_turns=self.spec.rollout.tools is not None,
-                with_images=self.spec.data.has_images,
-                shown_to_teacher=self._shown_to_teacher([shard.prompts[i] for i in rows]),
-            )
+            batch.responses = self._table(shard, batch.rows, batch.dialogue.responses)
             shard.log.append_responses(batch.number, batch.responses)
+
+    def _table(
+        self,
+        shard: OpenShard,
+        rows: Sequence[int],
+        responses: Sequence[DialogueResponse],
+        stretches: Sequence[Sequence[tuple[int, int]]] | None = None,
+    ) -> pa.Table:
+        """Returns the responses to some of a shard's prompts. stretches: as for `response_table`."""
+        return response_table(
+            refs=[shard.task.prompts[i] for i in rows],
+            prompts=[shard.prompts[i] for i in rows],
+            tokens=[shard.tokens[i] for i in rows],
+            responses=responses,
+            version=shard.task.weight_version,
+            several_turns=self.spec.rollout.tools is not None,
+            with_images=self.spec.data.has_images,
+            shown_to_teacher=self._shown_to_teacher([shard.prompts[i] for i in rows]),
+            stretches=stretches,
+        )
 
     def _shown_to_teacher(self, prompts: Sequence[Prompt]) -> list[Int32] | None:
         distillation = self.spec.algorithm.distillation
@@ -332,7 +384,7 @@ class Collector:
         for part, items in merged(questions).items():
             stream.submit_judging(batch, part, JudgeRequest(items))
 
-    def _be_told(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+    def _be_told(self, batch: OpenBatch, judged: VerdictArrival[OpenBatch]) -> None:
         """Takes verdicts and makes them durable before they are used."""
         timing = batch.shard.timing
         with stage(timing, "judged"):
@@ -345,7 +397,7 @@ class Collector:
             timing[name] = timing.get(name, 0.0) + tokens
         self._note_efforts(batch, judged)
 
-    def _note_efforts(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+    def _note_efforts(self, batch: OpenBatch, judged: VerdictArrival[OpenBatch]) -> None:
         """Notes what it took to ask endpoints: telemetry."""
         shard = batch.shard
         ids = {ref.ordinal: prompt.prompt_id for ref, prompt in zip(shard.task.prompts, shard.prompts, strict=True)}
@@ -407,15 +459,22 @@ class Collector:
 
     def _note_adopted(self, task: ShardTask, stream: Stream[OpenBatch]) -> None:
         if self.spec.rewards.judges:
-            for number, rows in enumerate(split_batches(len(task.prompts), self.spec)):
+            for number, rows in enumerate(batches_of(task, self.spec)):
                 samples = len(rows) * self.spec.rollout.samples_per_prompt
                 stream.note(wave_name(task.key), f"{task.key.shard}/{number}", samples, samples)
 
     def _seal(self, shard: OpenShard, stream: Stream[OpenBatch]) -> ShardReceipt:
         with stage(shard.timing, "seal"):
-            table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
+            drawn = [shard.finished[i] for i in range(len(shard.batches))]
+            table = pa.concat_tables([table for table in drawn if table.num_rows] or drawn[:1])
             here = [part.name for part in device_judges(self.spec)]
-            receipt = shard.log.seal(table, shard.timing, self._judgements(shard), here)
+            receipt = shard.log.seal(
+                table=table,
+                timing=shard.timing,
+                judgements=self._judgements(shard),
+                judged_here=here,
+                going=GoingGroups.joined(shard.going),
+            )
         with stage(shard.timing, "store"):
             self.store.publish(receipt.folder)
         timing = {**shard.timing, PEAK_BYTES: float(stream.peak_bytes)}

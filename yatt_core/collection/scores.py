@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from yatt_core.algorithms.critique import voted
-from yatt_core.collection.shard_rows import Member
+from yatt_core.collection.shard_rows import BatchMember
 from yatt_core.experience.judge_log import JudgeLog
 from yatt_core.judges.critiques import wrong_steps_in
 from yatt_core.judges.items import judge_item
@@ -20,7 +20,7 @@ from yatt_core.keys import WorkKey
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.steps import split_steps
 from yatt_core.protocols.judges import JudgeItem, Verdict, aggregate, cause_of
-from yatt_core.rewards.calls import Outcome
+from yatt_core.rewards.calls import RewardOutcome
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.scoring import Judged, RewardScorer, SampleScore, Scored
 from yatt_core.spec import RunSpec
@@ -36,7 +36,7 @@ class _Heard:
     """A response that has ended, and what is known of its score."""
 
     response: Scored
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, RewardOutcome] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
 
@@ -56,7 +56,7 @@ class BatchScores:
         spec: RunSpec,
         scorer: RewardScorer,
         key: WorkKey,
-        members: Sequence[Member],
+        members: Sequence[BatchMember],
         prompts: Sequence[Prompt],
         log: JudgeLog,
     ) -> None:

@@ -14,6 +14,8 @@ import pyarrow as pa
 from yatt_core.experience.table import (
     FINISH_STOP,
     PART_PREFIX,
+    STRETCH_TOKENS,
+    STRETCH_VERSIONS,
     SUPPORT_SIZES,
     SUPPORT_TOKENS,
     TEACHER_PROMPT,
@@ -32,7 +34,7 @@ from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import TemplatedPart
-from yatt_core.tools.dialogue import Dialogue, Media, Response
+from yatt_core.tools.dialogue import Dialogue, DialogueResponse, Media
 from yatt_core.wire.columns import fixed_column, list_array, ragged_column
 from yatt_core.wire.ragged import offsets_of
 from yatt_core.wire.support import Support
@@ -51,7 +53,7 @@ _SUPPORT_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BatchMember:
     """One response of a decode batch, identified by the values from which its seeds are derived."""
 
     ordinal: int
@@ -102,12 +104,12 @@ def training_request(
         stop_tokens=stop,
         weight_version=version,
         min_new_tokens=spec.rollout.min_new_tokens,
-        **_sampling(spec),
+        **sampling_of(spec),
         media=media,
     )
 
 
-def _sampling(spec: RunSpec) -> dict[str, Any]:
+def sampling_of(spec: RunSpec) -> dict[str, Any]:
     """Returns the settings of sampling that all turns share."""
     rollout = spec.rollout
     return {
@@ -120,13 +122,13 @@ def _sampling(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[Member]:
+def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[BatchMember]:
     """Returns the responses to some prompts, in row order."""
-    return [Member(ref.ordinal, sample) for ref in refs for sample in range(spec.rollout.samples_per_prompt)]
+    return [BatchMember(ref.ordinal, sample) for ref in refs for sample in range(spec.rollout.samples_per_prompt)]
 
 
 def next_turn_request(
-    spec: RunSpec, key: WorkKey, members: Sequence[Member], dialogue: Dialogue, stop: tuple[int, ...], version: int
+    spec: RunSpec, key: WorkKey, members: Sequence[BatchMember], dialogue: Dialogue, stop: tuple[int, ...], version: int
 ) -> GenerateRequest:
     """Returns the decode batch of a later turn, in which each response that continues is a prompt of its own.
 
@@ -140,14 +142,14 @@ def next_turn_request(
         max_new_tokens=int(limits.max()),
         stop_tokens=stop,
         weight_version=version,
-        **_sampling(spec),  # the first turn had the minimum of new tokens
+        **sampling_of(spec),  # the first turn had the minimum of new tokens
         media=dialogue.media(),
         limits=limits,
         question_lengths=dialogue.question_lengths(),
     )
 
 
-def _seed(spec: RunSpec, key: WorkKey, member: Member, turn: int) -> int:
+def _seed(spec: RunSpec, key: WorkKey, member: BatchMember, turn: int) -> int:
     return sample_seed(
         seed=spec.seed,
         branch=key.branch,
@@ -202,11 +204,12 @@ def response_table(
     refs: Sequence[PromptRef],
     prompts: Sequence[Prompt],
     tokens: Sequence[Int32],
-    responses: Sequence[Response],
+    responses: Sequence[DialogueResponse],
     version: int,
     several_turns: bool = False,
     with_images: bool = False,
     shown_to_teacher: Sequence[Int32] | None = None,
+    stretches: Sequence[Sequence[tuple[int, int]]] | None = None,
 ) -> pa.Table:
     """Returns the responses to some prompts, one row per response, in the order of the request.
 
@@ -214,8 +217,9 @@ def response_table(
     with_images: adds `media`.
     shown_to_teacher: the tokens that the policy sees in place of each prompt as its own teacher; None without
         self-distillation.
+    stretches: of each response, version and number of tokens of each slice; None if responses are drawn whole.
 
-    All three depend on the run rather than on these prompts, since all shards of a run have the same columns.
+    All four depend on the run rather than on these prompts, since all shards of a run have the same columns.
     """
     samples = len(responses) // len(prompts)
     response_tokens = [response.tokens for response in responses]
@@ -243,6 +247,10 @@ def response_table(
         columns["media"] = per_sample([" ".join(prompt.media) for prompt in prompts])
     if shown_to_teacher is not None:
         columns[TEACHER_PROMPT] = per_sample(list(shown_to_teacher))
+    if stretches is not None:
+        columns["weight_version"] = np.array([parts[0][0] for parts in stretches], dtype=np.int32)
+        columns[STRETCH_VERSIONS] = [[version for version, _ in parts] for parts in stretches]
+        columns[STRETCH_TOKENS] = [[tokens for _, tokens in parts] for parts in stretches]
     supports = [support for response in responses if (support := response.support) is not None]
     if supports:
         columns |= _support_columns(Support.joined(supports), offsets)
@@ -250,6 +258,22 @@ def response_table(
         columns["turns"] = [response.turns for response in responses]
         columns["tool_error"] = [response.tool_error or None for response in responses]
     return pa.table(columns, schema=response_schema(columns))
+
+
+def no_samples(spec: RunSpec) -> pa.Table:
+    """Returns the samples of a shard of which no group is complete after its slice: none."""
+    rewards = spec.rewards
+    distillation = spec.algorithm.distillation
+    optional = {
+        STRETCH_VERSIONS: True,
+        STRETCH_TOKENS: True,
+        UNSCORED: spec.may_mask,
+        UNREAD: any(isinstance(part, TemplatedPart) for part in rewards.judges),
+        TOKEN_REWARDS: rewards.critique is not None,
+        TEACHER_PROMPT: distillation is not None and distillation.privileged is not None,
+    }
+    present = [name for name, held in optional.items() if held]
+    return experience_schema([part.name for part in rewards.parts], present).empty_table()
 
 
 def completions_of(responses: pa.Table, codec: TextCodec) -> list[Completion]:

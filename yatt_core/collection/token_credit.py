@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from yatt_core.algorithms.critique import token_rewards
 from yatt_core.prompts.reading import UNKNOWN, Reading
-from yatt_core.prompts.steps import Cut, Decode, TokenSteps, split_steps
+from yatt_core.prompts.steps import Decode, StepText, TokenSteps, split_steps
 from yatt_core.prompts.thoughts import final_spans
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec.rewards.critique import CritiqueSpec
@@ -37,7 +37,7 @@ def token_reward_column(
     for text, score, (start, stop) in zip(texts, scores, itertools.pairwise(offsets.tolist()), strict=True):
         spans = ((0, len(text)),) if critique.reads == "response" else final_spans(text, reading.marks)
         steps = split_steps("".join(text[begin:end] for begin, end in spans), critique.steps)
-        places = finder.find(tokens[start:stop], steps, Cut(text, spans, len(reading.prefill or "")))
+        places = finder.find(tokens[start:stop], steps, StepText(text, spans, len(reading.prefill or "")))
         wrong = np.array(score.wrong_steps)
         rows.append(
             token_rewards(

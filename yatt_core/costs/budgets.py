@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from yatt_core.costs.charging import Amounts, Place
+from yatt_core.costs.charging import Amounts, ChargeKey
 from yatt_core.costs.prices import SharedBudget
 from yatt_core.guards.budget import BUDGET
 from yatt_core.guards.findings import Alarm, Finding
@@ -91,7 +91,7 @@ def judge_limit(limit: Limit, spent: Amounts, iteration: int) -> Alarm | None:
     return Alarm(BUDGET, name, limit.action if reached else "alert", Finding(text, iteration, evidence), lasting=True)
 
 
-def spent_in(charges: Mapping[Place, Amounts], budget: SharedBudget, currency: str) -> Amounts:
+def spent_in(charges: Mapping[ChargeKey, Amounts], budget: SharedBudget, currency: str) -> Amounts:
     """Returns what counts towards a budget: all device hours and carbon, and the money in the file's currency."""
     total = Amounts()
     for place, amounts in charges.items():

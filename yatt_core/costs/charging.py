@@ -1,6 +1,6 @@
 """Charges the time in which a run held devices: exact sums of money, energy and carbon, in parts that add up.
 
-Consumes pieces of time with a cause and a phase, and the billing records in force; produces `Amounts` by `Place`. A part
+Consumes pieces of time with a cause and a phase, and the billing records in force; produces `Amounts` by `ChargeKey`. A part
 is the difference of two roundings of the running total, so parts of any division of the same time add up to the
 same whole, which is the exact total rounded to a millionth. Pure.
 """
@@ -21,7 +21,7 @@ TRAINING, FAULTS, START, IDLE = CAUSES = ("training", "faults", "start", "idle")
 """Why devices were held: for results in use, for lost and repeated work, to start, or between phases."""
 
 
-class Piece(NamedTuple):
+class HeldInterval(NamedTuple):
     """A piece of the time in which a run held its devices, in milliseconds since 1970.
 
     cause: one of `CAUSES`.
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     phase: str
 
 
-class Place(NamedTuple):
+class ChargeKey(NamedTuple):
     """What an amount belongs to.
 
     device: the kind of device; empty if it was not recorded.
@@ -56,7 +56,7 @@ class Amounts:
     device_ms: milliseconds times devices.
     unpriced_ms: those of them whose price is unknown.
     unmetered_ms: those whose power or emission is unknown.
-    cost: money, in the currency of the `Place`.
+    cost: money, in the currency of the `ChargeKey`.
     """
 
     device_ms: int = 0
@@ -82,7 +82,7 @@ class Amounts:
         return rounded(Fraction(self.device_ms, MS_PER_HOUR))
 
 
-Charges = Mapping[Place, Amounts]
+Charges = Mapping[ChargeKey, Amounts]
 
 
 @dataclass(slots=True)
@@ -125,8 +125,8 @@ class _Totals:
 
 
 def charge(
-    run: str, pieces: Iterable[Piece], records: Sequence[BillingRecord], since: int | None = None
-) -> dict[Place, Amounts]:
+    run: str, pieces: Iterable[HeldInterval], records: Sequence[BillingRecord], since: int | None = None
+) -> dict[ChargeKey, Amounts]:
     """Returns what a run is charged for its time.
 
     pieces: in order of time, without overlaps.
@@ -134,7 +134,7 @@ def charge(
     since: the charges before this time are left out; they are still part of the totals that are rounded.
     """
     totals = _Totals()
-    found = dict[Place, Amounts]()
+    found = dict[ChargeKey, Amounts]()
     for piece, record in _cut(pieces, records, since):
         currency = record.currency
         for device, held in sorted(record.devices.items()):
@@ -142,7 +142,7 @@ def charge(
             if since is not None and piece.start < since:
                 continue
             known = currency if held.tariff.per_hour is not None else ""
-            place = Place(
+            place = ChargeKey(
                 run=run,
                 project=record.project,
                 owner=record.owner,
@@ -156,8 +156,8 @@ def charge(
 
 
 def _cut(
-    pieces: Iterable[Piece], records: Sequence[BillingRecord], since: int | None
-) -> Iterator[tuple[Piece, BillingRecord]]:
+    pieces: Iterable[HeldInterval], records: Sequence[BillingRecord], since: int | None
+) -> Iterator[tuple[HeldInterval, BillingRecord]]:
     """Cuts pieces where another record comes into force and at `since`; yields each part with its record."""
     moments = sorted({record.since for record in records} | ({since} if since is not None else set()))
     number = -1
@@ -171,7 +171,7 @@ def _cut(
             while number + 1 < len(records) and records[number + 1].since <= start:
                 number += 1
             if end > start and records:
-                yield Piece(start, end, piece.cause, piece.phase), records[max(0, number)]
+                yield HeldInterval(start, end, piece.cause, piece.phase), records[max(0, number)]
             start = end
 
 

@@ -34,7 +34,7 @@ _FILLED = frozenset({"role", "from", "function", "parameters"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SourceKeys:
     """The keys that a source names, as they are read from a table.
 
     prompts: those of the prompt.
@@ -68,7 +68,7 @@ class Columns:
     images: str | None
 
 
-def columns_of(path: Path, schema: pa.Schema, wanted: Wanted) -> Columns:
+def columns_of(path: Path, schema: pa.Schema, wanted: SourceKeys) -> Columns:
     """Returns the columns to read, in the table's order."""
     check_depth(path, schema)
     _check_fields(path, schema)

@@ -2,8 +2,7 @@
 
 Consumes a task's name and options. Produces rows (`question`, `answer`, `metadata`, `task`, `options`) that
 survive a round trip through JSON, and scores of responses to them. Rows preserve values that JSON lacks (tuples,
-mappings with keys that are not strings), because several tasks compare a response with such a value. Importing this
-module takes a second, because it imports the package.
+mappings with keys that are not strings), because several tasks compare a response with such a value.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reasoning_gym.factory import DATASETS, create_dataset
-
-from yatt_core.datasets import running_sums  # noqa: F401 - registers its task
+from yatt_core.datasets.gym_tasks import all_tasks, one_task
 from yatt_core.digests import canonical_json
 from yatt_core.errors import ConfigurationError, DataError, UnreadableResponseError
 from yatt_core.installed import failure_text
@@ -41,16 +38,18 @@ def create_task(task: str, options: Mapping[str, Any], seed: int = 0, size: int 
     Raises `ConfigurationError` for an unknown task or option (naming the closest ones) and for options that the
     task rejects.
     """
-    if task not in DATASETS:
-        raise ConfigurationError(f"data.sources: reasoning-gym has no task {task!r}; {_nearest(task, DATASETS)}")
-    known = {field.name for field in dataclasses.fields(DATASETS[task][1])} - OWN_OPTIONS
+    factory = one_task(task) or all_tasks()
+    tasks = factory.DATASETS
+    if task not in tasks:
+        raise ConfigurationError(f"data.sources: reasoning-gym has no task {task!r}; {_nearest(task, tasks)}")
+    known = {field.name for field in dataclasses.fields(tasks[task][1])} - OWN_OPTIONS
     for option in options:
         if option in OWN_OPTIONS:
             raise ConfigurationError(f"data.sources: task {task!r}: option {option!r} is set by the run; leave it out")
         if option not in known:
             raise ConfigurationError(f"data.sources: task {task!r} has no option {option!r}; {_nearest(option, known)}")
     try:
-        return create_dataset(task, seed=seed, size=size, **options)
+        return factory.create_dataset(task, seed=seed, size=size, **options)
     except (AssertionError, ValueError, TypeError, KeyError, AttributeError) as error:
         given = canonical_json(dict(options))
         raise ConfigurationError(f"data.sources: task {task!r} rejects the options {given}: {error}") from error

@@ -98,10 +98,10 @@ def check_depth(path: Path, schema: pa.Schema) -> None:
 
 
 def bounded_parts(path: Path, batch: pa.RecordBatch, first: int, images: int) -> Iterator[pa.RecordBatch]:
-    """Yields a few rows to turn into Python objects together: all of a batch, or large ones one by one.
+    """Yields rows in groups small enough to convert to Python objects at once: a whole batch, or one by one if they are large.
 
     first: number of the first row.
-    images: number of the largest images that a row has room for.
+    images: how many full-size images a row may hold.
 
     Raises `DataError` for a row beyond the bounds.
     """

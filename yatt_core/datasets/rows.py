@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from yatt_core.datasets import jsonl, tables
-from yatt_core.datasets.columns import Wanted
+from yatt_core.datasets.columns import SourceKeys
 from yatt_core.datasets.data_files import DataFile, held_out_files, training_files
 from yatt_core.datasets.local_files import read_within
 from yatt_core.datasets.own_rows import own_rows
@@ -147,11 +147,11 @@ def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, Entr
             return jsonl.read_objects(file.path, keys)
 
 
-def _wanted(source: FileSource) -> Wanted:
+def _wanted(source: FileSource) -> SourceKeys:
     """Returns the keys by which a table's columns are read."""
     prompts = prompt_keys(source)
     further = (key for key in (source.system_field, source.tools_field) if key is not None)
-    return Wanted(
+    return SourceKeys(
         prompts=prompts,
         given_back=(*prompts, source.answer_field, source.chosen_field, source.rejected_field),
         checked=(*prompts, source.answer_field, *further),

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from reasoning_gym.factory import ProceduralDataset, register_dataset
-
 from yatt_core.keys import stable_seed
 
 TASK = "running_sums"
@@ -47,11 +45,11 @@ class RunningSumsConfig:
             raise ValueError(f"random_pairs: expected 0 to 1 (given: {self.random_pairs})")
 
 
-class RunningSums(ProceduralDataset):  # type: ignore[misc]  # the package has no types
+class RunningSums:
     """Entries of the task; entry i is drawn from Random(seed + i)."""
 
-    def __init__(self, config: RunningSumsConfig) -> None:
-        super().__init__(config=config, seed=config.seed, size=config.size)
+    config: RunningSumsConfig
+    seed: int
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         random = Random(self.seed + idx)
@@ -81,4 +79,12 @@ def is_random_pair(config: RunningSumsConfig, so_far: int, number: int) -> bool:
     return stable_seed(TASK, config.modulus, so_far, number) / 2**64 < config.random_pairs
 
 
-register_dataset(TASK, RunningSums, RunningSumsConfig)
+def register(factory: Any) -> None:
+    """Adds the task to the registry of the package's module `factory`, which may have it, as one of the package's datasets."""
+
+    class Task(RunningSums, factory.ProceduralDataset):  # type: ignore[misc]  # the package has no types
+        def __init__(self, config: RunningSumsConfig) -> None:
+            super().__init__(config=config, seed=config.seed, size=config.size)
+
+    if TASK not in factory.DATASETS:
+        factory.register_dataset(TASK, Task, RunningSumsConfig)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from yatt_core.datasets.columns import Columns, Wanted, check_names, columns_of, plain_row, prompt_columns
+from yatt_core.datasets.columns import Columns, SourceKeys, check_names, columns_of, plain_row, prompt_columns
 from yatt_core.datasets.content import check_table, ending, opened
 from yatt_core.datasets.limits import (
     MAX_ROW_BYTES,
@@ -47,7 +47,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 """Pairs of row number (from 1) and row."""
 
 
-def read_parquet(path: Path, wanted: Wanted) -> Rows:
+def read_parquet(path: Path, wanted: SourceKeys) -> Rows:
     """Yields the rows of a Parquet file."""
     heavy = wanted.images is not None
     with _reading(path):
@@ -60,7 +60,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Rows:
             yield from _rows(path, batches, size, columns)
 
 
-def read_arrow_stream(path: Path, wanted: Wanted) -> Rows:
+def read_arrow_stream(path: Path, wanted: SourceKeys) -> Rows:
     """Yields the rows of an Arrow IPC stream."""
     with _reading(path):
         check_table(path)

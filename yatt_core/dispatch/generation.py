@@ -18,7 +18,7 @@ import ray
 from yatt_core.cluster.metering import unwrap_ray_error
 from yatt_core.dispatch.in_flight import BytesInFlight
 from yatt_core.dispatch.jobs import Job, generation_job, judging_job
-from yatt_core.dispatch.stream import Arrival, Judged, Tag
+from yatt_core.dispatch.stream import Arrival, Tag, VerdictArrival
 from yatt_core.errors import CutError, FencedError, InfrastructureError
 from yatt_core.fence import TermFence
 from yatt_core.placement.actions import ROLLOUT
@@ -101,7 +101,7 @@ class GenerationStream(Generic[Tag]):
         """Reports to the dispatcher how many samples of a part of a wave have been rolled out and judged in total."""
         self._dispatcher.note.remote(wave, part, rolled, judged)
 
-    def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:
+    def arrivals(self) -> Iterator[Arrival[Tag] | VerdictArrival[Tag]]:
         """Yields answers as they finish; more work may be submitted while they are consumed.
 
         Ends early if the rest is cut: batches that no instance has started are then never answered. Raises
@@ -139,7 +139,7 @@ class GenerationStream(Generic[Tag]):
                 ready, _ = ray.wait(open_references, num_returns=1)
         return list(ready)
 
-    def _arrived(self, reference: Any) -> Arrival[Tag] | Judged[Tag] | None:
+    def _arrived(self, reference: Any) -> Arrival[Tag] | VerdictArrival[Tag] | None:
         """Returns the next piece's answers for the consumer; requests its unfinished sequences from other instances."""
         job, grant = self._running[reference]
         piece = self._next_piece(reference)

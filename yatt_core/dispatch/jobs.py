@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from yatt_core.dispatch.in_flight import bytes_of, bytes_of_judging
-from yatt_core.dispatch.stream import Arrival, Judged, Tag
+from yatt_core.dispatch.stream import Arrival, Tag, VerdictArrival
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned, resumed_request
 from yatt_core.protocols.judges import JudgeRequest, Verdict
@@ -67,7 +67,7 @@ class Job(Generic[Tag]):
             return engine.generate.options(num_returns="streaming").remote(term, request)
         return engine.judge.options(num_returns="streaming").remote(term, self.batch.part, request)
 
-    def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | Judged[Tag] | None, int, list[Job[Tag]]]:
+    def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | VerdictArrival[Tag] | None, int, list[Job[Tag]]]:
         """Returns what arrived for the consumer, how many sequences left the instance, and the jobs to continue.
 
         The jobs are in order. Raises `InfrastructureError` for anything that was not requested.
@@ -85,7 +85,7 @@ class Job(Generic[Tag]):
             return Arrival(self.batch.number, self.batch.tag, ours, not self.batch.left), len(numbers), []
         self.batch.left.difference_update(numbers)
         sequences = sum(max(1, len(verdict.judgements)) for verdict in piece)
-        return Judged(self.batch.tag, self.batch.part, piece), sequences, []
+        return VerdictArrival(self.batch.tag, self.batch.part, piece), sequences, []
 
     def _rest(self, returned: Returned) -> list[Job[Tag]]:
         """Returns one job per returned response, so that several instances may share the work."""

@@ -6,7 +6,7 @@ each third-party judge, which is an address, not a device.
 
 from __future__ import annotations
 
-from yatt_core.dispatch.queue import Limits
+from yatt_core.dispatch.queue import AdmissionLimits
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.fitting import usual_constants
 from yatt_core.placement.seen import Setting
@@ -42,14 +42,16 @@ def instance_roles(spec: RunSpec) -> list[str]:
     return [ROLLOUT] * spec.rollout.engine.instances + [_role_of(part) for part in endpoint_judges(spec)]
 
 
-def dispatch_limits(spec: RunSpec) -> dict[str, Limits]:
+def dispatch_limits(spec: RunSpec) -> dict[str, AdmissionLimits]:
     """Returns how much work an instance admits at once, by role."""
-    limits = {ROLLOUT: Limits(), JUDGE: Limits()}
+    limits = {ROLLOUT: AdmissionLimits(), JUDGE: AdmissionLimits()}
     if (rollout := spec.rollout.engine).continuous:
         batches = None if spec.virtual else WORK_THREADS
-        limits[ROLLOUT] = Limits(batches, rollout.sequence_limit)
-        limits[JUDGE] = Limits(batches, _most_judgements(spec))
-    return limits | {_role_of(part): Limits(None, part.max_concurrent_requests) for part in endpoint_judges(spec)}
+        limits[ROLLOUT] = AdmissionLimits(batches, rollout.sequence_limit)
+        limits[JUDGE] = AdmissionLimits(batches, _most_judgements(spec))
+    return limits | {
+        _role_of(part): AdmissionLimits(None, part.max_concurrent_requests) for part in endpoint_judges(spec)
+    }
 
 
 def pool_setting(spec: RunSpec) -> Setting:

@@ -30,7 +30,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdmissionLimits:
     """How much work an instance admits at once.
 
     batches: the maximum number of concurrent requests.
@@ -72,7 +72,7 @@ class PoolInstance:
         """The sequences assigned to the instance that have not ended."""
         return sum(self.held.values())
 
-    def admits(self, size: int, limits: Limits) -> bool:
+    def admits(self, size: int, limits: AdmissionLimits) -> bool:
         """Returns True if the instance admits this many more sequences."""
         if self.lost or not self.ready or self.leaving:
             return False
@@ -93,7 +93,10 @@ class DispatchQueue:
     """
 
     def __init__(
-        self, speeds: Sequence[float], limits: Mapping[str, Limits] | None = None, roles: Sequence[str] | None = None
+        self,
+        speeds: Sequence[float],
+        limits: Mapping[str, AdmissionLimits] | None = None,
+        roles: Sequence[str] | None = None,
     ) -> None:
         given = roles or ROLLOUT * len(speeds)
         self._instances = [PoolInstance(i, speed, given[i]) for i, speed in enumerate(speeds)]
@@ -129,7 +132,7 @@ class DispatchQueue:
         """Returns the tickets that may start now, each with the index of its instance."""
         granted = []
         for role, queue in self._queues.items():
-            limits = self._limits.get(role, Limits())
+            limits = self._limits.get(role, AdmissionLimits())
             while queue:
                 free = [i for i in self._instances if i.role == role and i.admits(queue[0].size, limits)]
                 if not free:

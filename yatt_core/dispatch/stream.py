@@ -27,7 +27,7 @@ class Arrival(Generic[Tag]):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged(Generic[Tag]):
+class VerdictArrival(Generic[Tag]):
     """Verdicts of a reward part's judge.
 
     tag: the tag of the request that the verdicts answer.
@@ -58,6 +58,6 @@ class Stream(Protocol[Tag]):
         """Reports how many samples of a part of a wave have been rolled out and judged in total."""
         ...
 
-    def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:
+    def arrivals(self) -> Iterator[Arrival[Tag] | VerdictArrival[Tag]]:
         """Yields the answers until nothing is left or the rest is cut; more requests may be submitted meanwhile."""
         ...

@@ -5,6 +5,7 @@ Consumes a spec; produces names of modules.
 
 from __future__ import annotations
 
+from yatt_core.datasets.gym_tasks import PACKAGE, folder_of
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 from yatt_core.spec.sections.data import ReasoningGymSource
@@ -12,14 +13,26 @@ from yatt_core.spec.sections.model import ModelFromConfig
 from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer
 
+QUIET = "yatt_core.models.quiet"
 OF_ARROW = "pandas"
 """Arrow imports it at the first conversion of a list."""
 
 
 def data_modules(spec: RunSpec) -> tuple[str, ...]:
-    """Returns the modules with which a run's inputs are made."""
-    drawn = any(isinstance(source, ReasoningGymSource) for source in spec.data.sources)
-    return ("yatt_core.datasets.gym",) if drawn else ()
+    """Returns the modules with which a run's inputs are made, and their tasks score responses."""
+    tasks = [source.task for source in spec.data.sources if isinstance(source, ReasoningGymSource)]
+    if not tasks:
+        return ()
+    whole = () if all(map(folder_of, tasks)) else (PACKAGE,)
+    return ("yatt_core.datasets.gym", *whole)
+
+
+def input_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the modules that building a run's inputs imports, which its workers have imported before."""
+    if not spec.workload.is_language:
+        return ()
+    of_model = () if spec.virtual else (QUIET, *_model_modules(spec))
+    return (*data_modules(spec), OF_ARROW, *of_model)
 
 
 def torch_modules(spec: RunSpec) -> tuple[str, ...]:
@@ -29,13 +42,20 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     """
     if spec.virtual:
         return ()
-    modules = ["yatt_core.models.quiet", "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
+    if not spec.workload.is_language:
+        return ("torch", "yatt_core.engines.train.workload.engine")
+    modules = [QUIET, "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
     if isinstance(spec.trainer.engine, TorchTrainer):
         modules.append("yatt_core.engines.train.torch.engine")
     if isinstance(spec.trainer.engine, Fsdp2Trainer):
         modules.append("yatt_core.engines.train.fsdp2.engine")
     if isinstance(spec.rollout.engine, TorchRollout):
         modules.append("yatt_core.engines.rollout.torch.engine")
-    if isinstance(spec.model, ModelFromConfig):
-        modules.append(f"transformers.models.{spec.model.architecture}.modeling_{spec.model.architecture}")
-    return tuple(modules)
+    return (*modules, *_model_modules(spec))
+
+
+def _model_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the module with which a model is made from a config; it imports torch."""
+    if not isinstance(spec.model, ModelFromConfig):
+        return ()
+    return (f"transformers.models.{spec.model.architecture}.modeling_{spec.model.architecture}",)

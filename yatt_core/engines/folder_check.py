@@ -7,7 +7,7 @@ takes seconds. No code from the folder is executed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,14 @@ class Opener:
     trainer: the engine that trains it, or a critic or teacher beside it; None for others.
     classifies: whether it is opened as a classifier.
     images: whether its image processor is used.
+    adapters: last name components of the matrices whose adapters are merged into the folder's tensors; empty if none are.
     """
 
     generates: bool = False
     trainer: TorchTrainer | Fsdp2Trainer | MegatronTrainer | None = None
     classifies: bool = False
     images: bool = False
+    adapters: tuple[str, ...] = ()
 
 
 def check_folder(folder: Path, opener: Opener) -> None:
@@ -108,6 +110,8 @@ def _check_built(folder: Path, config: Mapping[str, Any], opener: Opener) -> Non
         )
     if isinstance(opener.trainer, TorchTrainer | Fsdp2Trainer):
         _check_trained(model, opener.trainer, kinds)
+    if opener.adapters:
+        _check_adapted(folder, model, opener.adapters)
 
 
 def _check_trained(model: Any, trainer: TorchTrainer | Fsdp2Trainer, kinds: set[str]) -> None:
@@ -121,6 +125,18 @@ def _check_trained(model: Any, trainer: TorchTrainer | Fsdp2Trainer, kinds: set[
     elif trainer.packed and (not model._supports_attention_backend or kinds - SUPPORTED_LAYERS):
         raise ConfigurationError(
             f"trainer.engine.packed: {type(model).__name__} does not support packed samples; set it to false"
+        )
+
+
+def _check_adapted(folder: Path, model: Any, targets: Sequence[str]) -> None:
+    """Raises `ConfigurationError` if the folder stores a matrix that gets adapters under another name than the model's own."""
+    stored = {name for name, _ in tensor_shapes(folder)}
+    ends = tuple(f".{target}.weight" for target in targets)
+    other = [name for name, _ in model.named_parameters() if name.endswith(ends) and name not in stored]
+    if other:
+        raise ConfigurationError(
+            f"trainer.lora.sync: engines merge adapters into the folder's tensors, but {folder} stores {other[0]} under another "
+            "name; expected merged"
         )
 
 

@@ -14,7 +14,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """The device memory held by a role.
 
     lasting: tensors whose contents are needed again, bit for bit.
@@ -25,16 +25,16 @@ class Held:
     passing: tuple[torch.Tensor, ...] = ()
 
 
-def together(*parts: Held) -> Held:
+def together(*parts: HeldMemory) -> HeldMemory:
     """Combines what several roles hold."""
     lasting = chain.from_iterable(part.lasting for part in parts)
-    return Held(tuple(lasting), tuple(chain.from_iterable(part.passing for part in parts)))
+    return HeldMemory(tuple(lasting), tuple(chain.from_iterable(part.passing for part in parts)))
 
 
 class Offloaded:
     """Tensors that are offloaded until `bring_back`. They must not be used meanwhile."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldMemory) -> None:
         lasting = _memories(held.lasting)
         passing = _memories(held.passing)
         self._copies = [(memory, _to_host(memory)) for memory in lasting.values() if is_on_device(memory)]

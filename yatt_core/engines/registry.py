@@ -64,15 +64,16 @@ def longest_context(spec: RunSpec, model_path: str) -> int:
 
     model_path: the run's Hugging Face folder, whose positions limit the number.
     """
-    rollout = spec.rollout
-    known = positions(spec, model_path)
-    context = spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
-    return context if known is None else max(1, min(context, known - rollout.max_new_tokens))
+    return spec.longest_context(positions(spec, model_path))
 
 
 def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
     """Builds the train engine of a spec, not yet connected to its group."""
     engine = spec.trainer.engine
+    if not spec.workload.is_language:
+        from yatt_core.engines.train.workload.engine import WorkloadTrainEngine
+
+        return WorkloadTrainEngine(spec, context)
     match engine:
         case TorchTrainer():
             from yatt_core.engines.train.torch.engine import TorchTrainEngine

@@ -13,7 +13,7 @@ from yatt_core.evaluation.paired import PairedComparison, TaskKey, TestKind, com
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class EvaluationPoint:
     """An evaluation.
 
     iteration: that of the weights.
@@ -46,7 +46,7 @@ class Regression:
 
 
 def regressions(
-    points: Sequence[Point], test: TestKind, level: float, resamples: int, seed: int
+    points: Sequence[EvaluationPoint], test: TestKind, level: float, resamples: int, seed: int
 ) -> list[list[Regression]]:
     """Returns for each evaluation what it is worse than: the best one before it, and the last one before it.
 
@@ -55,7 +55,7 @@ def regressions(
     found: list[list[Regression]] = []
     for number, point in enumerate(points):
         earlier = [each for each in points[:number] if each.digest == point.digest]
-        rivals: dict[int, tuple[str, Point]] = {}
+        rivals: dict[int, tuple[str, EvaluationPoint]] = {}
         if earlier:
             best = max(earlier, key=lambda each: each.accuracy)
             rivals = {id(earlier[-1]): ("last", earlier[-1]), id(best): ("best", best)}

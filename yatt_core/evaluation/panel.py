@@ -68,7 +68,7 @@ class PanelSpec(SpecModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PanelScores:
     """What a panel says about the answers to a task, as means over the answers that have a value; None without any.
 
     judges: by name of the judge.
@@ -118,7 +118,7 @@ class Panel:
                 )
             )
 
-    def judge(self) -> list[Judged]:
+    def judge(self) -> list[PanelScores]:
         """Returns what the panel says about each task, in the order of the tasks.
 
         Raises `ConfigurationError` for a judge that cannot be loaded, and `DataError` if one fails whose `on_failure` is `stop`.
@@ -129,9 +129,9 @@ class Panel:
             rows.setdefault(each.task, []).append(number)
         return [self._judged(numbers, values) for _, numbers in sorted(rows.items())]
 
-    def _judged(self, numbers: Sequence[int], values: Mapping[str, Sequence[float | None]]) -> Judged:
+    def _judged(self, numbers: Sequence[int], values: Mapping[str, Sequence[float | None]]) -> PanelScores:
         judges = {name: _mean([found[number] for number in numbers]) for name, found in values.items()}
-        return Judged(_mean([self._combined([found[n] for found in values.values()]) for n in numbers]), judges)
+        return PanelScores(_mean([self._combined([found[n] for found in values.values()]) for n in numbers]), judges)
 
     def _combined(self, values: Sequence[float | None]) -> float | None:
         """Returns the panel's value for an answer, from those of the judges that have one."""
@@ -179,7 +179,7 @@ class Panel:
         )
 
 
-def panel_estimates(tasks: Sequence[Judged]) -> dict[str, Estimate]:
+def panel_estimates(tasks: Sequence[PanelScores]) -> dict[str, Estimate]:
     """Returns the figures of the panel and of each judge over one task or more, with normal 95 % intervals over the tasks.
 
     A judge without any value has no figure.
@@ -191,7 +191,7 @@ def panel_estimates(tasks: Sequence[Judged]) -> dict[str, Estimate]:
     return {name: _estimate(found) for name, found in known.items() if found}
 
 
-def as_plain(judged: Judged) -> dict[str, Any]:
+def as_plain(judged: PanelScores) -> dict[str, Any]:
     """Returns what a panel says about a task as plain values for the ledger."""
     return {PANEL: judged.panel, "judges": dict(judged.judges)}
 

@@ -12,9 +12,11 @@ ACCURACY = "evaluation/accuracy"
 
 
 def row_figures(receipt: RowsReceipt) -> dict[str, float]:
-    """Returns the metrics of an evaluation; an accuracy has the bounds of its 95 % interval (`wilson_interval`)."""
+    """Returns the metrics of an evaluation; an accuracy over a number of rows has the bounds of its 95 % interval
+    (`wilson_interval`).
+    """
     figures = dict(receipt.metrics)
-    if ACCURACY in figures:
+    if ACCURACY in figures and receipt.total:
         low, high = wilson_interval(figures[ACCURACY], receipt.total)
         figures |= {f"{ACCURACY}_low": low, f"{ACCURACY}_high": high}
     return figures

@@ -33,10 +33,7 @@ def admitted_rows(ordinals: Int64, rewards: Float64, scored: Bool, admission: Ad
 
     Raises `DataError` for a missing group.
     """
-    wanted = np.array([*admission.groups, *admission.padding], dtype=np.int64)
-    missing = wanted[~np.isin(wanted, ordinals)]
-    if missing.size:
-        raise DataError(f"prompt ordinals {missing[:5].tolist()} were admitted but are missing from the experience")
+    require_admitted(admission, ordinals)
     learned = np.isin(ordinals, np.array(admission.groups, dtype=np.int64)) & scored
     rows = np.flatnonzero(learned | np.isin(ordinals, np.array(admission.padding, dtype=np.int64)))
     if admission.keep is None:
@@ -44,6 +41,14 @@ def admitted_rows(ordinals: Int64, rewards: Float64, scored: Bool, admission: Ad
     bounds = group_offsets(ordinals[rows])
     groups = np.split(rows, bounds[1:-1])
     return np.concatenate([best_and_worst(rewards[group], admission.keep) + group[0] for group in groups])
+
+
+def require_admitted(admission: Admission, ordinals: Int64) -> None:
+    """Raises `DataError` if an admitted group, or one that fills up the batch, is not among these prompts' ordinals."""
+    wanted = np.array([*admission.groups, *admission.padding], dtype=np.int64)
+    missing = wanted[~np.isin(wanted, ordinals)]
+    if missing.size:
+        raise DataError(f"prompt ordinals {missing[:5].tolist()} were admitted but are missing from the experience")
 
 
 def best_and_worst(rewards: Float64, keep: int) -> Int64:
@@ -55,6 +60,15 @@ def best_and_worst(rewards: Float64, keep: int) -> Int64:
     others = np.setdiff1d(np.arange(len(rewards)), best)
     worst = others[np.argsort(rewards[others], kind="stable")[:keep]]
     return np.sort(np.concatenate([best, worst]))
+
+
+def admission_within(admission: Admission | None, ordinals: Int64) -> Admission | None:
+    """Returns what an admission says of some groups, given by their prompts' ordinals; None if it is None: all of them."""
+    if admission is None:
+        return None
+    known = frozenset(ordinals.tolist())
+    groups = tuple(group for group in admission.groups if group in known)
+    return replace(admission, groups=groups, padding=tuple(group for group in admission.padding if group in known))
 
 
 def load_admitted_batch(run_folder: Path, task: BatchTask) -> ExperienceBatch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Self
 
@@ -195,10 +195,11 @@ class WaveOutcome:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Reads an outcome that `to_json` wrote."""
+        """Reads an outcome that `to_json` wrote; ignores what the ledger keeps beside it."""
+        known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
         lists = {name: tuple(value[name]) for name in ("admitted", "spare")}
         padding = None if value["padding"] is None else tuple(value["padding"])
-        return cls(**{**value, **lists, "padding": padding})
+        return cls(**{**known, **lists, "padding": padding})
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from yatt_core.wire.ragged import Array, offsets_of
 from yatt_core.wire.tables import parsing
 
 PREPARED_KIND = "prepared"
+SUFFIX = ".parquet"
 UNLIKE_FILES = "the ranks' files have different columns"
 
 _log = logging.getLogger(__name__)
@@ -79,9 +80,9 @@ def prepared_folder(branch: int, iteration: int, term: int) -> str:
     return str(iteration_folder(branch, iteration) / f"prepared.t{term:04d}")
 
 
-def rank_file(rank: int) -> str:
+def rank_file(rank: int, suffix: str = SUFFIX) -> str:
     """Returns the name of a rank's file."""
-    return f"rank-{rank:02d}.parquet"
+    return f"rank-{rank:02d}{suffix}"
 
 
 def encode_rank(columns: PreparedColumns) -> bytes:
@@ -93,11 +94,11 @@ def encode_rank(columns: PreparedColumns) -> bytes:
 
 @spent(DATA, "write prepared columns")
 def publish_prepared(
-    run_folder: Path, key: WorkKey, term: int, contents: Sequence[bytes]
+    run_folder: Path, key: WorkKey, term: int, contents: Sequence[bytes], suffix: str = SUFFIX
 ) -> tuple[str, dict[str, str]]:
     """Writes all ranks' files and publishes their folder; returns (folder, {file: sha256}) for the receipt."""
     folder = prepared_folder(key.branch, key.iteration, term)
-    files = {rank_file(rank): data for rank, data in enumerate(contents)}
+    files = {rank_file(rank, suffix): data for rank, data in enumerate(contents)}
     _publish(run_folder / folder, {"key": asdict(key), "term": term}, files)
     return folder, {name: entry_of_bytes(data).sha256 for name, data in files.items()}
 
@@ -168,6 +169,14 @@ def read_prepared_table(
     if any(table.column_names != tables[0].column_names for table in tables):
         raise DataError(f"{run_folder / folder}: {UNLIKE_FILES}")
     return pa.concat_tables(tables).combine_chunks(), sum(map(len, contents))
+
+
+@spent(DATA, "read prepared columns")
+def read_prepared_files(run_folder: Path, folder: str, files: Mapping[str, str], names: Collection[str]) -> list[bytes]:
+    """Returns the contents of some of the receipt's files, whatever they are. Raises as `read_prepared` does."""
+    if unknown := sorted(set(names) - set(files)):
+        raise DataError(f"{run_folder / folder}: the receipt names no {', '.join(unknown)}")
+    return _read_files(run_folder, folder, files, names)
 
 
 def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:

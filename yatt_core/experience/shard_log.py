@@ -10,6 +10,7 @@ lost may still be running on an unreachable node.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -25,15 +26,26 @@ import pyarrow.parquet as pq
 from yatt_core import durable
 from yatt_core.errors import DataError, FencedError
 from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND, load_table
+from yatt_core.experience.carried import CARRIED_FILE, GoingGroups, carried_digests, read_carried
 from yatt_core.experience.chunks import Chunk, read_chunk, write_chunk
 from yatt_core.experience.judge_log import JudgeLog
 from yatt_core.experience.shard_work import shard_work
-from yatt_core.experience.table import canonical_table, group_digests, group_facts, sums_of
+from yatt_core.experience.table import (
+    STRETCH_TOKENS,
+    STRETCH_VERSIONS,
+    canonical_table,
+    group_digests,
+    group_facts,
+    group_offsets,
+    is_scored,
+    sort_samples,
+    sums_of,
+)
 from yatt_core.experience.turn_log import TurnLog
 from yatt_core.keys import SHARD_NAME, WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
-from yatt_core.protocols.receipts import GroupFacts, ShardReceipt, ShardRef, ShardWork
-from yatt_core.wire.columns import fixed_column
+from yatt_core.protocols.receipts import GroupFacts, LearntFacts, ShardReceipt, ShardRef, ShardWork, SliceFacts
+from yatt_core.wire.columns import fixed_column, ragged_column
 
 JUDGEMENTS_FILE = "judgements.parquet"
 _log = logging.getLogger(__name__)
@@ -78,6 +90,18 @@ class ShardLog:
                 return chunk.table
         return None
 
+    def slice(self, batch: int) -> pa.Table | None:
+        """Returns what the responses of a decode batch have after its slice, from the latest term that has it."""
+        for folder in self._folders:
+            chunk = read_chunk(_chunk_path(folder, batch, "slice"))
+            if chunk is not None and chunk.labels.get("plan") == self._plan:
+                return chunk.table
+        return None
+
+    def append_slice(self, batch: int, table: pa.Table) -> None:
+        """Makes durable what the responses of a decode batch have after its slice."""
+        self._append(batch, "slice", table, {"plan": self._plan})
+
     def turns(self, batch: int) -> TurnLog:
         """Returns the log of a decode batch's turns, for responses with several turns."""
         return TurnLog(self._folders, batch, self._plan, self._own_folder)
@@ -112,6 +136,7 @@ class ShardLog:
         timing: Mapping[str, float],
         judgements: pa.Table | None = None,
         judged_here: Collection[str] = (),
+        going: GoingGroups | None = None,
     ) -> ShardReceipt:
         """Compacts the shard and publishes its manifest; a shard already sealed under this term is left as is.
 
@@ -119,6 +144,7 @@ class ShardLog:
         timing: seconds by stage, for the receipt only.
         judgements: all verdicts in canonical order; None for a run without judges.
         judged_here: reward parts whose judges run on the run's devices.
+        going: what a slice has made of the shard's groups; None if they are drawn whole.
 
         Raises `DataError` for samples that `canonical_table` rejects.
         """
@@ -137,7 +163,13 @@ class ShardLog:
         if judgements is not None:
             contents[JUDGEMENTS_FILE] = _parquet_bytes(judgements)
             durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
-        fields = _facts(self._key, self._term, self._plan, table)
+        carried = None if going is None else sort_samples(going.table.combine_chunks())
+        if carried is not None:
+            contents[CARRIED_FILE] = _parquet_bytes(carried)
+            durable.write_file(folder / CARRIED_FILE, contents[CARRIED_FILE])
+        fields = _facts(key=self._key, term=self._term, plan=self._plan, table=table, carried=carried)
+        if going is not None:
+            fields["slices"] = _slice_facts(going, table)
         sums = sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
         work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here))}
@@ -235,6 +267,18 @@ def read_group_facts(run_folder: Path, row: RecordedShard) -> GroupFacts:
     return _groups(fields)
 
 
+def read_slice_facts(run_folder: Path, row: RecordedShard) -> SliceFacts | None:
+    """Returns what a round has made of a recorded shard's groups; None if they were drawn whole. Raises as `read_group_facts`."""
+    return _slices(load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields)
+
+
+def read_learnt_facts(run_folder: Path, row: RecordedShard) -> dict[int, LearntFacts]:
+    """Returns the facts about the complete groups of a shard of a run with slices, by ordinal. Raises as `read_group_facts`."""
+    fields = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields
+    parts = zip(fields["prompt_ordinals"], fields["sums_by_group"], fields["tokens_by_version"], strict=True)
+    return {ordinal: LearntFacts(sums, dict(tokens)) for ordinal, sums, tokens in parts}
+
+
 def read_shard_work(run_folder: Path, row: RecordedShard) -> ShardWork:
     """Returns the work of a recorded shard's samples; empty without judges. Raises as `read_group_facts`."""
     work = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields.get("work", {})
@@ -287,20 +331,61 @@ def _parquet_bytes(table: pa.Table) -> bytes:
     return data
 
 
-def _facts(key: WorkKey, term: int, plan: str, table: pa.Table) -> dict[str, Any]:
-    """Returns a manifest's facts about its samples, without sums; a function of key, term, plan and canonical table."""
+def _facts(key: WorkKey, term: int, plan: str, table: pa.Table, carried: pa.Table | None = None) -> dict[str, Any]:
+    """Returns a manifest's facts about its samples, without sums; a function of key, term, plan and canonical tables.
+
+    carried: the responses that go on; None if none can.
+    """
     digests = group_digests(table)
+    going = {} if carried is None else {"carried_digests": _in_hex(carried_digests(carried)), **_learnt_facts(table)}
     return {
+        **going,
         "key": asdict(key),
         "term": term,
         "plan": plan,
         "samples": table.num_rows,
         "response_tokens": len(table.column("response_tokens").combine_chunks().flatten()),
         "prompt_ordinals": np.unique(fixed_column(table, "prompt_ordinal")).tolist(),
-        "group_digests": [digests[start : start + 32].hex() for start in range(0, len(digests), 32)],
+        "group_digests": _in_hex(digests),
         "weight_versions": np.unique(fixed_column(table, "weight_version")).tolist(),
         "groups": {name: list(values) for name, values in asdict(group_facts(table)).items() if values},
     }
+
+
+def _in_hex(digests: bytes) -> list[str]:
+    return [digests[start : start + 32].hex() for start in range(0, len(digests), 32)]
+
+
+def _learnt_facts(table: pa.Table) -> dict[str, Any]:
+    """Returns what the iteration that learns from a group says of it: sums, and tokens by version, of each group."""
+    bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
+    groups = [table.slice(start, stop - start) for start, stop in itertools.pairwise(bounds.tolist())]
+    return {
+        "sums_by_group": [sums_of(group) for group in groups],
+        "tokens_by_version": [_by_version(g) for g in groups],
+    }
+
+
+def _by_version(group: pa.Table) -> list[list[int]]:
+    """Returns the versions under which a group's tokens were drawn, each with its number of tokens, ascending."""
+    versions, _ = ragged_column(group, STRETCH_VERSIONS)
+    tokens, _ = ragged_column(group, STRETCH_TOKENS)
+    return [[int(version), int(tokens[versions == version].sum())] for version in np.unique(versions)]
+
+
+def _slice_facts(going: GoingGroups, table: pa.Table) -> dict[str, Any]:
+    """Returns what a slice has made of each group, and how many of its responses have a score."""
+    ordinals, counts = np.unique(fixed_column(table, "prompt_ordinal")[is_scored(table)], return_counts=True)
+    scored = dict(zip(ordinals.tolist(), counts.tolist(), strict=True))
+    return {
+        "completed": list(going.completed.values()),
+        "scored": [scored.get(ordinal, 0) for ordinal in going.completed],
+    }
+
+
+def _slices(facts: Mapping[str, Any]) -> SliceFacts | None:
+    found = facts.get("slices")
+    return None if found is None else SliceFacts(tuple(found["completed"]), tuple(found["scored"]))
 
 
 def _groups(facts: Mapping[str, Any]) -> GroupFacts:
@@ -322,14 +407,15 @@ def _receipt(
         term=term,
         folder=folder,
         manifest_sha256=manifest_sha256,
-        prompts=len(facts["group_digests"]),
+        prompts=len(facts["group_digests"]) + len(facts.get("carried_digests", ())),
         samples=facts["samples"],
         tokens=facts["response_tokens"],
-        group_digests=bytes.fromhex("".join(facts["group_digests"])),
+        group_digests=bytes.fromhex("".join([*facts["group_digests"], *facts.get("carried_digests", ())])),
         sums=dict(sums),
         timing=dict(timing),
         adopted=adopted,
         groups=_groups(facts),
+        slices=_slices(facts),
     )
 
 
@@ -338,7 +424,8 @@ def _adopt_folder(run_folder: Path, key: WorkKey, term: int, folder: str, plan: 
         manifest = load_manifest(run_folder / folder, SHARD_KIND)
         verify_files(run_folder / folder, manifest.files)
         table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
-        facts = _facts(key, term, plan, table)
+        carried = read_carried(run_folder / folder, manifest) if CARRIED_FILE in manifest.files else None
+        facts = _facts(key=key, term=term, plan=plan, table=table, carried=carried)
         differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
         if differing:
             raise DataError(f"{run_folder / folder / MANIFEST}: differs from its task and samples in {differing}")
@@ -352,7 +439,7 @@ def _adopt_folder(run_folder: Path, key: WorkKey, term: int, folder: str, plan: 
         term=term,
         folder=folder,
         manifest_sha256=manifest.sha256,
-        facts=facts,
+        facts={**facts, "slices": manifest.fields.get("slices")},
         sums=sums_of(table),
         timing={},
         adopted=True,
@@ -363,5 +450,5 @@ def _remove_unnamed(folder: Path) -> None:
     """Deletes files that a sealed shard's manifest does not name: chunks, and files left unfinished by a kill."""
     sealed = (folder / MANIFEST).exists()
     for path in folder.iterdir():
-        if sealed and path.name not in {MANIFEST, SAMPLES_FILE, JUDGEMENTS_FILE}:
+        if sealed and path.name not in {MANIFEST, SAMPLES_FILE, JUDGEMENTS_FILE, CARRIED_FILE}:
             path.unlink(missing_ok=True)

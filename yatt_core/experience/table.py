@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.tool_calls import KINDS
@@ -33,7 +34,11 @@ TOKEN_REWARDS = "token_rewards"
 TEACHER_PROMPT = "teacher_prompt_tokens"
 SUPPORT_TOKENS = "support_tokens"
 SUPPORT_SIZES = "support_sizes"
+STRETCH_VERSIONS = "stretch_versions"
+STRETCH_TOKENS = "stretch_tokens"
 UNSCORED = "unscored"
+TOOLS_UNAVAILABLE = "tools/unavailable"
+"""Stands among the causes of a missing score for a tool whose service did not answer."""
 UNREAD = "unread_judgements"
 FINISH_STOP = "stop"
 FINISH_LENGTH = "length"
@@ -69,6 +74,8 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
     (TEACHER_PROMPT, pa.list_(pa.int32())),
     (SUPPORT_TOKENS, pa.list_(pa.int32())),
     (SUPPORT_SIZES, pa.list_(pa.int32())),
+    (STRETCH_VERSIONS, pa.list_(pa.int32())),
+    (STRETCH_TOKENS, pa.list_(pa.int32())),
 )
 """media: content addresses of the prompt's images, separated by spaces. turns: the policy's answers in the response.
 tool_error: why a tool's result is missing, else null.
@@ -80,6 +87,8 @@ token_rewards: the reward of each response token, with a critique.
 teacher_prompt_tokens: what the policy sees as its own teacher, with self-distillation.
 support_tokens: the tokens that the sampler had left at each position, one position after another; support_sizes: their number
 at each position, 0 where nothing was sampled. Both if the update replays the support.
+stretch_versions: the version of the weights that each slice of the response was drawn under; stretch_tokens: its tokens. Both
+with slices; `weight_version` is then that of the first one.
 """
 _NULLABLE = frozenset({"reward_error", "tool_error", UNSCORED, UNREAD})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
@@ -168,7 +177,36 @@ def is_scored(table: pa.Table) -> Bool:
     """Returns which samples of a table have a score, [N]."""
     if UNSCORED not in table.column_names:
         return np.ones(table.num_rows, dtype=np.bool_)
-    return np.asarray(table.column(UNSCORED).is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return _is_null(table, UNSCORED)
+
+
+def _is_null(table: pa.Table, name: str) -> Bool:
+    return np.asarray(table.column(name).is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def without_placeholders(table: pa.Table) -> pa.Table:
+    """Returns samples in which what was not scored is null: reward and correctness without a score, and the parts at fault.
+
+    All parts are at fault if a tool got no answer, for the response is not whole. Columns may be missing.
+    """
+    if UNSCORED not in table.column_names:
+        return table
+    causes = [() if text is None else tuple(text.split()) for text in table.column(UNSCORED).to_pylist()]
+    lacking = {
+        "reward": [bool(each) for each in causes],
+        "correct": [bool(each) for each in causes],
+        **{PART_PREFIX + part: [_lacks_part(each, part) for each in causes] for part in parts_of(table)},
+    }
+    for name, is_lacking in lacking.items():
+        if name in table.column_names and any(is_lacking):
+            column = table.column(name)
+            known = pc.if_else(pa.array(is_lacking, pa.bool_()), pa.scalar(None, column.type), column)
+            table = table.set_column(table.column_names.index(name), pa.field(name, column.type), known)
+    return table
+
+
+def _lacks_part(causes: Sequence[str], part: str) -> bool:
+    return any(cause == TOOLS_UNAVAILABLE or cause.rpartition("/")[0] == part for cause in causes)
 
 
 def group_facts(table: pa.Table) -> GroupFacts:
@@ -191,10 +229,11 @@ def sums_of(table: pa.Table) -> dict[str, float]:
     """Returns additive statistics of a canonical table; summed over all shards, they are the iteration's statistics.
 
     Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
-    Sums of rewards are over the samples that have a score, whose number is `scored`. `zero_spread_groups` counts prompts
-    whose scored samples all got the same reward, out of the `compared_groups`, which lack no score or have at least two.
-    `unscored` counts the other samples, `unread_judgements` the judgements without a score; `unscored/` and
-    `unread_judgements/` also by part and cause. If responses have turns, there are
+    Sums of rewards are over the samples that have a score, whose number is `scored`; of these, `reward_errors` counts those
+    with a part that was scored 0 for a reason. `zero_spread_groups` counts prompts whose scored samples all got the same
+    reward, out of the `compared_groups`, which lack no score or have at least two. `unscored` counts the
+    other samples, `unread_judgements` the judgements without a score; `unscored/` and `unread_judgements/` also by part and
+    cause. If responses have turns, there are
     also `turns`, the number of answered calls (`tool_calls`), and the number of samples with a failed call by the kind of
     the first failure (`tool_errors/KIND`).
     """
@@ -214,7 +253,7 @@ def sums_of(table: pa.Table) -> dict[str, float]:
         "loss_tokens": float(np.count_nonzero(mask)),
         "truncated": float(np.count_nonzero(fixed_column(table, "truncated"))),
         "correct": float(np.count_nonzero(fixed_column(table, "correct"))),
-        "reward_errors": float(table.num_rows - table.column("reward_error").null_count),
+        "reward_errors": float(np.count_nonzero(~_is_null(table, "reward_error") & scored)),
         "scored": float(np.count_nonzero(scored)),
         "compared_groups": float(len(compared)),
         "zero_spread_groups": float(sum(not are_distinct(group.min(), group.max()) for group in compared)),

@@ -23,7 +23,7 @@ PROMOTION = "promotion"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPosition:
     """Where a run is, after a commit.
 
     iteration: the last committed iteration.
@@ -49,7 +49,7 @@ class DueGate:
     gate: GateSpec
 
 
-def due_gates(gates: GatesSpec, place: Place) -> Iterator[DueGate]:
+def due_gates(gates: GatesSpec, place: RunPosition) -> Iterator[DueGate]:
     """Yields the gates that the run stands at, the same ones each time for the same place."""
     if place.iteration >= place.target:
         return

@@ -12,17 +12,17 @@ BUDGET = "budget"
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class UsedHours:
     """What a run has used over all of its driver sessions."""
 
     wall_hours: float
     device_hours: float
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.wall_hours + other.wall_hours, self.device_hours + other.device_hours)
+    def __add__(self, other: UsedHours) -> UsedHours:
+        return UsedHours(self.wall_hours + other.wall_hours, self.device_hours + other.device_hours)
 
 
-def judge_budget(budget: BudgetGuard, run: str, spent: Spent, iteration: int) -> Iterator[Alarm]:
+def judge_budget(budget: BudgetGuard, run: str, spent: UsedHours, iteration: int) -> Iterator[Alarm]:
     """Yields an alarm for each limit of hours that is reached, and an alert for each of which `warn_at` is reached.
 
     An alarm keeps its name as long as the limit is unchanged.

@@ -26,7 +26,7 @@ OUTLIER = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class TargetForecast:
     """When a run reaches its target if it goes on at its rate.
 
     target: the iteration that is reached then.
@@ -56,7 +56,7 @@ def pace_of(seconds: Sequence[float]) -> float | None:
 
 def forecast(
     seconds: Sequence[float], iteration: int, target: int, now: int, under_way: float = 0.0
-) -> Forecast | None:
+) -> TargetForecast | None:
     """Returns when the run reaches its target; None if it has, or if there is no rate yet.
 
     seconds: durations of committed iterations, oldest first.
@@ -68,11 +68,11 @@ def forecast(
     if pace is None or iteration >= target:
         return None
     left = (target - iteration) * pace - min(pace, max(0.0, under_way))
-    return Forecast(target, pace, now + round(1000 * left))
+    return TargetForecast(target, pace, now + round(1000 * left))
 
 
 def judge_deadline(
-    guard: DeadlineGuard, run: str, iteration: int, expected: Forecast | None, now: int
+    guard: DeadlineGuard, run: str, iteration: int, expected: TargetForecast | None, now: int
 ) -> Iterator[Alarm]:
     """Yields an alert once the deadline will be missed at this rate, and the guard's alarm once it has passed.
 
@@ -96,7 +96,7 @@ def judge_deadline(
         yield Alarm(DEADLINE, f"{name}.late", "alert", Finding(text, iteration, evidence), lasting=True)
 
 
-def standing(expected: Forecast | None, deadline: datetime | None) -> str:
+def standing(expected: TargetForecast | None, deadline: datetime | None) -> str:
     """Returns the forecast and the deadline in one line for people; empty if there is neither."""
     parts = [] if expected is None else [str(expected)]
     if deadline is not None:

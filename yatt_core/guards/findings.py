@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Seen(NamedTuple):
+class MetricValue(NamedTuple):
     """A metric's value in one iteration."""
 
     iteration: int

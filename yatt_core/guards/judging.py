@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from yatt_core.guards.findings import Alarm, Seen
+from yatt_core.guards.findings import Alarm, MetricValue
 from yatt_core.guards.memory import CreepingMemoryRule
 from yatt_core.guards.rules import PLAIN, Rule, Series, rules_of
 from yatt_core.spec.sections.guards import GuardsSpec
@@ -21,7 +21,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GuardResult:
     """The result of judging an iteration.
 
     since: iteration of the last alarm, by rule, after this iteration.
@@ -50,18 +50,22 @@ class History:
 
     def filled(self, values: Mapping[str, Sequence[tuple[int, float]]]) -> History:
         """Returns the history with these (iteration, value) pairs of each metric, oldest first, as in the ledger."""
-        return History(self.depths, {metric: tuple(Seen(*point) for point in values[metric]) for metric in self.series})
+        return History(
+            self.depths, {metric: tuple(MetricValue(*point) for point in values[metric]) for metric in self.series}
+        )
 
     def extended(self, iteration: int, values: Mapping[str, float]) -> History:
         """Returns the history after one more iteration; values that no rule reads are dropped."""
         grown = {
-            metric: (*seen, Seen(iteration, values[metric]))[-self.depths[metric] :] if metric in values else seen
+            metric: (*seen, MetricValue(iteration, values[metric]))[-self.depths[metric] :]
+            if metric in values
+            else seen
             for metric, seen in self.series.items()
         }
         return History(self.depths, grown)
 
 
-class Judge:
+class GuardEvaluator:
     """The guards of a spec as a single function of the history.
 
     replayed: as in `rules_of`.
@@ -75,7 +79,7 @@ class Judge:
         if spec.creeping_memory is not None and processes:
             self.rules += (CreepingMemoryRule(spec.creeping_memory, tuple(processes)),)
 
-    def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> Judged:
+    def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> GuardResult:
         """Returns the alarms of an iteration, which must be the last one in the history.
 
         A rule is evaluated only if the iteration has a value for one of its metrics.
@@ -90,4 +94,4 @@ class Judge:
             if finding is not None:
                 memory[rule.name] = iteration
                 alarms.append(Alarm(rule.name, rule.name, rule.action, finding))
-        return Judged(memory, tuple(alarms))
+        return GuardResult(memory, tuple(alarms))

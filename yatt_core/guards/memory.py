@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from yatt_core.guards.findings import Finding, Seen
+from yatt_core.guards.findings import Finding, MetricValue
 from yatt_core.guards.rules import Series, listed, span
 from yatt_core.spec.sections.guards import CreepingMemoryGuard
 
@@ -36,7 +36,7 @@ class Creep:
     grown: float
 
 
-def creep_of(window: Sequence[Seen], guard: CreepingMemoryGuard) -> Creep | None:
+def creep_of(window: Sequence[MetricValue], guard: CreepingMemoryGuard) -> Creep | None:
     """Returns how much a process's memory creeps over a full window; None if it does not by the guard's bounds."""
     usual = median(point.value for point in window)
     bound = max(guard.megabytes, guard.growth * usual)
@@ -50,7 +50,7 @@ def creep_of(window: Sequence[Seen], guard: CreepingMemoryGuard) -> Creep | None
     return Creep(slope, slope * steps) if slope * steps >= bound and steady else None
 
 
-def slope_of(points: Sequence[Seen]) -> float:
+def slope_of(points: Sequence[MetricValue]) -> float:
     """Returns the median of the slopes between all pairs of points, per iteration."""
     return median((b.value - a.value) / (b.iteration - a.iteration) for a, b in combinations(points, 2))
 
@@ -104,7 +104,7 @@ class CreepingMemoryRule:
         }
         return Finding(text, window[0].iteration, evidence)
 
-    def _creeping(self, series: Series, since: int) -> Iterator[tuple[str, Sequence[Seen], Creep]]:
+    def _creeping(self, series: Series, since: int) -> Iterator[tuple[str, Sequence[MetricValue], Creep]]:
         newest = max((series[metric][-1].iteration for metric in self.metrics if series[metric]), default=-1)
         for metric in self.metrics:
             window = series[metric][-self.guard.window :]

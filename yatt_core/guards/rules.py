@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from yatt_core.guards.findings import Alarm, Finding, Seen
+from yatt_core.guards.findings import Alarm, Finding, MetricValue
 from yatt_core.spec.sections.guards import (
     GuardsSpec,
     LogProbGapGuard,
@@ -30,7 +30,7 @@ ACCURACY = "accuracy"
 SKIPPED = "update/skipped"
 NON_FINITE = "non_finite"
 
-Series = Mapping[str, Sequence[Seen]]
+Series = Mapping[str, Sequence[MetricValue]]
 """Values by metric, oldest first; empty for a metric without values so far."""
 
 
@@ -284,19 +284,19 @@ def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = Fa
     return tuple(rules)
 
 
-def mean(points: Sequence[Seen]) -> float:
+def mean(points: Sequence[MetricValue]) -> float:
     """Returns the mean of the values, which is bit-identical for every order of the points."""
     return math.fsum(point.value for point in points) / len(points)
 
 
-def span(points: Sequence[Seen]) -> str:
+def span(points: Sequence[MetricValue]) -> str:
     """Describes the iterations of a window."""
     first = points[0].iteration
     last = points[-1].iteration
     return f"iteration {first}" if first == last else f"iterations {first} to {last}"
 
 
-def listed(points: Sequence[Seen]) -> list[list[float]]:
+def listed(points: Sequence[MetricValue]) -> list[list[float]]:
     """Returns the points as JSON stores them: [iteration, value]."""
     return [[point.iteration, point.value] for point in points]
 

@@ -47,7 +47,7 @@ _REFERENCES = "references.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RepositoryFiles:
     """Files of a repository at a commit.
 
     fields: of the manifest.
@@ -107,7 +107,9 @@ def complete(place: Path, contents: bool = False) -> Fetched | None:
     return Fetched(place / FILES, manifest.sha256)
 
 
-def fetch(client: HubClient, wanted: Wanted, place: Path, tell: Tell = silent, sketch: bool = False) -> Fetched:
+def fetch(
+    client: HubClient, wanted: RepositoryFiles, place: Path, tell: Tell = silent, sketch: bool = False
+) -> Fetched:
     """Fetches files into a folder that appears when all are there; returns it at once if it is complete.
 
     sketch: leave out the tensors: the files that have them get their names, types and shapes, and no contents on the disk.

@@ -23,8 +23,8 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError,
 from yatt_core.hub.cache import (
     HUB,
     SKETCH,
+    RepositoryFiles,
     Tell,
-    Wanted,
     complete,
     fetch,
     receive,
@@ -213,15 +213,15 @@ def _place(repository: Repository, settling: Settling, commit: str) -> Path:
     return stored
 
 
-def _wanted(repository: Repository, client: HubClient, commit: str, place: Path) -> Wanted:
+def _wanted(repository: Repository, client: HubClient, commit: str, place: Path) -> RepositoryFiles:
     files = client.files(commit)
     fields: dict[str, Any] = {"repository": client.repo, "commit": commit}
     if not isinstance(repository, HubSource):
-        return Wanted(commit, model_files(files, client.repo), fields)
+        return RepositoryFiles(commit, model_files(files, client.repo), fields)
     card = _card(client, commit, files, place.parent)
     splits = dataset_files(files=files, card=card, repo=client.repo, subset=repository.subset, splits=repository.splits)
     chosen = {name for names in splits.values() for name in names}
-    return Wanted(commit, [file for file in files if file.path in chosen], {**fields, SPLITS: splits})
+    return RepositoryFiles(commit, [file for file in files if file.path in chosen], {**fields, SPLITS: splits})
 
 
 def _card(client: HubClient, commit: str, files: Sequence[HubFile], folder: Path) -> str:

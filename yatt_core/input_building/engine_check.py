@@ -9,27 +9,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from yatt_core.engine_environments import VLLM, runs_on_accelerators
+from yatt_core.engine_environments import VLLM, is_installed, runs_on_accelerators
 from yatt_core.engines.folder_check import Opener, check_folder, own_code
+from yatt_core.engines.rollout.vllm.settings import batch_mistake
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.given_models import POLICY_KEY
 from yatt_core.inputs.identity import given_models, judge_models
 from yatt_core.models.config_file import read_config
 from yatt_core.models.dense_tensors import is_plain
 from yatt_core.models.known_tokens import embedding_rows, setting_of
+from yatt_core.models.model_folder import positions_of
 from yatt_core.problems import Problems
 from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart, TorchJudge
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.model import GivenFolder
+from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
+ALTERNATIVE = "choose kind: torch, which decodes planned batches"
 SOFT_CAP = "attn_logit_softcapping"
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedFolder:
     """A folder that the run opens.
 
     place: what names it in the spec, for messages.
@@ -60,7 +63,7 @@ def check_engines(spec: RunSpec, attached: bool = False) -> None:
     problems.raise_any()
 
 
-def opened_folders(spec: RunSpec) -> Iterator[Opened]:
+def opened_folders(spec: RunSpec) -> Iterator[OpenedFolder]:
     """Yields the folders that torch's engines, trainers and judges open, each with its opener.
 
     Not those that only vLLM opens, which supports more than transformers' models.
@@ -68,16 +71,26 @@ def opened_folders(spec: RunSpec) -> Iterator[Opened]:
     trainer = None if isinstance(spec.trainer.engine, VirtualTrainer) else spec.trainer.engine
     if isinstance(spec.model, GivenFolder) and not spec.virtual:
         generates = isinstance(spec.rollout.engine, TorchRollout) and spec.samples_responses
-        yield Opened("model.path", Path(spec.model.path), Opener(generates, trainer, images=spec.data.has_images))
+        yield OpenedFolder(
+            "model.path",
+            Path(spec.model.path),
+            Opener(generates, trainer, images=spec.data.has_images, adapters=_merged_adapters(spec)),
+        )
     for key, model in given_models(spec).items():
-        yield Opened(f"{key}.path", Path(model.path), Opener(trainer=trainer))
+        yield OpenedFolder(f"{key}.path", Path(model.path), Opener(trainer=trainer))
     judges = judge_models(spec)
     for part in spec.rewards.judges:
         place = f"rewards.parts {part.name!r}: model.path"
         if isinstance(part, RewardModelPart):
-            yield Opened(place, Path(part.model.path), Opener(classifies=True))
+            yield OpenedFolder(place, Path(part.model.path), Opener(classifies=True))
         elif isinstance(part, GenerativePart) and isinstance(part.engine, TorchJudge) and part.name in judges:
-            yield Opened(place, Path(judges[part.name].path), Opener(generates=True))
+            yield OpenedFolder(place, Path(judges[part.name].path), Opener(generates=True))
+
+
+def _merged_adapters(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the targets whose adapters engines merge into the folder's tensors; with images, the spec itself is refused."""
+    lora = spec.trainer.lora
+    return () if lora is None or lora.sync == "merged" or spec.data.has_images else lora.targets
 
 
 def _on_processors(engine: VllmRollout) -> bool:
@@ -90,8 +103,15 @@ def check_invariance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]
 
     on_processors: returns whether an engine of vLLM runs on the cores of processors.
     """
-    if not spec.exact:
-        return
+    if spec.exact is True and (reason := batched_by_chance(spec, on_processors)):
+        raise ConfigurationError(f"exact: must be false or auto, because {reason}; or {ALTERNATIVE}")
+
+
+def batched_by_chance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool] = _on_processors) -> str | None:
+    """Returns which engines may answer differently in another batch, as a reason; None if there are none.
+
+    on_processors: as for `check_invariance`.
+    """
     engines = {"rollout.engine": spec.rollout.engine} if spec.samples_responses else {}
     found = [
         place for place, engine in engines.items() if isinstance(engine, VllmRollout) and not on_processors(engine)
@@ -100,11 +120,39 @@ def check_invariance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]
         engine = part.engine if isinstance(part, GenerativePart) else None
         if isinstance(engine, VllmRollout) and not on_processors(engine):
             found.append(f"the judge of reward part {part.name!r}")
-    if found:
-        raise ConfigurationError(
-            f"exact: must be false, because vLLM on GPUs may answer differently in another batch ({' and '.join(found)}); or "
-            "choose kind: torch, which decodes planned batches"
+    return f"vLLM on GPUs may answer differently in another batch ({' and '.join(found)})" if found else None
+
+
+def small_batches(spec: RunSpec) -> Iterator[str]:
+    """Yields what is wrong with the batches of vLLM's engines, each line beginning with its key.
+
+    Models that do not exist yet, or cannot be read, and engines that are not installed here are passed over.
+    """
+    engines: list[tuple[str, object, int | None]] = []
+    if spec.samples_responses:
+        known = spec.model.max_positions if isinstance(spec.model, ModelFromConfig) else _positions(spec.model)
+        engines.append(("rollout.engine", spec.rollout.engine, None if known is None else spec.longest_sequence(known)))
+    for number, part in enumerate(spec.rewards.parts):
+        if isinstance(part, GenerativePart):
+            engines.append((f"rewards.parts.{number}.engine", part.engine, _positions(part.model)))
+    for key, engine, longest in engines:
+        if not isinstance(engine, VllmRollout) or longest is None or not is_installed(VLLM, engine.environment):
+            continue
+        said = batch_mistake(
+            engine.max_num_batched_tokens, engine.max_num_seqs, longest, on_processors=_on_processors(engine)
         )
+        if said:
+            yield f"{key}.{said}"
+
+
+def _positions(model: object) -> int | None:
+    """Returns the positions of a model in a folder; None if they are not known."""
+    if not isinstance(model, GivenFolder):
+        return None
+    try:
+        return positions_of(read_config(Path(model.path)))
+    except ConfigurationError:  # said where the folder is checked
+        return None
 
 
 def check_reach(spec: RunSpec, model_path: str, longest: int) -> None:

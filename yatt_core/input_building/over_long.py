@@ -30,7 +30,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedPrompts:
     """What became of a file.
 
     sizes: prompts left, by source.
@@ -50,7 +50,7 @@ def fit_prompts(
     path: Path,
     held_out: frozenset[str] = frozenset(),
     known: Mapping[int, int | None] | None = None,
-) -> Fitted:
+) -> FittedPrompts:
     """Rewrites a file without prompts that are too long; does not touch a file that has none.
 
     model_path: as for `open_codec`.
@@ -90,7 +90,7 @@ def fit_prompts(
         shortened = list(too_long.values())
         named = ", ".join(shortened[:NAMED]) + (", ..." if len(shortened) > NAMED else "")
         log.warning("%s: %d prompts were too long (%s): %s", path.name, len(shortened), spec.data.over_long, named)
-    return Fitted(tuple(sizes[source] for source in range(len(spec.data.sources))), len(too_long), longest)
+    return FittedPrompts(tuple(sizes[source] for source in range(len(spec.data.sources))), len(too_long), longest)
 
 
 def _require_some(spec: RunSpec, name: str, sizes: Counter[int]) -> None:

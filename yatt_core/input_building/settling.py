@@ -14,6 +14,7 @@ from yatt_core.inputs.manifest import INPUTS
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import RunStore
+from yatt_core.workloads.inputs import materialise_workload
 
 
 def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsReceipt:
@@ -22,9 +23,14 @@ def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsRec
     Only one process at a time may call it. Raises what `materialise` and the store raise.
     """
     fetch_inputs(run_folder, store)
-    receipt = materialise(spec, run_folder)
+    receipt = build_inputs(spec, run_folder)
     store.publish(INPUTS)
     return receipt
+
+
+def build_inputs(spec: RunSpec, run_folder: Path) -> InputsReceipt:
+    """Builds a run's inputs, or verifies existing ones. Raises what `materialise` and `materialise_workload` raise."""
+    return materialise(spec, run_folder) if spec.workload.is_language else materialise_workload(spec, run_folder)
 
 
 def fetch_inputs(run_folder: Path, store: RunStore) -> None:

@@ -1,4 +1,4 @@
-"""Checks that a model's chat template shows the questions of the first prompts, and asks for a reply.
+"""Checks that a model's chat template shows the questions of the first prompts, asks for a reply, and leads to readable calls.
 
 Consumes a spec. Raises `ConfigurationError` for a template that leaves out questions, cuts them or makes different ones alike:
 the model would learn to answer what it has never read.
@@ -6,8 +6,10 @@ the model would learn to answer what it has never read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from jinja2 import TemplateError
 
 from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, DataError
@@ -41,6 +43,32 @@ def check_template(spec: RunSpec) -> None:
             f"model.path: {spec.model.path}: its chat template {fault}; correct it (chat_template.jinja, or chat_template in "
             "tokenizer_config.json)"
         )
+
+
+def unread_calls(spec: RunSpec) -> Iterator[str]:
+    """Yields why the calls of tools to which the chat template of the spec's model leads cannot be read, beginning with the key.
+
+    A folder, a template or rows that cannot be read are passed over.
+    """
+    if spec.rollout.tools is None or spec.virtual or not isinstance(spec.model, GivenFolder):
+        return
+    try:
+        codec = template_codec(spec)
+        prompts = first_prompts(spec.data, spec.seed, FIRST_PROMPTS)
+        texts = (text for prompt in prompts for text in _texts_of(prompt, answered=spec.sft is not None))
+        said = "" if codec is None else codec.unread_calls(texts)
+    except (ConfigurationError, DataError, TemplateError):  # said where they are checked
+        return
+    if said:
+        yield f"rollout.tools: {said} (model.path: {spec.model.path})"
+
+
+def _texts_of(prompt: Prompt, answered: bool) -> Iterator[str]:
+    """Yields what a model reads of a prompt. answered: whether it learns the reference answer."""
+    yield prompt.text
+    yield from (message.content for message in prompt.messages)
+    if answered and prompt.answer is not None:
+        yield prompt.answer
 
 
 def template_codec(spec: RunSpec) -> PromptCodec | None:

@@ -15,7 +15,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.judges.template import Piece, filled
+from yatt_core.judges.template import TemplatePiece, filled
 from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import within_rows
 from yatt_core.models.model_folder import positions_of
@@ -92,13 +92,13 @@ class JudgeCodec:
         except TemplateError:
             return ()  # a template without turns of an assistant
 
-    def _pieces(self, item: JudgeItem) -> Sequence[Piece] | str:
+    def _pieces(self, item: JudgeItem) -> Sequence[TemplatePiece] | str:
         try:
-            return [Piece(self._before), *filled(self._template, item), Piece(self._after)]
+            return [TemplatePiece(self._before), *filled(self._template, item), TemplatePiece(self._after)]
         except DataError as error:
             return str(error)
 
-    def _joined(self, pieces: Sequence[Piece], encoded: Iterator[list[int]]) -> Int32 | str:
+    def _joined(self, pieces: Sequence[TemplatePiece], encoded: Iterator[list[int]]) -> Int32 | str:
         """Joins the tokens of one question.
 
         encoded: the tokens of the pieces that are not part of the template, in order.

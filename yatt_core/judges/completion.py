@@ -31,7 +31,7 @@ class MalformedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class ChatCompletion:
     """A chat completion.
 
     text: text of the first choice.
@@ -95,7 +95,7 @@ def refused_field(body: bytes, sent: Mapping[str, Any]) -> str | None:
     return said[0] if said else None
 
 
-def completion_of(body: bytes) -> Completion:
+def completion_of(body: bytes) -> ChatCompletion:
     """Returns the completion in a response body.
 
     Raises `MalformedError` if there is none, and `DataError` if it has no text.
@@ -112,7 +112,7 @@ def completion_of(body: bytes) -> Completion:
     if not isinstance(text, str):
         raise DataError(f"the endpoint returned no text (finish_reason {reason!r:.40})")
     # JSON can contain lone surrogates, which UTF-8 files cannot.
-    return Completion(text.encode("utf-8", "replace").decode(), tokens, prompt_tokens, cut=reason == "length")
+    return ChatCompletion(text.encode("utf-8", "replace").decode(), tokens, prompt_tokens, cut=reason == "length")
 
 
 def _count(value: Any) -> int:

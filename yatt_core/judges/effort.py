@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from yatt_core.judges.completion import Completion
+from yatt_core.judges.completion import ChatCompletion
 from yatt_core.protocols.judges import Effort, ScoreEffort
 from yatt_core.spec.rewards.addresses import TokenPrices
 
@@ -35,7 +35,7 @@ KEPT = 20
 
 
 @dataclass(slots=True)
-class Meter:
+class JudgementMeter:
     """Measures one judgement.
 
     sent: when its newest request was sent, on the monotonic clock.
@@ -45,7 +45,7 @@ class Meter:
     waited: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
-    completion: Completion | None = None
+    completion: ChatCompletion | None = None
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
@@ -54,7 +54,7 @@ class Meter:
         self.seconds = max(0.0, time.monotonic() - self.began - self.waited)
 
 
-def effort_of(meters: Iterable[Meter], prices: TokenPrices | None) -> Effort:
+def effort_of(meters: Iterable[JudgementMeter], prices: TokenPrices | None) -> Effort:
     """Returns what the judgements of an item took."""
     each = list(meters)
     answers = [meter.completion for meter in each if meter.completion is not None]

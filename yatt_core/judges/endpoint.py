@@ -19,8 +19,8 @@ from pathlib import Path
 
 from yatt_core.availability import Attempts, Availability, Step
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, InfrastructureError
-from yatt_core.judges.completion import Completion, question, shortest_question, smallest_question
-from yatt_core.judges.effort import Meter, effort_of
+from yatt_core.judges.completion import ChatCompletion, question, shortest_question, smallest_question
+from yatt_core.judges.effort import JudgementMeter, effort_of
 from yatt_core.judges.failover import Endpoints, RequestRefusedError, Trouble
 from yatt_core.judges.open_questions import OpenQuestions
 from yatt_core.judges.parsing import answer_parser
@@ -35,6 +35,19 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 LONGEST_LOOK_SECONDS = 20.0
 """How long a request waits for a limit that is to show whether a judge that was away answers again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointsAsked:
+    """What came of one request to each endpoint of a part.
+
+    verdict, url: those of the first endpoint that gave an answer.
+    silent: the others that gave none, each with its address and the reason.
+    """
+
+    verdict: Verdict
+    url: str
+    silent: tuple[str, ...] = ()
 
 
 class EndpointJudge:
@@ -106,28 +119,29 @@ class EndpointJudge:
         finally:
             timer.cancel()
 
-    def ask_once(self, item: JudgeItem) -> Verdict:
-        """Returns the verdict of one request to each endpoint, for a check: the first endpoint's.
+    def ask_once(self, item: JudgeItem) -> EndpointsAsked:
+        """Returns what comes of one request to each endpoint, for a check.
 
-        Raises `InfrastructureError` if one gives no answer.
+        Raises `InfrastructureError` if none gives an answer, and `ConfigurationError` if one refuses the part's settings.
         """
         try:
             body = question(self._part, item, item.seeds[0])
         except DataError as error:
-            return Verdict(item.number, (), f"data: {error}")
-        verdicts = [self._checked(place, body, item) for place in range(len(self._part.endpoints))]
-        return verdicts[0]
+            return EndpointsAsked(Verdict(item.number, (), f"data: {error}"), self._part.url)
+        found = {each.url: self._checked(place, body, item) for place, each in enumerate(self._part.endpoints)}
+        silent = tuple(f"{url}: {each.reason}" for url, each in found.items() if isinstance(each, Trouble))
+        for url, each in found.items():
+            if isinstance(each, Verdict):
+                return EndpointsAsked(each, url, silent)
+        raise InfrastructureError(f"rewards.parts {self._part.name!r}: {'; '.join(silent)}")
 
-    def _checked(self, place: int, body: Mapping[str, object], item: JudgeItem) -> Verdict:
-        """Returns the verdict of one endpoint."""
+    def _checked(self, place: int, body: Mapping[str, object], item: JudgeItem) -> Verdict | Trouble:
+        """Returns the verdict of one endpoint, or why there is none."""
         try:
-            answer = self._endpoints.ask(place, body, Meter())
+            answer = self._endpoints.ask(place, body, JudgementMeter())
         except DataError as error:
             return Verdict(item.number, (), f"data: {error}")
-        if isinstance(answer, Trouble):
-            where = f"rewards.parts {self._part.name!r}: {self._part.endpoints[place].url}"
-            raise InfrastructureError(f"{where}: {answer.reason}, 1 times in a row")
-        return Verdict(item.number, (self._judgement(answer, item),))
+        return answer if isinstance(answer, Trouble) else Verdict(item.number, (self._judgement(answer, item),))
 
     def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> _Asked:
         """Asks for one judgement, unless it is being asked for already. stop: set when the result is no longer needed."""
@@ -136,7 +150,7 @@ class EndpointJudge:
         return self._open.ask(key, lambda: self._ask_alone(item, seed, stop), stop)
 
     def _ask_alone(self, item: JudgeItem, seed: int, stop: threading.Event) -> _Asked:
-        meter = Meter()
+        meter = JudgementMeter()
         judgement = None
         error = NO_ERROR
         try:
@@ -148,7 +162,7 @@ class EndpointJudge:
         meter.stop()
         return _Asked(meter, judgement, error)
 
-    def _answer(self, body: Mapping[str, object], stop: threading.Event, meter: Meter) -> Completion:
+    def _answer(self, body: Mapping[str, object], stop: threading.Event, meter: JudgementMeter) -> ChatCompletion:
         """Returns the answer to a question, after as many attempts as necessary and allowed.
 
         Raises `RequestFailedError` if others are answered and this one is not, `AwayError` if none is, and `DataError` if
@@ -161,7 +175,7 @@ class EndpointJudge:
         while True:
             began = time.monotonic()
             answer = self._sent(body, stop, meter)
-            if isinstance(answer, Completion):
+            if isinstance(answer, ChatCompletion):
                 self._note_answer(meter.sent)
                 advanced()
                 return answer
@@ -188,7 +202,9 @@ class EndpointJudge:
             if stop.wait(pause):
                 raise InfrastructureError(f"{self._place}: {reason}; its answer is no longer needed")
 
-    def _sent(self, body: Mapping[str, object], stop: threading.Event, meter: Meter) -> Completion | Trouble:
+    def _sent(
+        self, body: Mapping[str, object], stop: threading.Event, meter: JudgementMeter
+    ) -> ChatCompletion | Trouble:
         """Returns what one attempt at a question gives.
 
         Raises `DataError` if the question is refused although one with the same settings and next to no text is answered, and
@@ -198,7 +214,7 @@ class EndpointJudge:
             return self._endpoints.send(body, stop, meter)
         except RequestRefusedError as refusal:
             try:
-                answer = self._endpoints.ask(refusal.place, shortest_question(body), Meter())
+                answer = self._endpoints.ask(refusal.place, shortest_question(body), JudgementMeter())
             except DataError:  # its answer has no text, but its settings are accepted
                 pass
             else:
@@ -247,13 +263,13 @@ class EndpointJudge:
 
         Returns whether that was answered.
         """
-        meter = Meter()
+        meter = JudgementMeter()
         try:
             answer = self._endpoints.send(smallest_question(self._part), stop, meter)
         except (ConfigurationError, DataError):  # it refuses the question, so it is there
             self._note_answer(meter.sent)
             return True
-        if isinstance(answer, Completion):
+        if isinstance(answer, ChatCompletion):
             self._note_answer(meter.sent)
             return True
         if not answer.is_limited:
@@ -271,7 +287,7 @@ class EndpointJudge:
         with self._lock:
             self._availability.failed()
 
-    def _judgement(self, answer: Completion, item: JudgeItem) -> Judgement:
+    def _judgement(self, answer: ChatCompletion, item: JudgeItem) -> Judgement:
         return Judgement(
             answer=answer.text,
             score=self._parse(answer.text, len(item.steps), answer.cut),
@@ -300,6 +316,6 @@ class RequestFailedError(Exception):
 class _Asked:
     """What came of asking for one judgement: a judgement, or why there is none."""
 
-    meter: Meter
+    meter: JudgementMeter
     judgement: Judgement | None
     error: str

@@ -26,7 +26,7 @@ EXPLAINED = frozenset({400, 422})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EndpointResponse:
     """A response of the endpoint.
 
     retry_after: the unparsed `Retry-After` header; None if there is none.
@@ -47,7 +47,7 @@ class Exchange:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
 
-    def post(self, url: str, body: Mapping[str, object]) -> Answer:
+    def post(self, url: str, body: Mapping[str, object]) -> EndpointResponse:
         """Returns the response.
 
         Raises `TimeoutError` after the time limit, `httpx.HTTPError`, and `MalformedError` if the response is
@@ -55,7 +55,7 @@ class Exchange:
         """
         return asyncio.run_coroutine_threadsafe(self._post(url, body), self._loop).result()
 
-    async def _post(self, url: str, body: Mapping[str, object]) -> Answer:
+    async def _post(self, url: str, body: Mapping[str, object]) -> EndpointResponse:
         async with asyncio.timeout(self._seconds), self._client.stream("POST", url, json=body) as response:
             read = b""
             if meaning_of(response.status_code) == "fine":
@@ -63,7 +63,7 @@ class Exchange:
             elif response.status_code in EXPLAINED:
                 with suppress(MalformedError, httpx.HTTPError):  # without a body, the status still says enough
                     read = await _read(response)
-            return Answer(response.status_code, response.headers.get("retry-after"), read)
+            return EndpointResponse(response.status_code, response.headers.get("retry-after"), read)
 
 
 async def _read(response: httpx.Response) -> bytes:

@@ -21,15 +21,15 @@ import httpx
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.judges.api_keys import key_of
 from yatt_core.judges.completion import (
-    Completion,
+    ChatCompletion,
     MalformedError,
     completion_of,
     estimated_tokens,
     refused_field,
 )
-from yatt_core.judges.effort import Meter
-from yatt_core.judges.exchange import Answer, Exchange
-from yatt_core.judges.limits import EndpointState, Rates
+from yatt_core.judges.effort import JudgementMeter
+from yatt_core.judges.exchange import EndpointResponse, Exchange
+from yatt_core.judges.limits import EndpointState, RateLimits
 from yatt_core.judges.retrying import LIMITED, OF_CONTENTS, asked_seconds, meaning_of
 from yatt_core.judges.shared_state import SharedState, state_file
 from yatt_core.progress import advanced
@@ -92,10 +92,10 @@ class Endpoints:
 
     def __init__(self, part: EndpointPart, read_block: BlockReader | None, folder: Path | None) -> None:
         self._part = part
-        self._rates = Rates(part.requests_per_minute, part.tokens_per_minute)
+        self._rates = RateLimits(part.requests_per_minute, part.tokens_per_minute)
         self._each = [_opened(part, endpoint, read_block, folder) for endpoint in part.endpoints]
 
-    def send(self, body: Mapping[str, Any], stop: threading.Event, meter: Meter) -> Completion | Trouble:
+    def send(self, body: Mapping[str, Any], stop: threading.Event, meter: JudgementMeter) -> ChatCompletion | Trouble:
         """Returns a completion, or why no endpoint gave one; each is asked at most once.
 
         stop: set when the result is no longer needed.
@@ -111,7 +111,7 @@ class Endpoints:
             if not self._wait(endpoint, tokens, stop, meter):
                 continue
             answer = self.ask(place, body, meter, is_probe)
-            if isinstance(answer, Completion):
+            if isinstance(answer, ChatCompletion):
                 self._settle(endpoint, tokens, answer)
                 return answer
             troubles[place] = answer
@@ -138,7 +138,7 @@ class Endpoints:
     def _take_probe(self, state: EndpointState, now: float) -> bool:
         return state.take_probe(now, self._part.timeout_seconds)
 
-    def _wait(self, endpoint: _Endpoint, tokens: int, stop: threading.Event, meter: Meter) -> bool:
+    def _wait(self, endpoint: _Endpoint, tokens: int, stop: threading.Event, meter: JudgementMeter) -> bool:
         """Waits until the endpoint's limits allow a request; False if it asks to be left alone meanwhile.
 
         Raises `InfrastructureError` if the result is no longer needed.
@@ -175,19 +175,21 @@ class Endpoints:
                 return False
         return True
 
-    def _settle(self, endpoint: _Endpoint, tokens: int, answer: Completion) -> None:
+    def _settle(self, endpoint: _Endpoint, tokens: int, answer: ChatCompletion) -> None:
         """Replaces the estimated tokens of a request by those that the endpoint has counted, if it has."""
         counted = answer.tokens + answer.prompt_tokens
         if self._part.tokens_per_minute is not None and counted:
             endpoint.shared.change(lambda state, _: state.settle(self._rates, tokens, counted))
 
-    def ask(self, place: int, body: Mapping[str, Any], meter: Meter, is_probe: bool = False) -> Completion | Trouble:
+    def ask(
+        self, place: int, body: Mapping[str, Any], meter: JudgementMeter, is_probe: bool = False
+    ) -> ChatCompletion | Trouble:
         """Sends a request to one endpoint, whatever its limits, and notes what comes of it. Raises as `send` does."""
         endpoint = self._each[place]
         is_there = True
         try:
             answer = self._asked(place, body, meter)
-            is_there = isinstance(answer, Completion) or answer.is_limited
+            is_there = isinstance(answer, ChatCompletion) or answer.is_limited
         finally:
             if not is_there:
                 chance = random.random()
@@ -196,7 +198,7 @@ class Endpoints:
                 endpoint.shared.change(lambda state, _: state.note_answer())
         return answer
 
-    def _asked(self, place: int, body: Mapping[str, Any], meter: Meter) -> Completion | Trouble:
+    def _asked(self, place: int, body: Mapping[str, Any], meter: JudgementMeter) -> ChatCompletion | Trouble:
         endpoint = self._each[place]
         sent = meter.sent = time.monotonic()
         try:
@@ -227,7 +229,7 @@ class Endpoints:
             raise self._refusal(place, answer, body)
         return self._put_off(endpoint, answer)
 
-    def _put_off(self, endpoint: _Endpoint, answer: Answer) -> Trouble:
+    def _put_off(self, endpoint: _Endpoint, answer: EndpointResponse) -> Trouble:
         """Returns what an error means that may pass; an endpoint that asks to wait is left alone by all until then."""
         reason = f"status {answer.status}"
         asked = asked_seconds(answer.retry_after, datetime.now(UTC))
@@ -256,7 +258,7 @@ class Endpoints:
     def _place(self, endpoint: _Endpoint) -> str:
         return f"rewards.parts {self._part.name!r}: {endpoint.url}"
 
-    def _refusal(self, place: int, answer: Answer, body: Mapping[str, Any]) -> ConfigurationError:
+    def _refusal(self, place: int, answer: EndpointResponse, body: Mapping[str, Any]) -> ConfigurationError:
         """Returns the error for a response that a retry cannot change."""
         endpoint = self._each[place]
         where = self._place(endpoint)
@@ -265,7 +267,7 @@ class Endpoints:
             return RequestRefusedError(place, where, answer.status, hint)
         return ConfigurationError(f"{where}: rejected with status {answer.status}{hint}")
 
-    def _hint(self, endpoint: _Endpoint, answer: Answer, body: Mapping[str, Any]) -> str:
+    def _hint(self, endpoint: _Endpoint, answer: EndpointResponse, body: Mapping[str, Any]) -> str:
         """Returns what to check after a rejected request."""
         part = self._part
         status = answer.status

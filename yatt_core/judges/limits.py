@@ -27,7 +27,7 @@ CLOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class RateLimits:
     """The limits of a part; None: no limit."""
 
     requests_per_minute: int | None = None
@@ -102,7 +102,7 @@ class EndpointState:
         """Returns how much longer the endpoint asks to be left alone."""
         return max(0.0, self.held_until - now)
 
-    def wait(self, rates: Rates, tokens: int, now: float) -> float:
+    def wait(self, rates: RateLimits, tokens: int, now: float) -> float:
         """Returns how long a request would wait that takes its place now. tokens: its estimated number of tokens."""
         start = max(now, self.held_until)
         for rate, amount, full_at in self._buckets(rates, tokens):
@@ -110,7 +110,7 @@ class EndpointState:
             start = max(start, full_at + needs - max(BURST_SECONDS, needs))
         return start - now
 
-    def take(self, rates: Rates, tokens: int, now: float) -> float:
+    def take(self, rates: RateLimits, tokens: int, now: float) -> float:
         """Takes the place of a request with an estimated number of tokens, and returns how long it has to wait."""
         wait = self.wait(rates, tokens, now)
         sent = now + wait
@@ -120,18 +120,18 @@ class EndpointState:
             self.tokens_full_at = max(self.tokens_full_at, sent) + _seconds(tokens, rates.tokens_per_minute)
         return wait
 
-    def give_back(self, rates: Rates, tokens: int) -> None:
+    def give_back(self, rates: RateLimits, tokens: int) -> None:
         """Gives back the place of a request that was not sent."""
         if rates.requests_per_minute is not None:
             self.requests_full_at -= _seconds(1, rates.requests_per_minute)
         self.settle(rates, tokens, 0)
 
-    def settle(self, rates: Rates, estimated: int, tokens: int) -> None:
+    def settle(self, rates: RateLimits, estimated: int, tokens: int) -> None:
         """Replaces the estimated number of a request's tokens by what the endpoint counted."""
         if rates.tokens_per_minute is not None:
             self.tokens_full_at += _seconds(tokens - estimated, rates.tokens_per_minute)
 
-    def _buckets(self, rates: Rates, tokens: int) -> Iterator[tuple[int, int, float]]:
+    def _buckets(self, rates: RateLimits, tokens: int) -> Iterator[tuple[int, int, float]]:
         """Yields limit, amount and state of each bucket that a request takes from."""
         if rates.requests_per_minute is not None:
             yield rates.requests_per_minute, 1, self.requests_full_at

@@ -16,7 +16,7 @@ import torch
 
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.engines.device import own_device, placed
-from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS
 from yatt_core.errors import DataError, NumericError
 from yatt_core.models.loading import load_classifier
@@ -72,7 +72,7 @@ class RewardModelJudge:
     def sleep(self) -> None:
         """Moves the weights, all that it keeps in memory, from the GPU to the host if they are on a GPU."""
         if self._away is None:
-            self._away = Offloaded(Held(tuple(self._model.state_dict().values())))
+            self._away = Offloaded(HeldMemory(tuple(self._model.state_dict().values())))
 
     def wake(self) -> None:
         """Moves the weights back to the GPU."""

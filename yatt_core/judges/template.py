@@ -14,7 +14,7 @@ from yatt_core.spec.template import ANSWER, FINAL, PROMPT, STEPS, THOUGHTS, piec
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TemplatePiece:
     """A piece of a filled-in template.
 
     name: the placeholder that it replaces; None for the template's own text, which is trusted.
@@ -24,7 +24,7 @@ class Piece:
     name: str | None = None
 
 
-def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
+def filled(template: str, item: JudgeItem) -> Sequence[TemplatePiece]:
     """Returns the template filled with an item's texts.
 
     Raises `DataError` if it needs a reference answer that the item lacks.
@@ -32,9 +32,9 @@ def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
     pieces = []
     for text, name in pieces_of(template):
         if text:
-            pieces.append(Piece(text))
+            pieces.append(TemplatePiece(text))
         if name is not None:
-            pieces.append(Piece(_value(name, item), name))
+            pieces.append(TemplatePiece(_value(name, item), name))
     return pieces
 
 

@@ -14,6 +14,10 @@ CONFIG = "config.json"
 def read_config(folder: Path) -> dict[str, Any]:
     """Returns the model's config.json. Raises `ConfigurationError` if it cannot be read."""
     path = folder / CONFIG
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError as error:
+        raise ConfigurationError(f"model.path: {folder} cannot be read: {error.strerror}") from None
+    if not is_there:
         raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
     return read_object(path, "model.path")

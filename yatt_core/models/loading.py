@@ -135,8 +135,8 @@ def _model_type(folder: Path) -> str:
 def quiet_transformers() -> Any:
     """Returns the transformers package, offline and without progress bars or advice.
 
-    Hides scikit-learn from transformers, which would otherwise import it, if installed, for assisted generation.
-    That is not used here, and the import would cost each process more than a second and 100 MB.
+    Hides scikit-learn and SciPy from transformers, which would otherwise import them, if installed, for assisted generation
+    and for losses of object detection. These are not used here, and the imports would cost each process seconds and 100 MB.
     """
     keep_libraries_offline()
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -144,6 +144,7 @@ def quiet_transformers() -> Any:
     import transformers.utils
 
     transformers.utils.is_sklearn_available = _is_not_used
+    transformers.utils.is_scipy_available = _is_not_used
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers

@@ -153,20 +153,20 @@ def describe_model(folder: Path) -> ModelFacts:
     """Returns the facts of a given Hugging Face folder. Raises `ConfigurationError` if it cannot be used."""
     check_model_folder(folder)
     vocabulary = len(within_rows(load_tokenizer(folder), read_config(folder), folder))
-    return ModelFacts(str(folder), _fingerprint(folder), vocabulary, count_parameters(folder))
+    return ModelFacts(str(folder), fingerprint(folder), vocabulary, count_parameters(folder))
 
 
 def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
     """Raises `ConfigurationError`, which names the differences, if a folder no longer matches `describe_model`."""
     check_model_folder(folder)
-    found = _fingerprint(folder)
+    found = fingerprint(folder)
     if MARK not in recorded:  # a run of a build that did not record them
         found = {name: value for name, value in found.items() if not name.startswith(TEMPLATES)}
     if changed := sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)):
         raise ConfigurationError(f"model.path: {folder} has changed since the run began: {', '.join(changed)}")
 
 
-def _fingerprint(folder: Path) -> dict[str, str]:
+def fingerprint(folder: Path) -> dict[str, str]:
     """Returns what identifies a given model: the digests of its small files and the sizes of its weights."""
     weights = (path for path in folder.iterdir() if path.is_file() and path.suffix == ".safetensors")
     templates = sum(path.parent.name == TEMPLATES for path in small_files(folder))

@@ -12,7 +12,7 @@ from yatt_core.models.template_rendering import render_messages
 from yatt_core.spec.template import PROMPT, RESPONSE, pieces_of
 
 
-class Guard(Protocol):
+class TextGuard(Protocol):
     """Keeps control tokens out of the texts of others: `yatt_core.prompts.control_text.ControlText`."""
 
     def guard(self, text: str) -> str:
@@ -38,7 +38,7 @@ Said = tuple[str, str]
 
 def reward_tokens(
     tokenizer: Any,
-    control: Guard,
+    control: TextGuard,
     template: str | None,
     prompt: str,
     messages: Sequence[Said],

@@ -19,7 +19,7 @@ GOING_OVER = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RoleSpan:
     """A period of an instance's time in one role, or switching."""
 
     instance: int
@@ -123,7 +123,7 @@ def switch_times(changes: Iterable[Change]) -> tuple[SwitchTime, ...]:
     return tuple(SwitchTime(change.how == "start", change.took_s) for change in changes if change.took_s is not None)
 
 
-def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
+def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[RoleSpan]:
     """Returns every instance's spans until `end_s`, ordered by instance and time.
 
     role_s: seconds that a switch takes once an instance is empty, for switches that were not measured.
@@ -139,7 +139,7 @@ def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float)
     ]
 
 
-def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
+def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[RoleSpan]:
     spans = []
     since = 0.0
     nexts = [*(change.asked_s for change in changes[1:]), end_s]
@@ -154,13 +154,13 @@ def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: floa
             served = change.serves_s
         left = min(max(left, since), end_s)
         served = min(served, end_s)
-        spans += [Span(index, role, since, left), Span(index, GOING_OVER, left, served)]
+        spans += [RoleSpan(index, role, since, left), RoleSpan(index, GOING_OVER, left, served)]
         role = change.after
         since = served
-    return [*spans, Span(index, role, since, end_s)]
+    return [*spans, RoleSpan(index, role, since, end_s)]
 
 
-def role_times(spans: Iterable[Span], usage: Iterable[Usage]) -> tuple[RoleTime, ...]:
+def role_times(spans: Iterable[RoleSpan], usage: Iterable[Usage]) -> tuple[RoleTime, ...]:
     """Returns the times of rollout, judge, and switching, which never counts as work."""
     device_s = dict.fromkeys((ROLLOUT, JUDGE, GOING_OVER), 0.0)
     busy_s = dict.fromkeys(device_s, 0.0)
@@ -180,7 +180,7 @@ def idle_fraction(times: Iterable[RoleTime]) -> float:
     return max(0.0, 1.0 - sum(each.busy_s for each in listed) / whole) if whole else 0.0
 
 
-def busy_shares(spans: Iterable[Span], usage: Iterable[Usage]) -> dict[tuple[int, str], float]:
+def busy_shares(spans: Iterable[RoleSpan], usage: Iterable[Usage]) -> dict[tuple[int, str], float]:
     """Returns, by instance and role, the fraction of its time in the role for which the instance worked.
 
     The fraction is capped at 1, because the log's times are rounded.

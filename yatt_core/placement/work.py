@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.placement.workload import Lengths, Workload, value_at
+from yatt_core.placement.workload import LengthDistribution, Scenario, value_at
 
 EXTRA_WAVES = 3
 WORST_RATIO = 10.0
@@ -56,7 +56,7 @@ class WaveWork:
     valid: tuple[bool, ...]
 
 
-def draw_wave(workload: Workload, iteration: int, wave: int, groups: int) -> WaveWork:
+def draw_wave(workload: Scenario, iteration: int, wave: int, groups: int) -> WaveWork:
     """Draws a wave's samples; the cost model fixes the order of the draws."""
     spec = workload.samples
     rng = np.random.Generator(np.random.PCG64([workload.seed, iteration, wave]))
@@ -92,7 +92,7 @@ def split_turns(tokens: int, turns: int) -> tuple[int, ...]:
     return (*[each] * (turns - 1), tokens - each * (turns - 1))
 
 
-def _lengths(spec: Lengths, iteration: int, x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _lengths(spec: LengthDistribution, iteration: int, x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     median = value_at(spec.median, iteration)
     sigma = value_at(spec.sigma, iteration)
     return np.clip(np.rint(median * np.exp(sigma * x)), spec.min, spec.max).astype(np.int64)
@@ -101,7 +101,7 @@ def _lengths(spec: Lengths, iteration: int, x: npt.NDArray[np.float64]) -> npt.N
 class Quota:
     """The number of groups in each wave of an iteration; its running average persists for the whole run."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Scenario) -> None:
         self._target = workload.samples.prompts
         self._dynamic = workload.samples.dynamic_sampling
         self._average = 1.0

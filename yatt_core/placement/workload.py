@@ -105,7 +105,7 @@ class TrainingCost(SpecModel):
     device_seconds_per_token: NonNegative
 
 
-class Lengths(SpecModel):
+class LengthDistribution(SpecModel):
     """The distribution clip(rint(median * exp(sigma * x)), min, max), with x standard normal."""
 
     median: Schedule
@@ -114,7 +114,7 @@ class Lengths(SpecModel):
     max: Count
 
 
-class ResponseLengths(Lengths):
+class ResponseLengths(LengthDistribution):
     """Lengths of responses, whose values of x are correlated within a group.
 
     rho: correlation of x within a group.
@@ -131,21 +131,21 @@ class ToolUse(SpecModel):
     output_tokens: Annotated[int, Field(ge=0)]
 
 
-class Samples(SpecModel):
+class SampledPrompts(SpecModel):
     """What an iteration samples."""
 
     prompts: Count
     group: Count
-    prompt: Lengths
+    prompt: LengthDistribution
     response: ResponseLengths
-    judge: Lengths
+    judge: LengthDistribution
     judgements: Count = 1
     tools: ToolUse | None = None
     dynamic_sampling: bool = False
     validity: Schedule = 1.0
 
 
-class Workload(SpecModel):
+class Scenario(SpecModel):
     """Everything that defines a simulated run."""
 
     name: str
@@ -156,4 +156,4 @@ class Workload(SpecModel):
     engines: Engines
     switch: SwitchCosts
     training: TrainingCost
-    samples: Samples
+    samples: SampledPrompts

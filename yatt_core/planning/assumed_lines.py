@@ -12,7 +12,7 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.memory.transfers import weights_sent
 from yatt_core.planning.roles import Roles
-from yatt_core.planning.time.fitted import Fitted
+from yatt_core.planning.time.fitted import FittedConstants
 from yatt_core.planning.time.times import sync_gb_s
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.rollout import TorchRollout
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def assumed_lines(
-    roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+    roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
 ) -> Iterator[str]:
     """Yields all assumptions that the plan used."""
     card = cluster.card
@@ -57,7 +57,9 @@ def _lengths(roles: Roles, assumed: Assumptions) -> Iterator[str]:
         yield f"a tool call takes {assumed.tool_wait_s:g} s and returns half of the tokens allowed"
 
 
-def _times(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
+def _times(
+    roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
+) -> Iterator[str]:
     """Yields the assumed times; fitted ones are described with the fit."""
     rollout = roles.rollout
     shares = []

@@ -16,12 +16,13 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.files import FilesOnNodes
 from yatt_core.planning.memory.demand import Demand, demand_of
+from yatt_core.planning.memory.device_memory import lag_obstacle
 from yatt_core.planning.memory.remedies import Larger, Settings, larger_that_fits, remedies
 from yatt_core.planning.memory.rollout import EngineMemory
 from yatt_core.planning.roles import Roles, check_sizes, roles_of
-from yatt_core.planning.time.fitted import Fitted
+from yatt_core.planning.time.fitted import FittedConstants
 from yatt_core.planning.time.load import Load, load_of
-from yatt_core.planning.time.recommend import Outcome, best, outcomes
+from yatt_core.planning.time.recommend import PlacementOutcome, best, outcomes
 from yatt_core.planning.time.times import (
     TrainingTimes,
     devices_for_each_rank,
@@ -44,8 +45,8 @@ class Times:
     """
 
     load: Load
-    tried: list[Outcome]
-    recommended: Outcome
+    tried: list[PlacementOutcome]
+    recommended: PlacementOutcome
     training: TrainingTimes
     checkpoint_every: int
     checkpoint_overhead: float
@@ -84,14 +85,14 @@ def plan_run(
     spec: RunSpec,
     cluster: DescribedCluster,
     assumed: Assumptions,
-    fitted: Fitted | None = None,
+    fitted: FittedConstants | None = None,
 ) -> RunPlan:
     """Returns the plan of a run.
 
     fitted: constants from a run's telemetry, which replace the constants derived from the cards.
     """
     roles = roles_of(spec, assumed)
-    check_sizes(roles)
+    check_sizes(roles, cluster.card_name == CORE)
     demand = demand_of(roles, cluster, assumed)
     simulated = demand.fits and spec.samples_responses
     times = _times(roles=roles, demand=demand, cluster=cluster, assumed=assumed, fitted=fitted) if simulated else None
@@ -108,7 +109,7 @@ def plan_run(
 
 
 def _times(
-    roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+    roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
 ) -> Times:
     rollout = engine_constants(
         engine=roles.rollout, shape=roles.policy, memory=demand.rollout, card=cluster.card, assumed=assumed
@@ -168,6 +169,8 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
                 f"{place}.max_num_seqs: the cache has room for about {memory.sequences} average sequences at once, "
                 f"not {engine.max_num_seqs}"
             )
+    if lag := lag_obstacle(roles.spec, demand, cluster):
+        yield f"a start is refused: {lag}"
     if demand.ranks < cluster.devices:
         yield f"trainer.engine: {cluster.devices - demand.ranks} of {cluster.devices} devices do not train"
     if demand.ranks > cluster.devices and roles.trainer.kind == "torch":

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from yatt_core.cluster.seating import check_seats, layout_of, most_ranks
+from yatt_core.engines.rollout.vllm.settings import batch_mistake
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
@@ -116,9 +117,12 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
     )
 
 
-def check_sizes(roles: Roles) -> None:
-    """Raises `ConfigurationError` if sizes are incompatible, with one line per mistake that starts with its key."""
-    if mistakes := list(_mistakes(roles)):
+def check_sizes(roles: Roles, on_processors: bool) -> None:
+    """Raises `ConfigurationError` if sizes are incompatible, with one line per mistake that starts with its key.
+
+    on_processors: whether engines run on cores.
+    """
+    if mistakes := [*_mistakes(roles), *_batch_mistakes(roles, on_processors)]:
         raise ConfigurationError("\n".join(mistakes))
 
 
@@ -196,6 +200,20 @@ def _mistakes(roles: Roles) -> Iterator[str]:
             f"trainer.engine.micro_batch_tokens: {budget} is less than the {longest} tokens that prompt and response may have; "
             f"expected at least {longest}"
         )
+
+
+def _batch_mistakes(roles: Roles, on_processors: bool) -> Iterator[str]:
+    """Yields what is wrong with the batches of vLLM's engines."""
+    engines: list[tuple[str, GenerationEngine, int | None]] = []
+    if roles.spec.samples_responses:
+        engines.append(("rollout.engine", roles.rollout, roles.spec.longest_sequence(roles.policy.max_positions)))
+    engines += [(f"{judge.place}.engine", judge.engine, judge.shape.max_positions) for judge in roles.judges]
+    for key, engine, longest in engines:
+        if not isinstance(engine, VllmRollout) or longest is None:
+            continue
+        said = batch_mistake(engine.max_num_batched_tokens, engine.max_num_seqs, longest, on_processors)
+        if said:
+            yield f"{key}.{said}"
 
 
 def _engine_mistakes(key: str, engine: GenerationEngine, shape: ModelShape) -> Iterator[str]:

@@ -127,6 +127,10 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
 
     own_vocabulary: assumed vocabulary of a tokenizer that is yet to be trained on the run's prompts.
     """
+    if not spec.workload.is_language:
+        raise UnknownShapeError(
+            f"workload.kind: {spec.workload.title} has a model of its own, whose shape is not known"
+        )
     return shape_of_model(spec.model, own_vocabulary)
 
 

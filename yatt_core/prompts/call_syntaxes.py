@@ -32,7 +32,7 @@ class MalformedCallError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenCall:
     """A call as it was written.
 
     arguments: plain JSON values.
@@ -46,7 +46,7 @@ class Written:
     call_id: str = ""
 
 
-Read = Callable[[str], Written | None]
+Read = Callable[[str], WrittenCall | None]
 """Returns the call in a text; None if there is none. Raises `MalformedCallError`."""
 
 DEEPEST = 100
@@ -72,7 +72,7 @@ _GEMMA_WORD = re.compile(r"[^,\]}]{0,400}")
 _GEMMA_TEXT = '<|"|>'
 
 
-def json_in_tags(text: str) -> Written | None:
+def json_in_tags(text: str) -> WrittenCall | None:
     """Reads one JSON object between tags."""
     body = _between(text, CALL, CALL_END)
     if body is None:
@@ -80,7 +80,7 @@ def json_in_tags(text: str) -> Written | None:
     return _checked(_parsed(body, f"there is no JSON between {CALL} and {CALL_END}"), ("arguments",))
 
 
-def function_tags(text: str) -> Written | None:
+def function_tags(text: str) -> WrittenCall | None:
     """Reads a function in tags whose parameters are texts, or JSON if they are objects, lists, numbers or booleans."""
     body = _between(text, CALL, CALL_END)
     if body is None:
@@ -97,10 +97,10 @@ def function_tags(text: str) -> Written | None:
         texts[parameter[1]] = body[parameter.end() : end].removeprefix("\n").removesuffix("\n")
         place = end + len(_PARAMETER_END)  # tags in a value are part of it
     arguments = {key: _PYTHON[text] if text in _PYTHON else _value(text) for key, text in texts.items()}
-    return Written(function[1], arguments, texts)
+    return WrittenCall(function[1], arguments, texts)
 
 
-def argument_tags(text: str) -> Written | None:
+def argument_tags(text: str) -> WrittenCall | None:
     """Reads a name and pairs of keys and values in tags."""
     body = _between(text, CALL, CALL_END)
     if body is None:
@@ -118,10 +118,10 @@ def argument_tags(text: str) -> Written | None:
             raise MalformedCallError(f"arguments are {_KEY}KEY{_KEY_END} and {_VALUE}VALUE{_VALUE_END}")
         texts[body[start + len(_KEY) : key_end].strip()] = body[value + len(_VALUE) : value_end]
         start = body.find(_KEY, value_end)  # tags in a value are part of it
-    return Written(name.strip(), {key: _value(text) for key, text in texts.items()}, texts)
+    return WrittenCall(name.strip(), {key: _value(text) for key, text in texts.items()}, texts)
 
 
-def bare_json(text: str) -> Written | None:
+def bare_json(text: str) -> WrittenCall | None:
     """Reads an object that is the whole turn, with or without the mark before it."""
     body = text.strip()
     marked = body.startswith("<|python_tag|>")
@@ -139,7 +139,7 @@ def bare_json(text: str) -> Written | None:
     return _checked(value, ("parameters", "arguments"))
 
 
-def marked_list(text: str) -> Written | None:
+def marked_list(text: str) -> WrittenCall | None:
     """Reads a list of one call, or a name with its arguments, behind a mark."""
     _, mark, body = text.partition("[TOOL_CALLS]")
     if not mark:
@@ -167,7 +167,7 @@ def marked_list(text: str) -> Written | None:
     return replace(call, call_id=given_id) if is_known else call
 
 
-def fenced_json(text: str) -> Written | None:
+def fenced_json(text: str) -> WrittenCall | None:
     """Reads a name and a fenced block of arguments between marks."""
     body = _between(text, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
     if body is None:
@@ -185,7 +185,7 @@ def fenced_json(text: str) -> Written | None:
     return _checked({"name": name.strip(), "arguments": value}, ("arguments",))
 
 
-def harmony(text: str) -> Written | None:
+def harmony(text: str) -> WrittenCall | None:
     """Reads a message to a function."""
     match = _HARMONY.search(text)
     if match is None:
@@ -195,7 +195,7 @@ def harmony(text: str) -> Written | None:
     return _checked({"name": match[1], "arguments": value}, ("arguments",))
 
 
-def gemma(text: str) -> Written | None:
+def gemma(text: str) -> WrittenCall | None:
     """Reads a call whose texts are between marks of their own."""
     body = _between(text, "<|tool_call>", "<tool_call|>")
     if body is None:
@@ -204,7 +204,7 @@ def gemma(text: str) -> Written | None:
     if match is None:
         raise MalformedCallError("a call is call:NAME{KEY:VALUE}")
     parser = _GemmaValues(body.strip(), match.end())
-    return Written(match[1], parser.mapping(DEEPEST))
+    return WrittenCall(match[1], parser.mapping(DEEPEST))
 
 
 class _GemmaValues:
@@ -325,13 +325,13 @@ def _parsed(text: str, missing: str) -> Any:
     return value
 
 
-def _checked(value: Any, keys: tuple[str, ...]) -> Written:
+def _checked(value: Any, keys: tuple[str, ...]) -> WrittenCall:
     """Returns the call in an object with a name and an object of arguments under one of the keys."""
     given = value if isinstance(value, dict) else {}
     arguments = next((given[key] for key in keys if key in given), None)
     if not isinstance(given.get("name"), str) or not isinstance(arguments, dict):
         raise MalformedCallError(f'a call is {{"name": "...", "{keys[0]}": {{...}}}}')
-    return Written(given["name"], arguments)
+    return WrittenCall(given["name"], arguments)
 
 
 def _value(text: str) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -171,19 +172,28 @@ class ChatTemplate:
 
         Rendered arguments that come back as they were show which form the template takes.
         """
-        writes = False
+        for form, text in self._written_calls:
+            for name in SYNTAXES:
+                if _reads_back(name, text):
+                    return replace(form, syntax=name)
+        return None if any(PROBE.name in text for _, text in self._written_calls) else CallForm(syntax="")
+
+    @cached_property
+    def writes_parts_of_calls(self) -> bool:
+        """Whether the template writes anything of a call: its name, its id, or one of its arguments."""
+        parts = (PROBE.name, PROBE.call_id, *(f'"{key}"' for key in PROBE.arguments))
+        return any(part in text for _, text in self._written_calls for part in parts)
+
+    @cached_property
+    def _written_calls(self) -> Sequence[tuple[CallForm, str]]:
+        """What the template writes for a call in each form that it takes, without a syntax."""
+        found = list[tuple[CallForm, str]]()
         for without_content in (False, True):
             for as_text in (False, True):
                 form = CallForm(as_text, without_content, "")
-                try:
-                    text = self._written_call(form)
-                except UNFIT:
-                    continue
-                writes = writes or PROBE.name in text
-                for name in SYNTAXES:
-                    if _reads_back(name, text):
-                        return CallForm(as_text, without_content, name)
-        return None if writes else CallForm(syntax="")
+                with suppress(*UNFIT):
+                    found.append((form, self._written_call(form)))
+        return found
 
     def end_of_call(self, stop_tokens: Collection[int]) -> int | None:
         """Returns the token that ends a turn that calls a tool, if no stop token does; None if one does, or if there is none.

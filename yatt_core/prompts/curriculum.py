@@ -29,7 +29,7 @@ NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PromptOutcome:
     """The responses to a drawn prompt.
 
     row: its row in the pool.
@@ -42,7 +42,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolState:
+class CurriculumPool:
     """A pool.
 
     size: number of its prompts.
@@ -100,7 +100,7 @@ class PoolState:
 class Curriculum:
     """The state of all pools."""
 
-    pools: tuple[PoolState, ...]
+    pools: tuple[CurriculumPool, ...]
 
     @classmethod
     def start(cls, spec: CurriculumSpec, pools: Sequence[PromptPool], weights: Sequence[float]) -> Self:
@@ -111,7 +111,7 @@ class Curriculum:
         totals: defaultdict[int, int] = defaultdict(int)
         for pool in pools:
             totals[pool.source] += pool.size
-        states = [PoolState(p.name, p.size, weights[p.source] * p.size / totals[p.source]) for p in pools]
+        states = [CurriculumPool(p.name, p.size, weights[p.source] * p.size / totals[p.source]) for p in pools]
         return cls(_shared(spec, states))
 
     @property
@@ -123,12 +123,12 @@ class Curriculum:
         """Returns True for a solved prompt, which is not drawn."""
         return row in self.pools[pool].solved
 
-    def after(self, spec: CurriculumSpec, iteration: int, outcomes: Iterable[Outcome]) -> Self:
+    def after(self, spec: CurriculumSpec, iteration: int, outcomes: Iterable[PromptOutcome]) -> Self:
         """Returns the state after an iteration, whatever the order of the outcomes.
 
         If all prompts of all pools are solved, all of them return.
         """
-        by_pool: defaultdict[int, list[Outcome]] = defaultdict(list)
+        by_pool: defaultdict[int, list[PromptOutcome]] = defaultdict(list)
         for outcome in outcomes:
             by_pool[outcome.pool].append(outcome)
         states = [_advanced(state, spec, iteration, by_pool[number]) for number, state in enumerate(self.pools)]
@@ -143,7 +143,7 @@ class Curriculum:
     @classmethod
     def from_json(cls, value: Sequence[Mapping[str, Any]]) -> Self:
         """Returns the state that `to_json` wrote."""
-        return cls(tuple(PoolState.from_json(each) for each in value))
+        return cls(tuple(CurriculumPool.from_json(each) for each in value))
 
     def metrics(self) -> dict[str, float]:
         """Returns each pool's share of the next draws, its number of solved prompts and, if it has one, its rate."""
@@ -155,7 +155,9 @@ class Curriculum:
         return values
 
 
-def _advanced(state: PoolState, spec: CurriculumSpec, iteration: int, outcomes: Sequence[Outcome]) -> PoolState:
+def _advanced(
+    state: CurriculumPool, spec: CurriculumSpec, iteration: int, outcomes: Sequence[PromptOutcome]
+) -> CurriculumPool:
     """Returns a pool with its new rate and solved prompts, but its old share."""
     rate = state.rate
     if outcomes:
@@ -168,7 +170,7 @@ def _advanced(state: PoolState, spec: CurriculumSpec, iteration: int, outcomes: 
     return replace(state, rate=rate, solved=solved)
 
 
-def _shared(spec: CurriculumSpec, states: Sequence[PoolState]) -> tuple[PoolState, ...]:
+def _shared(spec: CurriculumSpec, states: Sequence[CurriculumPool]) -> tuple[CurriculumPool, ...]:
     """Returns the pools with the shares that follow from their rates."""
     reach = max(spec.target, 1 - spec.target)
     wanted = [

@@ -19,7 +19,14 @@ from yatt_core.prompts.image_tokens import ImageTokens
 from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.replies import EncodedReply, ReplyEncoder, rejected
-from yatt_core.prompts.result_text import ResultEncoder, TagFrame, TemplateFrame, check_tools_are_shown
+from yatt_core.prompts.result_text import (
+    UNREAD_FORM,
+    ResultEncoder,
+    TagFrame,
+    TemplateFrame,
+    check_tools_are_shown,
+    unread_calls,
+)
 from yatt_core.prompts.thoughts import THINK, Marks, marks_of_template
 from yatt_core.prompts.token_lists import checked, decoded, dropped_tokens, without_stop
 from yatt_core.prompts.tool_calls import ToolCall
@@ -103,6 +110,15 @@ class PromptCodec:
             return "" if self._template is None else self._template.missing_opening
         except TemplateError:
             return ""  # a template that rejects the shortest conversation is reported with the first prompt
+
+    def unread_calls(self, texts: Iterable[str]) -> str:
+        """Returns why the calls of the spec's tools cannot be read; empty if they can.
+
+        texts: of prompts and answers, which may tell the form of a call.
+        """
+        if self._template is None or self._results is None:
+            return ""
+        return unread_calls(self._template, self._shown_tools, self._system, texts)
 
     def encode_prompt(self, prompt: Prompt) -> Int32:
         """Encodes a prompt as the protocol requires."""
@@ -257,10 +273,7 @@ class PromptCodec:
         if tools is not None:
             form = self._template.calls
             if form is None:
-                raise ConfigurationError(
-                    "rollout.tools: the model's chat template writes calls of tools in a form that YATT does not read; use "
-                    "another model, or a chat template that writes <tool_call>{...}</tool_call>"
-                )
+                raise ConfigurationError(f"rollout.tools: {UNREAD_FORM}")
             syntax = form.syntax or DEFAULT
         try:
             prefill = self._template.prefill

@@ -7,12 +7,13 @@ the point where the assistant continues, apart from the result itself, which sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.prompts.call_syntaxes import CALL, CALL_END
 from yatt_core.prompts.chat_template import CONTENT, PROBE, QUESTION, ChatTemplate, Tools
 from yatt_core.prompts.control_text import ControlText
 from yatt_core.prompts.prompt import Message
@@ -21,6 +22,11 @@ from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
 SAMPLE = "a-result"
+UNREAD_FORM = (
+    "the model's chat template writes calls of tools in a form that YATT does not read; use another model, or a chat template "
+    f"that writes {CALL}{{...}}{CALL_END}"
+)
+"""Why a template's calls cannot be read."""
 Frame = Callable[[str, ToolCall | None], list[int]]
 """Returns the tokens between two turns for the text of a result and the call that it answers, if that is known."""
 
@@ -136,3 +142,26 @@ def check_tools_are_shown(template: ChatTemplate, shown: Tools, system: Sequence
                 f"rollout.tools.functions {tool.name!r}: the model's chat template does not show tools; leave the "
                 "description out and describe the tool in data.system_prompt or in the prompts"
             )
+
+
+def unread_calls(template: ChatTemplate, shown: Tools, system: Sequence[Message], texts: Iterable[str]) -> str:
+    """Returns why the calls that a chat template leads to cannot be read; empty if they can.
+
+    A template that writes no calls leaves their form to the prompts. If it shows the tools, the model calls them in the form that
+    it has learnt with this template, unless it is told another one.
+
+    shown: the tools that it shows; system: the spec's system message.
+    texts: other texts that may tell the form.
+    """
+    if template.calls is None or template.calls.syntax:
+        return ""
+    if template.writes_parts_of_calls:
+        return UNREAD_FORM
+    told = not shown or CALL in template.render([*system, QUESTION], shown) or any(CALL in text for text in texts)
+    if not told:
+        return (
+            "the model's chat template shows the tools, but writes no calls, so that nothing says how the model calls them; use "
+            f"a chat template that writes {CALL}{{...}}{CALL_END}, tell this form in data.system_prompt, or leave the "
+            "descriptions out and describe the tools in the prompts"
+        )
+    return ""

@@ -30,7 +30,7 @@ LABELS: Mapping[str, bool] = {"true": True, "false": False, "1": True, "0": Fals
 
 
 @dataclass(frozen=True, slots=True)
-class Responses:
+class RowResponses:
     """The responses in a row: the preferred one and the other one, or a single one.
 
     desirable: the label of a single response; True without labels.
@@ -61,15 +61,15 @@ class EncodedResponse:
     truncated: bool
 
 
-def responses_of(spec: RunSpec, prompt: Prompt) -> Responses:
+def responses_of(spec: RunSpec, prompt: Prompt) -> RowResponses:
     """Returns the responses that a run's objective needs from a row."""
     source = spec.data.sources[prompt.source]
     if isinstance(spec.objective, SftObjective):
-        return Responses((_answer(prompt, source),))
+        return RowResponses((_answer(prompt, source),))
     assert isinstance(source, FileSource), "other sources have no preferences, as the spec has been checked for"
     if isinstance(spec.objective, KtoObjective):
-        return Responses((_answer(prompt, source),), _label(prompt, source.label_field))
-    return Responses(_pair(prompt, source))
+        return RowResponses((_answer(prompt, source),), _label(prompt, source.label_field))
+    return RowResponses(_pair(prompt, source))
 
 
 def encode_response(spec: RunSpec, codec: TextCodec, prompt: Prompt, reply: Messages) -> EncodedResponse:

@@ -71,7 +71,7 @@ def _by_marker(text: str, pattern: str) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StepText:
     """What of a response's text is cut into steps.
 
     text: the whole text.
@@ -94,14 +94,14 @@ class TokenSteps:
         self._decode = decode
         self._texts = dict[int, str]()
 
-    def find(self, tokens: Int32, steps: Sequence[str], cut: Cut | None = None) -> Int64:
+    def find(self, tokens: Int32, steps: Sequence[str], cut: StepText | None = None) -> Int64:
         """Returns the index of each token's step, [T], never falling; -1 for a token in none of them.
 
         steps: the steps of the text of these tokens, or of what `cut` says of it.
         """
         whole = "".join(steps)
         if cut is None:
-            cut = Cut(whole, ((0, len(whole)),))
+            cut = StepText(whole, ((0, len(whole)),))
         ends = np.cumsum([len(step) for step in steps])
         text = cut.text[cut.given :]
         starts = [cut.given + start for start in _without_space(self._starts(tokens, text), text)]
@@ -142,7 +142,7 @@ class TokenSteps:
         return starts
 
 
-def _places(starts: Int64, cut: Cut) -> Int64:
+def _places(starts: Int64, cut: StepText) -> Int64:
     """Returns the offset of each token in the text of the steps; -1 for a token that is not in it."""
     if not cut.spans:
         return np.full(len(starts), -1, np.int64)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
-from yatt_core.prompts.curriculum import Curriculum, Outcome
+from yatt_core.prompts.curriculum import Curriculum, PromptOutcome
 from yatt_core.prompts.prompt import Prompt as Prompt
 from yatt_core.protocols.receipts import PromptPool, PromptRef
 from yatt_core.spec.sections.data import DataSpec
@@ -82,7 +82,7 @@ class Cursor:
             return self
         sizes = [pool.size for pool in self.curriculum.pools]
         outcomes = [
-            Outcome(ref.source, row_at(seed, ref.source, ref.position, sizes[ref.source]), success)
+            PromptOutcome(ref.source, row_at(seed, ref.source, ref.position, sizes[ref.source]), success)
             for ref, success in results
         ]
         return replace(self, curriculum=self.curriculum.after(data.curriculum, iteration, outcomes))
@@ -91,8 +91,12 @@ class Cursor:
 def draw(data: DataSpec, seed: int, cursor: Cursor, count: int) -> tuple[tuple[PromptRef, ...], Cursor]:
     """Returns the next prompts of the stream, and the cursor after them.
 
+    Data without sources, of a workload of one's own, have a single entry: the number of the iteration's draw.
+
     Raises `ConfigurationError` if the cursor belongs to a different number of sources.
     """
+    if not data.sources:
+        return (PromptRef(cursor.ordinal, 0, cursor.ordinal),), replace(cursor, ordinal=cursor.ordinal + 1)
     curriculum = cursor.curriculum
     weights = [source.weight for source in data.sources] if curriculum is None else curriculum.shares
     if len(cursor.drawn) != len(weights):

@@ -69,7 +69,7 @@ class FrozenState:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededTensor:
     """What a rank needs of a tensor of a checkpoint.
 
     subfolder: the checkpoint's subfolder with the tensor.
@@ -201,6 +201,15 @@ class TrainEngine(Protocol):
         """
         ...
 
+    def accumulate(self, task: BatchTask) -> float:
+        """Prepares the first sealed shards of iteration k at version k-1 and adds up their gradients, in their order.
+
+        For runs with `asynchrony.streamed`. Shards that were added before are not added again; those of other inputs are
+        dropped. `prepare` and `learn` add whatever is missing then. Does nothing at version k. Returns the seconds of this
+        rank's work.
+        """
+        ...
+
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Writes the advantages, and old and reference log-probabilities if needed; only rank 0 returns a receipt."""
         ...
@@ -274,7 +283,7 @@ class TrainEngine(Protocol):
         """
         ...
 
-    def needed(self, folder: Path) -> Iterator[Needed]:
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
         """Yields what `restore` will read of a checkpoint's tensors.
 
         folder: has the other files of the checkpoint, and of files of tensor parts at least the headers.

@@ -43,6 +43,8 @@ class GenerateRequest:
     question_lengths: [P], set if prompts contain earlier turns: tokens of the leading question, the only part
         with images.
     progress: [P], set if another engine began the responses (one per prompt): number of tokens generated so far.
+    drawn: [P], set if responses are drawn in slices: the last tokens of a prompt that belong to its responses already. Noise
+        and minimum of new tokens go on from there; limits count what is new.
     """
 
     prompts: Sequence[Int32]
@@ -62,6 +64,7 @@ class GenerateRequest:
     limits: Int32 | None = None
     question_lengths: Int32 | None = None
     progress: Int32 | None = None
+    drawn: Int32 | None = None
 
     @property
     def prompt_limits(self) -> Int32:
@@ -78,7 +81,7 @@ class GenerateRequest:
         return _request_of, (pack_arrays({**arrays, **given}), _others(self, "prompts", "seeds", *given))
 
 
-_OPTIONAL_ARRAYS = ("limits", "question_lengths", "progress")
+_OPTIONAL_ARRAYS = ("limits", "question_lengths", "progress", "drawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,7 @@ def resumed_request(request: GenerateRequest, returned: Returned) -> GenerateReq
         limits=request.prompt_limits[prompts],
         question_lengths=None if questions is None else questions[prompts],
         progress=np.array(returned.progress, dtype=np.int32),
+        drawn=None if request.drawn is None else request.drawn[prompts],
     )
 
 

@@ -63,12 +63,50 @@ class InputsReceipt:
     pools: tuple[PromptPool, ...] = ()
     left_out: tuple[str, ...] = ()
 
+    @property
+    def prompts(self) -> int:
+        """Number of all prompts."""
+        return self.train_prompts + self.held_out_prompts + self.probe_prompts
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ShardPlace:
+    """A shard of a branch: where a group was sealed."""
+
+    iteration: int
+    wave: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A sealed shard as named in the ledger."""
+
+    folder: str
+    manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask:
+    """How the responses to a prompt go on.
+
+    started: iteration in which the first tokens were, or are, drawn; the seeds depend on it.
+    tokens: the most new tokens of a response; None: as many as end it.
+    place, sealed: the shard that has what is drawn so far; None if nothing is.
+    """
+
+    started: int
+    tokens: int | None
+    place: ShardPlace | None = None
+    sealed: ShardRef | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """Asks for the experience of one logical shard, generated with the weights of a version.
 
     writers: how many writers the shard may have had under this term, on disks that this one's controller cannot see.
+    slices: of each prompt, how its responses go on; empty if they are drawn whole. Those that go on come before new ones.
     """
 
     key: WorkKey
@@ -76,6 +114,7 @@ class ShardTask:
     prompts: tuple[PromptRef, ...]
     weight_version: int
     writers: int = 0
+    slices: tuple[SliceTask, ...] = ()
 
 
 JUDGE_TOKENS = "judge_tokens"
@@ -107,6 +146,30 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceFacts:
+    """What a round has made of a shard's prompts: one entry per prompt, in order of ordinal.
+
+    completed: the most new tokens of one of its responses if all have ended; 0 otherwise.
+    scored: number of responses that have a score, if all have ended.
+    """
+
+    completed: tuple[int, ...] = ()
+    scored: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LearntFacts:
+    """Facts about a complete group, from which the metrics of the iteration that learns from it are made.
+
+    sums: additive statistics of its samples.
+    tokens: the policy's tokens by the version of the weights that they were drawn under.
+    """
+
+    sums: Mapping[str, float]
+    tokens: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardWork:
     """The work of generating and judging samples, in tokens; one entry per sample, by prompt ordinal and sample.
 
@@ -126,11 +189,12 @@ class ShardWork:
 class ShardReceipt:
     """A finished shard, whose manifest is durable.
 
-    group_digests: 32 bytes per prompt, in order of ordinal.
+    group_digests: 32 bytes per prompt, in order of ordinal; with slices, those of the groups that go on follow the others'.
     sums: additive statistics of the samples (class result); lengths are in response tokens.
     timing: seconds by stage, and `PEAK_BYTES` (class timing).
     adopted: whether the shard was found sealed rather than produced now.
     efforts: the slowest and the dearest of the scores that endpoints gave (class timing).
+    slices: None if responses are drawn whole.
     """
 
     key: WorkKey
@@ -146,6 +210,7 @@ class ShardReceipt:
     adopted: bool = False
     groups: GroupFacts = GroupFacts()
     efforts: tuple[ScoreEffort, ...] = ()
+    slices: SliceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +275,6 @@ class SftReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardRef:
-    """A sealed shard as named in the ledger."""
-
-    folder: str
-    manifest_sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Admission:
     """The groups of an iteration that an update learns from, by prompt ordinal, ascending.
 
@@ -235,6 +292,7 @@ class BatchTask:
     """An iteration's sealed experience, to prepare or learn from; shards are in canonical order.
 
     admission: the groups to use; None for all.
+    partial: whether the admission also names groups of other shards, which count elsewhere.
     rows: the drawn prompts, in a run that learns from its data without sampling; there are no shards then.
     reward_moments: moments of the rewards of all earlier iterations, which `prepare` may use to scale rewards.
     coefficients: adaptive coefficients of the objective by name, for `prepare`.
@@ -247,6 +305,7 @@ class BatchTask:
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
     coefficients: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[PromptRef, ...] = ()
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +343,9 @@ class PrepareReceipt:
     coefficients: Mapping[str, float] = field(default_factory=dict)
 
 
+HIDDEN_SECONDS = "hidden_seconds"
+"""Key in the timing of prepared columns: seconds of the trainer's work on the iteration that the driver did not wait for,
+because engines still generated."""
 READ_BYTES = "read_bytes"
 RECEIVED_BYTES = "received_bytes"
 """Keys in an update's timing: bytes of sealed shards and prepared columns that its rank read for `prepare` and `learn`, and
@@ -373,6 +435,10 @@ class Holdings:
     gpus: tuple[str, ...] = ()
     host_bytes: int = 0
     gpu_bytes: int = 0
+
+
+BATCHES_BY_CHANCE = "batches_by_chance"
+"""The capability of an actor whose answers may depend on what it happens to batch, so that a repetition may differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from yatt_core.wire.transfer_plan import Rectangle
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SyncMember:
     """An actor that takes part.
 
     actor_id: Ray's id of this incarnation.
@@ -35,12 +35,12 @@ class TransferTask:
     version: int
     name: str
     address: str
-    ranks: tuple[Member, ...]
-    engines: tuple[Member, ...]
+    ranks: tuple[SyncMember, ...]
+    engines: tuple[SyncMember, ...]
     base: str = ""
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[SyncMember, ...]:
         """The ranks, then the engines."""
         return self.ranks + self.engines
 

@@ -16,9 +16,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from yatt_core.queueing.facts import NEVER, Decision, Entry, Held, QueueFacts, Start, Stop, Waiting, Wanted
+from yatt_core.queueing.facts import (
+    NEVER,
+    Allocation,
+    Decision,
+    Entry,
+    QueueFacts,
+    QueueIntent,
+    RunStart,
+    RunStop,
+    Waiting,
+)
 from yatt_core.queueing.fair_share import account_of, order_key
-from yatt_core.queueing.limits import Limits
+from yatt_core.queueing.limits import LimitTracker
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.reservations import PoolState, reserve
 from yatt_core.queueing.victims import cheapest
@@ -41,14 +51,14 @@ class _Round:
         self._pools = pools
         self._facts = facts
         self._now = facts.now
-        self._limits = Limits(pools, facts.entries)
+        self._limits = LimitTracker(pools, facts.entries)
         self._states = {
             name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts)
             for name, pool in pools.pools.items()
         }
         self._used = dict(facts.used)
-        self._starts: list[Start] = []
-        self._stops: dict[str, Stop] = {}
+        self._starts: list[RunStart] = []
+        self._stops: dict[str, RunStop] = {}
         self._waiting: dict[str, Waiting] = {}
         self._ageing = pools.ageing_hours * HOUR
 
@@ -59,22 +69,22 @@ class _Round:
             self._place(entry)
         return Decision(tuple(self._starts), tuple(self._stops.values()), self._waiting)
 
-    def _asked_to_leave(self) -> Iterator[Stop]:
+    def _asked_to_leave(self) -> Iterator[RunStop]:
         """Yields stops of runs that people hold back or remove, or whose devices are away."""
         for entry in self._facts.entries:
             held = entry.held
             if held is None:
                 continue
             lost_at = self._facts.lost_at(held)
-            if entry.wanted is not Wanted.RUN and not held.stopping:
-                reason = HELD_BACK if entry.wanted is Wanted.HOLD else REMOVED
-                yield Stop(entry.run, reason, self._pools.stop_seconds)
+            if entry.wanted is not QueueIntent.RUN and not held.stopping:
+                reason = HELD_BACK if entry.wanted is QueueIntent.HOLD else REMOVED
+                yield RunStop(entry.run, reason, self._pools.stop_seconds)
             elif lost_at is not None and held.stop_reason != RECLAIMED:
-                yield Stop(entry.run, RECLAIMED, max(0.0, lost_at - self._now))
+                yield RunStop(entry.run, RECLAIMED, max(0.0, lost_at - self._now))
 
     def _in_order(self) -> Iterator[Entry]:
         """Yields the waiting runs; an account that just got devices falls back at once."""
-        left = [entry for entry in self._facts.entries if entry.held is None and entry.wanted is Wanted.RUN]
+        left = [entry for entry in self._facts.entries if entry.held is None and entry.wanted is QueueIntent.RUN]
         while left:
             entry = min(left, key=lambda each: order_key(self._pools, self._used, each))
             left.remove(entry)
@@ -120,12 +130,12 @@ class _Round:
             state.reservation = state.reservation.after(entry, self._now)
         devices = state.take(entry.devices)
         level = entry.level(self._ageing)
-        held = Held(pool, devices, self._now, level, ends_at=self._now + entry.run_seconds, backfilled=kept)
+        held = Allocation(pool, devices, self._now, level, ends_at=self._now + entry.run_seconds, backfilled=kept)
         state.running.append((replace(entry, held=held), held))
         self._limits.add(entry, pool)
         account = account_of(self._pools.fair_share, entry.owner, entry.project)
         self._used[account] = self._used.get(account, 0.0) + entry.devices * HOUR
-        self._starts.append(Start(run=entry.run, pool=pool, devices=devices, level=level, backfilled=kept))
+        self._starts.append(RunStart(run=entry.run, pool=pool, devices=devices, level=level, backfilled=kept))
         return True
 
     def _is_worth_it(self, state: PoolState) -> bool:
@@ -144,7 +154,7 @@ class _Round:
             if victims is None or self._ends_sooner(entry, state, victims):
                 return False
             for victim in victims:
-                self._stop(Stop(victim.run, f"preempted by {entry.run}", self._pools.stop_seconds))
+                self._stop(RunStop(victim.run, f"preempted by {entry.run}", self._pools.stop_seconds))
         state.claim(entry.devices)
         self._limits.add(entry, pool)
         self._waiting[entry.run] = Waiting("its devices are being freed")
@@ -155,7 +165,7 @@ class _Round:
         state = self._states[pool]
         return entry.devices - len(state.free) - state.coming
 
-    def _victims(self, entry: Entry, state: PoolState) -> Iterator[tuple[Entry, Held]]:
+    def _victims(self, entry: Entry, state: PoolState) -> Iterator[tuple[Entry, Allocation]]:
         level = entry.level(self._ageing)
         protected = self._pools.protected_minutes * MINUTE
         for other, held in state.running:
@@ -168,7 +178,7 @@ class _Round:
         stopped = max(victim.held.free_at if victim.held else NEVER for victim in victims)
         return reserve(entry, state, self._now).at <= stopped
 
-    def _stop(self, stop: Stop) -> None:
+    def _stop(self, stop: RunStop) -> None:
         self._stops[stop.run] = stop
         for state in self._states.values():
             state.leaving(stop.run)

@@ -12,7 +12,7 @@ from enum import StrEnum
 NEVER = float("inf")
 
 
-class Wanted(StrEnum):
+class QueueIntent(StrEnum):
     """What people want of a run in the queue."""
 
     RUN = "run"
@@ -21,7 +21,7 @@ class Wanted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Allocation:
     """Devices that a run holds.
 
     devices: their numbers in the pool.
@@ -30,7 +30,7 @@ class Held:
     stop_reason: why it was asked; empty if it was not.
     gpus: True if the devices are GPUs, whose numbers mean the same in all pools.
     ends_at: predicted end of the run; `NEVER` if unknown.
-    free_at: predicted end of the stretch if the run was asked to stop now.
+    free_at: predicted end of the allocation if the run was asked to stop now.
     lost_seconds: work that a stop now would waste, with the next start.
     backfilled: True if it started although another run has a reservation, which may stop it.
     """
@@ -70,8 +70,8 @@ class Entry:
     waited: float = 0.0
     run_seconds: float = NEVER
     not_before: float = 0.0
-    wanted: Wanted = Wanted.RUN
-    held: Held | None = None
+    wanted: QueueIntent = QueueIntent.RUN
+    held: Allocation | None = None
 
     def level(self, ageing_seconds: float) -> int:
         """Returns the priority with the run's age: one more for each `ageing_seconds` of waiting."""
@@ -92,14 +92,14 @@ class QueueFacts:
     away: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
 
-    def lost_at(self, held: Held) -> float | None:
+    def lost_at(self, held: Allocation) -> float | None:
         """Returns when the first of a run's devices is lost; None if none is away."""
         away = self.away.get(held.pool, {})
         return min((away[number] for number in held.devices if number in away), default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RunStart:
     """Start a run on devices, which are all free.
 
     backfilled: True if it may delay a run that has a reservation, which may stop it.
@@ -113,7 +113,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class RunStop:
     """Ask a run to stop.
 
     reason: for people.
@@ -137,6 +137,6 @@ class Waiting:
 class Decision:
     """What to do now, and why each of the other runs waits."""
 
-    starts: tuple[Start, ...]
-    stops: tuple[Stop, ...]
+    starts: tuple[RunStart, ...]
+    stops: tuple[RunStop, ...]
     waiting: Mapping[str, Waiting]

@@ -1,6 +1,6 @@
 """Fair share: how much each account has used of its share, and the order of the queue that follows.
 
-Consumes stretches of devices that were held; produces decayed device-seconds, and a sorting key.
+Consumes the periods during which devices were held; produces decayed device-seconds, and a sorting key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from yatt_core.queueing.pools import HOUR, OWNER, FairShareSpec, PoolsSpec
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A stretch of devices that a run held, or still holds.
+    """A period during which a run held devices, or still holds them.
 
     ended_at: now, if it is still held.
     """
@@ -36,7 +36,7 @@ def account_of(fair: FairShareSpec, owner: str, project: str) -> str:
 def decayed_use(fair: FairShareSpec, uses: Iterable[Use], now: float) -> dict[str, float]:
     """Returns the device-seconds of each account; a second that is a half-life ago counts half.
 
-    The integral of devices * 2^-(now - t)/h over a stretch from a to b is devices * h/ln 2 * (2^-(now-b)/h - 2^-(now-a)/h).
+    The integral of devices * 2^-(now - t)/h over a period from a to b is devices * h/ln 2 * (2^-(now-b)/h - 2^-(now-a)/h).
     """
     half_life = fair.half_life_hours * HOUR
     scale = half_life / log(2)

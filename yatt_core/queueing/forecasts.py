@@ -65,7 +65,7 @@ def expected_price(prices: Mapping[str, float], now: str, held: Mapping[str, flo
     prices: of each pool that it can use.
     now: the pool whose devices it holds.
     held: device-seconds that runs with these pools have held in each, by which the pool after an interruption is predicted.
-    interruptions: expected number in the rest. As a Poisson process, they leave (1 - e^-n) / n of it to the first stretch.
+    interruptions: expected number in the rest. As a Poisson process, they leave (1 - e^-n) / n of it to the first allocation.
     """
     weights = {pool: held.get(pool, 0.0) for pool in prices}
     total = sum(weights.values())

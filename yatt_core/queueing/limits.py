@@ -1,6 +1,6 @@
 """The limits of persons and projects, counted during a decision, and checked afterwards on what was held.
 
-Consumes entries, or stretches of devices from the ledger; produces the reason why a run may not start, and violations.
+Consumes entries, or allocations of devices from the ledger; produces the reason why a run may not start, and violations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from yatt_core.queueing.facts import Entry
 from yatt_core.queueing.pools import PoolsSpec
 
 
-class Limits:
+class LimitTracker:
     """Devices held by each person, and by each project in each pool."""
 
     def __init__(self, pools: PoolsSpec, entries: Iterable[Entry]) -> None:
@@ -58,7 +58,7 @@ class Stretch:
 def violations(pools: PoolsSpec, stretches: Iterable[Stretch]) -> Iterator[str]:
     """Yields each moment at which a device was held twice or a limit was exceeded.
 
-    A stretch that ends at the moment at which another begins does not overlap it, and one without length overlaps none.
+    A period that ends at the moment at which another begins does not overlap it, and one without length overlaps none.
     """
     known = [each for each in stretches if each.ended_at is None or each.ended_at > each.started_at]
     changes = [(stretch.started_at, 1, index) for index, stretch in enumerate(known)]

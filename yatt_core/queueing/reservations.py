@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts
+from yatt_core.queueing.facts import NEVER, Allocation, Entry, QueueFacts
 from yatt_core.queueing.pools import PoolSpec
 
 OVERDUE_SECONDS = 60.0
@@ -50,8 +50,8 @@ class PoolState:
     """
 
     free: list[int]
-    running: list[tuple[Entry, Held]]
-    stopping: list[tuple[Entry, Held]]
+    running: list[tuple[Entry, Allocation]]
+    stopping: list[tuple[Entry, Allocation]]
     present: int
     away: frozenset[int]
     coming: int = 0
@@ -84,7 +84,7 @@ class PoolState:
                 state.running.append((entry, held))
         return state
 
-    def returned(self, held: Held) -> int:
+    def returned(self, held: Allocation) -> int:
         """Returns how many devices a run's end gives back."""
         return sum(number not in self.away for number in held.devices)
 

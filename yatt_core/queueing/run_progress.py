@@ -1,6 +1,6 @@
 """Where a run stands, as facts for a decision: predicted end, time to its next safe point, what a stop would waste.
 
-Consumes a run's own times, from its phases or from a simulation; produces the numbers of `Entry` and `Held`. Pure.
+Consumes a run's own times, from its phases or from a simulation; produces the numbers of `Entry` and `Allocation`. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from yatt_core.queueing.ettr import RunTimes, stop_cost
-from yatt_core.queueing.facts import NEVER, Held
+from yatt_core.queueing.facts import NEVER, Allocation
 from yatt_core.queueing.forecasts import Outlook, forecast
 
 RECENT = 20
@@ -82,14 +82,14 @@ def held(
     stopping: bool = False,
     backfilled: bool = False,
     within: float | None = None,
-) -> Held:
+) -> Allocation:
     """Returns what a run holds, as a fact for a decision.
 
     within: seconds that a preempted run has.
     """
     outlook = progress.outlook()
     if outlook is None:
-        return Held(
+        return Allocation(
             pool=pool,
             devices=devices,
             started_at=started_at,
@@ -102,7 +102,7 @@ def held(
         )
     seconds, wasted = stop_cost(outlook.times, progress.since_commit, within)
     ends_at = now + forecast(outlook, None).held_seconds - min(progress.since_commit, outlook.times.iteration)
-    return Held(
+    return Allocation(
         pool=pool,
         devices=devices,
         started_at=started_at,

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from yatt_core.queueing.facts import Entry, Held
+from yatt_core.queueing.facts import Allocation, Entry
 
 LEVEL_FACTOR = 4.0
 """How much more a wasted second counts for each level of the run that wastes it."""
 
 
-def stop_price(entry: Entry, held: Held, lowest: int) -> float:
+def stop_price(entry: Entry, held: Allocation, lowest: int) -> float:
     """Returns the device-seconds that a stop wastes, weighted by the run's level over the lowest one."""
     return len(held.devices) * (held.lost_seconds + 1.0) * LEVEL_FACTOR ** min(held.level - lowest, 20)
 
 
-def cheapest(candidates: Sequence[tuple[Entry, Held]], needed: int) -> tuple[Entry, ...] | None:
+def cheapest(candidates: Sequence[tuple[Entry, Allocation]], needed: int) -> tuple[Entry, ...] | None:
     """Returns the runs that together hold at least `needed` devices at the least price; None if all hold fewer.
 
     A knapsack over the number of devices: exact, and small, because a pool has few running runs.

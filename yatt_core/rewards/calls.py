@@ -1,6 +1,6 @@
 """Calls reward functions under their time limit, and turns whatever happens into outcomes.
 
-Consumes a `RewardFunction` and the candidates of its calls. Produces one `Outcome` for each candidate. Runs in the main
+Consumes a `RewardFunction` and the candidates of its calls. Produces one `RewardOutcome` for each candidate. Runs in the main
 thread of the reward process.
 """
 
@@ -38,7 +38,7 @@ that it needs does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RewardOutcome:
     """The value that a part gave a response.
 
     reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
@@ -65,13 +65,13 @@ class Outcome:
         return self.failed and self.cause != SERVICE
 
 
-def outcome_of(fields: Mapping[str, Any]) -> Outcome:
+def outcome_of(fields: Mapping[str, Any]) -> RewardOutcome:
     """Returns the outcome with these fields, which have been JSON."""
-    return Outcome(**{**fields, "wrong_steps": tuple(fields["wrong_steps"])})
+    return RewardOutcome(**{**fields, "wrong_steps": tuple(fields["wrong_steps"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     """What bounds the calls of a part.
 
     seconds: time limit of a call.
@@ -91,7 +91,7 @@ Call = Sequence[Candidate]
 """The candidates of one call."""
 
 
-def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outcome]:
+def evaluate(function: RewardFunction, call: Call, limits: CallLimits) -> list[RewardOutcome]:
     """Returns the outcomes of one call."""
     try:
         return call_within(limits.seconds, functools.partial(made, function, call, limits.weight))
@@ -101,8 +101,8 @@ def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outco
 
 
 async def evaluate_concurrently(
-    function: RewardFunction, calls: Sequence[Call], limits: Limits, idle: IdleTime
-) -> AsyncGenerator[tuple[int, list[Outcome]], None]:
+    function: RewardFunction, calls: Sequence[Call], limits: CallLimits, idle: IdleTime
+) -> AsyncGenerator[tuple[int, list[RewardOutcome]], None]:
     """Yields each call's index and outcomes as the calls of a coroutine function end.
 
     A call has exceeded its time limit if it does so in idle time of the loop, or when it is alone: while other calls
@@ -113,7 +113,7 @@ async def evaluate_concurrently(
     free = asyncio.Semaphore(limits.concurrency)
     late = list[int]()
 
-    async def one(index: int) -> tuple[int, tuple[list[Outcome], bool]]:
+    async def one(index: int) -> tuple[int, tuple[list[RewardOutcome], bool]]:
         async with free:
             return index, await _awaited(function, calls[index], limits, idle if len(calls) > 1 else None)
 
@@ -139,14 +139,14 @@ def too_long(seconds: float) -> str:
     return f"took longer than {seconds:g} s"
 
 
-def broken(reason: str, cause: str, blames_response: bool, place: str = "") -> Outcome:
+def broken(reason: str, cause: str, blames_response: bool, place: str = "") -> RewardOutcome:
     """Returns the outcome of a call that took too long or ended its process. cause: `TIME_LIMIT` or `PROCESS`."""
     if blames_response:
-        return Outcome(0.0, f"cannot read the response: {reason}")
+        return RewardOutcome(0.0, f"cannot read the response: {reason}")
     return _failed(reason, cause, place)
 
 
-def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
+def made(function: RewardFunction, call: Call, weight: float) -> list[RewardOutcome]:
     """Returns the outcomes of one call without a time limit.
 
     Runs all user code: the function, and the methods of what it returns or raises.
@@ -158,8 +158,8 @@ def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
 
 
 async def _awaited(
-    function: RewardFunction, call: Call, limits: Limits, idle: IdleTime | None = None
-) -> tuple[list[Outcome], bool]:
+    function: RewardFunction, call: Call, limits: CallLimits, idle: IdleTime | None = None
+) -> tuple[list[RewardOutcome], bool]:
     """Returns the outcomes of a call, and whether it ended too late, but may have had to wait for other calls.
 
     idle: the selector of the loop if there are other calls.
@@ -201,19 +201,19 @@ def _expiring(limit: asyncio.Timeout, seconds: float, idle: IdleTime) -> Iterato
         timer.cancel()
 
 
-def _failure(error: BaseException, call: Call) -> list[Outcome]:
+def _failure(error: BaseException, call: Call) -> list[RewardOutcome]:
     if isinstance(error, InfrastructureError):
         return [_failed(str(error), SERVICE, error_place(error))] * len(call)
     if isinstance(error, UnreadableResponseError):
-        return [Outcome(0.0, f"cannot read the response: {error}")] * len(call)
+        return [RewardOutcome(0.0, f"cannot read the response: {error}")] * len(call)
     return [_failed(f"raised {failure_text(error)}", RAISED, error_place(error))] * len(call)
 
 
-def _failed(reason: str, cause: str, place: str = "") -> Outcome:
-    return Outcome(0.0, reason, failed=True, cause=cause, place=place)
+def _failed(reason: str, cause: str, place: str = "") -> RewardOutcome:
+    return RewardOutcome(0.0, reason, failed=True, cause=cause, place=place)
 
 
-def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -> list[Outcome]:
+def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -> list[RewardOutcome]:
     if function.takes_steps:
         return [as_critique(value, len(call[0].steps))]
     if function.unit == "response":
@@ -226,7 +226,7 @@ def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -
     return [as_outcome(one, weight) for one in value]
 
 
-def as_critique(value: Any, steps: int) -> Outcome:
+def as_critique(value: Any, steps: int) -> RewardOutcome:
     """Returns the outcome of a function that returned which steps are wrong; a failure unless it did so for each."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -235,10 +235,10 @@ def as_critique(value: Any, steps: int) -> Outcome:
     if len(value) != steps:
         return _failed(f"returned {len(value)} booleans for {steps} steps", VALUE)
     wrong = tuple(number for number, is_wrong in enumerate(value, start=1) if is_wrong)
-    return Outcome(float(len(wrong)), wrong_steps=wrong)
+    return RewardOutcome(float(len(wrong)), wrong_steps=wrong)
 
 
-def as_outcome(value: Any, weight: float) -> Outcome:
+def as_outcome(value: Any, weight: float) -> RewardOutcome:
     """Returns the outcome of a function that returned a value; a failure unless that is a usable number."""
     if not isinstance(value, numbers.Real | np.bool_):
         return _failed(f"returned {type(value).__name__}, not a number", VALUE)
@@ -252,4 +252,4 @@ def as_outcome(value: Any, weight: float) -> Outcome:
     if max(abs(number), abs(number * weight)) > LARGEST:
         reason = f"returned {number:g} with weight {weight:g}; a reward may be at most ±{LARGEST:g}, before and after weighting"
         return _failed(reason, VALUE)
-    return Outcome(number, asked=not isinstance(value, Unasked))
+    return RewardOutcome(number, asked=not isinstance(value, Unasked))

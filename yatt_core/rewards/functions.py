@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError
 from yatt_core.named_code import CodeFile, SentFile
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.steps import split_steps
 from yatt_core.redoing import Service, Unanswered
-from yatt_core.rewards.calls import SERVICE, Call, Limits, Outcome, made
+from yatt_core.rewards.calls import SERVICE, Call, CallLimits, RewardOutcome, made
 from yatt_core.rewards.conventions import Candidate, RewardFunction, Unit
 from yatt_core.rewards.process import Loaded, reward_process
 from yatt_core.rewards.registry import FunctionName, is_linear, resolve
@@ -33,7 +33,7 @@ class PartFunction:
 
     part: FunctionPart
     function: RewardFunction | Loaded
-    service: Service[list[Outcome]] = field(compare=False)
+    service: Service[list[RewardOutcome]] = field(compare=False)
     critique: CritiqueSpec | None = None
 
     @property
@@ -51,44 +51,42 @@ class PartFunction:
             return candidate
         return replace(candidate, steps=split_steps(completion.read(self.critique.reads), self.critique.steps))
 
-    def evaluate(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+    def evaluate(self, calls: Sequence[Call]) -> list[list[RewardOutcome]]:
         """Returns the outcomes of each call; none for calls after a failure that stops the run.
 
-        A call that got no answer from a service is made again. Raises `AwayError` if the service answers no call, and
-        `InfrastructureError` if a call gets no answer although others do, and the part stops the run.
+        A call that got no answer from a service is made again, and has failed if others get one. Raises `AwayError` if the
+        service answers no call.
         """
         if isinstance(self.function, RewardFunction):
             return self.evaluate_once(calls)
-        outcomes: list[list[Outcome]] = [[] for _ in calls]
+        outcomes: list[list[RewardOutcome]] = [[] for _ in calls]
 
-        def asked(numbers: Collection[int]) -> dict[int, list[Outcome] | Unanswered]:
+        def asked(numbers: Collection[int]) -> dict[int, list[RewardOutcome] | Unanswered]:
             found = self.evaluate_once([calls[number] for number in numbers])
             return {number: _answered(one) for number, one in zip(numbers, found, strict=True) if one}
 
         for number, answer in self.service.ask(range(len(calls)), asked, repeatable=True, is_told=_is_told):
             if not isinstance(answer, Unanswered):
                 outcomes[number] = answer
-            elif self.part.on_failure == "stop":
-                raise InfrastructureError(f"{self.service.name}: {answer.reason}")
             else:
-                failed = Outcome(0.0, answer.reason, failed=True, cause=SERVICE)
+                failed = RewardOutcome(0.0, answer.reason, failed=True, cause=SERVICE)
                 outcomes[number] = [failed] * len(calls[number])
         return outcomes
 
-    def evaluate_once(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+    def evaluate_once(self, calls: Sequence[Call]) -> list[list[RewardOutcome]]:
         """Returns the outcomes as `evaluate` does, but makes no call again."""
-        limits = Limits(self.part.timeout_seconds, self.part.weight, self.part.concurrency)
+        limits = CallLimits(self.part.timeout_seconds, self.part.weight, self.part.concurrency)
         if isinstance(self.function, RewardFunction):
             return [made(self.function, call, limits.weight) for call in calls]
         return reward_process().evaluate(self.function, calls, limits, self.part.on_failure == "stop")
 
 
-def _answered(outcomes: list[Outcome]) -> list[Outcome] | Unanswered:
+def _answered(outcomes: list[RewardOutcome]) -> list[RewardOutcome] | Unanswered:
     unanswered = next((outcome for outcome in outcomes if outcome.cause == SERVICE), None)
     return outcomes if unanswered is None else Unanswered(unanswered.reason)
 
 
-def _is_told(outcomes: list[Outcome]) -> bool:
+def _is_told(outcomes: list[RewardOutcome]) -> bool:
     return any(outcome.asked for outcome in outcomes)
 
 

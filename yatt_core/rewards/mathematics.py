@@ -17,7 +17,7 @@ from yatt_core.installed import failure_text
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.extraction import Extraction, boxed, with_plain_boxes
 from yatt_core.rewards.options import built_in
-from yatt_core.rewards.written_numbers import number_alone, with_plain_numbers
+from yatt_core.rewards.written_numbers import number_alone, numeral, with_plain_numbers
 
 try:
     from math_verify import parse, verify
@@ -88,6 +88,9 @@ def _equal(given: str, reference: str, options: MathEqual) -> bool:
         return False
     if _is_words(expected[-1]) and _is_words(found[-1]):  # the library takes their letters for factors, in any order
         return _same_text(found[-1], expected[-1])
+    numerals = [_first_numeral(*texts, found[-1]), _first_numeral(reference, expected[-1])]
+    if None not in numerals:  # the library leaves out their bases
+        return numerals[0] == numerals[1]
     is_equal = verify(expected, found, float_rounding=options.decimals, timeout_seconds=None)
     try:
         if is_equal:
@@ -104,6 +107,10 @@ def _same_text(one: str, other: str) -> bool:
         return False
     is_word = len(texts[0]) > 1 and texts[0].replace(" ", "").isalpha()
     return texts[0] == texts[1] or (is_word and texts[0].casefold() == texts[1].casefold())
+
+
+def _first_numeral(*texts: Any) -> tuple[int, int] | None:
+    return next(filter(None, (numeral(text) for text in texts if isinstance(text, str))), None)
 
 
 def _is_words(read: Any) -> bool:

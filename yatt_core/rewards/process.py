@@ -25,7 +25,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.calls import PROCESS, TIME_LIMIT, Call, Limits, Outcome, broken, outcome_of, too_long
+from yatt_core.rewards.calls import PROCESS, TIME_LIMIT, Call, CallLimits, RewardOutcome, broken, outcome_of, too_long
 from yatt_core.rewards.conventions import TOKEN_IDS, Unit
 from yatt_core.rewards.registry import FunctionName
 
@@ -100,12 +100,14 @@ class RewardProcess:
             self._known.add(identity)
             return Loaded(name, identity, **answer["loaded"])
 
-    def evaluate(self, loaded: Loaded, calls: Sequence[Call], limits: Limits, stop: bool) -> list[list[Outcome]]:
+    def evaluate(
+        self, loaded: Loaded, calls: Sequence[Call], limits: CallLimits, stop: bool
+    ) -> list[list[RewardOutcome]]:
         """Returns the outcomes of each call.
 
         stop: make no further calls after one that has failed for good; calls that were not made have no outcomes.
         """
-        outcomes: list[list[Outcome]] = [[] for _ in calls]
+        outcomes: list[list[RewardOutcome]] = [[] for _ in calls]
         left = list(range(len(calls)))
         deaths = Counter[int]()
         one_by_one = False
@@ -152,9 +154,9 @@ class RewardProcess:
         loaded: Loaded,
         calls: Sequence[Call],
         part: Sequence[int],
-        limits: Limits,
+        limits: CallLimits,
         stop: bool,
-        outcomes: list[list[Outcome]],
+        outcomes: list[list[RewardOutcome]],
     ) -> ProcessLostError | None:
         """Makes some of the calls, and adds their outcomes; returns why the process was lost, or None."""
         if loaded.identity not in self._keys:  # the process is a new one
@@ -238,7 +240,7 @@ def reward_process() -> RewardProcess:
     return _process_of(os.getpid())
 
 
-def _stopped(outcomes: Sequence[Sequence[Outcome]], stop: bool) -> bool:
+def _stopped(outcomes: Sequence[Sequence[RewardOutcome]], stop: bool) -> bool:
     """Returns whether a call has failed, and no further calls are to be made after a failure."""
     return stop and any(outcome.failed_for_good for call in outcomes for outcome in call)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from yatt_core.errors import DataError
-from yatt_core.experience.table import FINISH_TOOL
+from yatt_core.experience.table import FINISH_TOOL, TOOLS_UNAVAILABLE
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.protocols.judges import PartValue
-from yatt_core.rewards.calls import Outcome, as_outcome
+from yatt_core.rewards.calls import RewardOutcome, as_outcome
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.functions import load_part
 from yatt_core.round_off import total_of
@@ -24,10 +24,8 @@ from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 Judged = Mapping[str, PartValue]
 """What the judges' verdicts on a response come to, by name of the part."""
 
-TOOLS_UNAVAILABLE = "tools/unavailable"
-"""Stands among the causes of a missing score for a tool whose service did not answer."""
 NOT_JUDGED: Judged = MappingProxyType({})
-Outcomes = Mapping[str, Outcome]
+Outcomes = Mapping[str, RewardOutcome]
 """The outcomes of a response by name of the part."""
 
 
@@ -94,14 +92,14 @@ class RewardScorer:
                 return function.service.answers()
         return None
 
-    def outcomes(self, unit: Unit, responses: Sequence[Scored]) -> list[dict[str, Outcome]]:
+    def outcomes(self, unit: Unit, responses: Sequence[Scored]) -> list[dict[str, RewardOutcome]]:
         """Returns the outcomes of the parts whose functions take one response, a group, or a batch.
 
         responses: whole groups for `group`, and a whole batch for `batch`.
 
         Raises `DataError` for a part that fails and whose `on_failure` is `stop`.
         """
-        found: list[dict[str, Outcome]] = [{} for _ in responses]
+        found: list[dict[str, RewardOutcome]] = [{} for _ in responses]
         for name, function in self._functions.items():
             if function.unit != unit or not responses:
                 continue
@@ -174,14 +172,14 @@ def _calls(unit: Unit, responses: Sequence[Scored]) -> list[list[int]]:
     return list(calls.values())
 
 
-def _judgement(part: RewardPart, judged: Judged) -> Outcome:
+def _judgement(part: RewardPart, judged: Judged) -> RewardOutcome:
     found = judged[part.name]
     if not found.reason:
         return as_outcome(found.value, part.weight)
-    return Outcome(0.0, found.reason, failed=not found.absent, cause=found.cause, absent=found.absent)
+    return RewardOutcome(0.0, found.reason, failed=not found.absent, cause=found.cause, absent=found.absent)
 
 
-def _refuse(part: RewardPart, outcome: Outcome, response: Scored) -> None:
+def _refuse(part: RewardPart, outcome: RewardOutcome, response: Scored) -> None:
     """Raises `DataError` if the part has failed and must stop the run.
 
     A part need not understand a response that ended in the middle, because a tool got no answer.

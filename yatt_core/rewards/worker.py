@@ -24,7 +24,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
 from yatt_core.prompts.prompt import Completion, Message, Prompt
 from yatt_core.prompts.reading import reading_of
-from yatt_core.rewards.calls import Call, Limits, Outcome, evaluate, evaluate_concurrently
+from yatt_core.rewards.calls import Call, CallLimits, RewardOutcome, evaluate, evaluate_concurrently
 from yatt_core.rewards.conventions import Candidate, RewardFunction
 from yatt_core.rewards.idle_time import IdleTime
 from yatt_core.rewards.registry import FunctionName, resolve
@@ -68,7 +68,7 @@ class Server:
 
     def _evaluate(self, request: dict[str, Any]) -> None:
         function = self._functions[request["key"]]
-        limits = Limits(**request["limits"])
+        limits = CallLimits(**request["limits"])
         stop = request["stop"]
         calls = _calls(request)
         if function.awaits:
@@ -82,13 +82,13 @@ class Server:
         self._say({"end": True})
         end_children()
 
-    async def _await_all(self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool) -> None:
+    async def _await_all(self, function: RewardFunction, calls: Sequence[Call], limits: CallLimits, stop: bool) -> None:
         async with aclosing(evaluate_concurrently(function, calls, limits, self._idle)) as ended:
             async for index, outcomes in ended:
                 if self._report(index, outcomes) and stop:
                     break
 
-    def _report(self, index: int, outcomes: Sequence[Outcome]) -> bool:
+    def _report(self, index: int, outcomes: Sequence[RewardOutcome]) -> bool:
         """Reports a call; returns whether it failed for good."""
         self._say({"call": index, "outcomes": [asdict(outcome) for outcome in outcomes]})
         return any(outcome.failed_for_good for outcome in outcomes)

@@ -28,6 +28,11 @@ _ALONE = re.compile(
 )
 _SEPARATORS = re.compile(_SEPARATOR)
 _IN_DIGITS = re.compile(rf"(?<=[0-9]){_SEPARATOR}(?=[0-9]{{3}}(?![0-9]))")
+_NUMERAL = re.compile(
+    r"\s*(?P<opened>\()?(?P<digits>(?=[A-Za-z]*[0-9])[0-9A-Za-z]+)(?(opened)\))"
+    r"_(?P<braced>\{)?(?P<base>[0-9]{1,2})(?(braced)\})\s*"
+)
+_LONGEST_NUMERAL = 1_000
 _DASH = str.maketrans(dict.fromkeys(DASHES, "-"))
 
 
@@ -56,6 +61,21 @@ def same_number(one: str, other: str) -> bool:
     found = number_alone(one)
     others = number_alone(other)
     return found is not None and others is not None and found[0] == others[0]
+
+
+def numeral(text: str) -> tuple[int, int] | None:
+    r"""Returns the value and the base of a text that is nothing but a numeral with its base as a subscript; None for other texts.
+
+    `1011_2`, `(1011)_{2}` and `4A_{16}` are numerals; `12_8a`, `x_2` and `19_8` are none.
+    """
+    found = _NUMERAL.fullmatch(text)
+    if found is None or len(found["digits"]) > _LONGEST_NUMERAL:
+        return None
+    base = int(found["base"])
+    try:
+        return (int(found["digits"], base), base) if base else None
+    except ValueError:  # a digit is too large, or there is no such base
+        return None
 
 
 def with_plain_numbers(text: str) -> str:

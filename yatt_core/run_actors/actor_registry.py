@@ -82,7 +82,7 @@ class ActorFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RegisteredActor:
     """An actor in the registry.
 
     name: `ROLE-INDEX`.
@@ -142,7 +142,7 @@ class ActorRegistry:
         self._devices = 0 if spec.virtual else spec.devices
         # The names of controllers and followers are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, RegisteredActor] = {}
         self._holdings: dict[str, Holdings] = {}
         self._capabilities: dict[str, Mapping[str, bool]] = {}
         self._ended: set[str] = set()
@@ -193,6 +193,10 @@ class ActorRegistry:
     def capable(self, names: Iterable[str], capability: str) -> bool:
         """Returns True if all of these actors, which are loaded, have a capability."""
         return all(self._capabilities[name].get(capability, False) for name in names)
+
+    def any_is(self, capability: str) -> bool:
+        """Returns True if any of the loaded actors has a capability."""
+        return any(self._capabilities.get(name, {}).get(capability, False) for name in self.names)
 
     def seats(self) -> tuple[ActorSeat, ...]:
         """Returns where each actor is, grouped by role and in order.
@@ -254,7 +258,7 @@ class ActorRegistry:
         self._members = found
         return tuple(missing)
 
-    def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
+    def _staff(self, found: dict[str, RegisteredActor], avoided: frozenset[str]) -> dict[str, str]:
         """Determines the wanted controllers, ends all other controllers, and returns each wanted controller's node."""
         living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
         if self._controllers is None:
@@ -322,7 +326,7 @@ class ActorRegistry:
         """Ends an actor that hangs."""
         self.lost(self._members[name].actor_id, reason)
 
-    def _book(self, member: Member, reason: str) -> None:
+    def _book(self, member: RegisteredActor, reason: str) -> None:
         place = member.node
         with suppress(InfrastructureError):  # without the head, the node cannot be determined
             place = place or node_of_actor(member.actor_id)
@@ -330,7 +334,7 @@ class ActorRegistry:
         log.error("%s is lost%s: %s", member.name, f" on {node}" if node else "", reason)
         self.failures.append(ActorFailure(member.name, node, reason))
 
-    def _book_lost(self, found: dict[str, Member]) -> None:
+    def _book_lost(self, found: dict[str, RegisteredActor]) -> None:
         """Records actors that existed at the last `gather` and are gone, unless that is known already."""
         for name, member in self._members.items():
             same = name in found and found[name].actor_id == member.actor_id
@@ -360,15 +364,15 @@ class ActorRegistry:
         self._living = node_names()
         self._node_names |= self._living
 
-    def _find(self, avoided: frozenset[str]) -> dict[str, Member]:
+    def _find(self, avoided: frozenset[str]) -> dict[str, RegisteredActor]:
         """Returns live actors of this generation on usable nodes; ends all other actors of the run."""
         fixed = {name for role, names in self._wanted.items() for name in names if role != CONTROLLER}
-        found: dict[str, Member] = {}
+        found: dict[str, RegisteredActor] = {}
         for registered in ray.util.list_named_actors():
             with suppress(ValueError):  # it has ended since it was listed
                 handle = ray.get_actor(registered)
                 name, _, generation = registered.rpartition(".")
-                member = Member(name, handle, node_of_actor(handle._actor_id.hex()))
+                member = RegisteredActor(name, handle, node_of_actor(handle._actor_id.hex()))
                 fits = generation == self._generation and (name in fixed or _role(name) in (CONTROLLER, FOLLOWER))
                 if fits and member.actor_id not in self._ended and member.node not in avoided:
                     found[member.name] = member
@@ -376,7 +380,7 @@ class ActorRegistry:
                     self._end([member])
         return found
 
-    def _create(self, name: str, avoided: frozenset[str], node: str = "") -> Member:
+    def _create(self, name: str, avoided: frozenset[str], node: str = "") -> RegisteredActor:
         """Creates a detached actor: it outlives the driver, is found by name, and is restarted only by a driver.
 
         node: Ray's id of the required node; empty for any node that is not avoided.
@@ -413,13 +417,13 @@ class ActorRegistry:
                     ) from error
                 time.sleep(0.02)
             else:
-                return Member(name, handle, node)
+                return RegisteredActor(name, handle, node)
 
     def require_current(self) -> None:
         """Raises `FencedError` if a newer driver has announced its term: it may have attached to these actors."""
         require_newest(self.store, self._term)
 
-    def _end(self, members: Iterable[Member]) -> None:
+    def _end(self, members: Iterable[RegisteredActor]) -> None:
         self.require_current()
         for member in members:
             self._ended.add(member.actor_id)

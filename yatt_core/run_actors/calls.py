@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 
+from yatt_core.actors.presence import StackReport
 from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, metered_get
 from yatt_core.errors import InfrastructureError, LostActorError, StuckError, YattError
 from yatt_core.keys import WorkKey
@@ -29,6 +30,8 @@ AFTERMATH_SECONDS = 5.0
 WORDS_SECONDS = 5.0
 """Pause between two questions about an actor's progress."""
 log = logging.getLogger(__name__)
+ACCUMULATE = "accumulate"
+"""The method of a rank that is called without waiting for it."""
 
 
 class ActorCalls:
@@ -188,6 +191,12 @@ class ActorCalls:
         reports = gather_stacks(self.registry.store, self._folder, names)
         return {name for name, report in reports.items() if not report.method}
 
+    def _but_accumulating(self, reports: Mapping[str, StackReport]) -> list[str]:
+        """Returns all actors but the ranks that learn from what is sealed while engines generate: nobody waits for them."""
+        trainers = self.registry.names_of(TRAINER)
+        beside = {name for name in trainers if name in reports and reports[name].method == ACCUMULATE}
+        return [name for name in self.registry.names if name not in beside]
+
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
         """Names, logs and ends the actors that block the others, once their stacks are kept; returns the error.
 
@@ -196,7 +205,10 @@ class ActorCalls:
         """
         self.registry.require_current()
         reports = gather_stacks(self.registry.store, self._folder, self.registry.names)
-        stuck = find_stuck(self.registry.names, reports, awaited)
+        trainers = self.registry.names_of(TRAINER)
+        # While the trainer learns, engines may be at work on a later iteration; nothing of the trainer's waits for them.
+        suspects = trainers if awaited and set(trainers).issuperset(awaited) else self._but_accumulating(reports)
+        stuck = find_stuck(suspects, reports, awaited)
         missing = missing_actors(reports)
         kept = keep_stacks(self._folder, self.registry.actor_ids(stuck), self.interruptions)
         lines = [describe(actor, reports.get(actor), missing.get(actor, ())) for actor in stuck]

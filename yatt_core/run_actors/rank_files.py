@@ -13,7 +13,7 @@ from typing import Any
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.checkpoints.needed import Spans, divided
 from yatt_core.errors import InfrastructureError
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, RowsReceipt, UpdateReceipt
 from yatt_core.run_actors.calls import ActorCalls
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,15 @@ def agreed(task: BatchTask, receipts: Sequence[UpdateReceipt]) -> UpdateReceipt:
     fingerprints = [receipt.fingerprint for receipt in receipts]
     if any(fingerprint != fingerprints[0] for fingerprint in fingerprints):
         raise InfrastructureError(f"iteration {task.key.iteration}: the trainer's ranks disagree: {fingerprints}")
+    return receipts[0]
+
+
+def agreed_evaluation(receipts: Sequence[RowsReceipt]) -> RowsReceipt:
+    """Returns the receipt of an evaluation. Raises `InfrastructureError` if the ranks' metrics differ."""
+    told = [sorted(receipt.metrics.items()) for receipt in receipts]
+    if any(repr(metrics) != repr(told[0]) for metrics in told):  # as texts, since NaN differs from itself
+        key = receipts[0].key
+        raise InfrastructureError(f"iteration {key.iteration}: the trainer's ranks disagree on the evaluation: {told}")
     return receipts[0]
 
 

@@ -9,7 +9,7 @@ names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import RuntimePolicy, Usage
 from yatt_core.protocols.receipts import (
+    BATCHES_BY_CHANCE,
     ActorSeat,
     BatchTask,
     CheckpointReceipt,
@@ -39,7 +40,6 @@ from yatt_core.protocols.receipts import (
     RowsReceipt,
     RowsTask,
     SftReceipt,
-    ShardReceipt,
     ShardTask,
     SyncReceipt,
     UpdateReceipt,
@@ -53,10 +53,10 @@ from yatt_core.run_actors.evaluation import evaluate
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
 from yatt_core.run_actors.process_use import UseReadings
-from yatt_core.run_actors.rank_files import agreed, tidy
+from yatt_core.run_actors.rank_files import agreed, agreed_evaluation, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.trainer_ranks import TrainerRanks
-from yatt_core.run_actors.wave_collection import collect
+from yatt_core.run_actors.wave_collection import WaveCollection
 from yatt_core.run_actors.weight_sync import WeightSync
 from yatt_core.spec import RunSpec
 
@@ -287,6 +287,11 @@ class RunActors:
         """Returns the bytes that the object store spilled on all nodes since the last call or the actors' start."""
         return self._spilling.growth(spilled_bytes())
 
+    @property
+    def batches_by_chance(self) -> bool:
+        """Whether an engine or judge, once loaded, may answer differently in another batch."""
+        return self._registry.any_is(BATCHES_BY_CHANCE)
+
     def environments(self) -> list[Mapping[str, str]]:
         """Returns the properties of each rank's environment on which the trainer's exact results depend."""
         return self._trainer.all("environment", seconds=self._start_seconds)
@@ -359,12 +364,10 @@ class RunActors:
             for name, actor in zip(self._registry.names_of(role), self._registry.of(role), strict=True)
         }
 
-    def collect(
-        self, tasks: Sequence[ShardTask], is_enough: Callable[[], bool] | None = None
-    ) -> Iterator[ShardReceipt]:
-        """Distributes shards over the controllers and yields receipts as they arrive (`wave_collection.collect`)."""
+    def begin_collecting(self, tasks: Sequence[ShardTask]) -> WaveCollection:
+        """Distributes shards over the controllers, which begin at once; the receipts are asked for later."""
         self._move_ranks("offload")
-        yield from collect(self._calls, tasks, self._blocked, is_enough)
+        return WaveCollection(self._calls, tasks, self._blocked)
 
     def rest(self) -> None:
         """Puts engines and judges to sleep unless the devices have enough memory for them and the trainer together."""
@@ -384,11 +387,14 @@ class RunActors:
         """Withdraws the controllers' waiting requests. Engines finish their work, but its shards are not collected."""
         self._ask_dispatcher("cut", self._term, self._members(CONTROLLER))
 
+    def accumulate(self, task: BatchTask) -> None:
+        """Has the trainer learn from the shards that are sealed, beside the engines; `prepare` waits for it."""
+        self._trainer.accumulate(task)
+
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Computes old and reference log-probabilities where needed, and the advantages."""
         self._move_ranks("reload")
-        receipt: PrepareReceipt = self._trainer.all("prepare", task)[0]
-        return receipt
+        return self._trainer.prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Returns True if an earlier attempt's prepared files exist unchanged; the trainer's first rank reads them."""
@@ -399,10 +405,9 @@ class RunActors:
         return agreed(task, self._trainer.learn(task, prepared))
 
     def evaluate_rows(self, run: str, iteration: int) -> RowsReceipt:
-        """Has the trainer score the held-out rows with the weights after an iteration."""
+        """Has the trainer score the held-out rows with the weights after an iteration; all ranks must agree on the result."""
         task = RowsTask(WorkKey(run, self._branch, iteration, "evaluate"), self._term)
-        receipt: RowsReceipt = self._trainer.all("evaluate", task)[0]
-        return receipt
+        return agreed_evaluation(self._trainer.all("evaluate", task))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances the version without a step; the fingerprint contains `skipped`."""

@@ -47,8 +47,14 @@ class StreamWait:
         """Returns a stream with an item or at its end; None if the caller needs nothing more. Raises `StuckError`."""
         calls = self._calls
         while True:
-            if self._is_enough is not None and self._is_enough():
-                return None
+            if self._is_enough is not None:
+                # What has arrived counts, even if nobody looked until the time was over.
+                arrived = first_ready(list(streams), 0.0, calls.interruptions)
+                if arrived is not None:
+                    self._blocked.heard([streams[arrived]])
+                    return arrived
+                if self._is_enough():
+                    return None
             left = self._deadline - time.monotonic()
             look = left if self._is_enough is None else min(left, LOOK_SECONDS)
             unheard = self._blocked.unheard(list(streams.values()))

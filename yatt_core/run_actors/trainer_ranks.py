@@ -7,14 +7,22 @@ Consumes the registry of a run's actors and its calls; produces the ranks' answe
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from yatt_core.actors.trainer import RankState
 from yatt_core.cluster.metering import Interruptions
 from yatt_core.engines.train.ranks.rendezvous import meeting_host
-from yatt_core.errors import InfrastructureError, StuckError
-from yatt_core.protocols.receipts import BatchTask, CheckpointReceipt, InputsReceipt, PrepareReceipt
+from yatt_core.errors import DataError, InfrastructureError, NumericError, StuckError
+from yatt_core.protocols.receipts import (
+    HIDDEN_SECONDS,
+    BatchTask,
+    CheckpointReceipt,
+    InputsReceipt,
+    PrepareReceipt,
+)
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.node_files import NodeFiles
@@ -42,6 +50,8 @@ class TrainerRanks:
         self._start_seconds = start_seconds
         self._disks: list[str] = []
         self._attempts = 0
+        self._accumulating: list[dict[Any, str]] = []
+        self._accumulated = -1
 
     @property
     def actors(self) -> list[Any]:
@@ -55,10 +65,13 @@ class TrainerRanks:
 
     def all(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
         """Returns what a method returns on each rank. seconds: time limit; None for the phase's own."""
-        asked = {
+        return self._calls.get_from_group(self._asked(method, *arguments), f"the trainer's ranks to {method}", seconds)
+
+    def _asked(self, method: str, *arguments: Any) -> dict[Any, str]:
+        """Calls a method on each rank; returns the calls with the ranks' names."""
+        return {
             getattr(rank, method).remote(*arguments): name for rank, name in zip(self.actors, self.names, strict=True)
         }
-        return self._calls.get_from_group(asked, f"the trainer's ranks to {method}", seconds)
 
     def first(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
         """Returns what a method returns on the first rank."""
@@ -86,6 +99,7 @@ class TrainerRanks:
 
         Returns the ranks' states, and the names of actors that were created.
         """
+        self._accumulating = []  # of an attempt that has failed
         created: tuple[str, ...] = ()
         try:
             standings = self._standings(inputs)
@@ -117,6 +131,31 @@ class TrainerRanks:
             self.all("initialise", self._term, seconds=seconds)
             standings = self.all("standing", self._term, seconds=seconds)
         return standings
+
+    def accumulate(self, task: BatchTask) -> None:
+        """Has the ranks add up the gradients of the shards that are sealed; `prepare` waits for it."""
+        if task.key.iteration != self._accumulated:
+            self._accumulating = []
+        self._accumulated = task.key.iteration
+        self._accumulating.append(self._asked("accumulate", task))
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt:
+        """Computes what an iteration needs to learn; tells how much of what was begun before it nobody had to wait for."""
+        pending = self._accumulating
+        self._accumulating = []
+        started = time.monotonic()
+        worked = 0.0
+        for asked in pending:
+            try:
+                worked += max(self._calls.get_from_group(asked, "the trainer's ranks to accumulate gradients"))
+            except (DataError, NumericError) as error:
+                # What was added is dropped, and `prepare` adds it again: it fails if that was more than a passing fault.
+                log.warning(
+                    "gradients of the first shards of iteration %d are added again: %s", self._accumulated, error
+                )
+        hidden = worked - (time.monotonic() - started)
+        receipt: PrepareReceipt = self.all("prepare", task)[0]
+        return replace(receipt, timing={**receipt.timing, HIDDEN_SECONDS: max(0.0, hidden)}) if pending else receipt
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> list[Any]:
         """Applies an iteration's optimizer steps; brings the prepared columns to disks that lack them."""

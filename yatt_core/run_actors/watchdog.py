@@ -27,8 +27,10 @@ POLL_SECONDS = 0.1
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
 """Seconds that other ranks may take longer than the first one to finish a call made to all ranks."""
-COLLECTIVE = frozenset({"sft", "prepare", "learn", "export", "weights_digest"})
+COLLECTIVE = frozenset({"sft", "accumulate", "prepare", "learn", "export", "weights_digest"})
 """A rank's methods that wait for the other ranks."""
+ALONE = frozenset({"accumulate"})
+"""Those of them that a rank may end by itself: gradients are added up without the others, and a rank may be done long before."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
@@ -104,7 +106,8 @@ def find_abandoned(
     This happens if the driver died between its calls to two ranks.
 
     asked: one pending call per rank, which the rank answers after all earlier calls, with the rank's name. A rank
-        that answers has nothing left to do, so a rank that is still in a collective method waits in vain.
+        that answers has nothing left to do, so a rank that is still in a collective method waits in vain, unless
+        it ends that method by itself.
     timeout: maximum wait for the first answer, in seconds.
     """
     if first_ready(list(asked), timeout, interruptions) is None:
@@ -112,7 +115,11 @@ def find_abandoned(
     with interruptions.shielded():
         _, busy = ray.wait(list(asked), num_returns=len(asked), timeout=TOGETHER_SECONDS)
     reports = gather_stacks(store, run_folder, [asked[call] for call in busy]) if busy else {}
-    return [describe(actor, report) for actor, report in reports.items() if report.method in COLLECTIVE]
+    return [describe(actor, report) for actor, report in reports.items() if _is_abandoned(report)]
+
+
+def _is_abandoned(report: StackReport) -> bool:
+    return report.method in COLLECTIVE and (report.waits or report.method not in ALONE)
 
 
 def describe(actor: str, report: StackReport | None, waiting: Sequence[str] = ()) -> str:

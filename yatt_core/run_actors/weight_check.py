@@ -35,7 +35,7 @@ class EngineWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class WeightComparison:
     """What a comparison found.
 
     trainer_version: version of the ranks' weights; None if the ranks hold different ones.
@@ -57,7 +57,7 @@ class Comparison:
         return {engine.version for engine in self.engines} <= {self.trainer_version}
 
 
-def compare_weights(ask: Ask, term: int, parties: SyncParties) -> Comparison:
+def compare_weights(ask: Ask, term: int, parties: SyncParties) -> WeightComparison:
     """Compares the engines with the ranks. Raises what `ask` raises."""
     asked = [rank.held_weights.remote(term) for rank in parties.ranks]
     ranks = ask(asked, "the digests of the trainer's ranks", parties.rank_names)
@@ -69,7 +69,7 @@ def compare_weights(ask: Ask, term: int, parties: SyncParties) -> Comparison:
     asked = [engine.held_weights.remote(term, list(wanted)) for engine in parties.engines]
     engines = ask(asked, "the digests of the rollout engines", parties.engine_names)
     found = [_compared(name, version, wanted, held) for name, held in zip(parties.engine_names, engines, strict=True)]
-    return Comparison(version, bool(wanted), tuple(found))
+    return WeightComparison(version, bool(wanted), tuple(found))
 
 
 def _compared(name: str, version: int | None, wanted: dict[Rectangle, str], held: HeldWeights) -> EngineWeights:

@@ -17,7 +17,7 @@ from typing import Any
 from yatt_core.engines.train.ranks.rendezvous import meeting_host
 from yatt_core.errors import InfrastructureError, ReplayError
 from yatt_core.protocols.receipts import DIRECT, THROUGH_STORE, SyncReceipt
-from yatt_core.protocols.transfers import Member, TransferTask
+from yatt_core.protocols.transfers import SyncMember, TransferTask
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.instances import ROLLOUT
@@ -40,7 +40,7 @@ class WeightSync:
         self._term = term
         self._transport = trainer.sync_transport
         self._delta = trainer.sync == "delta"
-        self._meeting: tuple[tuple[Member, ...], str] = ((), "")
+        self._meeting: tuple[tuple[SyncMember, ...], str] = ((), "")
 
     def sync(self, version: int) -> list[SyncReceipt]:
         """Transfers a version's weights to all rollout engines that lack them; returns those engines' receipts.
@@ -111,7 +111,7 @@ class WeightSync:
         return sorted(receipts, key=lambda receipt: receipt.instance)
 
     def _base(self, lacking: Sequence[int]) -> tuple[str, list[int]]:
-        """Returns the transfer of which all ranks have kept the weights, and the engines that hold these."""
+        """Returns the last transfer whose weights every rank still keeps, and the engines that hold the same weights."""
         parties = self.parties(lacking)
         if not self._registry.capable(parties.engine_names, "delta_sync"):
             return "", []
@@ -125,7 +125,8 @@ class WeightSync:
     def _transfer(self, version: int, name: str, parties: SyncParties, base: str) -> list[SyncReceipt]:
         """Has each rank send and each engine receive, in one call each. name, base: as in `TransferTask`."""
         members = tuple(
-            Member(name, handle._actor_id.hex()) for name, handle in zip(parties.names, parties.handles, strict=True)
+            SyncMember(name, handle._actor_id.hex())
+            for name, handle in zip(parties.names, parties.handles, strict=True)
         )
         address = self._met(members, parties)
         count = len(parties.ranks)
@@ -149,7 +150,7 @@ class WeightSync:
         self._meeting = members, address
         return receipts
 
-    def _met(self, members: tuple[Member, ...], parties: SyncParties) -> str:
+    def _met(self, members: tuple[SyncMember, ...], parties: SyncParties) -> str:
         """Returns where these members meet: where they met the last time, or at a new address."""
         if members == self._meeting[0]:
             return self._meeting[1]

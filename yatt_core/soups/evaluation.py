@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from yatt_core.collection.shard_rows import Member, next_turn_request
+from yatt_core.collection.shard_rows import BatchMember, next_turn_request
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.input_building.materialise import initial_model
 from yatt_core.inputs.manifest import INPUTS
@@ -49,7 +49,9 @@ class RewardMeter:
         self._engine = build_rollout_engine(spec, model, run_folder / INPUTS)
         held_out = Inputs.open(run_folder / INPUTS, spec).held_out
         self._asked = [
-            (Member(ordinal, sample), prompt) for ordinal, prompt in enumerate(held_out) for sample in range(samples)
+            (BatchMember(ordinal, sample), prompt)
+            for ordinal, prompt in enumerate(held_out)
+            for sample in range(samples)
         ]
         self._models = 0
 
@@ -78,7 +80,7 @@ class RewardMeter:
             for piece in pieces
         ]
 
-    def _answered(self, members: list[Member], prompts: list[Prompt], toolbox: Toolbox) -> list[Scored]:
+    def _answered(self, members: list[BatchMember], prompts: list[Prompt], toolbox: Toolbox) -> list[Scored]:
         codec = self._codec
         spec = self._spec
         tokens = [encode_question(prompt, codec) for prompt in prompts]

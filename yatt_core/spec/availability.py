@@ -1,6 +1,6 @@
 """Finds the parts of a spec that suffice for planning, but not for training with this installation.
 
-These are engines without an adapter or an installed package, and models without weights.
+These are engines without an installed package, models without weights, and parts that cannot be trained together.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from collections.abc import Iterator
 
 from yatt_core.engine_environments import VLLM, find_environment
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import MEGATRON, PEFT, S3FS, TRACKERS, has_distribution
+from yatt_core.installed import MEGATRON, PEFT, S3FS, has_distribution
+from yatt_core.spec.combinations import refusals
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelSizes
+from yatt_core.tracker_kinds import TRACKER_KINDS
 
 LEAST_TEMPERATURE = 0.01
 """The lowest temperature above 0 at which vLLM samples."""
@@ -37,7 +39,7 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
     return lines
 
 
-def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer) -> Iterator[str]:
+def _unavailable_sharding(engine: Fsdp2Trainer | MegatronTrainer) -> Iterator[str]:
     if isinstance(engine, MegatronTrainer):
         if not has_distribution(MEGATRON):
             yield "trainer.engine.kind: Megatron-Core is not installed; install yatt[megatron] or use fsdp2"
@@ -46,13 +48,11 @@ def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer)
     if not engine.ranks:
         key = "ranks" if isinstance(engine, Fsdp2Trainer) else "data_parallel_size"
         yield f"trainer.engine.{key}: 0 leaves the number to `yatt plan`; training needs 1 or more"
-    if spec.data.has_images:
-        yield f"trainer.engine.kind: {engine.kind!r} supports text prompts only; use torch for images"
 
 
 def missing_tracker(tracker: str) -> str | None:
     """Returns a message, starting with the spec's key, that names the package a tracker needs; None if it is installed."""
-    package = TRACKERS.get(tracker)
+    package = TRACKER_KINDS[tracker].package
     if package is None or has_distribution(package):
         return None
     return f"tracking.trackers: {package} is not installed; install yatt[{tracker}], or leave {tracker} out"
@@ -83,9 +83,9 @@ def _too_cold(key: str, temperature: float) -> Iterator[str]:
 
 def unavailable(spec: RunSpec) -> list[str]:
     """Returns one line, starting with the key, for each part that works for planning only."""
-    lines = list[str]()
+    lines = refusals(spec, "starting")
     if isinstance(spec.trainer.engine, Fsdp2Trainer | MegatronTrainer):
-        lines += _unavailable_sharding(spec, spec.trainer.engine)
+        lines += _unavailable_sharding(spec.trainer.engine)
     if isinstance(spec.rollout.engine, VllmRollout):
         lines += _vllm_rollout_obstacles(spec, spec.rollout.engine)
     if spec.trainer.lora is not None and not has_distribution(PEFT):

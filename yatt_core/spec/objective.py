@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
@@ -88,35 +87,3 @@ ObjectiveSpec = Annotated[
 def learns_from_rows(objective: ObjectiveSpec) -> bool:
     """Returns True if nothing is sampled: the rows of the data contain the responses to learn from."""
     return not isinstance(objective, PairObjective) or objective.pairs == "data"
-
-
-def contradictions(objective: ObjectiveSpec, given: Collection[str]) -> Iterator[str]:
-    """Yields what a run with an objective cannot have, one line per contradiction, starting with the key.
-
-    given: what the rest of the spec has, by the names used here.
-    """
-    kind = objective.kind
-    problems = [
-        ("algorithm", f"algorithm: objective.kind {kind} takes its place; leave algorithm out"),
-        ("virtual", f"objective: a virtual trainer has no model that could learn {kind}; use a real one, or null"),
-        ("images", f"objective.kind: {kind} supports text prompts only; leave image_field out"),
-    ]
-    problems.append(("critique", f"rewards.critique: objective.kind {kind} learns from whole responses; use null"))
-    if isinstance(objective, RewardModelObjective):
-        problems += [
-            ("megatron", "objective.kind: Megatron-Core cannot train a reward model; train with fsdp2 or torch"),
-            ("lora", "trainer.lora: adapters leave the new head of a reward model untrained; use null"),
-        ]
-    if learns_from_rows(objective):
-        why = "the run learns from its data and samples nothing"
-        problems += [
-            ("sft", f"sft: {why}; use null, and objective.kind sft in a run of its own"),
-            ("rewards", f"rewards.parts: {why}; leave rewards out"),
-            ("evaluation", f"evaluation.sampling, promotion and suites: {why}; leave them out"),
-            ("curriculum", f"data.curriculum: {why}; use null"),
-            ("tools", f"rollout.tools: {why}; use null"),
-            ("dynamic_sampling", f"dynamic_sampling: {why}; leave it out"),
-        ]
-        if kind != "sft":
-            problems.append(("reasoning_gym", "data.sources: reasoning_gym has answers, but no preferences; use files"))
-    yield from (text for name, text in problems if name in given)

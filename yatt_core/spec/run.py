@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.objective import ObjectiveSpec, contradictions, learns_from_rows
-from yatt_core.spec.rewards.critique import unfit_for_critiques
-from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
+from yatt_core.spec.combinations import checks_on_reading
+from yatt_core.spec.objective import ObjectiveSpec, learns_from_rows
+from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
+from yatt_core.spec.sections.asynchrony import AsynchronySpec
 from yatt_core.spec.sections.billing import BillingSpec
 from yatt_core.spec.sections.callbacks import CallbackSpec
 from yatt_core.spec.sections.controllers import ControllerSpec
@@ -31,6 +32,7 @@ from yatt_core.spec.sections.rollout import RolloutSpec, no_room
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
+from yatt_core.spec.sections.workload import WorkloadSpec
 
 
 class RunSpec(SpecModel):
@@ -40,15 +42,17 @@ class RunSpec(SpecModel):
     """Human-readable name; a number is appended for each run of the same spec."""
     seed: NonNegativeInt = 0
     """Seed of all randomness: prompts, initial weights, responses."""
-    exact: bool = True
-    """A run killed at any point ends bit-identical to an undisturbed one; requires float32."""
+    exact: Literal["auto", True, False] = "auto"
+    """A run killed at any point ends bit-identical to an undisturbed one. `auto`: where every part of the spec and each
+    device repeats its bits; `yatt check` says which part does not. `true`: what does not is refused."""
     iterations: PositiveInt = 100
     """RLHF iterations of the whole run."""
+    workload: WorkloadSpec = WorkloadSpec()
     model: ModelSpec = ModelFromConfig()
     sft: SftSpec | None = None
     """Supervised fine-tuning before the first iteration. `null`: the first iteration starts from the model
     unchanged."""
-    data: DataSpec
+    data: DataSpec = DataSpec()
     rollout: RolloutSpec = RolloutSpec()
     dynamic_sampling: DynamicSamplingSpec = AllGroups()
     rewards: RewardSpec = RewardSpec()
@@ -57,6 +61,7 @@ class RunSpec(SpecModel):
     """What the run learns from its data, without rewards; `null`: reinforcement learning by `algorithm`."""
     trainer: TrainerSpec = TrainerSpec()
     controllers: ControllerSpec = ControllerSpec()
+    asynchrony: AsynchronySpec = AsynchronySpec()
     placement: PlacementSpec = PlacementSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
@@ -81,6 +86,27 @@ class RunSpec(SpecModel):
         return min(self.data.logical_shards, self.data.prompts_per_iteration)
 
     @property
+    def groups_in_flight(self) -> int:
+        """Number of groups that are started and not learnt from while a run with slices draws."""
+        return self.rollout.in_flight or 2 * self.data.prompts_per_iteration
+
+    @property
+    def carry_span(self) -> int:
+        """Iterations between the first token of a response and the one that learns from it, at most, without a lag.
+
+        0 without slices. A response is drawn in at most `rollout.max_slices` iterations. Once complete, its group has at most
+        `groups_in_flight` - 1 groups before it, of which each iteration learns from `data.prompts_per_iteration`.
+        """
+        if not self.rollout.sliced:
+            return 0
+        return self.rollout.max_slices - 1 + (self.groups_in_flight - 1) // self.data.prompts_per_iteration
+
+    @property
+    def version_span(self) -> int:
+        """Versions by which the oldest weights that an update's experience was drawn under precede its own, at most."""
+        return self.asynchrony.lag + self.carry_span
+
+    @property
     def virtual(self) -> bool:
         """True for a run without a real model."""
         return self.rollout.engine.kind == "virtual"
@@ -90,6 +116,11 @@ class RunSpec(SpecModel):
         """True if the update does not learn from every sampled group that has scores."""
         sampling = self.dynamic_sampling
         return not isinstance(sampling, AllGroups) or sampling.overdispatch is not None or sampling.deadline is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the run is exact as far as its spec tells; a device that does not repeat its bits is found at the start."""
+        return self.exact is True or (self.exact == "auto" and not self.exact_obstacles())
 
     @property
     def accuracy_part(self) -> str:
@@ -116,8 +147,8 @@ class RunSpec(SpecModel):
 
     @property
     def samples_responses(self) -> bool:
-        """True if the policy samples what it learns from; False if the run learns from the rows of its data alone."""
-        return self.objective is None or not learns_from_rows(self.objective)
+        """True if a policy samples responses and learns from them; False if rows of data or an own workload are learnt from."""
+        return self.workload.is_language and (self.objective is None or not learns_from_rows(self.objective))
 
     @property
     def trains_reward_model(self) -> bool:
@@ -175,15 +206,40 @@ class RunSpec(SpecModel):
         """Whether the trainer normalises probabilities over the tokens that the sampler had left."""
         return self.algorithm.sampler_support == "replay"
 
+    def longest_context(self, positions: int | None) -> int:
+        """Returns the maximum number of tokens that precede a response, a later turn or slice of it, in the model's input.
+
+        positions: of the model; None if it does not limit them.
+        """
+        rollout = self.rollout
+        prompt = self.data.max_prompt_tokens
+        if rollout.sliced:  # at its last token, all but one of a response's tokens precede it
+            context = prompt + rollout.max_new_tokens - 1
+            return context if positions is None else max(1, min(context, positions - 1))
+        context = prompt + (0 if rollout.tools is None else rollout.max_response_tokens)
+        return context if positions is None else max(1, min(context, positions - rollout.max_new_tokens))
+
+    def longest_sequence(self, positions: int | None) -> int:
+        """Returns the maximum number of tokens of a sequence of the rollout engine, including what precedes a response.
+
+        positions: as for `longest_context`.
+        """
+        longest = self.longest_context(positions) + (1 if self.rollout.sliced else self.rollout.max_new_tokens)
+        return longest if positions is None else min(longest, positions)
+
     def exact_obstacles(self) -> list[str]:
         """Returns the reasons why this spec cannot be exact; empty if it can."""
         obstacles = []
-        engines: list[tuple[str, object]] = [("rollout", self.rollout.engine)] if self.samples_responses else []
-        for place, engine in [*engines, ("trainer", self.trainer.engine)]:
-            if getattr(engine, "dtype", "float32") != "float32":
-                obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, but exact needs float32")
-        if (cache := getattr(self.rollout.engine, "kv_cache_dtype", "auto")) != "auto":
-            obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, but exact needs auto")
+        engine = self.rollout.engine
+        if self.samples_responses and engine.continuous:
+            # What is batched by chance must not change an answer. Planned batches are decoded again as they were.
+            if (dtype := getattr(engine, "dtype", "float32")) != "float32":
+                obstacles.append(
+                    f"rollout.engine.dtype is {dtype}, but with continuous batching exact needs float32: in {dtype} an "
+                    "answer depends on the rest of its batch (kind: torch decodes planned batches, in either)"
+                )
+            if (cache := getattr(engine, "kv_cache_dtype", "auto")) != "auto":
+                obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, but exact needs auto")
         if self.dynamic_sampling.overdispatch is not None:
             obstacles.append(
                 "dynamic_sampling.overdispatch cancels stragglers by arrival time, but exact needs every response"
@@ -212,58 +268,32 @@ class RunSpec(SpecModel):
         They are separate so that those that do not read a wrong key can report their contradictions beside it.
         """
         return (
+            self._source_mistakes,
             self._reward_mistakes,
-            self._critique_mistakes,
             lambda: self.algorithm.support_mistakes(self.rollout),
             self._placement_mistakes,
             self.guards.mistakes,
-            self._engine_mistakes,
-            self._objective_mistakes,
-            self._adapter_mistakes,
-            self._second_model_mistakes,
+            *checks_on_reading(self),
             self._teacher_mistakes,
             self._inexact,
             self._sft_mistakes,
             self._batch_mistakes,
+            self._slice_mistakes,
             self._group_mistakes,
             self._length_mistakes,
             self._tool_mistakes,
             self._unfit_sampling,
             self._evaluation_mistakes,
-            self._packed_images,
             self._position_mistakes,
         )
 
-    def _engine_mistakes(self) -> Iterator[str]:
-        if self.virtual != (self.trainer.engine.kind == "virtual"):
-            kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
-            yield f"rollout.engine and trainer.engine: expected both virtual or both real, not {kinds}"
-
-    def _objective_mistakes(self) -> Iterator[str]:
-        if self.objective is not None:
-            given = {
-                "algorithm": self.algorithm != AlgorithmSpec(),
-                "virtual": self.virtual,
-                "images": self.data.has_images,
-                "megatron": self.trainer.engine.kind == "megatron",
-                "lora": self.trainer.lora is not None,
-                "sft": self.sft is not None,
-                "rewards": bool(self.rewards.parts),
-                "critique": self.rewards.critique is not None,
-                "evaluation": self.evaluation.needs_responses,
-                "curriculum": self.data.curriculum is not None,
-                "tools": self.rollout.tools is not None,
-                "dynamic_sampling": self.dynamic_sampling != AllGroups(),
-                "reasoning_gym": any(source.kind == "reasoning_gym" for source in self.data.sources),
-            }
-            yield from contradictions(self.objective, {name for name, has in given.items() if has})
-
-    def _adapter_mistakes(self) -> Iterator[str]:
-        yield from self.trainer.mistakes(self.rollout.engine.kind)
+    def _source_mistakes(self) -> Iterator[str]:
+        if self.workload.is_language and not self.data.sources:
+            yield "data.sources: expected at least 1 item"
 
     def _inexact(self) -> Iterator[str]:
-        if self.exact and (obstacles := self.exact_obstacles()):
-            yield f"exact: must be false, because {'; '.join(obstacles)}"
+        if self.exact is True and (obstacles := self.exact_obstacles()):
+            yield f"exact: must be false or auto, because {'; '.join(obstacles)}"
 
     def _sft_mistakes(self) -> Iterator[str]:
         if self.sft is not None and self.data.probe == 0:
@@ -274,6 +304,13 @@ class RunSpec(SpecModel):
             yield (
                 f"{'algorithm' if self.objective is None else 'objective'}.mini_batches: {self.mini_batches} is more than "
                 f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
+            )
+
+    def _slice_mistakes(self) -> Iterator[str]:
+        if self.rollout.sliced and self.groups_in_flight < self.data.prompts_per_iteration:
+            yield (
+                f"rollout.in_flight: {self.groups_in_flight} prompts in flight never complete the "
+                f"{self.data.prompts_per_iteration} of data.prompts_per_iteration; expected at least as many"
             )
 
     def _group_mistakes(self) -> Iterator[str]:
@@ -294,10 +331,6 @@ class RunSpec(SpecModel):
                 "that every response would be penalised"
             )
 
-    def _packed_images(self) -> Iterator[str]:
-        if self.data.has_images and getattr(self.trainer.engine, "packed", False):
-            yield "trainer.engine.packed: prompts with images cannot be packed; expected false"
-
     def _position_mistakes(self) -> Iterator[str]:
         if not self.virtual and isinstance(self.model, ModelFromConfig | ModelSizes):
             yield from self._too_long(self.model.max_positions)
@@ -313,58 +346,13 @@ class RunSpec(SpecModel):
         if self.samples_responses:
             yield from self.rewards.mistakes()
 
-    def _critique_mistakes(self) -> Iterator[str]:
-        if self.rewards.critique is not None:
-            yield from unfit_for_critiques(self.algorithm, self.rollout)
-
     def _placement_mistakes(self) -> Iterator[str]:
-        engine = self.rollout.engine
         shares = any(not isinstance(judge, EndpointPart) for judge in self.rewards.judges)
-        yield from self.placement.mistakes(shares, engine.instances)
-        if self.virtual and engine.continuous:
-            for judge in self.rewards.judges:
-                virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
-                if not virtual and not isinstance(judge, EndpointPart):
-                    yield (
-                        f"rewards.parts {judge.name!r}: with virtual engines that batch continuously, judges must be "
-                        "virtual too"
-                    )
-
-    def _second_model_mistakes(self) -> Iterator[str]:
-        """Yields the mistakes about a teacher or critic used alongside the policy."""
-        seconds = []
-        if self.algorithm.distillation is not None and self.algorithm.distillation.teachers:
-            seconds.append(("algorithm.distillation", "a teacher", "null"))
-        if self.critic is not None:
-            seconds.append(("algorithm.critic", "a critic", "null, with another advantage than gae"))
-        for key, who, without in seconds:
-            if self.virtual:
-                yield f"{key}: a virtual trainer has no model, so {who} cannot be used; write {without}"
-            if self.trainer.engine.kind == "megatron":
-                yield (
-                    f"{key}: the Megatron-Core engine cannot hold {who} as a second model; write {without}, or train "
-                    "with fsdp2 or torch"
-                )
-            if self.data.has_images:
-                yield f"{key}: {who} supports text prompts only; write {without}, or leave image_field out"
+        yield from self.placement.mistakes(shares, self.rollout.engine.instances)
 
     def _teacher_mistakes(self) -> Iterator[str]:
-        """Yields the mistakes about when teachers teach, and about a policy that is its own teacher."""
-        distillation = self.algorithm.distillation
-        if distillation is None:
-            return
-        yield from distillation.mistakes(self.iterations)
-        if distillation.privileged is not None:
-            key = "algorithm.distillation.privileged"
-            if self.virtual:
-                yield f"{key}: a virtual trainer has no model, so it cannot be its own teacher; write distillation: null"
-            if self.data.has_images:
-                yield f"{key}: it supports text prompts only; write distillation: null, or leave image_field out"
-            for number in self.data.rendered_sources:
-                yield (
-                    f"{key}: the texts of data.sources.{number} are rendered, so that the answer has no place in them; write "
-                    "distillation: null, or leave rendered out"
-                )
+        if self.algorithm.distillation is not None:
+            yield from self.algorithm.distillation.mistakes(self.iterations)
 
     def _unfit_sampling(self) -> Iterator[str]:
         data = self.data

@@ -27,7 +27,7 @@ from yatt_core.wire.support import Support
 
 
 @dataclass(slots=True)
-class Response:
+class DialogueResponse:
     """Everything that follows a prompt: the policy's turns and the tool results between them.
 
     reading: how the policy's turns are read.
@@ -136,7 +136,7 @@ class Dialogue:
         self._rollout = rollout
         self._codec = codec
         self._media = media
-        self.responses = [Response(prompt, codec.reading) for prompt in prompts]
+        self.responses = [DialogueResponse(prompt, codec.reading) for prompt in prompts]
         self._called: dict[int, ToolCall | ToolAnswer] = {}
 
     @property
@@ -226,7 +226,7 @@ def greedy_request(dialogue: Dialogue, stop: tuple[int, ...], version: int) -> G
     )
 
 
-def hold(dialogue: Dialogue, generate: Generate, toolbox: Toolbox) -> list[Response]:
+def hold(dialogue: Dialogue, generate: Generate, toolbox: Toolbox) -> list[DialogueResponse]:
     """Runs a dialogue to its end without logging it; returns the responses."""
     while dialogue.members:
         dialogue.tell(dict(toolbox.answer(dialogue.hear(generate(dialogue)))))

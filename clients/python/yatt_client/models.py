@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 
+class ActionRequest(TypedDict):
+    """A request with an optional reason."""
+
+    reason: NotRequired[str]
+
+
 class ActorSeat(TypedDict):
     """Where an actor is.
 
@@ -106,16 +112,10 @@ class AliasesView(TypedDict):
     history: list[AliasMove]
 
 
-class Approvals(TypedDict):
+class ApprovalList(TypedDict):
     """Approvals, newest first."""
 
     approvals: list[ListedApproval]
-
-
-class Asked(TypedDict):
-    """A request with an optional reason."""
-
-    reason: NotRequired[str]
 
 
 class BranchNode(TypedDict):
@@ -202,15 +202,6 @@ class ComparedMetric(TypedDict):
     values: dict[str, float]
 
 
-class Comparison(TypedDict):
-    """A comparison of runs."""
-
-    runs: list[ListedRun]
-    differences: list[Difference]
-    metrics: list[ComparedMetric]
-    series: list[RunSeries]
-
-
 class CostRow(TypedDict):
     """A sum. All numbers are decimal text.
 
@@ -277,7 +268,7 @@ class Decided(TypedDict):
     driver: int | None
 
 
-class Decision(TypedDict):
+class DecisionRequest(TypedDict):
     """A decision about an approval.
 
     why: the reason, recorded in the audit chain.
@@ -347,19 +338,6 @@ class Deleted(TypedDict):
     elsewhere: list[str]
 
 
-class Device(TypedDict):
-    """A device and its spans, in order of time.
-
-    occupied: fraction of the iteration in which a role occupied it.
-    worked: fraction of the iteration in which it is known to have worked; phases of unknown use count as a whole.
-    """
-
-    number: int
-    spans: list[DeviceSpan]
-    occupied: float
-    worked: float
-
-
 class DeviceSpan(TypedDict):
     """A time in which a role occupied a device, in seconds since the iteration's first phase began.
 
@@ -376,6 +354,19 @@ class DeviceSpan(TypedDict):
     busy: float | None
 
 
+class DeviceTimeline(TypedDict):
+    """A device and its spans, in order of time.
+
+    occupied: fraction of the iteration in which a role occupied it.
+    worked: fraction of the iteration in which it is known to have worked; phases of unknown use count as a whole.
+    """
+
+    number: int
+    spans: list[DeviceSpan]
+    occupied: float
+    worked: float
+
+
 class DeviceUse(TypedDict):
     """The devices of a run during an iteration.
 
@@ -390,7 +381,7 @@ class DeviceUse(TypedDict):
     iteration: int
     seconds: float
     used: int
-    devices: list[Device]
+    devices: list[DeviceTimeline]
     missing: str
     metrics: list[str]
     seats: list[SeatSpan]
@@ -448,7 +439,7 @@ class EntryView(TypedDict):
 
     pool, held: the devices that it holds, as the ledger has them; None while it holds none.
     waited: seconds that it has waited for devices.
-    starts: stretches so far.
+    starts: allocations so far.
     ends_at, cost: the newest prediction, or how it ended.
     cost_error: relative error of the first prediction of the cost; None before the end.
     """
@@ -587,7 +578,7 @@ class Gantt(TypedDict):
     instances: int
     collect_s: float
     idle_fraction: float
-    spans: list[Span]
+    spans: list[RoleSpan]
     busy: dict[str, float]
     roles: list[RoleUse]
     phases: dict[str, float]
@@ -683,7 +674,7 @@ class JudgementView(TypedDict):
     why: str
 
 
-class Lengths(TypedDict):
+class LengthStatistics(TypedDict):
     """Statistics of the lengths of responses or judgements, in tokens.
 
     tokens: sum of the lengths.
@@ -693,6 +684,15 @@ class Lengths(TypedDict):
     p50: int
     p95: int
     longest: int
+
+
+class LineSegment(TypedDict):
+    """The iterations of a line that were made by one branch of one run."""
+
+    run: str
+    branch: int
+    first: int
+    last: int
 
 
 class Lineage(TypedDict):
@@ -710,7 +710,7 @@ class Lineage(TypedDict):
     run: str
     iteration: int
     checkpoint: dict[str, Any]
-    line: list[Part]
+    line: list[LineSegment]
     data: dict[str, Any]
     code_revision: str | None
     environment: dict[str, str]
@@ -925,15 +925,6 @@ class PairedComparison(TypedDict):
     p_value: float
 
 
-class Part(TypedDict):
-    """The iterations of a line that were made by one branch of one run."""
-
-    run: str
-    branch: int
-    first: int
-    last: int
-
-
 class PhaseUse(TypedDict):
     """A phase's totals over the accounted attempts.
 
@@ -992,7 +983,7 @@ class Problem(TypedDict):
     errors: NotRequired[list[dict[str, str]]]
 
 
-class Promote(TypedDict):
+class PromoteRequest(TypedDict):
     """A request to point an alias at a kept checkpoint.
 
     to: the alias.
@@ -1068,21 +1059,31 @@ class RewardSummary(TypedDict):
     """Statistics of the rewards of an iteration's samples.
 
     samples: number of samples in the iteration; seen: of these, the number examined.
-    counts: number of samples between each two adjacent edges of the comparison.
+    mean, deviation, correct_fraction: over those with a score; None if none has one.
+    counts: number of samples with a score between each two adjacent edges of the comparison.
     """
 
     iteration: int
     samples: int
     seen: int
-    mean: float
-    deviation: float
-    correct_fraction: float
+    mean: float | None
+    deviation: float | None
+    correct_fraction: float | None
     truncated_fraction: float
     counts: list[int]
 
 
 class Role(TypedDict):
     """What a person is, from the least to the most powerful."""
+
+
+class RoleSpan(TypedDict):
+    """A period of an instance's time in one role, or switching."""
+
+    instance: int
+    role: str
+    start_s: float
+    end_s: float
 
 
 class RoleUse(TypedDict):
@@ -1114,7 +1115,7 @@ class RolloutComparison(TypedDict):
     """A comparison of two iterations of a run.
 
     shared: number of prompts that both iterations sampled.
-    prompts: these prompts, largest change first, at most `PROMPTS`.
+    prompts: these prompts, largest change first and those without a known change last, at most `PROMPTS`.
     """
 
     run: str
@@ -1141,6 +1142,15 @@ class Rollouts(TypedDict):
     no_advantages: str
     no_answers: str
     samples: list[SampleView]
+
+
+class RunComparison(TypedDict):
+    """A comparison of runs."""
+
+    runs: list[ListedRun]
+    differences: list[Difference]
+    metrics: list[ComparedMetric]
+    series: list[RunSeries]
 
 
 class RunForecast(TypedDict):
@@ -1224,7 +1234,8 @@ class SampleView(TypedDict):
     answer: the reference answer; None if there is none, or if it cannot be read.
     characters: length of the whole response.
     prompt_cut, response_cut: True if the text was cut.
-    rewards: the parts of the reward by name.
+    correct, reward: None if it has no score.
+    rewards: the parts of the reward by name; None for those that left it without a score.
     advantage: None if it is unknown.
     tokens: length of the response.
     judgements: what judges said about it, by reward part; empty without judges.
@@ -1244,9 +1255,9 @@ class SampleView(TypedDict):
     finish: str
     truncated: bool
     validity: str
-    correct: bool
-    reward: float
-    rewards: dict[str, float]
+    correct: bool | None
+    reward: float | None
+    rewards: dict[str, float | None]
     advantage: float | None
     reward_error: str | None
     turns: int | None
@@ -1276,8 +1287,8 @@ class SeenWork(TypedDict):
     branch: int
     iteration: int
     samples: int | None
-    responses: Lengths | None
-    judgements: Lengths | None
+    responses: LengthStatistics | None
+    judgements: LengthStatistics | None
     lost: str
 
 
@@ -1320,30 +1331,21 @@ class SettingsChange(TypedDict):
 
 
 class SharedPrompt(TypedDict):
-    """A prompt that both iterations sampled, with its mean reward in each.
+    """A prompt that both iterations sampled, with its mean reward in each; None where no sample has a score.
 
     prompt_ordinal: its ordinal in the later iteration of the comparison.
     """
 
     prompt_id: str
     prompt_ordinal: int
-    before: float
-    after: float
+    before: float | None
+    after: float | None
 
 
 class SignIn(TypedDict):
     """A token with which to open a session."""
 
     token: str
-
-
-class Span(TypedDict):
-    """A period of an instance's time in one role, or switching."""
-
-    instance: int
-    role: str
-    start_s: float
-    end_s: float
 
 
 class SpecLine(TypedDict):
@@ -1371,7 +1373,7 @@ class SpecView(TypedDict):
     lines: list[SpecLine]
 
 
-class Stop(TypedDict):
+class StopRequest(TypedDict):
     """A request to stop a run.
 
     within_seconds: stop within this time, if necessary in the middle of an iteration; None: after the current iteration.

@@ -6,9 +6,8 @@ from typing import Literal
 
 from yatt_client.models import (
     AliasesView,
-    Approvals,
+    ApprovalList,
     Checkpoints,
-    Comparison,
     Costs,
     Decided,
     Decisions,
@@ -27,6 +26,7 @@ from yatt_client.models import (
     QueueView,
     RolloutComparison,
     Rollouts,
+    RunComparison,
     RunList,
     RunSeries,
     RunTags,
@@ -204,9 +204,11 @@ class Operations(Transport):
         )
         return found
 
-    def compare_runs(self, *, run: list[str], key: list[str] | None = None, buckets: int | None = None) -> Comparison:
+    def compare_runs(
+        self, *, run: list[str], key: list[str] | None = None, buckets: int | None = None
+    ) -> RunComparison:
         """Compares runs: differences between their specs, newest metrics, and series."""
-        found: Comparison = self.call("GET", "/api/v1/compare", query={"run": run, "key": key, "buckets": buckets})
+        found: RunComparison = self.call("GET", "/api/v1/compare", query={"run": run, "key": key, "buckets": buckets})
         return found
 
     def list_rollouts(
@@ -463,9 +465,11 @@ class Operations(Transport):
 
     def list_approvals(
         self, *, limit: int | None = None, pending: bool | None = None, run: str | None = None
-    ) -> Approvals:
+    ) -> ApprovalList:
         """Lists approvals: those that wait for a decision, or all."""
-        found: Approvals = self.call("GET", "/api/v1/approvals", query={"limit": limit, "pending": pending, "run": run})
+        found: ApprovalList = self.call(
+            "GET", "/api/v1/approvals", query={"limit": limit, "pending": pending, "run": run}
+        )
         return found
 
     def show_approval(self, number: int) -> ListedApproval:

@@ -20,8 +20,8 @@ from ops.dashboard.access import Acting, Administering, Approver, Operator
 from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.bodies import FormTexts
 from ops.dashboard.context import Number, RunId, Served
+from ops.dashboard.pages.formats import run_url
 from ops.dashboard.pages.frame import Visit, Visited
-from ops.dashboard.pages.templating import run_url
 from ops.dashboard.problems import status_of
 from ops.dashboard.texts import Text
 from ops.queries.spec import spec_for_new_run
@@ -31,8 +31,8 @@ from yatt_core.logs import redact
 router = APIRouter(include_in_schema=False)
 
 
-class StopForm(FormTexts, actions.Stop):
-    """The form of `Stop`."""
+class StopForm(FormTexts, actions.StopRequest):
+    """The form of `StopRequest`."""
 
 
 class ResumeForm(FormTexts, actions.Resume):
@@ -47,8 +47,8 @@ class RollbackForm(FormTexts, actions.Rollback):
     """The form of `Rollback`."""
 
 
-class PromoteForm(FormTexts, actions.Promote):
-    """The form of `Promote`."""
+class PromoteForm(FormTexts, actions.PromoteRequest):
+    """The form of `PromoteRequest`."""
 
 
 class DeleteForm(FormTexts, actions.Delete):
@@ -59,7 +59,7 @@ FIELDS = ("text", "run", "file", "overrides", "reason")
 """What can be typed for a new run."""
 
 
-class Lines(FormTexts):
+class ChangeLines(FormTexts):
     """The first base of a form in which changes are the lines of one text."""
 
     @field_validator("overrides", mode="before", check_fields=False)
@@ -69,7 +69,7 @@ class Lines(FormTexts):
         return [line.strip() for text in texts if isinstance(text, str) for line in text.splitlines() if line.strip()]
 
 
-class NewRunForm(Lines, starting.NewRun):
+class NewRunForm(ChangeLines, starting.NewRun):
     """The form of `NewRun`."""
 
 
@@ -128,7 +128,7 @@ def try_now(served: Served, by: Acting, run_id: RunId) -> Response:
 
 
 @router.post("/runs/{run_id}/checkpoint")
-def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+def checkpoint(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.ActionRequest, Form()]) -> Response:
     """Asks the run's driver for a checkpoint."""
     actions.checkpoint(served, by, run_id, asked)
     return redirect_after(run_id, "checkpoint")
@@ -155,11 +155,11 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[Rollbac
     return redirect_after(run_id, "rollback", "lineage")
 
 
-class ForkForm(Lines, changing.Fork):
+class ForkForm(ChangeLines, changing.Fork):
     """The form of `Fork`."""
 
 
-class SettingsForm(Lines, changing.SettingsChange):
+class SettingsForm(ChangeLines, changing.SettingsChange):
     """The form of `SettingsChange`."""
 
 
@@ -200,7 +200,9 @@ def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[Promot
 
 
 @router.post("/runs/{run_id}/archive")
-def archive(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+def archive(
+    served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.ActionRequest, Form()]
+) -> Response:
     """Deletes what a run that has ended no longer needs."""
     actions.archive(served, by, run_id, asked)
     return redirect_after(run_id, "archive")

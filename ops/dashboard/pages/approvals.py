@@ -12,7 +12,7 @@ from fastapi import APIRouter, Form, HTTPException, Query
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
-from db.write.approvals import LINK, Verdict
+from db.write.approvals import LINK, ApprovalDecision
 from flows.gates.links import is_valid, link_key
 from ops.dashboard import approving
 from ops.dashboard.access import Approver
@@ -21,7 +21,7 @@ from ops.dashboard.bodies import FormTexts
 from ops.dashboard.context import LARGEST, Context, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.texts import CONTROL, GivenReason, Like
-from ops.queries.approvals import DECISION_OF, Choice, approval, approvals
+from ops.queries.approvals import DECIDED, DECISION_OF, WAITING, Choice, approval, approvals
 
 router = APIRouter(prefix="/approvals", include_in_schema=False)
 links = APIRouter(prefix="/approvals", include_in_schema=False)
@@ -34,8 +34,8 @@ PersonName = Annotated[
 ]
 
 
-class DecisionForm(FormTexts, approving.Decision):
-    """The form of `Decision`."""
+class DecisionForm(FormTexts, approving.DecisionRequest):
+    """The form of `DecisionRequest`."""
 
 
 class LinkForm(BaseModel):
@@ -58,7 +58,9 @@ def show_approvals(visit: Visited) -> Response:
     ledger = visit.served.ledger
     waiting = approvals(ledger, LARGEST, only_open=True)
     decided = [row for row in approvals(ledger, SHOWN) if not row.is_pending]
-    return visit.render("approvals.html", waiting=waiting, decided=decided)
+    return visit.render(
+        "approvals.html", waiting=waiting, decided=decided, waiting_columns=WAITING, decided_columns=DECIDED
+    )
 
 
 @router.get("/{number}")
@@ -88,7 +90,7 @@ def show_link(visit: Visited, number: ApprovalId, token: LinkToken = "") -> Resp
 def decide_by_link(served: Served, number: ApprovalId, asked: Annotated[LinkForm, Form()]) -> Response:
     """Decides an approval by a link; the link is the right to do so, whoever the gate names."""
     _require_valid(served, number, asked.token)
-    verdict = Verdict(DECISION_OF[asked.decision], f"{asked.name} (by link)", asked.why, LINK)
+    verdict = ApprovalDecision(DECISION_OF[asked.decision], f"{asked.name} (by link)", asked.why, LINK)
     approving.carry_out(served, number, verdict, resume=False)
     return RedirectResponse(f"/approvals/{number}", HTTPStatus.SEE_OTHER)
 

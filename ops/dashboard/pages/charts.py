@@ -103,7 +103,11 @@ THROUGHPUT = (
     Drawn(
         "Seconds by phase",
         "per iteration",
-        tuple((f"seconds/{name}", name) for name in ("collect", "prepare", "learn", "sync", "evaluate", "checkpoint")),
+        (
+            *((f"seconds/{name}", name) for name in ("collect", "prepare", "learn")),
+            ("seconds/collect_ahead", "collect ahead"),
+            *((f"seconds/{name}", name) for name in ("sync", "evaluate", "checkpoint")),
+        ),
     ),
     Drawn("Seconds per iteration", "from commit to commit", (("seconds/iteration", "iteration"),)),
 )

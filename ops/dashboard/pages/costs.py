@@ -13,8 +13,7 @@ from ops.dashboard.context import Context
 from ops.dashboard.pages.cost_pictures import CAUSE_COLOURS, cost_picture
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.texts import one_of
-from ops.presentation.cost_words import figures
-from ops.queries.costs import DIMENSIONS, Costs, Dimension, costs, csv_of, stacks_of
+from ops.queries.costs import DIMENSIONS, Costs, Dimension, cost_columns, costs, csv_of, stacks_of
 
 router = APIRouter(prefix="/costs", include_in_schema=False)
 STACKED = tuple(name for name in DIMENSIONS if name != "cause")
@@ -32,7 +31,7 @@ def show_costs(visit: Visited, by: By = "run", since: str = "") -> Response:
         costs=found,
         pictures=[(unit, cost_picture(unit, stacks)) for unit, stacks in stacks_of(stacked).items()],
         colours=CAUSE_COLOURS,
-        figures=figures,
+        columns=cost_columns(found.by),
         by=by,
         since=since if day else "",
         choices=[(name, name) for name in STACKED],

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from ops.dashboard.pages.frame import Visited
-from ops.queries.deployments import deployments
+from ops.queries.deployments import DEPLOYMENTS, deployments
 
 router = APIRouter(prefix="/deployments", include_in_schema=False)
 
@@ -17,4 +17,6 @@ router = APIRouter(prefix="/deployments", include_in_schema=False)
 @router.get("")
 def show_deployments(visit: Visited) -> Response:
     """Shows the deployments."""
-    return visit.render("deployments.html", found=deployments(visit.served.home, visit.served.prefect()))
+    found = deployments(visit.served.home, visit.served.prefect())
+    empty = "None. `yatt deploy SPEC` makes one."
+    return visit.render_list("Deployments", DEPLOYMENTS, found.deployments, empty, trouble=found.trouble)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ops.presentation.page import LEFT, WIDTH, picture, scale_of, text
 from ops.presentation.words import phase_name
-from ops.queries.devices import SYNC, TRAINER, Device, DeviceSpan, DeviceUse
+from ops.queries.devices import SYNC, TRAINER, DeviceSpan, DeviceTimeline, DeviceUse
 
 TALL = 18
 GAP = 0.15
@@ -30,7 +30,7 @@ def device_rows(found: DeviceUse, sft: bool) -> Markup:
     return Markup(picture(label, found.seconds, TALL * len(found.devices), rows))
 
 
-def _row(place: int, device: Device, scale: float, sft: bool) -> str:
+def _row(place: int, device: DeviceTimeline, scale: float, sft: bool) -> str:
     top = TALL * place
     bars = "".join(part for span in device.spans for part in _bars(span, top, scale))
     return (
@@ -50,7 +50,7 @@ def _bars(span: DeviceSpan, top: int, scale: float) -> Iterator[str]:
     yield f'<rect class="{CLASSES[span.role]}" {place} y="{top + height - filled:.2f}" height="{filled:.2f}"/>'
 
 
-def _said(device: Device, sft: bool) -> str:
+def _said(device: DeviceTimeline, sft: bool) -> str:
     parts = [
         f"{phase_name(span.phase, sft)} by {span.actor}, {span.start_s:.2f} to {span.end_s:.2f} s"
         + ("" if span.busy is None else f", busy {span.busy:.0%}")

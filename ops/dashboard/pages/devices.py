@@ -13,11 +13,12 @@ from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import Display, device_charts
 from ops.dashboard.pages.device_rows import KEYS as ROW_KEYS
 from ops.dashboard.pages.device_rows import device_rows
+from ops.dashboard.pages.formats import run_url
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
 from ops.presentation.placement_gantt import KEYS
-from ops.queries.devices import device_use
-from ops.queries.placement import decisions, placement
+from ops.queries.devices import DEVICE_TIMES, device_use
+from ops.queries.placement import CHANGES, ROLES, SEATS, SEEN, decision_columns, decisions, placement
 from yatt_core.errors import ConfigurationError
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
@@ -60,6 +61,12 @@ def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None,
         newest=last,
         decisions=decisions(served.ledger, run_id, PER_PAGE, before),
         before=before,
+        device_columns=DEVICE_TIMES,
+        seat_columns=SEATS,
+        role_columns=ROLES,
+        change_columns=CHANGES,
+        seen_columns=SEEN,
+        decision_columns=decision_columns(lambda number: run_url(run_id, "devices", iteration=number, before=before)),
     )
 
 

@@ -5,7 +5,7 @@ Consumes a request and the application's context; produces HTML responses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from ops.dashboard.access import session_person
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
 from ops.people.roles import Person
+from ops.presentation.columns import Columns, Row
 from ops.presentation.words import phase_name
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 
@@ -95,6 +96,16 @@ class Visit:
         }
         return TEMPLATES.TemplateResponse(self.request, template, {**who, **values}, status_code=status)
 
+    def render_list(
+        self, title: str, columns: Columns[Row], rows: Sequence[Row], empty: str, trouble: str = ""
+    ) -> Response:
+        """Renders a page that is one list.
+
+        empty: what it says without a row; commands are between backticks.
+        trouble: why the rows are not known; empty if they are.
+        """
+        return self.render("list.html", title=title, columns=columns, rows=rows, empty=empty, trouble=trouble)
+
     def render_run(self, template: str, run: ListedRun, tab: str, **values: Any) -> Response:
         """Renders one of a run's pages."""
         return self.render(template, **self.about(run), tab=tab, tabs=TABS, out_of_band=False, **values)
@@ -104,11 +115,13 @@ class Visit:
         can = possible(run)
         newest = self.served.ledger.browse.faults(run.id, 1) if can.retry else []
         failed_phase = newest[0].phase if newest else ""
+        # Of a phase that is collected before its turn, the attempt itself says which iteration it was at.
+        ahead = newest[0].iteration if newest and newest[0].iteration > run.iteration else None
         return {
             "run": run,
             "can": can,
             "failed_phase": failed_phase,
-            "retry_iteration": iteration_of(run.iteration, failed_phase),
+            "retry_iteration": iteration_of(run.iteration, failed_phase) if ahead is None else ahead,
             "sft": (sft := self.has_sft(run.id)),
             "phase_choices": [(phase, phase_name(phase, sft)) for phase in ALL_PHASES],
             "done": self.done,

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pipeline_pictures import graph_picture
-from ops.queries.pipelines import pipeline_list, pipeline_view
+from ops.queries.pipelines import JOBS, PIPELINES, pipeline_list, pipeline_view
 
 router = APIRouter(prefix="/pipelines", include_in_schema=False)
 PipelineId = Annotated[str, Path(min_length=1, max_length=80, pattern=r"^[a-z0-9-]+$")]
@@ -18,11 +18,12 @@ PipelineId = Annotated[str, Path(min_length=1, max_length=80, pattern=r"^[a-z0-9
 @router.get("")
 def show_pipelines(visit: Visited) -> Response:
     """Shows the newest runs of pipelines."""
-    return visit.render("pipelines.html", pipelines=pipeline_list(visit.served.ledger))
+    found = pipeline_list(visit.served.ledger)
+    return visit.render_list("Pipelines", PIPELINES, found, "None. `yatt pipeline run FILE` starts one.")
 
 
 @router.get("/{pipeline}")
 def show_pipeline(visit: Visited, pipeline: PipelineId) -> Response:
     """Shows a run of a pipeline."""
     view = pipeline_view(visit.served.ledger, pipeline)
-    return visit.render("pipeline.html", pipeline=view, picture=graph_picture(view))
+    return visit.render("pipeline.html", pipeline=view, picture=graph_picture(view), jobs=JOBS)

@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from ops.dashboard.pages.frame import Visited
-from ops.presentation.queue_words import cost_text, pool_text, when_text
-from ops.queries.queueing import queue_view
+from ops.queries.queueing import ENTRIES, POOLS, queue_view
 
 router = APIRouter(prefix="/queue", include_in_schema=False)
 
@@ -18,10 +17,5 @@ router = APIRouter(prefix="/queue", include_in_schema=False)
 @router.get("")
 def show_queue(visit: Visited) -> Response:
     """Shows the queue."""
-    return visit.render(
-        "queue.html",
-        queue=queue_view(visit.served.ledger, visit.served.home),
-        cost=cost_text,
-        price=pool_text,
-        when=when_text,
-    )
+    view = queue_view(visit.served.ledger, visit.served.home)
+    return visit.render("queue.html", queue=view, pools=POOLS, entries=ENTRIES)

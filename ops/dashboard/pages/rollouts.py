@@ -10,17 +10,25 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from ops.dashboard.context import Offset, RunId, SearchText
+from ops.dashboard.pages.formats import run_url
 from ops.dashboard.pages.frame import Visit, Visited
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
-from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text, one_of
+from ops.queries.columns import COLUMN_FACTS, ColumnFacts, columns_of, is_language
 from ops.queries.experience import Validity
 from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
-from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, comparison, group_pairs
+from ops.queries.rollout_comparison import (
+    SUMMARIES,
+    GroupPairs,
+    RolloutComparison,
+    comparison,
+    group_pairs,
+    shared_columns,
+)
 from ops.queries.rollouts import Rollouts, sample_page
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
-from ops.queries.score_efforts import costly_scores
+from ops.queries.score_efforts import costly_scores, score_columns
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
 
@@ -44,7 +52,7 @@ ValidityChoice = Annotated[str, one_of(("", *Validity))]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RolloutQuery:
     """The values of the form; those that are empty or False are left out of addresses."""
 
     iteration: int
@@ -89,9 +97,9 @@ def asked_of(
     order: Text = PROMPT_ORDER,
     ascending: bool = False,
     against: OptionalNumber = "",
-) -> Asked:
+) -> RolloutQuery:
     """Returns the values of the form."""
-    return Asked(
+    return RolloutQuery(
         iteration=number_of(iteration) or 0,
         view=view,
         text=text,
@@ -107,7 +115,7 @@ def asked_of(
 
 
 @dataclass(slots=True)
-class Found:
+class RolloutsContent:
     """What could be read, and the error that prevented the rest."""
 
     page: Groups | Rollouts | None = None
@@ -118,11 +126,13 @@ class Found:
 
 @router.get("/rollouts")
 def show_rollouts(
-    visit: Visited, run_id: RunId, given: Annotated[Asked, Depends(asked_of)], offset: Offset = 0
+    visit: Visited, run_id: RunId, given: Annotated[RolloutQuery, Depends(asked_of)], offset: Offset = 0
 ) -> Response:
-    """Shows the samples of an iteration, by default the newest committed one, grouped by prompt."""
+    """Shows an iteration's samples, by default the newest committed one's, grouped by prompt, or a workload's columns."""
     run = visit.find(run_id)
-    asked = Asked(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
+    if not is_language(visit.served.ledger, run_id):
+        return _columns(visit, run_id, given.iteration or max(1, run.iteration))
+    asked = RolloutQuery(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
     found = _read(visit, run_id, asked, offset)
     page = found.page
     number = asked.iteration
@@ -146,11 +156,35 @@ def show_rollouts(
         histogram=histogram(found.comparison) if found.comparison else None,
         problem=found.problem,
         efforts=costly_scores(visit.served.ledger, visit.served.home, run_id, first=number, last=number),
+        score_columns=score_columns(lambda prompt: asked.address(run_id, prompt=prompt)),
+        summaries=SUMMARIES,
+        shared_columns=shared_columns(found.comparison, lambda prompt: asked.address(run_id, prompt=prompt)),
         **_turns(run=run_id, asked=asked, page=page, offset=offset, shown=shown),
     )
 
 
-def _turns(run: str, asked: Asked, page: Groups | Rollouts | None, offset: int, shown: int) -> Mapping[str, Any]:
+def _columns(visit: Visit, run_id: str, iteration: int) -> Response:
+    """Shows the columns that an iteration of a workload of one's own learnt from."""
+    run = visit.find(run_id)
+    found: list[ColumnFacts] = []
+    problem = ""
+    try:
+        found = columns_of(visit.served.ledger, visit.served.home, run_id, iteration)
+    except (ConfigurationError, DataError) as error:
+        problem = str(error)
+    return visit.render_run(
+        "columns.html",
+        run,
+        "rollouts",
+        iteration=iteration,
+        newest=max(1, run.iteration + 1),
+        columns=found,
+        column_facts=COLUMN_FACTS,
+        problem=problem,
+    )
+
+
+def _turns(run: str, asked: RolloutQuery, page: Groups | Rollouts | None, offset: int, shown: int) -> Mapping[str, Any]:
     """Returns the addresses of the pages before and after."""
     size = PER_PAGE[asked.view]
     more = page is not None and offset + shown < page.matching
@@ -164,11 +198,11 @@ def _choices(names: tuple[str, ...]) -> list[tuple[str, str]]:
     return [("", "all"), *((name, name) for name in names)]
 
 
-def _read(visit: Visit, run: str, asked: Asked, offset: int) -> Found:
+def _read(visit: Visit, run: str, asked: RolloutQuery, offset: int) -> RolloutsContent:
     """Reads the samples and the comparison."""
     ledger = visit.served.ledger
     home = visit.served.home
-    found = Found()
+    found = RolloutsContent()
     limit = PER_PAGE[asked.view]
     characters = SHORT if asked.prompt is None else LONG
     wanted = asked.selection

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from db.write.aliases import ALIASES
 from db.write.annotations import NOTE_CHARACTERS
 from flows.reports.lineage import BranchNode
-from flows.reports.measures import measures_for
+from flows.reports.measures import measures_in
 from ops.dashboard.api import Level, Place
 from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import (
@@ -25,24 +25,23 @@ from ops.dashboard.pages.charts import (
     learning_charts,
     part_charts,
 )
+from ops.dashboard.pages.formats import run_url
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
 from ops.dashboard.pages.suite_pictures import suite_picture
-from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text
-from ops.presentation.suite_words import estimates_of, worse_text
 from ops.presentation.time_accounts import advice_line
 from ops.presentation.words import phase_name
-from ops.queries.checkpoints import aliases, checkpoints
-from ops.queries.faults import faults
-from ops.queries.lineage import lineage
+from ops.queries.checkpoints import CHECKPOINTS, MOVES, aliases, checkpoints
+from ops.queries.faults import attempt_columns, crash_columns, faults
+from ops.queries.lineage import DRIFT, REVISIONS, lineage
 from ops.queries.links import run_links
 from ops.queries.log_files import LEVELS, Filter
 from ops.queries.logs import logs
-from ops.queries.run import RunView, run_view
+from ops.queries.run import ALARMS_SHOWN, RunView, phase_columns, run_view, session_columns
 from ops.queries.series import KEYS, series_keys
 from ops.queries.spec import spec_view
-from ops.queries.suites import suite_histories
+from ops.queries.suites import EVALUATIONS, suite_histories
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
@@ -76,7 +75,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
         view.run,
         "",
         sections=(
-            ("Learning health", learning_charts(run_id, measures_for(spec.get("objective")))),
+            ("Learning health", learning_charts(run_id, measures_in(spec, known))),
             ("Parts of the reward", part_charts(run_id, known, spec)),
             *((title, charts) for title, charts in if_there.items() if charts),
             ("Throughput", charts_of(run_id, THROUGHPUT)),
@@ -115,14 +114,30 @@ def show_time(visit: Visited, run_id: RunId) -> Response:
 
 
 def _standing(view: RunView) -> dict[str, Any]:
-    return {"view": view, "parts_of_time": time_parts(view.time.buckets, view.time.wall_seconds)}
+    return {
+        "view": view,
+        "parts_of_time": time_parts(view.time.buckets, view.time.wall_seconds),
+        "alarm_columns": ALARMS_SHOWN,
+        "phase_columns": phase_columns,
+        "session_columns": session_columns,
+    }
 
 
 @router.get("/faults")
 def show_faults(visit: Visited, run_id: RunId, before: Before = None) -> Response:
     """Shows the run's faults and their cost."""
     found = faults(visit.served.ledger, run_id, before=before)
-    return visit.render_run("faults.html", visit.find(run_id), "faults", found=found)
+    sft = visit.has_sft(run_id)
+    return visit.render_run(
+        "faults.html",
+        visit.find(run_id),
+        "faults",
+        found=found,
+        crash_columns=crash_columns(sft),
+        attempt_columns=attempt_columns(
+            sft, lambda row: run_url(run_id, "logs", iteration=row.iteration, phase=row.phase)
+        ),
+    )
 
 
 @router.get("/checkpoints")
@@ -134,6 +149,8 @@ def show_checkpoints(visit: Visited, run_id: RunId, before: Place = None) -> Res
         visit.find(run_id),
         "checkpoints",
         found=found,
+        columns=CHECKPOINTS,
+        moves=MOVES,
         promotions=aliases(visit.served.ledger, run_id).history,
         alias_choices=[(name, name) for name in ALIASES],
     )
@@ -148,8 +165,7 @@ def show_evaluations(visit: Visited, run_id: RunId) -> Response:
         visit.find(run_id),
         "evaluations",
         histories=[(history, suite_picture(history)) for history in found],
-        worse=worse_text,
-        estimates=estimates_of,
+        columns=EVALUATIONS,
     )
 
 
@@ -204,6 +220,8 @@ def show_lineage(
         roots=tree_of(run_id, found.branches),
         lineage=found.lineage,
         missing=found.missing,
+        drift_columns=DRIFT,
+        revision_columns=REVISIONS,
     )
 
 

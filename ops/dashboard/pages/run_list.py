@@ -15,8 +15,8 @@ from ops.dashboard.context import Offset, SearchText
 from ops.dashboard.pages.charts import Display, compared_charts
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.texts import Like, Text
-from ops.queries.compare import RUNS, compare
-from ops.queries.run_list import run_list
+from ops.queries.compare import MOST_RUNS, SIDE_BY_SIDE, compare, difference_columns, value_columns
+from ops.queries.run_list import RUNS, run_list
 from ops.queries.series import series_keys
 
 router = APIRouter(include_in_schema=False)
@@ -47,10 +47,11 @@ def show_run_list(
     return visit.render(
         "run_list.html",
         run_list=found,
+        columns=RUNS,
         text=text,
         state=state,
         tags=tags,
-        most=RUNS,
+        most=MOST_RUNS,
         done=visit.done,
         tag_address=lambda name: address(tag=tuple(dict.fromkeys((*tags, name)))),
         untagged_address=lambda name: address(tag=tuple(other for other in tags if other != name)),
@@ -69,7 +70,7 @@ def show_comparison(
     """Shows several runs side by side, or fields for their names if none are given."""
     ledger = visit.served.ledger
     given = list(dict.fromkeys(name for name in run or () if name))
-    named = given[:RUNS]
+    named = given[:MOST_RUNS]
     known = [line.id for line in run_list(ledger, limit=SUGGESTED).runs]
     found = None
     problem = ""
@@ -81,7 +82,7 @@ def show_comparison(
             charts = compared_charts(named, keys)
         except RunNotFound as error:
             problem = str(error)
-    asked = [*named, ""] if len(named) < RUNS else named
+    asked = [*named, ""] if len(named) < MOST_RUNS else named
     return visit.render(
         "compare.html",
         404 if problem else 200,
@@ -89,6 +90,9 @@ def show_comparison(
         asked=asked if len(asked) > 1 else ["", ""],
         known=known,
         found=found,
+        columns=SIDE_BY_SIDE,
+        difference_columns=difference_columns,
+        value_columns=value_columns,
         problem=problem,
         charts=charts,
         display=shown,

@@ -1,4 +1,4 @@
-"""Draws two objectives of a soup against each other as SVG. Consumes a `Panel`; produces markup with escaped texts."""
+"""Draws two objectives of a soup against each other as SVG. Consumes a `SoupPanel`; produces markup with escaped texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from markupsafe import Markup
 
 from ops.presentation.page import text
-from ops.queries.soup_fronts import SINGLES, Curve, Mark, Panel
+from ops.queries.soup_fronts import SINGLES, Curve, Mark, SoupPanel
 
 WIDTH = 640
 HEIGHT = 360
@@ -22,7 +22,7 @@ LABELS = 3
 class _Scale:
     """Places rewards in the picture, with a margin of a twentieth."""
 
-    def __init__(self, panel: Panel) -> None:
+    def __init__(self, panel: SoupPanel) -> None:
         marks = [mark for curve in panel.curves for mark in curve.marks]
         self.x, self.y = (_range([getattr(mark, axis) for mark in marks]) for axis in "xy")
 
@@ -33,7 +33,7 @@ class _Scale:
         return HEIGHT - EDGE - (value - self.y[0]) / (self.y[1] - self.y[0]) * (HEIGHT - 2 * EDGE)
 
 
-def front_picture(panel: Panel) -> Markup:
+def front_picture(panel: SoupPanel) -> Markup:
     """Draws the models of all curves as circles; each says its preference and rewards."""
     scale = _Scale(panel)
     circles = "".join(
@@ -47,7 +47,7 @@ def front_picture(panel: Panel) -> Markup:
     )
 
 
-def _circle(panel: Panel, curve: Curve, mark: Mark, colour: str, scale: _Scale) -> str:
+def _circle(panel: SoupPanel, curve: Curve, mark: Mark, colour: str, scale: _Scale) -> str:
     said = f"{curve.name} {mark.preference}: {panel.across} {mark.x:.4g}, {panel.up} {mark.y:.4g}"
     place = f'cx="{scale.across(mark.x):.1f}" cy="{scale.up(mark.y):.1f}"'
     radius = LARGE if curve.name == SINGLES else RADIUS
@@ -57,7 +57,7 @@ def _circle(panel: Panel, curve: Curve, mark: Mark, colour: str, scale: _Scale) 
     )
 
 
-def _axes(panel: Panel, scale: _Scale) -> Iterator[str]:
+def _axes(panel: SoupPanel, scale: _Scale) -> Iterator[str]:
     for step in range(LABELS):
         share = step / (LABELS - 1)
         x, y = (low + share * (high - low) for low, high in (scale.x, scale.y))

@@ -9,9 +9,9 @@ from flows.soups.record import SOUP
 from ops.dashboard.context import RunId
 from ops.dashboard.pages.frame import Visited, record_behind
 from ops.dashboard.pages.soup_pictures import front_picture
-from ops.presentation.soup_words import SOUP_NAMES, preference_text
+from ops.presentation.soup_words import SOUP_NAMES
 from ops.queries.soup_fronts import panels_of
-from ops.queries.soups import soup_list, soup_view
+from ops.queries.soups import MEMBERS, MERGED, SOUPS, model_columns, soup_list, soup_view
 
 router = APIRouter(prefix="/soups", include_in_schema=False)
 
@@ -19,7 +19,8 @@ router = APIRouter(prefix="/soups", include_in_schema=False)
 @router.get("")
 def show_soups(visit: Visited) -> Response:
     """Shows the soups among the newest runs."""
-    return visit.render("soups.html", soups=soup_list(visit.served.ledger))
+    found = soup_list(visit.served.ledger)
+    return visit.render_list("Soups", SOUPS, found, "None. `yatt soup run SPEC` starts one.")
 
 
 @router.get("/{run_id}")
@@ -31,5 +32,7 @@ def show_soup(visit: Visited, run_id: RunId) -> Response:
         soup=view,
         pictures=[(panel, front_picture(panel)) for panel in panels_of(view)],
         names=SOUP_NAMES,
-        preference=preference_text,
+        models=model_columns(view),
+        members=MEMBERS,
+        merged=MERGED,
     )

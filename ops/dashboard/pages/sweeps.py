@@ -9,9 +9,9 @@ from flows.sweeps.record import SWEEP
 from ops.dashboard.context import RunId
 from ops.dashboard.pages.frame import Visited, record_behind
 from ops.dashboard.pages.sweep_pictures import coordinates_picture
-from ops.presentation.setting_words import short_keys, value_text
+from ops.presentation.setting_words import value_text
 from ops.queries.sweep_axes import coordinates_of
-from ops.queries.sweeps import sweep_list, sweep_view
+from ops.queries.sweeps import SWEEPS, sweep_list, sweep_view, trial_columns
 
 router = APIRouter(prefix="/sweeps", include_in_schema=False)
 
@@ -19,7 +19,8 @@ router = APIRouter(prefix="/sweeps", include_in_schema=False)
 @router.get("")
 def show_sweeps(visit: Visited) -> Response:
     """Shows the sweeps among the newest runs."""
-    return visit.render("sweeps.html", sweeps=sweep_list(visit.served.ledger))
+    found = sweep_list(visit.served.ledger)
+    return visit.render_list("Sweeps", SWEEPS, found, "None. `yatt sweep SPEC` starts one.")
 
 
 @router.get("/{run_id}")
@@ -31,6 +32,6 @@ def show_sweep(visit: Visited, run_id: RunId) -> Response:
         "sweep.html",
         sweep=view,
         picture=None if found is None else coordinates_picture(found),
-        names=short_keys(view.keys),
+        columns=trial_columns(view),
         value_text=value_text,
     )

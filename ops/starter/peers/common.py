@@ -13,7 +13,7 @@ from typing import Any
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.files import REST
 from ops.starter.peers.hydra import DELETES
-from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.places import TranslationOptions, model_of
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.data import DataSpec
@@ -31,7 +31,7 @@ FIRST_STEP = (
 )
 
 
-def model(draft: Draft, key: str, options: Options, revision: str | None = None) -> None:
+def model(draft: Draft, key: str, options: TranslationOptions, revision: str | None = None) -> None:
     """Writes the policy's model."""
     name = draft[key]
     if options.model is not None:
@@ -53,7 +53,7 @@ def no_variable(draft: Draft, key: str) -> None:
 
 
 def sources(
-    draft: Draft, keys: Sequence[str], found: Sequence[dict[str, Any]], options: Options, why: str = ""
+    draft: Draft, keys: Sequence[str], found: Sequence[dict[str, Any]], options: TranslationOptions, why: str = ""
 ) -> None:
     """Writes the sources of the data, and the verdict on the keys that name them.
 
@@ -73,7 +73,7 @@ def sources(
         draft.takes(key, {}, PART_OF_SOURCES)
 
 
-def rows(draft: Draft, key: str, options: Options) -> int:
+def rows(draft: Draft, key: str, options: TranslationOptions) -> int:
     """Returns the number of training rows, which a number of epochs counts in."""
     found = options.count_rows(draft.tree["data"]["sources"])
     if not found:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn
 
-from ops.starter.peers.entries import Entry, List, Verdict
+from ops.starter.peers.entries import ConfigEntry, KeyVerdict, List
 from ops.starter.peers.hydra import DELETES
 from ops.starter.peers.interpolation import MISSING, resolved
 from ops.starter.peers.own_defaults import default_of
@@ -27,7 +27,7 @@ UNSET = -1
 class Draft:
     """The spec's tree and the verdicts so far."""
 
-    def __init__(self, file: str, program: Program, entries: Sequence[Entry]) -> None:
+    def __init__(self, file: str, program: Program, entries: Sequence[ConfigEntry]) -> None:
         """Begins a draft.
 
         file: for messages.
@@ -36,8 +36,8 @@ class Draft:
         self.file = file
         self.label = program.label
         self.tree: dict[str, Any] = {}
-        self.lists: dict[List, list[Verdict]] = {name: [] for name in List}
-        self.defaults: list[Verdict] = []
+        self.lists: dict[List, list[KeyVerdict]] = {name: [] for name in List}
+        self.defaults: list[KeyVerdict] = []
         self._entries = {program.present(entry.key): entry for entry in entries}
         self._known = program.defaults
         self._older = frozenset(program.older.values())
@@ -116,7 +116,7 @@ class Draft:
 
     def notes(self, what: str, value: Any, why: str) -> None:
         """Lists, among the defaults, what the peer does for which it has no key."""
-        self.defaults.append(Verdict(key=what, value=value, line=None, to={}, why=why))
+        self.defaults.append(KeyVerdict(key=what, value=value, line=None, to={}, why=why))
 
     def place(self, key: str) -> str:
         """Returns where a key is, for messages."""
@@ -178,10 +178,10 @@ class Draft:
                 self.lacks(key, reasons[max(fitting, key=lambda prefix: (prefix != "*", len(prefix)))])
             else:
                 why = f"not known to YATT as a key of {self.label}"
-                self.lists[List.UNKNOWN].append(Verdict(entry.key, entry.shown, entry.line, why=why))
+                self.lists[List.UNKNOWN].append(KeyVerdict(entry.key, entry.shown, entry.line, why=why))
                 self._done.add(key)
 
-    def unlisted(self) -> list[Entry]:
+    def unlisted(self) -> list[ConfigEntry]:
         """Returns the entries without a verdict."""
         return [entry for key, entry in self._entries.items() if key not in self._done]
 
@@ -197,11 +197,11 @@ class Draft:
             self.write(path, value)
         entry = self._entries.get(key)
         if entry is None:
-            self.defaults.append(Verdict(key=key, value=self[key], line=None, to=dict(to), why=why))
+            self.defaults.append(KeyVerdict(key=key, value=self[key], line=None, to=dict(to), why=why))
             return
         assert key not in self._done, f"{key} has two verdicts"
         self._done.add(key)
-        self.lists[name].append(Verdict(key=entry.key, value=entry.shown, line=entry.line, to=dict(to), why=why))
+        self.lists[name].append(KeyVerdict(key=entry.key, value=entry.shown, line=entry.line, to=dict(to), why=why))
 
 
 def _as_number(value: Any) -> float | None:

@@ -11,7 +11,7 @@ from ops.starter.peers.secrets import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigEntry:
     """A key of a file.
 
     key: as the file has it; nested keys are joined by dots.
@@ -39,7 +39,7 @@ class PeerFile:
     """
 
     program: str | None
-    entries: tuple[Entry, ...]
+    entries: tuple[ConfigEntry, ...]
     processes: int | None = None
 
 
@@ -53,7 +53,7 @@ class List(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class KeyVerdict:
     """What became of a key.
 
     key: as the file or, for a default, the peer has it.

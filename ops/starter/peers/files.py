@@ -14,7 +14,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode
 
-from ops.starter.peers.entries import Entry, PeerFile
+from ops.starter.peers.entries import ConfigEntry, PeerFile
 from ops.starter.peers.hydra import DELETES, is_override, override_of
 from ops.starter.peers.programs import Program, find_program, guess_program
 from ops.starter.peers.secrets import keep_out
@@ -58,7 +58,7 @@ def _of_yaml(text: str, path: Path, peer: Program | None) -> tuple[Program, Peer
     nested = peer.hydra if peer else any(key in _HYDRA_TOPS and isinstance(tree[key], dict) for key in tree)
     lines = dict(_lines(YAML(typ="rt").compose(text), ""))
     values = dict(_leaves(tree, "")) if nested else tree
-    entries = tuple(Entry(key, value, lines.get(key, 1)) for key, value in values.items())
+    entries = tuple(ConfigEntry(key, value, lines.get(key, 1)) for key, value in values.items())
     program = peer or guess_program([entry.key for entry in entries], str(path))
     given = values.get("num_processes")
     return program, PeerFile(program.name, _present(program, entries, path), given if isinstance(given, int) else None)
@@ -101,7 +101,7 @@ def _of_script(script: Script, path: Path, peer: Program | None) -> tuple[Progra
     if peer is not None and peer is not program:
         raise ConfigurationError(f"--peer {peer.name}: {path} starts {program.name}; leave --peer out")
     entries = [
-        *(Entry(f"export {name}", said.text, said.line) for name, said in script.exports),
+        *(ConfigEntry(f"export {name}", said.text, said.line) for name, said in script.exports),
         *_launching(launcher),
         *_arguments(words, program.hydra, path),
     ]
@@ -124,7 +124,7 @@ def _of_bare_arguments(script: Script, path: Path, peer: Program | None) -> tupl
     return program, PeerFile(program.name, _present(program, entries, path), _processes(entries))
 
 
-def _launching(words: Sequence[Said]) -> Iterator[Entry]:
+def _launching(words: Sequence[Said]) -> Iterator[ConfigEntry]:
     """Yields the options of what starts the program, such as `torchrun --nproc-per-node`."""
     name = list[str]()
     for number, said in enumerate(words):
@@ -132,19 +132,19 @@ def _launching(words: Sequence[Said]) -> Iterator[Entry]:
         following = words[number + 1].text if number + 1 < len(words) else "-"
         if said.text.startswith("-") and said.text not in ("--", "-m", "--module"):
             separate = not equals and not following.startswith("-") and number + 2 < len(words)
-            yield Entry(
+            yield ConfigEntry(
                 f"{' '.join(name) or 'command'} {option}",
                 _scalar(following if separate else value or "true"),
                 said.line,
             )
         elif equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", option):
             keep_out(option, value)
-            yield Entry(f"export {option}", value, said.line)
+            yield ConfigEntry(f"export {option}", value, said.line)
         elif not name or (number == len(name) and not any(word.text.startswith("-") for word in words[:number])):
             name.append(said.text)
 
 
-def _processes(entries: Sequence[Entry]) -> int | None:
+def _processes(entries: Sequence[ConfigEntry]) -> int | None:
     """Returns the number of processes that a launcher starts."""
     counts = {entry.key.rpartition(" ")[2].lstrip("-").replace("-", "_"): entry.value for entry in entries}
     for name in _PROCESSES:
@@ -154,40 +154,40 @@ def _processes(entries: Sequence[Entry]) -> int | None:
     return None
 
 
-def _arguments(words: Sequence[Said], hydra: bool, path: Path) -> Iterator[Entry]:
+def _arguments(words: Sequence[Said], hydra: bool, path: Path) -> Iterator[ConfigEntry]:
     return _overrides(words, path) if hydra else _options(words, path)
 
 
-def _overrides(words: Sequence[Said], path: Path) -> Iterator[Entry]:
+def _overrides(words: Sequence[Said], path: Path) -> Iterator[ConfigEntry]:
     """Yields Hydra's overrides."""
     numbers = iter(range(len(words)))
     for number in numbers:
         said = words[number]
         option, equals, value = said.text.partition("=")
         if said.text in RESTS:
-            yield Entry(REST, None, said.line)
+            yield ConfigEntry(REST, None, said.line)
         elif option in _CONFIG_NAMES:
             if not equals and number + 1 < len(words):
                 value = words[next(numbers)].text
-            yield Entry(option, value.strip("'\""), said.line)
+            yield ConfigEntry(option, value.strip("'\""), said.line)
         elif found := override_of(said.text, f"{path}, line {said.line}"):
             key, read = found
             leaves = _leaves(read, f"{key}.") if isinstance(read, dict) and read else [(key, read)]
-            yield from (Entry(name, leaf, said.line) for name, leaf in leaves)
+            yield from (ConfigEntry(name, leaf, said.line) for name, leaf in leaves)
         else:
             raise ConfigurationError(
                 f"{path}, line {said.line}: {said.text!r} is no override; expected KEY=VALUE or ~KEY"
             )
 
 
-def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
+def _options(words: Sequence[Said], path: Path) -> Iterator[ConfigEntry]:
     """Yields arguments; one without a value is true, and one with several has a list."""
     number = 0
     while number < len(words):
         said = words[number]
         number += 1
         if said.text in RESTS:
-            yield Entry(REST, None, said.line)
+            yield ConfigEntry(REST, None, said.line)
             continue
         if not said.text.startswith("--"):
             raise ConfigurationError(f"{path}, line {said.line}: {said.text!r} is no argument; expected --KEY VALUE")
@@ -197,10 +197,10 @@ def _options(words: Sequence[Said], path: Path) -> Iterator[Entry]:
             values.append(words[number].text)
             number += 1
         if not values:
-            yield Entry(key, True, said.line)
+            yield ConfigEntry(key, True, said.line)
         else:
             read = [_argument(one) for one in values]
-            yield Entry(key, read[0] if len(read) == 1 else read, said.line)
+            yield ConfigEntry(key, read[0] if len(read) == 1 else read, said.line)
 
 
 def _argument(text: str) -> Any:
@@ -229,7 +229,7 @@ def _scalar(text: str) -> Any:
     return text
 
 
-def _with_config(entries: list[Entry], path: Path) -> list[Entry]:
+def _with_config(entries: list[ConfigEntry], path: Path) -> list[ConfigEntry]:
     """Returns arguments with those of the file that `--config` names, below them."""
     named = next((entry for entry in entries if entry.key == "config"), None)
     if named is None:
@@ -241,19 +241,23 @@ def _with_config(entries: list[Entry], path: Path) -> list[Entry]:
         )
     tree = parse_yaml(file.read_text(encoding="utf-8"), str(file))
     given = {entry.key for entry in entries}
-    return [*entries, *(Entry(key, value, named.line) for key, value in tree.items() if key not in given)]
+    return [*entries, *(ConfigEntry(key, value, named.line) for key, value in tree.items() if key not in given)]
 
 
-def _turned_off(program: Program, entry: Entry) -> Entry:
+def _turned_off(program: Program, entry: ConfigEntry) -> ConfigEntry:
     key = entry.key[3:]
     negated = entry.value is True and entry.key.startswith(("no_", "no-"))
-    return Entry(key, False, entry.line) if negated and program.knows(key) and not program.knows(entry.key) else entry
+    return (
+        ConfigEntry(key, False, entry.line)
+        if negated and program.knows(key) and not program.knows(entry.key)
+        else entry
+    )
 
 
-def _present(program: Program, entries: Sequence[Entry], path: Path) -> tuple[Entry, ...]:
+def _present(program: Program, entries: Sequence[ConfigEntry], path: Path) -> tuple[ConfigEntry, ...]:
     """Returns the keys, without the `no_` that turns one off. Checks that each is given once, whatever its name's version."""
     entries = [_turned_off(program, entry) for entry in entries]
-    lines = dict[str, Entry]()
+    lines = dict[str, ConfigEntry]()
     for entry in entries:
         name = program.present(entry.key).removeprefix(DELETES)
         if name in lines:
@@ -262,7 +266,7 @@ def _present(program: Program, entries: Sequence[Entry], path: Path) -> tuple[En
     return tuple(entries)
 
 
-def _twice(entry: Entry, other: Entry) -> str:
+def _twice(entry: ConfigEntry, other: ConfigEntry) -> str:
     """Returns in words that two entries are of one key."""
     called = "" if other.key == entry.key else f", as {other.key}"
     if other.line == entry.line:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from ops.starter.looks import ModelLook
-from ops.starter.peers.entries import List, Verdict
+from ops.starter.peers.entries import KeyVerdict, List
 from ops.starter.peers.translating import Translation
 from ops.starter.sizes import fitting_devices
 from yatt_core.cluster.gpus import local_gpus
@@ -36,7 +36,7 @@ def on_this_machine(translation: Translation, model: ModelLook | None) -> Transl
         )
     cores = len(os.sched_getaffinity(0))
     devices = fitting_devices(len(local_gpus()), cores, psutil.virtual_memory().total, model.parameters)
-    lists: dict[List, list[Verdict]] = {name: [] for name in List}
+    lists: dict[List, list[KeyVerdict]] = {name: [] for name in List}
     for name, verdicts in translation.lists.items():
         for verdict in verdicts:
             changed = _without_engines(verdict)
@@ -57,7 +57,7 @@ def _tree(tree: Mapping[str, Any], devices: int) -> dict[str, Any]:
     return {**tree, "trainer": trainer, **({"rollout": rollout} if rollout else {})}
 
 
-def _without_engines(verdict: Verdict) -> Verdict:
+def _without_engines(verdict: KeyVerdict) -> KeyVerdict:
     """Returns a verdict without what it wrote into engines; itself if it wrote nothing there that is not kept."""
     gone = list(_of_engines(list(verdict.to)))
     if not gone:

@@ -15,13 +15,13 @@ from typing import Any
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
 from ops.starter.peers.openrlhf_algorithm import write_algorithm
-from ops.starter.peers.places import Options, source_of
+from ops.starter.peers.places import TranslationOptions, source_of
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
 from ops.starter.peers.total_length import total_length
 from yatt_core.counting import many
 
 
-def translate(draft: Draft, options: Options) -> None:
+def translate(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a reinforcement-learning run."""
     beginning(draft)
     common.model(draft, "actor.model_name_or_path", options)
@@ -46,14 +46,13 @@ def translate(draft: Draft, options: Options) -> None:
 def beginning(draft: Draft) -> None:
     """Writes name and seed, and lists what stands around the run."""
     common.surroundings(draft)
-    draft.write("exact", False)
     draft.takes("train.seed", {"seed": draft.number("train.seed")}, "another order and other samples than OpenRLHF's")
     if draft.given("logger.wandb.run_name"):
         draft.takes("logger.wandb.run_name", {"name": draft["logger.wandb.run_name"]}, "in the form of a run's name")
     draft.takes("logger.wandb.project", {"tracking.experiment": draft["logger.wandb.project"]})
 
 
-def sources(draft: Draft, options: Options, keys: tuple[str, str, str], fields: dict[str, Any]) -> None:
+def sources(draft: Draft, options: TranslationOptions, keys: tuple[str, str, str], fields: dict[str, Any]) -> None:
     """Writes the data sets.
 
     keys: of the data sets, separated by commas, of their probabilities, and of their split.
@@ -94,7 +93,7 @@ def _fields(draft: Draft) -> dict[str, Any]:
     return {**fields, "answer_field": label} if label is not None else fields
 
 
-def _sampling(draft: Draft, options: Options) -> None:
+def _sampling(draft: Draft, options: TranslationOptions) -> None:
     draft.takes(
         "rollout.n_samples_per_prompt", {"rollout.samples_per_prompt": draft.number("rollout.n_samples_per_prompt", 1)}
     )
@@ -173,7 +172,7 @@ def schedule(draft: Draft, prefix: str, steps: int, per_iteration: int) -> None:
     common.warmup(draft, ratio, math.ceil(draft.real(ratio) * steps), per_iteration)
 
 
-def used_rows(draft: Draft, key: str, options: Options) -> int:
+def used_rows(draft: Draft, key: str, options: TranslationOptions) -> int:
     """Returns the number of rows that OpenRLHF reads of its data.
 
     key: that counts passes over them.
@@ -184,7 +183,7 @@ def used_rows(draft: Draft, key: str, options: Options) -> int:
     return min(common.rows(draft, key, options), most)
 
 
-def _length(draft: Draft, options: Options, per_iteration: int) -> int:
+def _length(draft: Draft, options: TranslationOptions, per_iteration: int) -> int:
     key = "train.num_episodes"
     prompts = draft.number("rollout.batch_size", 1)
     count = common.epochs(draft.number(key, 1), used_rows(draft, key, options), prompts)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.places import TranslationOptions, model_of
 from ops.starter.peers.reasons import OWN_REWARD
 
 ESTIMATOR = "algo.advantage.estimator"
@@ -33,7 +33,7 @@ AGGREGATIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "sequence_mea
 AFTER = "it is subtracted after the rewards of a group were normalised, here before"
 
 
-def write_algorithm(draft: Draft, options: Options) -> None:
+def write_algorithm(draft: Draft, options: TranslationOptions) -> None:
     """Writes the section `algorithm`, and the rewards."""
     _advantage(draft, options)
     _loss(draft)
@@ -48,7 +48,7 @@ def write_algorithm(draft: Draft, options: Options) -> None:
         draft.takes("actor.entropy_coef", {}, "no bonus; the entropy is a metric in any case")
 
 
-def _advantage(draft: Draft, options: Options) -> None:
+def _advantage(draft: Draft, options: TranslationOptions) -> None:
     name = draft[ESTIMATOR]
     if name not in ADVANTAGES:
         draft.refuse(ESTIMATOR, f"YATT has no such advantage; expected one of {', '.join(ADVANTAGES)}")
@@ -74,7 +74,7 @@ def _advantage(draft: Draft, options: Options) -> None:
         draft.takes(f"critic.{key}", {}, f"without effect: {name} has no critic")
 
 
-def _critic(draft: Draft, options: Options) -> None:
+def _critic(draft: Draft, options: TranslationOptions) -> None:
     prefix = "critic.adam"
     own = "critic.model_name_or_path"
     to = "algorithm.critic.optimizer"
@@ -226,7 +226,7 @@ def _older_correction(draft: Draft) -> None:
         draft.refuse(kind, "expected icepop or tis")
 
 
-def _rewards(draft: Draft, options: Options) -> None:
+def _rewards(draft: Draft, options: TranslationOptions) -> None:
     judge = "reward.model_name_or_path"
     if draft[judge] is not None:
         if options.rewarded:
@@ -254,7 +254,7 @@ def _rewards(draft: Draft, options: Options) -> None:
         draft.takes(factor, {"algorithm.length_penalty.penalty": draft.real(factor)})
 
 
-def _part(name: str, number: int, options: Options) -> dict[str, Any]:
+def _part(name: str, number: int, options: TranslationOptions) -> dict[str, Any]:
     return {
         "name": "reward_model" if not number else f"reward_model_{number + 1}",
         "kind": "reward_model",

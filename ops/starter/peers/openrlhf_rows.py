@@ -9,7 +9,7 @@ from typing import Any
 
 from ops.starter.peers import common, openrlhf
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.reasons import OFF, OPENRLHF_REASONS
 from ops.starter.peers.total_length import total_length
 from yatt_core.counting import many
@@ -17,7 +17,7 @@ from yatt_core.counting import many
 DATA = ("data.dataset", "data.dataset_probs", "data.dataset_split")
 
 
-def translate_sft(draft: Draft, options: Options) -> None:
+def translate_sft(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of an SFT run."""
     draft.write("objective.kind", "sft")
     if draft.truth("model.pretrain_mode_enable"):
@@ -33,7 +33,7 @@ def translate_sft(draft: Draft, options: Options) -> None:
     draft.finish(OPENRLHF_REASONS)
 
 
-def translate_dpo(draft: Draft, options: Options) -> None:
+def translate_dpo(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a DPO run."""
     draft.write("objective.kind", "dpo")
     if draft.truth("model.ipo_enable"):
@@ -53,7 +53,7 @@ def translate_dpo(draft: Draft, options: Options) -> None:
     draft.finish(OPENRLHF_REASONS)
 
 
-def translate_rm(draft: Draft, options: Options) -> None:
+def translate_rm(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a run that trains a reward model."""
     draft.write("objective.kind", "reward_model")
     if draft["model.loss_type"] not in (None, "sigmoid"):
@@ -75,7 +75,7 @@ def _pairs(draft: Draft) -> dict[str, Any]:
     return {**prompt, **fields}
 
 
-def _rows(draft: Draft, options: Options, fields: dict[str, Any], whole_only: bool) -> None:
+def _rows(draft: Draft, options: TranslationOptions, fields: dict[str, Any], whole_only: bool) -> None:
     """Writes what these trainers share: an iteration is an optimizer step."""
     openrlhf.beginning(draft)
     common.model(draft, "model.model_name_or_path", options)

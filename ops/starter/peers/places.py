@@ -17,7 +17,7 @@ _DATA_FILES = (".parquet", ".jsonl", ".json", ".csv")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TranslationOptions:
     """What the options of `yatt init` say in place of the file, or beside it.
 
     folder: of the file; its paths are relative to it, or to the working folder.

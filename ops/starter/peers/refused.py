@@ -11,7 +11,7 @@ from itertools import chain
 
 from pydantic import ValidationError
 
-from ops.starter.peers.entries import List, Verdict
+from ops.starter.peers.entries import KeyVerdict, List
 from ops.starter.peers.translating import Translation
 from ops.starter.peers.written import NAME
 from yatt_core.errors import ConfigurationError
@@ -54,12 +54,12 @@ def _where(mistake: Mistake, translation: Translation, file: str) -> str:
     return ": ".join([file, *(f"{verdict.key} = {verdict.value!r}, the default of {label}" for verdict in found[:1])])
 
 
-def _verdicts(translation: Translation) -> Iterator[Verdict]:
+def _verdicts(translation: Translation) -> Iterator[KeyVerdict]:
     """Yields what was written, that of the file before the peer's defaults."""
     yield from chain.from_iterable(translation.lists[name] for name in (List.TAKEN, List.DIFFERENT))
     yield from translation.defaults
 
 
-def _wrote(verdict: Verdict, paths: Sequence[str]) -> bool:
+def _wrote(verdict: KeyVerdict, paths: Sequence[str]) -> bool:
     """Returns whether a verdict wrote one of the paths, or a section that has it."""
     return any(path == written or path.startswith(f"{written}.") for path in paths for written in verdict.to)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ops.starter.peers.entries import List, Verdict
+from ops.starter.peers.entries import KeyVerdict, List
 from ops.starter.peers.translating import Translation
 from ops.starter.yaml_lines import entry, said, scalar
 from yatt_core.spec.reading.documents import FILE_KEYS
@@ -59,7 +59,7 @@ def _value(key: str, value: Any, folder: Path) -> Any:
 def _comments(translation: Translation) -> Iterator[tuple[str, str]]:
     """Yields, for each of the spec's keys, where it comes from; several keys of the peer are joined."""
     found = dict[str, list[str]]()
-    verdicts: list[tuple[str, Verdict]] = [("default: ", verdict) for verdict in translation.defaults]
+    verdicts: list[tuple[str, KeyVerdict]] = [("default: ", verdict) for verdict in translation.defaults]
     verdicts += [("", verdict) for name in (List.TAKEN, List.DIFFERENT) for verdict in translation.lists[name]]
     for prefix, verdict in verdicts:
         for path in verdict.to:

@@ -19,13 +19,13 @@ from ops.starter.lengths import longest_tokens
 from ops.starter.looks import DataLook, ModelLook, look_at_data, look_at_model, source_tree
 from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.here import on_this_machine
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.programs import Program, named_program
 from ops.starter.peers.refused import refuse_mistakes
 from ops.starter.peers.spec_text import spec_text
 from ops.starter.peers.translating import Translation, translate
 from ops.starter.peers.written import as_written
-from ops.starter.recognition.recognised import Asked, Objective, RewardChoice
+from ops.starter.recognition.recognised import ObjectiveKind, RecognitionOptions, RewardChoice
 from ops.starter.recognition.table import value_of
 from ops.starter.repositories import look_at_given_data, look_at_hub_model, names_repository
 from ops.starter.texts import REWARDS, part_names
@@ -45,7 +45,7 @@ _SOURCE: TypeAdapter[Any] = TypeAdapter(Source)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InitOptions:
     """What the options of `yatt init --from` say.
 
     file: the peer's.
@@ -74,7 +74,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class InitResult:
     """What was written.
 
     paths: the spec first.
@@ -86,14 +86,14 @@ class Started:
     meaning: Understanding | None
 
 
-def start_from(folder: Path, wanted: Wanted) -> Started:
+def start_from(folder: Path, wanted: InitOptions) -> InitResult:
     """Writes a spec that means the same as a peer's file, and returns it with the lists.
 
     folder: where the files are written.
     """
     peer = None if wanted.peer is None else named_program(wanted.peer)
     program, said = read_peer_file(wanted.file, peer)
-    options = Options(
+    options = TranslationOptions(
         folder=wanted.file.parent,
         model=None if wanted.model is None else _named(wanted.model),
         sources=tuple({"kind": "jsonl", "path": str(path)} for path in wanted.data),
@@ -135,10 +135,10 @@ def start_from(folder: Path, wanted: Wanted) -> Started:
     refuse_mistakes(translation, place, wanted.name is not None)
     texts = {folder / f"{name}.yaml": spec_text(name, folder, translation, wanted.file.name), **texts}
     write_whole(folder, texts)
-    return Started(tuple(texts), translation, meaning)
+    return InitResult(tuple(texts), translation, meaning)
 
 
-def _with_options(translation: Translation, wanted: Wanted) -> Translation:
+def _with_options(translation: Translation, wanted: InitOptions) -> Translation:
     """Returns a translation whose sources are read as options say, which win over the file."""
     if wanted.data:
         return translation  # they are recognised with these options
@@ -146,7 +146,7 @@ def _with_options(translation: Translation, wanted: Wanted) -> Translation:
     return replace(translation, tree={**translation.tree, "data": {**translation.tree["data"], "sources": sources}})
 
 
-def _read_as(source: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _read_as(source: Mapping[str, Any], wanted: InitOptions) -> dict[str, Any]:
     read = dict(source)
     for key, value in (("split", wanted.split), ("subset", wanted.subset)):
         if value is None:
@@ -171,7 +171,7 @@ def _named(model: Path) -> dict[str, Any]:
     return {"kind": "folder", "path": str(model.resolve())}
 
 
-def _name(wanted: Wanted, tree: Mapping[str, Any]) -> str:
+def _name(wanted: InitOptions, tree: Mapping[str, Any]) -> str:
     """Returns the run's name: that of the option, or of the file, in the form of a run's name."""
     if wanted.name is not None:
         return wanted.name
@@ -179,7 +179,9 @@ def _name(wanted: Wanted, tree: Mapping[str, Any]) -> str:
     return plain or "run"
 
 
-def _meaning(planned: Translation, network: ModelLook | None, program: Program, wanted: Wanted) -> Understanding | None:
+def _meaning(
+    planned: Translation, network: ModelLook | None, program: Program, wanted: InitOptions
+) -> Understanding | None:
     """Returns what the rows mean, if they are on this machine.
 
     network: what is known of the model; None if its files are not here.
@@ -192,16 +194,16 @@ def _meaning(planned: Translation, network: ModelLook | None, program: Program, 
                 f"--data: its rows are recognised with the model, and {named} is no folder here; name one with --model"
             )
         return None
-    objective = Objective(program.learns)
+    objective = ObjectiveKind(program.learns)
     looks = [_look(path, objective, wanted) for path in wanted.data] or _looks(planned, objective)
     if not looks:
         return None
     own = bool(wanted.rewards) or "rewards" in planned.tree
-    asked = Asked(wanted.prompt_field, wanted.answer_field, objective, own)
+    asked = RecognitionOptions(wanted.prompt_field, wanted.answer_field, objective, own)
     return understand(looks, network, asked)
 
 
-def _network(model: Mapping[str, Any], wanted: Wanted) -> ModelLook | None:
+def _network(model: Mapping[str, Any], wanted: InitOptions) -> ModelLook | None:
     """Returns what the model is, if its files are on this machine; those of a repository are fetched if they are asked for."""
     if model["kind"] == "folder":
         return look_at_model(Path(model["path"])) if Path(model["path"]).is_dir() else None
@@ -210,7 +212,7 @@ def _network(model: Mapping[str, Any], wanted: Wanted) -> ModelLook | None:
     return look_at_hub_model(HubModel.model_validate(model), wanted.settling)
 
 
-def _look(path: Path, objective: Objective, wanted: Wanted) -> DataLook:
+def _look(path: Path, objective: ObjectiveKind, wanted: InitOptions) -> DataLook:
     """Returns a look at data that an option names."""
     if wanted.settling is None:
         return look_at_data(path, wanted.split, wanted.subset, objective)
@@ -219,7 +221,7 @@ def _look(path: Path, objective: Objective, wanted: Wanted) -> DataLook:
     )
 
 
-def _looks(planned: Translation, objective: Objective) -> list[DataLook]:
+def _looks(planned: Translation, objective: ObjectiveKind) -> list[DataLook]:
     """Returns looks at the file's own data; empty if some of it is not on this machine."""
     sources = planned.tree["data"]["sources"]
     if not all("path" in source and Path(source["path"]).exists() for source in sources):
@@ -265,7 +267,7 @@ def _longest(meaning: Understanding | None, network: ModelLook | None) -> tuple[
     return longest_tokens(meaning, "lengths", network)
 
 
-def _counting(wanted: Wanted, meaning: Understanding | None) -> Any:
+def _counting(wanted: InitOptions, meaning: Understanding | None) -> Any:
     """Returns a function that counts the rows of sources; None if they are not on this machine."""
     looks = [source.look for source in meaning.sources] if wanted.data and meaning is not None else []
 
@@ -288,7 +290,7 @@ def _count(tree: Mapping[str, Any]) -> int:
     return sum(1 for file in training_files(source) for _ in read_entries(file, source))
 
 
-def _rewarded(tree: dict[str, Any], wanted: Wanted, meaning: Understanding | None, folder: Path) -> dict[str, Any]:
+def _rewarded(tree: dict[str, Any], wanted: InitOptions, meaning: Understanding | None, folder: Path) -> dict[str, Any]:
     """Returns the spec with its rewards: those of the option, of the file, or what follows from the rows."""
     if wanted.rewards:
         written = f"{(folder / REWARD_FILE).resolve()}:{FUNCTION}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 
 PROMPT = "data.max_prompt_tokens"
 RESPONSE = "rollout.max_new_tokens"
@@ -19,7 +19,7 @@ TOGETHER = "it is the limit of prompt and response together"
 UNLIMITED = "no limit there but the model's positions"
 
 
-def total_length(draft: Draft, options: Options, key: str, what: str) -> None:
+def total_length(draft: Draft, options: TranslationOptions, key: str, what: str) -> None:
     """Writes the limits that are closest to one on prompt and response together.
 
     what: says in words what the peer does with a row beyond it.

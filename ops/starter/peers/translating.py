@@ -11,14 +11,13 @@ from typing import Any
 
 from ops.starter.peers import common, openrlhf, openrlhf_rows, trl_grpo, trl_rows, verl, verl_sft
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.entries import List, PeerFile, Verdict
-from ops.starter.peers.places import Options
+from ops.starter.peers.entries import KeyVerdict, List, PeerFile
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.programs import Program
 
 SECTIONS = (
     "name",
     "seed",
-    "exact",
     "iterations",
     "model",
     "data",
@@ -33,7 +32,7 @@ SECTIONS = (
     "tracking",
 )
 """Order of the sections of a written spec."""
-_RULES: Mapping[str, Callable[[Draft, Options], None]] = {
+_RULES: Mapping[str, Callable[[Draft, TranslationOptions], None]] = {
     "verl-ppo": verl.translate,
     "verl-sft": verl_sft.translate,
     "trl-grpo": trl_grpo.translate,
@@ -58,11 +57,11 @@ class Translation:
 
     program: Program
     tree: dict[str, Any]
-    lists: Mapping[List, Sequence[Verdict]]
-    defaults: Sequence[Verdict]
+    lists: Mapping[List, Sequence[KeyVerdict]]
+    defaults: Sequence[KeyVerdict]
 
 
-def translate(program: Program, said: PeerFile, file: str, options: Options) -> Translation:
+def translate(program: Program, said: PeerFile, file: str, options: TranslationOptions) -> Translation:
     """Returns the spec of a peer's file.
 
     file: for messages.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, source_of
+from ops.starter.peers.places import TranslationOptions, source_of
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
@@ -50,7 +50,7 @@ def beginning(draft: Draft) -> None:
             draft.takes(key, {}, "rows come in a seeded order")
 
 
-def processes(draft: Draft, options: Options) -> int:
+def processes(draft: Draft, options: TranslationOptions) -> int:
     """Returns the number of processes, which multiply the batch."""
     if options.processes is None:
         raise ConfigurationError(
@@ -60,13 +60,13 @@ def processes(draft: Draft, options: Options) -> int:
     return options.processes
 
 
-def batch(draft: Draft, options: Options) -> int:
+def batch(draft: Draft, options: TranslationOptions) -> int:
     """Returns the size of an optimizer step in rows, or in completions."""
     each = draft.number("per_device_train_batch_size", 1)
     return each * draft.number("gradient_accumulation_steps", 1) * processes(draft, options)
 
 
-def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) -> None:
+def batch_keys(draft: Draft, options: TranslationOptions, to: dict[str, Any], what: str) -> None:
     """Lists the keys that the size of a batch follows from.
 
     to: what is written for them. what: the size in words.
@@ -80,7 +80,7 @@ def batch_keys(draft: Draft, options: Options, to: dict[str, Any], what: str) ->
     draft.takes("gradient_accumulation_steps", {}, why)
 
 
-def model(draft: Draft, options: Options) -> None:
+def model(draft: Draft, options: TranslationOptions) -> None:
     """Writes the model, its precision and adapters."""
     revision = draft["model_revision"]
     common.model(draft, "model_name_or_path", options, None if revision == "main" else revision)
@@ -108,7 +108,6 @@ def _precision(draft: Draft) -> None:
     if draft["fp16"]:
         draft.refuse("fp16", "YATT computes in bfloat16 or float32; expected false")
     half = draft["bf16"] is None or draft.truth("bf16")
-    draft.write("exact", not half and not draft.truth("use_vllm"))
     draft.write("trainer.engine.dtype", "bfloat16" if half else "float32")
     draft.takes(
         "bf16", {"trainer.engine.dtype": "bfloat16" if half else "float32"}, "of computation; weights stay in float32"
@@ -116,7 +115,7 @@ def _precision(draft: Draft) -> None:
     draft.takes("fp16", {}, "bf16 decides")
 
 
-def engine(draft: Draft, options: Options) -> None:
+def engine(draft: Draft, options: TranslationOptions) -> None:
     """Writes the engine that trains, on as many devices as TRL has processes."""
     draft.write("trainer.engine.kind", "fsdp2")
     draft.write("trainer.engine.ranks", options.processes)
@@ -124,7 +123,7 @@ def engine(draft: Draft, options: Options) -> None:
     draft.takes("gradient_checkpointing", {"trainer.engine.activation_checkpointing": checkpointing})
 
 
-def sources(draft: Draft, options: Options, fields: dict[str, Any], why: str) -> None:
+def sources(draft: Draft, options: TranslationOptions, fields: dict[str, Any], why: str) -> None:
     """Writes the data set.
 
     fields: keys of the source that say what TRL reads in a row.
@@ -148,7 +147,7 @@ def sources(draft: Draft, options: Options, fields: dict[str, Any], why: str) ->
     common.sources(draft=draft, keys=keys, found=[{**source, **fields} for source in found], options=options, why=why)
 
 
-def _mixed(draft: Draft, item: Any, options: Options) -> dict[str, Any]:
+def _mixed(draft: Draft, item: Any, options: TranslationOptions) -> dict[str, Any]:
     """Returns a data set of a mixture."""
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
         draft.refuse("datasets", "expected a list of data sets, each with its path")
@@ -176,7 +175,7 @@ def optimizer(draft: Draft) -> None:
     draft.takes("max_grad_norm", {"trainer.optimizer.max_grad_norm": common.norm_bound(draft, "max_grad_norm")})
 
 
-def length(draft: Draft, options: Options, prompts: int, per_iteration: int, whole_only: bool) -> int:
+def length(draft: Draft, options: TranslationOptions, prompts: int, per_iteration: int, whole_only: bool) -> int:
     """Writes the number of iterations; returns that of optimizer steps.
 
     prompts: rows of an iteration.

@@ -15,7 +15,7 @@ from typing import Any
 
 from ops.starter.peers import common, trl
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.places import TranslationOptions, model_of
 from ops.starter.peers.reasons import OFF, TRL_REASONS
 
 AGGREGATIONS = {
@@ -45,7 +45,7 @@ REWARDS: dict[str, dict[str, Any]] = {
 """Rewards that TRL brings, and what YATT has for them."""
 
 
-def translate(draft: Draft, options: Options) -> None:
+def translate(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a GRPO run."""
     trl.beginning(draft)
     trl.model(draft, options)
@@ -70,7 +70,7 @@ def translate(draft: Draft, options: Options) -> None:
     draft.finish(TRL_REASONS)
 
 
-def _batches(draft: Draft, options: Options) -> int:
+def _batches(draft: Draft, options: TranslationOptions) -> int:
     """Writes the sizes of an iteration; returns its number of optimizer steps."""
     group = draft.number("num_generations", 2)
     of_step = trl.batch(draft, options)
@@ -109,7 +109,7 @@ def _reward_names(draft: Draft) -> list[str]:
     return [names] if isinstance(names, str) else list(names or [])
 
 
-def _rewards(draft: Draft, options: Options, names: list[str]) -> None:
+def _rewards(draft: Draft, options: TranslationOptions, names: list[str]) -> None:
     weights = draft["reward_weights"]
     judge = draft["reward_model_name_or_path"]
     if options.rewarded:
@@ -149,7 +149,7 @@ def _part(draft: Draft, name: str) -> dict[str, Any]:
     return dict(REWARDS[name])
 
 
-def _sampling(draft: Draft, options: Options) -> None:
+def _sampling(draft: Draft, options: TranslationOptions) -> None:
     draft.takes("temperature", {"rollout.temperature": draft.real("temperature")})
     draft.takes("top_p", {"rollout.top_p": draft.real("top_p")})
     top_k = draft.number("top_k", -1)
@@ -179,7 +179,7 @@ def _templates(draft: Draft) -> None:
         draft.takes("chat_template_kwargs", {"data.chat_template_kwargs": given})
 
 
-def _generating(draft: Draft, options: Options) -> None:
+def _generating(draft: Draft, options: TranslationOptions) -> None:
     """Writes the engine that generates, and the correction of its probabilities."""
     shared = draft.number("vllm_tensor_parallel_size", 1)
     devices = options.processes or 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from ops.starter.peers import common, trl
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.reasons import OFF, TRL_REASONS
 from ops.starter.peers.total_length import total_length
 from yatt_core.counting import many
@@ -19,7 +19,7 @@ PAIRS = {"prompt_field": None, "chosen_field": "chosen", "rejected_field": "reje
 """Pairs whose prompt is what both responses begin with, as in TRL's own data sets."""
 
 
-def translate_dpo(draft: Draft, options: Options) -> None:
+def translate_dpo(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a DPO run."""
     losses = draft["loss_type"] if isinstance(draft["loss_type"], list) else [draft["loss_type"]]
     if losses != ["sigmoid"]:
@@ -51,7 +51,7 @@ def translate_dpo(draft: Draft, options: Options) -> None:
     draft.finish(TRL_REASONS)
 
 
-def translate_reward(draft: Draft, options: Options) -> None:
+def translate_reward(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a run that trains a reward model."""
     draft.write("objective.kind", "reward_model")
     if draft["center_rewards_coefficient"]:
@@ -62,7 +62,7 @@ def translate_reward(draft: Draft, options: Options) -> None:
     draft.finish(TRL_REASONS)
 
 
-def translate_sft(draft: Draft, options: Options) -> None:
+def translate_sft(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of an SFT run."""
     draft.write("objective.kind", "sft")
     if draft["loss_type"] != "nll":
@@ -94,7 +94,7 @@ def translate_sft(draft: Draft, options: Options) -> None:
     draft.finish(TRL_REASONS)
 
 
-def _rows(draft: Draft, options: Options, fields: Mapping[str, Any], why: str) -> None:
+def _rows(draft: Draft, options: TranslationOptions, fields: Mapping[str, Any], why: str) -> None:
     """Writes what these trainers share: an iteration is an optimizer step."""
     trl.beginning(draft)
     trl.model(draft, options)

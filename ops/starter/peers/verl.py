@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, local_path, model_of, source_of
+from ops.starter.peers.places import TranslationOptions, local_path, model_of, source_of
 from ops.starter.peers.reasons import OFF, OWN_REWARD, VERL_REASONS
 from ops.starter.peers.verl_algorithm import write_algorithm
 from ops.starter.peers.verl_engines import MODEL, ROLLOUT, write_engines
@@ -21,7 +21,7 @@ from yatt_core.counting import many
 TRUNCATION = {"error": "refuse", "left": "cut_start", "right": "cut_end"}
 
 
-def translate(draft: Draft, options: Options) -> None:
+def translate(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a reinforcement-learning run."""
     common.surroundings(draft)
     for key in ("--config-name", "--config-path", "--config-dir"):
@@ -47,10 +47,9 @@ def _names(draft: Draft) -> None:
         draft.takes(
             "trainer.experiment_name", {"name": draft["trainer.experiment_name"]}, "in the form of a run's name"
         )
-    draft.write("exact", False)
 
 
-def _data(draft: Draft, options: Options) -> None:
+def _data(draft: Draft, options: TranslationOptions) -> None:
     _sources(draft, options)
     draft.takes("data.max_prompt_length", {"data.max_prompt_tokens": draft.number("data.max_prompt_length", 1)})
     draft.takes("data.max_response_length", {"rollout.max_new_tokens": draft.number("data.max_response_length", 1)})
@@ -76,7 +75,7 @@ def rows_read(draft: Draft) -> None:
         draft.takes(f"data.apply_chat_template_kwargs.{name}", {f"data.chat_template_kwargs.{name}": value})
 
 
-def _sources(draft: Draft, options: Options) -> None:
+def _sources(draft: Draft, options: TranslationOptions) -> None:
     """Writes the sources; each test file belongs to the training file in the same place of its list."""
     found = [source_of(file, options.folder) for file in listed(draft, "data.train_files")]
     for source in found:
@@ -154,7 +153,7 @@ def _validation(draft: Draft) -> None:
     draft.takes(keys[3], {}, "evaluation.sampling says so")
 
 
-def _rewards(draft: Draft, options: Options) -> None:
+def _rewards(draft: Draft, options: TranslationOptions) -> None:
     """Writes the rewards that the file names, unless `--reward` does."""
     for prefix in ("reward.reward_model", "reward_model"):
         enabled = f"{prefix}.enable"

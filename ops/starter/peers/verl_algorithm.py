@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.verl_corrections import write_correction
 from ops.starter.peers.verl_critic import write_critic
 from ops.starter.peers.verl_learning import ACTOR
@@ -42,7 +42,7 @@ ADVANTAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def write_algorithm(draft: Draft, options: Options) -> None:
+def write_algorithm(draft: Draft, options: TranslationOptions) -> None:
     """Writes the section `algorithm`, and what belongs to it elsewhere."""
     _advantage(draft, options)
     _loss(draft)
@@ -54,7 +54,7 @@ def write_algorithm(draft: Draft, options: Options) -> None:
     _filter(draft)
 
 
-def _advantage(draft: Draft, options: Options) -> None:
+def _advantage(draft: Draft, options: TranslationOptions) -> None:
     key = "algorithm.adv_estimator"
     name = draft[key]
     if name in GROUPED:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, model_of
+from ops.starter.peers.places import TranslationOptions, model_of
 from ops.starter.peers.verl_learning import ACTOR
 
 
-def write_critic(draft: Draft, options: Options) -> None:
+def write_critic(draft: Draft, options: TranslationOptions) -> None:
     """Writes the section `algorithm.critic`."""
     draft.takes("critic.optim.lr", {"algorithm.critic.optimizer.learning_rate": draft.real("critic.optim.lr")})
     draft.takes("critic.optim.betas", {"algorithm.critic.optimizer.betas": list(draft["critic.optim.betas"])})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ops.starter.peers import common
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.verl_learning import schedule
 from yatt_core.counting import many
 
@@ -18,7 +18,7 @@ STEPS = "trainer.total_training_steps"
 PASSES = "trainer.total_epochs"
 
 
-def write_length(draft: Draft, options: Options, prefix: str) -> None:
+def write_length(draft: Draft, options: TranslationOptions, prefix: str) -> None:
     """Writes the number of iterations, and the schedule of the learning rate over them.
 
     prefix: of the optimizer's keys.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ops.starter.peers import common
 from ops.starter.peers.common import PART_OF_SOURCES
 from ops.starter.peers.draft import Draft
-from ops.starter.peers.places import Options, local_path, source_of
+from ops.starter.peers.places import TranslationOptions, local_path, source_of
 from ops.starter.peers.reasons import OFF, VERL_REASONS
 from ops.starter.peers.total_length import total_length
 from ops.starter.peers.verl import rows_read
@@ -25,10 +25,9 @@ ROWS = {
 """What the keys for columns are in a source."""
 
 
-def translate(draft: Draft, options: Options) -> None:
+def translate(draft: Draft, options: TranslationOptions) -> None:
     """Writes the spec of a run that learns demonstrations."""
     common.surroundings(draft)
-    draft.write("exact", False)
     draft.write("objective.kind", "sft")
     draft.takes("trainer.project_name", {"tracking.experiment": draft["trainer.project_name"]})
     if draft.given("trainer.experiment_name"):
@@ -51,7 +50,7 @@ def translate(draft: Draft, options: Options) -> None:
     draft.finish(VERL_REASONS)
 
 
-def _data(draft: Draft, options: Options) -> None:
+def _data(draft: Draft, options: TranslationOptions) -> None:
     files = draft["data.train_files"] if draft.given("data.train_files") else []
     found = [source_of(str(file), options.folder) for file in ([files] if isinstance(files, str) else files)]
     rows = _columns(draft)

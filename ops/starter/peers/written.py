@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ops.starter.peers.common import PART_OF_SOURCES
-from ops.starter.peers.entries import List, Verdict
+from ops.starter.peers.entries import KeyVerdict, List
 from ops.starter.peers.translating import Translation
 
 SOURCES = "data.sources"
@@ -24,7 +24,7 @@ def as_written(translation: Translation, sources: Sequence[Mapping[str, Any]], n
     named: whether an option gives the name.
     """
     replaced = dict(_replaced(sources, translation.tree["data"]["sources"]))
-    lists: dict[List, list[Verdict]] = {name: [] for name in List}
+    lists: dict[List, list[KeyVerdict]] = {name: [] for name in List}
     for list_, verdicts in translation.lists.items():
         for verdict in verdicts:
             why = _why(verdict, replaced, named)
@@ -48,7 +48,7 @@ def _replaced(
                 yield str(value), (key, new.get(key))
 
 
-def _why(verdict: Verdict, replaced: Mapping[Any, tuple[str, Any]], named: bool) -> str | None:
+def _why(verdict: KeyVerdict, replaced: Mapping[Any, tuple[str, Any]], named: bool) -> str | None:
     """Returns why what a key says is not what the spec has; None if it is."""
     if NAME in verdict.to and named:
         return "--name takes its place"
@@ -63,7 +63,7 @@ def _said(key: str, value: Any) -> str:
     return f"no {key}" if value is None else f"{key} {value!r}"
 
 
-def _changed(verdict: Verdict, tree: Mapping[str, Any]) -> Verdict:
+def _changed(verdict: KeyVerdict, tree: Mapping[str, Any]) -> KeyVerdict:
     """Returns a verdict with the sources and the name that the spec has."""
     final = {SOURCES: tree["data"]["sources"], NAME: tree.get(NAME)}
     return replace(verdict, to={path: final.get(path, value) for path, value in verdict.to.items()})

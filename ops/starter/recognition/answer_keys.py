@@ -12,7 +12,7 @@ from typing import Any
 from ops.starter.recognition.agreement import check_agree, check_complete
 from ops.starter.recognition.answer_kinds import single_answers
 from ops.starter.recognition.choices import answer_among
-from ops.starter.recognition.recognised import RL, Asked
+from ops.starter.recognition.recognised import RL, RecognitionOptions
 from ops.starter.recognition.table import Table, given_key, parsed, value_of
 from yatt_core.json_text import object_in
 
@@ -31,7 +31,7 @@ WITHIN = ("value", "text", "answer", "answers", "aliases", "target", "ground_tru
 """Keys of answers in an object that has more."""
 
 
-def answer_key(table: Table, asked: Asked, question: str) -> str | None:
+def answer_key(table: Table, asked: RecognitionOptions, question: str) -> str | None:
     """Returns the key of the reference answers; None if there is none.
 
     Raises `ConfigurationError` if other keys have other answers that may be right.

@@ -22,7 +22,7 @@ _END = r"[.,]*[ \t\r]*(?:[^\s0-9.,/^+*-]|[*-]\D|\n|\z)"
 NUMBER = rf"{_FRAMES}(?P<answer>{_DIGITS}){_END}"
 
 
-class Form(Enum):
+class AnswerForm(Enum):
     """Where prompts ask for the answer, in words."""
 
     HASHES = 'after "####"'
@@ -34,30 +34,30 @@ class Form(Enum):
 
 
 MARKS = {
-    Form.HASHES: "####",
-    Form.TAG: "<answer>",
-    Form.BOX: r"\\boxed\{",
-    Form.LINE: r"(?i:\banswer)\W*?:",
+    AnswerForm.HASHES: "####",
+    AnswerForm.TAG: "<answer>",
+    AnswerForm.BOX: r"\\boxed\{",
+    AnswerForm.LINE: r"(?i:\banswer)\W*?:",
 }
 """What stands before an answer; behind `answer` there may be the signs of bold print."""
 
 
-def asked_form(prompts: Sequence[str]) -> Form:
+def asked_form(prompts: Sequence[str]) -> AnswerForm:
     """Returns where most of the prompts ask for the answer."""
-    tests: dict[Form, Callable[[str], bool]] = {
-        Form.HASHES: lambda text: "####" in text,
-        Form.TAG: lambda text: "<answer>" in text,
-        Form.BOX: lambda text: "\\boxed" in text,
-        Form.BEGUN: lambda text: _BEGUN.search(text) is not None,
-        Form.LINE: lambda text: _LINE.search(text) is not None,
+    tests: dict[AnswerForm, Callable[[str], bool]] = {
+        AnswerForm.HASHES: lambda text: "####" in text,
+        AnswerForm.TAG: lambda text: "<answer>" in text,
+        AnswerForm.BOX: lambda text: "\\boxed" in text,
+        AnswerForm.BEGUN: lambda text: _BEGUN.search(text) is not None,
+        AnswerForm.LINE: lambda text: _LINE.search(text) is not None,
     }
     for form, test in tests.items():
         if sum(map(test, prompts)) >= MOST_OF * len(prompts):
             return form
-    return Form.NONE
+    return AnswerForm.NONE
 
 
-def behind(forms: Sequence[Form], what: str, or_at_start: bool = False) -> str:
+def behind(forms: Sequence[AnswerForm], what: str, or_at_start: bool = False) -> str:
     """Returns a pattern of what stands behind the last mark of one of the forms.
 
     or_at_start: whether it may also begin the text if there is no mark.

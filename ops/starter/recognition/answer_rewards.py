@@ -24,7 +24,7 @@ from ops.starter.recognition.answer_kinds import (
 )
 from ops.starter.recognition.answer_patterns import (
     NUMBER,
-    Form,
+    AnswerForm,
     asked_form,
     behind,
     last_letter,
@@ -65,23 +65,23 @@ class _Answers:
 
     texts: Sequence[str]
     hashed: bool
-    form: Form
+    form: AnswerForm
     may_ask: bool
 
     @property
-    def read(self) -> Form:
+    def read(self) -> AnswerForm:
         """Where responses have the answer if those to prompts that ask for nothing end with a line `Answer:`."""
-        return Form.LINE if self.form in (Form.BEGUN, Form.NONE) else self.form
+        return AnswerForm.LINE if self.form in (AnswerForm.BEGUN, AnswerForm.NONE) else self.form
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[AnswerForm, ...]:
         """Where responses or references have it."""
-        return (self.read, Form.HASHES) if self.hashed else (self.read,)
+        return (self.read, AnswerForm.HASHES) if self.hashed else (self.read,)
 
     @property
     def ask(self) -> str | None:
         """The system message that asks for a line, if the prompts do not ask for anything."""
-        return ASK_LINE if self.form is Form.NONE and self.may_ask else None
+        return ASK_LINE if self.form is AnswerForm.NONE and self.may_ask else None
 
 
 def reward_for(
@@ -148,11 +148,11 @@ def _numbers(given: _Answers) -> Chosen:
     reference = {"extract_reference": "last_number"}
     where = f"numbers {given.form.value}"
     match given.form:
-        case Form.BOX:
+        case AnswerForm.BOX:
             return _equal({"extract": "boxed", **reference}, where)
-        case Form.TAG:
+        case AnswerForm.TAG:
             return _exact({"extract": "tag", **reference}, where)
-        case Form.HASHES | Form.LINE:
+        case AnswerForm.HASHES | AnswerForm.LINE:
             return _exact({"extract": "pattern", **reference, "pattern": behind([given.form], NUMBER)}, where)
         case _:
             plain = not given.hashed and are_plain_numbers(given.texts)
@@ -164,20 +164,20 @@ def _letters(given: _Answers) -> Chosen:
     bare = are_bare_letters(given.texts)
     where = f"the letter {given.read.value}"
     reference = {} if bare and not given.hashed else {"extract_reference": "pattern"}
-    if bare and not given.hashed and given.form in (Form.TAG, Form.BOX):
-        return _exact({"extract": "tag" if given.form is Form.TAG else "boxed"}, where)
-    if given.form is Form.NONE and not given.may_ask:
+    if bare and not given.hashed and given.form in (AnswerForm.TAG, AnswerForm.BOX):
+        return _exact({"extract": "tag" if given.form is AnswerForm.TAG else "boxed"}, where)
+    if given.form is AnswerForm.NONE and not given.may_ask:
         pattern = last_letter(letters)
         where = "the last letter that stands alone"
     else:
-        alone = given.form is Form.BEGUN or not (bare or given.hashed)
+        alone = given.form is AnswerForm.BEGUN or not (bare or given.hashed)
         pattern = behind(given.forms, letter(letters), or_at_start=alone)
     return _exact({"extract": "pattern", **reference, "pattern": pattern}, where, given.ask)
 
 
 def _one_of(given: _Answers, words: str, what: str, asks: str | None = None) -> Chosen:
     reference = {"extract_reference": "pattern"} if given.hashed else {}
-    if given.form in (Form.NONE, Form.BEGUN):
+    if given.form in (AnswerForm.NONE, AnswerForm.BEGUN):
         where = f"{what}, the last one"
         pattern = rf"(?is).*\b(?P<answer>{words})\b"
     else:
@@ -188,15 +188,15 @@ def _one_of(given: _Answers, words: str, what: str, asks: str | None = None) -> 
 
 def _formulas(given: _Answers, boxed: bool) -> Chosen:
     where = f"mathematical expressions {given.form.value}"
-    if given.form in (Form.LINE, Form.HASHES):
+    if given.form in (AnswerForm.LINE, AnswerForm.HASHES):
         options = _after_mark(given)
         return _equal({**options, "extract_reference": "boxed"} if boxed else options, where)
     reference = {"extract_reference": "boxed"} if boxed else _reference(given)
-    if given.form is Form.TAG:
+    if given.form is AnswerForm.TAG:
         return _equal({"extract": "tag", **reference}, where)
-    if given.form is Form.BOX or given.may_ask:
-        asks = None if given.form is Form.BOX else ASK_BOX
-        return _equal({"extract": "boxed", **reference}, f"mathematical expressions {Form.BOX.value}", asks)
+    if given.form is AnswerForm.BOX or given.may_ask:
+        asks = None if given.form is AnswerForm.BOX else ASK_BOX
+        return _equal({"extract": "boxed", **reference}, f"mathematical expressions {AnswerForm.BOX.value}", asks)
     return _equal(reference, "the last mathematical expression")
 
 
@@ -204,15 +204,15 @@ def _words(given: _Answers) -> Chosen:
     insensitive = {"case_sensitive": False}
     where = f"the text {given.form.value}"
     match given.form:
-        case Form.TAG:
+        case AnswerForm.TAG:
             return _exact({"extract": "tag", **_reference(given), **insensitive}, where)
-        case Form.BOX:
+        case AnswerForm.BOX:
             return _exact({"extract": "boxed", **_reference(given), **insensitive}, where)
-        case Form.LINE | Form.HASHES:
+        case AnswerForm.LINE | AnswerForm.HASHES:
             return _exact({**_after_mark(given), **insensitive}, where)
         case _:
             options = _after_mark(given, or_at_start=True)
-            return _exact({**options, **insensitive}, f"the text {Form.LINE.value}, or the first line", given.ask)
+            return _exact({**options, **insensitive}, f"the text {AnswerForm.LINE.value}, or the first line", given.ask)
 
 
 def _after_mark(given: _Answers, or_at_start: bool = False) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _reference(given: _Answers) -> dict[str, Any]:
     """Returns options that read the reference answers alone, behind their #### if they have one."""
     if not given.hashed:
         return {}
-    return {"extract_reference": "pattern", "pattern": behind([Form.HASHES], rest_of_line(""))}
+    return {"extract_reference": "pattern", "pattern": behind([AnswerForm.HASHES], rest_of_line(""))}
 
 
 def _exact(options: Mapping[str, Any], reads: str, asks: str | None = None) -> Chosen:

@@ -36,7 +36,7 @@ class Called(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class AnswerChoices:
     """Answers to choose from.
 
     key: the key of the row that has them; of several, the first.
@@ -74,7 +74,7 @@ def named(key: str) -> str:
     return key if all(map(_NAME.fullmatch, key.split("."))) else f"row[{json.dumps(key)}]"
 
 
-def choices_of(table: Table, question: str, answer: str | None, asks: bool) -> Choices | None:
+def choices_of(table: Table, question: str, answer: str | None, asks: bool) -> AnswerChoices | None:
     """Returns the answers to choose from; None if there are none, or if the question has them already.
 
     answer: the key whose values say which of them is right; None if there is none.
@@ -97,7 +97,7 @@ def choices_of(table: Table, question: str, answer: str | None, asks: bool) -> C
     how = called if called is not None and called in offered.lines else offered.usual
     asking = _asking(offered, how) if asks else ""
     template = f"\n\n{offered.lines[how]}{asking}"
-    return Choices(
+    return AnswerChoices(
         key=offered.keys[0],
         template=template,
         asks=asking,

@@ -16,7 +16,7 @@ from ops.starter.recognition.prompt_parts import (
     refuse_images,
     tools_key,
 )
-from ops.starter.recognition.recognised import SFT, Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import SFT, Abilities, Recognised, RecognitionOptions
 from ops.starter.recognition.table import Table, ends_with, given_key, is_response, is_text, messages_in, parsed
 from ops.starter.recognition.thoughts import refuse_thoughts
 from yatt_core.errors import ConfigurationError
@@ -26,7 +26,7 @@ CERTAIN = COMPLETIONS[:5]
 """Keys of demonstrations; the others have one only for those who ask for SFT."""
 
 
-def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def conversations(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns conversations that end with the assistant's message as demonstrations; all of the assistant's turns are learnt."""
     if not asked.allows(SFT):
         return None
@@ -60,7 +60,7 @@ def _learnt(table: Table, key: str) -> str:
     return "the assistant's turns without the weight 0" if weighed else "all turns of the assistant"
 
 
-def alpaca(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def alpaca(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns instructions with an output as demonstrations; `input` belongs to the instruction where it is not empty."""
     instruction = table.find("instruction")
     output = table.find("output")
@@ -78,7 +78,7 @@ def alpaca(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     )
 
 
-def completions(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def completions(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns prompts with a completion as demonstrations, both as text or as messages."""
     if not asked.allows(SFT):
         return None
@@ -100,7 +100,7 @@ def completions(table: Table, asked: Asked, model: Abilities) -> Recognised | No
     return None
 
 
-def plain_text(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def plain_text(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns rows with nothing but a text as demonstrations without a prompt: the whole text is learnt."""
     key = asked.answer_field or table.find("text", "content")
     if key is None or not asked.allows(SFT) or asked.prompt_field or not table.mostly(key, is_text):
@@ -117,7 +117,12 @@ def plain_text(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
 
 
 def _with_completion(
-    table: Table, asked: Asked, model: Abilities, prompts: tuple[str, ...] | list[str], completion: str, shape: str
+    table: Table,
+    asked: RecognitionOptions,
+    model: Abilities,
+    prompts: tuple[str, ...] | list[str],
+    completion: str,
+    shape: str,
 ) -> Recognised | None:
     parts = prompt_parts(table, asked, model, prompts, answer=completion)
     if parts is None or completion in parts.used:

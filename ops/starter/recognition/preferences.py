@@ -21,7 +21,7 @@ from ops.starter.recognition.prompt_parts import (
     texts_differ,
     tools_key,
 )
-from ops.starter.recognition.recognised import KTO, PAIRS, Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import KTO, PAIRS, Abilities, Recognised, RecognitionOptions
 from ops.starter.recognition.table import (
     Table,
     ends_with,
@@ -54,7 +54,7 @@ MARKS = DialogueMarks()
 TRUTHS: tuple[Any, ...] = (True, False)
 
 
-def pairs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def pairs(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns rows with two responses each as preferences, with the prompt in a key or as what both begin with."""
     chosen = table.find(*PREFERRED)
     rejected = table.find(*OTHER)
@@ -90,7 +90,7 @@ def pairs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     )
 
 
-def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def labelled(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns rows with a response and a label each as unpaired preferences."""
     if not asked.allows(KTO):
         return None
@@ -128,7 +128,7 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     )
 
 
-def _labelled_conversations(table: Table, asked: Asked, model: Abilities, label: str) -> Recognised | None:
+def _labelled_conversations(table: Table, asked: RecognitionOptions, model: Abilities, label: str) -> Recognised | None:
     """Returns conversations that end with the assistant's message, which a label rates; None if no label rates them.
 
     Raises `ConfigurationError` if they have several turns of the assistant, since the label may be of the last one alone.

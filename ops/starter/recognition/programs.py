@@ -13,7 +13,7 @@ from typing import Any
 
 from ops.starter.recognition.choices import named
 from ops.starter.recognition.prompt_parts import PromptParts, prompt_parts
-from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised, RewardChoice
+from ops.starter.recognition.recognised import RL, Abilities, Recognised, RecognitionOptions, RewardChoice
 from ops.starter.recognition.table import Table, parsed, text_of, value_of
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.prompt import Prompt
@@ -43,7 +43,7 @@ _ORDINARY = re.compile(r"[a-z]+")
 _ARGUMENT = re.compile(r"\s*[A-Za-z_]\w*\s*=[^=]")
 
 
-def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def programs(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns tasks with tests as RL, whose reward runs the tests on the response's program."""
     if not asked.allows(RL) or asked.own_reward or asked.answer_field:
         return None
@@ -69,7 +69,7 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     return _recognised(parts=parts, key=key, others=[setup] if setup else [], options=options, reads=_reads(table, key))
 
 
-def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str | None) -> Recognised:
+def _checked(table: Table, asked: RecognitionOptions, model: Abilities, key: str, entry: str | None) -> Recognised:
     """Returns rows as in HumanEval: the prompt is the beginning of the program, and the test calls a function by its name.
 
     Where the prompt has nothing but imports, as in LeetCodeDataset, these run before the program, and the task is elsewhere.

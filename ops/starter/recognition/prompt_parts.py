@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ops.starter.recognition.beside import refuse_beside
-from ops.starter.recognition.choices import Choices, choices_of, named
-from ops.starter.recognition.recognised import Abilities, Asked
+from ops.starter.recognition.choices import AnswerChoices, choices_of, named
+from ops.starter.recognition.recognised import Abilities, RecognitionOptions
 from ops.starter.recognition.table import (
     MOST_OF,
     Table,
@@ -59,12 +59,12 @@ class PromptParts:
     texts: Sequence[str]
     used: tuple[str, ...]
     reasons: tuple[str, ...] = ()
-    choices: Choices | None = None
+    choices: AnswerChoices | None = None
 
 
 def prompt_parts(
     table: Table,
-    asked: Asked,
+    asked: RecognitionOptions,
     model: Abilities,
     keys: Sequence[str] = PROMPT_KEYS,
     answer: str | None = None,
@@ -91,7 +91,7 @@ def prompt_parts(
     return parts
 
 
-def prompt_key(table: Table, asked: Asked, keys: Sequence[str] = PROMPT_KEYS) -> str | None:
+def prompt_key(table: Table, asked: RecognitionOptions, keys: Sequence[str] = PROMPT_KEYS) -> str | None:
     """Returns the key of the question; None if there is none. Raises `ConfigurationError` if the given one is missing."""
     if asked.prompt_field is not None:
         return given_key(table, asked.prompt_field, "--prompt-field")
@@ -117,7 +117,7 @@ def _check_differ(table: Table, parts: PromptParts) -> None:
         )
 
 
-def template_of(table: Table, key: str, before: str | None, after: str | None, choices: Choices | None) -> str:
+def template_of(table: Table, key: str, before: str | None, after: str | None, choices: AnswerChoices | None) -> str:
     """Returns a Jinja template of a question with what belongs to it."""
     first = _if_any(table, before, f"{{{{ {named(before)} }}}}\n\n") if before else ""
     last = _if_any(table, after, f"\n\n{{{{ {named(after)} }}}}") if after else ""
@@ -130,7 +130,7 @@ def _if_any(table: Table, key: str, text: str) -> str:
     return f"{{% if {test} %}}{text}{{% endif %}}"
 
 
-def _with_template(table: Table, parts: PromptParts, choices: Choices | None, solved: bool) -> PromptParts:
+def _with_template(table: Table, parts: PromptParts, choices: AnswerChoices | None, solved: bool) -> PromptParts:
     """Returns the parts with what a question is about, and with the answers to choose from."""
     key = parts.used[0]
     before = _belonging(table, key, BEFORE)
@@ -153,7 +153,7 @@ def _with_template(table: Table, parts: PromptParts, choices: Choices | None, so
     )
 
 
-def _with_parts(row: Mapping[str, Any], text: str, others: Sequence[str | None], choices: Choices | None) -> str:
+def _with_parts(row: Mapping[str, Any], text: str, others: Sequence[str | None], choices: AnswerChoices | None) -> str:
     """Returns a question with the texts that belong to it, in which rewards look for the form of the answer."""
     found = [str(value) for key in others if key is not None and (value := value_of(row, key))]
     return "\n\n".join([text, *found]) + (choices.asks if choices else "")

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Objective(StrEnum):
+class ObjectiveKind(StrEnum):
     """What a run may learn: from rewards for sampled responses, or from its rows."""
 
     RL = "rl"
@@ -19,15 +19,15 @@ class Objective(StrEnum):
     KTO = "kto"
 
 
-RL = Objective.RL
-SFT = Objective.SFT
-KTO = Objective.KTO
-PAIRS = (Objective.DPO, Objective.SIMPO, Objective.REWARD_MODEL)
+RL = ObjectiveKind.RL
+SFT = ObjectiveKind.SFT
+KTO = ObjectiveKind.KTO
+PAIRS = (ObjectiveKind.DPO, ObjectiveKind.SIMPO, ObjectiveKind.REWARD_MODEL)
 """What is learnt from pairs of responses; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecognitionOptions:
     """What the options of the command say about the rows.
 
     objective: None if the rows decide.
@@ -36,10 +36,10 @@ class Asked:
 
     prompt_field: str | None = None
     answer_field: str | None = None
-    objective: Objective | None = None
+    objective: ObjectiveKind | None = None
     own_reward: bool = False
 
-    def allows(self, *objectives: Objective) -> bool:
+    def allows(self, *objectives: ObjectiveKind) -> bool:
         """Returns whether the rows may be used for one of the objectives."""
         wanted = RL if self.objective is None and self.own_reward else self.objective
         return wanted is None or wanted in objectives
@@ -91,7 +91,7 @@ class Recognised:
     """
 
     shape: str
-    objective: Objective
+    objective: ObjectiveKind
     source: Mapping[str, Any]
     reward: RewardChoice | None = None
     system_prompt: str | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from ops.starter.recognition.preferences import OTHER, PREFERRED
 from ops.starter.recognition.prompt_parts import CONVERSATIONS
-from ops.starter.recognition.recognised import Asked
+from ops.starter.recognition.recognised import RecognitionOptions
 from ops.starter.recognition.table import Table, messages_in, parsed, value_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.message_forms import LEARNT_ELSEWHERE, ROLES
@@ -20,7 +20,7 @@ STEP_MARK = "\u043a\u0438"
 SCORES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 
 
-def tokens(table: Table, asked: Asked) -> None:
+def tokens(table: Table, asked: RecognitionOptions) -> None:
     """Refuses rows that are token ids."""
     key = table.find("input_ids", "token_ids", "tokens")
     if table.mostly(key, lambda value: isinstance(value, list) and all(isinstance(one, int) for one in value)):
@@ -30,7 +30,7 @@ def tokens(table: Table, asked: Asked) -> None:
         )
 
 
-def speakers(table: Table, asked: Asked) -> None:
+def speakers(table: Table, asked: RecognitionOptions) -> None:
     """Refuses conversations whose speakers have names that no run knows."""
     for key in table.all(*CONVERSATIONS, *PREFERRED, *OTHER):
         for number, row in enumerate(table.rows, start=1):
@@ -42,7 +42,7 @@ def speakers(table: Table, asked: Asked) -> None:
                 )
 
 
-def weights(table: Table, asked: Asked) -> None:
+def weights(table: Table, asked: RecognitionOptions) -> None:
     """Refuses messages whose key of another program says whether they are learnt: left out, they would be."""
     for key in table.all(*CONVERSATIONS, *PREFERRED, *OTHER):
         for number, row in enumerate(table.rows, start=1):
@@ -56,7 +56,7 @@ def weights(table: Table, asked: Asked) -> None:
                 )
 
 
-def equations(table: Table, asked: Asked) -> None:
+def equations(table: Table, asked: RecognitionOptions) -> None:
     """Refuses numbers from which an equation has to make another one, as in Countdown: many equations are right."""
     if asked.own_reward or asked.answer_field is not None:
         return
@@ -70,7 +70,7 @@ def equations(table: Table, asked: Asked) -> None:
             )
 
 
-def process_labels(table: Table, asked: Asked) -> None:
+def process_labels(table: Table, asked: RecognitionOptions) -> None:
     """Refuses rows whose steps have labels."""
     labels = table.find("labels", "step_labels", "ratings")
     steps = table.find("completions", "steps")
@@ -85,7 +85,7 @@ def process_labels(table: Table, asked: Asked) -> None:
         )
 
 
-def ranked(table: Table, asked: Asked) -> None:
+def ranked(table: Table, asked: RecognitionOptions) -> None:
     """Refuses rows with several responses that are scored, ranked or compared, and no pair made of them."""
     if table.find(*PREFERRED) is not None and table.find(*OTHER) is not None:
         return
@@ -114,7 +114,7 @@ def ranked(table: Table, asked: Asked) -> None:
         )
 
 
-def half_pairs(table: Table, asked: Asked) -> None:
+def half_pairs(table: Table, asked: RecognitionOptions) -> None:
     """Refuses rows with a response that is not preferred and no key of the one that is."""
     other = table.find(*OTHER)
     if other is not None and table.values(other) and table.find(*PREFERRED) is None and asked.objective is None:
@@ -124,7 +124,7 @@ def half_pairs(table: Table, asked: Asked) -> None:
         )
 
 
-def scored(table: Table, asked: Asked) -> None:
+def scored(table: Table, asked: RecognitionOptions) -> None:
     """Refuses rows with a single response and scores of it."""
     found = [key for key in SCORES if table.find(key)]
     if len(found) > 2 and table.find("response", "completion") and asked.objective is None and not asked.own_reward:
@@ -135,7 +135,7 @@ def scored(table: Table, asked: Asked) -> None:
         )
 
 
-def distractors(table: Table, asked: Asked) -> None:
+def distractors(table: Table, asked: RecognitionOptions) -> None:
     """Refuses questions whose wrong answers have keys of their own, so that no order of the choices is given."""
     wrong = [
         key for key in table.keys if key.lower().startswith(("distractor", "incorrect", "wrong_answer", "wrong answer"))
@@ -148,7 +148,7 @@ def distractors(table: Table, asked: Asked) -> None:
         )
 
 
-def tree(table: Table, asked: Asked) -> None:
+def tree(table: Table, asked: RecognitionOptions) -> None:
     """Refuses rows that are single messages of a tree."""
     parent = table.find("parent_id")
     text = table.find("text", "content")
@@ -159,7 +159,7 @@ def tree(table: Table, asked: Asked) -> None:
         )
 
 
-def repositories(table: Table, asked: Asked) -> None:
+def repositories(table: Table, asked: RecognitionOptions) -> None:
     """Refuses issues of repositories, whose tests need the repository."""
     commit = table.find("base_commit")
     tests = table.find("test_patch", "FAIL_TO_PASS")
@@ -170,7 +170,7 @@ def repositories(table: Table, asked: Asked) -> None:
         )
 
 
-def calls(table: Table, asked: Asked) -> None:
+def calls(table: Table, asked: RecognitionOptions) -> None:
     """Refuses prompts whose answers are calls of tools."""
     answers = table.find("answers", "answer", "ground_truth", "expected_calls")
     tools = table.find("tools", "functions")

@@ -15,14 +15,23 @@ from ops.starter.recognition.answer_keys import unread_answers
 from ops.starter.recognition.demonstrations import alpaca, completions, conversations, plain_text
 from ops.starter.recognition.preferences import labelled, pairs
 from ops.starter.recognition.programs import programs
-from ops.starter.recognition.recognised import KTO, PAIRS, RL, SFT, Abilities, Asked, Objective, Recognised
+from ops.starter.recognition.recognised import (
+    KTO,
+    PAIRS,
+    RL,
+    SFT,
+    Abilities,
+    ObjectiveKind,
+    Recognised,
+    RecognitionOptions,
+)
 from ops.starter.recognition.table import Table
 from ops.starter.recognition.thoughts import FORM, thoughts_key
 from ops.starter.recognition.verifiable import verifiable
 from yatt_core.errors import ConfigurationError
 from yatt_core.json_text import object_in
 
-Reader = Callable[[Table, Asked, Abilities], Recognised | None]
+Reader = Callable[[Table, RecognitionOptions, Abilities], Recognised | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +46,11 @@ class Shape:
     name: str
     needs: Mapping[str, Sequence[str]]
     read: Reader
-    objectives: tuple[Objective, ...]
+    objectives: tuple[ObjectiveKind, ...]
 
 
 PROMPT = ("prompt", "question", "problem", "query", "instruction")
-REFUSED: tuple[Callable[[Table, Asked], None], ...] = (
+REFUSED: tuple[Callable[[Table, RecognitionOptions], None], ...] = (
     refused.tokens,
     refused.speakers,
     refused.weights,
@@ -85,7 +94,7 @@ RIVALS = (conversations, completions)
 """Demonstrations that rows with answers to compare may be as well: the rows alone do not decide."""
 
 
-def recognise(rows: Sequence[Mapping[str, Any]], asked: Asked, model: Abilities) -> Recognised:
+def recognise(rows: Sequence[Mapping[str, Any]], asked: RecognitionOptions, model: Abilities) -> Recognised:
     """Returns what rows mean; at least one row."""
     table = Table(rows)
     for refuse in REFUSED:
@@ -98,7 +107,9 @@ def recognise(rows: Sequence[Mapping[str, Any]], asked: Asked, model: Abilities)
     raise ConfigurationError(_unknown(table, asked))
 
 
-def _refuse_ambiguous(table: Table, asked: Asked, model: Abilities, read: Reader, found: Recognised) -> None:
+def _refuse_ambiguous(
+    table: Table, asked: RecognitionOptions, model: Abilities, read: Reader, found: Recognised
+) -> None:
     """Raises `ConfigurationError` for rows that have answers to compare as well as responses to learn."""
     if asked.objective is not None or asked.own_reward:
         return
@@ -157,7 +168,7 @@ def _within(used: str, key: str) -> bool:
     return used == key or used.startswith(f"{key}.")
 
 
-def _unknown(table: Table, asked: Asked) -> str:
+def _unknown(table: Table, asked: RecognitionOptions) -> str:
     """Returns what the rows have, and what is missing for the shape that is nearest."""
     wanted = "" if asked.objective is None else f" for --objective {asked.objective}"
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ops.starter.recognition.answer_kinds import AnswerKind, after_hashes, kind_of, single_answers
-from ops.starter.recognition.answer_patterns import Form, asked_form
+from ops.starter.recognition.answer_patterns import AnswerForm, asked_form
 from ops.starter.recognition.preferences import LABELS
 from ops.starter.recognition.prompt_parts import PromptParts
-from ops.starter.recognition.recognised import Asked
+from ops.starter.recognition.recognised import RecognitionOptions
 from ops.starter.recognition.table import Table, value_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.rewards.extraction import boxed
@@ -38,7 +38,7 @@ _MARK = r"(?:\banswer\b(?:\s+is)?\W*|####\s*|<answer>\s*|\\boxed\{\s*)"
 """What stands before the answer at the end of a solved prompt."""
 
 
-def check_shown(table: Table, asked: Asked, key: str, parts: PromptParts) -> None:
+def check_shown(table: Table, asked: RecognitionOptions, key: str, parts: PromptParts) -> None:
     """Raises `ConfigurationError` if prompts do not ask for the answers under a key; options that name keys decide."""
     if asked.answer_field is None:
         _refuse_rated(table, key)
@@ -144,7 +144,9 @@ def _most_name(texts: Sequence[str], classes: Sequence[str]) -> bool:
 
 def _ask(texts: Sequence[str]) -> bool:
     ends = ("?", ":", "\uff1f", "\uff1a")
-    return asked_form(texts) is not Form.NONE or _most("?" in text or text.rstrip().endswith(ends) for text in texts)
+    return asked_form(texts) is not AnswerForm.NONE or _most(
+        "?" in text or text.rstrip().endswith(ends) for text in texts
+    )
 
 
 def _most(tests: Iterable[bool]) -> bool:

@@ -10,13 +10,13 @@ from ops.starter.recognition.answer_keys import ALSO_ANSWERS, answer_key, unread
 from ops.starter.recognition.answer_kinds import kind_of, single_answers
 from ops.starter.recognition.answer_rewards import WITHOUT_REWARD, reward_for
 from ops.starter.recognition.prompt_parts import PromptParts, prompt_key, prompt_parts
-from ops.starter.recognition.recognised import RL, Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import RL, Abilities, Recognised, RecognitionOptions
 from ops.starter.recognition.shown_answers import TEXT, check_shown
 from ops.starter.recognition.table import Table, messages_in, value_of
 from yatt_core.errors import ConfigurationError
 
 
-def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
+def verifiable(table: Table, asked: RecognitionOptions, model: Abilities) -> Recognised | None:
     """Returns rows with prompts and answers as RL, with the reward that follows from the answers."""
     if not asked.allows(RL):
         return None

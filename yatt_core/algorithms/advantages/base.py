@@ -61,6 +61,11 @@ class Advantage(SpecModel):
         return False
 
     @property
+    def by_group(self) -> bool:
+        """Whether a group's advantages depend on nothing outside the group."""
+        return True
+
+    @property
     def compares(self) -> bool:
         """Whether a response alone in its group teaches nothing."""
         return True

@@ -13,6 +13,11 @@ class BatchStdAdvantage(Advantage):
 
     kind: Literal["batch_std"] = "batch_std"
 
+    @property
+    def by_group(self) -> bool:
+        """See `Advantage`."""
+        return False
+
     def advantages(self, batch: RewardBatch) -> Float64:
         """See `Advantage`."""
         deviation = batch_deviation(group_moments(batch.rewards, batch.sizes))

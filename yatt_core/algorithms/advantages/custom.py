@@ -41,6 +41,11 @@ class CustomAdvantage(Advantage):
         return self.of == "tokens"
 
     @property
+    def by_group(self) -> bool:
+        """False: the function sees the whole batch."""
+        return False
+
+    @property
     def compares(self) -> bool:
         """False: the function decides."""
         return False

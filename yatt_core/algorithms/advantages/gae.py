@@ -31,6 +31,11 @@ class GaeAdvantage(Advantage):
         return True
 
     @property
+    def by_group(self) -> bool:
+        """See `Advantage`."""
+        return False
+
+    @property
     def compares(self) -> bool:
         """False: the critic is the baseline."""
         return False

@@ -19,6 +19,11 @@ class GdpoAdvantage(Advantage):
 
     kind: Literal["gdpo"] = "gdpo"
 
+    @property
+    def by_group(self) -> bool:
+        """See `Advantage`."""
+        return False
+
     def advantages(self, batch: RewardBatch) -> Float64:
         """See `Advantage`."""
         total = np.zeros(len(batch.rewards))

@@ -24,6 +24,11 @@ class ReinforcePlusPlusAdvantage(Advantage):
         return True
 
     @property
+    def by_group(self) -> bool:
+        """See `Advantage`."""
+        return False
+
+    @property
     def compares(self) -> bool:
         """True with the group's mean as the baseline; else the batch's mean is the baseline."""
         return self.baseline

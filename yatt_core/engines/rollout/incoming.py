@@ -23,7 +23,7 @@ from yatt_core.wire.parts import Box, Sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedTensors:
     """The tensors that an update must contain.
 
     shapes: shapes of the model's tensors by name; tied tensors appear only once.
@@ -60,7 +60,7 @@ class Incoming:
     wanted: what the update must contain; None if any tensors will do.
     """
 
-    def __init__(self, version: int, wanted: Wanted | None = None) -> None:
+    def __init__(self, version: int, wanted: ExpectedTensors | None = None) -> None:
         self.version = version
         self._wanted = wanted
         self._bucket = 0
@@ -96,7 +96,7 @@ class Incoming:
             raise InfrastructureError(f"weights: numbers of {piece.name} arrived twice")
         return piece
 
-    def _of_the_model(self, piece: Piece, wanted: Wanted) -> Piece:
+    def _of_the_model(self, piece: Piece, wanted: ExpectedTensors) -> Piece:
         name = wanted.own_name(piece.name)
         if name not in wanted.shapes:
             raise InfrastructureError(f"weights: the model has no tensor {piece.name}")
@@ -143,7 +143,7 @@ class WeightTaker(ABC):
     _incoming: Incoming | None = None
 
     @abstractmethod
-    def _begin(self, version: int) -> Wanted | None:
+    def _begin(self, version: int) -> ExpectedTensors | None:
         """Prepares for a new version of the weights; returns what the update must contain."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from yatt_core.engines.adapters import with_adapters
-from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
+from yatt_core.engines.rollout.incoming import Assembly, ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.wire.buckets import Piece, buckets_of
@@ -31,7 +31,7 @@ class MergingTaker(WeightTaker):
         self._assembly = Assembly()
         self._adapters = dict[str, Array]()
 
-    def _begin(self, version: int) -> Wanted | None:
+    def _begin(self, version: int) -> ExpectedTensors | None:
         self._assembly = Assembly()
         self._adapters = {}
         self._engine.begin_update(version)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.placement.seen import Usage
-from yatt_core.placement.simulation.instance import Doing, Instance, Request, Stream
+from yatt_core.placement.simulation.instance import Doing, Instance, Request, SimulatedSequence
 from yatt_core.placement.workload import EngineConstants
 
-Left = Callable[[Stream], None]
+Left = Callable[[SimulatedSequence], None]
 """Called with a sequence that has left the instance; a sequence that has not ended has tokens left."""
 
 
@@ -25,7 +25,7 @@ class LiveInstance:
     def __init__(self, index: int, speed: float, clock: ScaledClock) -> None:
         self._instance = Instance(index, speed)
         self._clock = clock
-        self._leaves: dict[Stream, Left] = {}
+        self._leaves: dict[SimulatedSequence, Left] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reached = 0.0
 

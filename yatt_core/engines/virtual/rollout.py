@@ -117,7 +117,8 @@ class VirtualRolloutEngine(WeightTaker):
             if len(prompt) == 0:
                 raise DataError(f"prompt {row} of the decode batch has no tokens")
         noise = uniforms(self._keys(request), _LENGTH_NUMBERS + 2 * request.max_new_tokens)
-        lengths, finish = self._lengths(noise[:, :_LENGTH_NUMBERS], request)
+        sizes = noise if request.drawn is None else uniforms(self._whole_keys(request, request.drawn), _LENGTH_NUMBERS)
+        lengths, finish = self._lengths(sizes[:, :_LENGTH_NUMBERS], request)
         tokens, log_probs = self._tokens(noise[:, _LENGTH_NUMBERS:], lengths, finish, request)
         return GenerateResult(
             tokens=tokens,
@@ -139,9 +140,23 @@ class VirtualRolloutEngine(WeightTaker):
         seeds = np.zeros_like(request.seeds) if request.greedy else request.seeds
         return mix(prompts[:, None] ^ mix(seeds)).reshape(-1)
 
+    def _whole_keys(self, request: GenerateRequest, drawn: Int32) -> UInt64:
+        """Returns the seeds of the whole lengths of responses that are drawn in slices, [P * S]: whatever the weights.
+
+        A response has the same length in each of its slices. drawn: as in the request.
+        """
+        questions = np.empty(len(request.prompts), np.uint64)
+        for row, (prompt, tokens) in enumerate(zip(request.prompts, drawn.tolist(), strict=True)):
+            question = np.ascontiguousarray(prompt[: len(prompt) - tokens], dtype="<i4")
+            digest = hashlib.sha256(f"{self._seed}|".encode() + question.tobytes())
+            questions[row] = int.from_bytes(digest.digest()[:8], "little")
+        return mix(questions[:, None] ^ mix(request.seeds)).reshape(-1)
+
     def _lengths(self, noise: npt.NDArray[np.float64], request: GenerateRequest) -> tuple[Int32, npt.NDArray[np.int8]]:
         """Draws log-normal lengths, cut at the prompts' limits; without a stop token, all have the limit's length."""
         wanted = log_normal_lengths(noise, self._spec.median_tokens, self._spec.sigma)
+        if request.drawn is not None:
+            wanted = wanted - np.repeat(request.drawn, request.seeds.shape[1])
         limits = np.repeat(request.prompt_limits, request.seeds.shape[1])
         cut = (wanted > limits) | (not request.stop_tokens)
         lengths = np.where(cut, limits, wanted).astype(np.int32)

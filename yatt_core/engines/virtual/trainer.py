@@ -23,13 +23,14 @@ from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.base.own_methods import verify_methods
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after, shaped_batch
 from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.engines.virtual.shard_chain import ShardChain
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.admission import admitted_batch, admitted_table, load_admitted_batch
 from yatt_core.experience.batch import batch_of_table, load_table
 from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import FrozenState, Needed, RankContext, Tensors
+from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext, Tensors
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -70,6 +71,7 @@ class VirtualTrainEngine:
         self._state = b""
         self._receipt: UpdateReceipt | None = None
         self._sft_receipt: SftReceipt | None = None
+        self._chain = ShardChain(spec, context)
 
     @property
     def version(self) -> int:
@@ -107,6 +109,15 @@ class VirtualTrainEngine:
             steps=1, loss=1.0, probe_accuracy=accuracy, seconds=seconds, weights_digest=self.weights_digest()
         )
         return self._sft_receipt
+
+    def accumulate(self, task: BatchTask) -> float:
+        """Adds links to the chain of shards, in the time that learning from them takes."""
+        started = time.perf_counter()
+        if self._version == task.key.iteration:
+            return 0.0
+        self._require(task.key.iteration - 1, f"accumulate {task.key}")
+        self._clock.spend(self._engine.seconds_per_token * self._chain.add(task))
+        return time.perf_counter() - started
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Writes the advantages. Raises `InfrastructureError` unless at the version before the task's."""
@@ -149,16 +160,24 @@ class VirtualTrainEngine:
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
             return kept
         self._require(iteration - 1, f"learn {task.key}")
-        self._context.fetch(task.shards)
-        sealed = load_table(self._context.run_folder, task.shards)
-        table = admitted_table(sealed, task.admission)
-        counts = shaped_batch(self._spec, admitted_batch(batch_of_table(sealed), task.admission)).loss_mask
-        columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
+        if self._spec.asynchrony.streamed:
+            tokens = self._chain.complete(task)
+            counted = self._chain.counted
+            learnt = self._chain.digest
+            self._chain.drop()
+        else:
+            self._context.fetch(task.shards)
+            sealed = load_table(self._context.run_folder, task.shards)
+            counts = shaped_batch(self._spec, admitted_batch(batch_of_table(sealed), task.admission)).loss_mask
+            columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
+            tokens = len(counts)
+            counted = int(np.count_nonzero(counts))
+            learnt = group_digests(admitted_table(sealed, task.admission)) + _columns_digest(columns)
         loaded = time.perf_counter()
-        self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
+        self._state = hashlib.sha256(self._state + learnt).digest()
         self._version = iteration
-        self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * len(counts))
-        metrics = {**_synthetic_metrics(self._state), "tokens": float(np.count_nonzero(counts))}
+        self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * tokens)
+        metrics = {**_synthetic_metrics(self._state), "tokens": float(counted)}
         fingerprint: dict[str, float | str] = {
             "loss": metrics["loss"],
             "grad_norm": metrics["grad_norm"],
@@ -180,6 +199,7 @@ class VirtualTrainEngine:
             return kept
         self._require(task.key.iteration - 1, f"skip {task.key}")
         self._version = task.key.iteration
+        self._chain.drop()
         fingerprint: dict[str, float | str] = {SKIPPED: 1.0, "weights_digest": self.weights_digest()}
         self._receipt = UpdateReceipt(
             key=task.key, version=self._version, metrics={}, fingerprint=fingerprint, timing={}
@@ -219,7 +239,7 @@ class VirtualTrainEngine:
             rank=self._rank, ranks=self._engine.ranks, tensors={}, files=files, weights_digest=self.weights_digest()
         )
 
-    def needed(self, folder: Path) -> Iterator[Needed]:
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
         """Yields nothing: its only file is not one of tensor parts."""
         yield from ()
 
@@ -235,6 +255,7 @@ class VirtualTrainEngine:
         if found != version:
             raise DataError(f"{path}: holds version {found}, expected version {version}")
         self._state = state
+        self._chain.drop()
         self._version = version
         self._receipt = None
         self._sft_receipt = None

@@ -43,7 +43,7 @@ class Knobs:
     back: bool = True
 
 
-class Curve:
+class CurvePolicy:
     """Hands instances over to judging along a curve, balances the remaining rollouts, and saves work for new judges."""
 
     def __init__(self, knobs: Knobs, roles: str, setting: Setting) -> None:

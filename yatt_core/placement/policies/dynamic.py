@@ -14,9 +14,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from yatt_core.placement.fitting import fitted
-from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.curve import CurvePolicy, Knobs
 from yatt_core.placement.policies.expected import LOOKS_BACK
-from yatt_core.placement.policies.search import Outcome, Search, roles_of
+from yatt_core.placement.policies.search import CandidateResult, Search, roles_of
 from yatt_core.placement.seen import IterationTelemetry, Plan, Setting
 from yatt_core.placement.workload import SwitchCosts
 
@@ -48,7 +48,7 @@ class Dynamic:
         roles = roles_of(setting.speeds, best.knobs.judges)
         return Plan(
             roles=roles,
-            runtime_policy=Curve(best.knobs, roles, setting),
+            runtime_policy=CurvePolicy(best.knobs, roles, setting),
             prediction_s=best.seconds if recent else None,
             reason=_reason(
                 best=best,
@@ -65,14 +65,14 @@ class Dynamic:
         )
 
 
-def chosen(outcomes: Sequence[Outcome], judges: int | None) -> Outcome:
+def chosen(outcomes: Sequence[CandidateResult], judges: int | None) -> CandidateResult:
     """Returns the best outcome (the first), or the best with this number of judges if it is within the hysteresis."""
     best = outcomes[0]
     kept = next((outcome for outcome in outcomes if outcome.knobs.judges == judges), best)
     return kept if kept.loss <= best.loss + math.log1p(HYSTERESIS) else best
 
 
-def _reason(best: Outcome, instances: int, worlds: int, replays: int, informed: bool) -> str:
+def _reason(best: CandidateResult, instances: int, worlds: int, replays: int, informed: bool) -> str:
     knobs = best.knobs
     batches = f", one for every {knobs.backlog:g} batches of open judgements" if knobs.backlog else ""
     return (

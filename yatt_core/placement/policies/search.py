@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from yatt_core.placement.actions import JUDGE, ROLLOUT
-from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.curve import CurvePolicy, Knobs
 from yatt_core.placement.policies.expected import assumed_sequences, expected_work, sequences_of
 from yatt_core.placement.seen import IterationTelemetry, Setting
 from yatt_core.placement.simulation.campaign import collect
-from yatt_core.placement.simulation.simulator import TooLongError
+from yatt_core.placement.simulation.simulator import IterationTooLongError
 
 JUDGE_SHARES = (0.0, 0.06, 0.12, 0.25, 0.4, 0.5)
 ONSETS = (1.0, 0.7, 0.45, 0.3, 0.2)
@@ -49,7 +49,7 @@ Each turn or judgement is a sequence.
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CandidateResult:
     """A candidate's result.
 
     seconds: seconds of collect, as the geometric mean over the worlds.
@@ -79,7 +79,7 @@ class Search:
         self._given_up: set[Knobs] = set()
         self.replays = 0
 
-    def best(self, held: Knobs | None) -> list[Outcome]:
+    def best(self, held: Knobs | None) -> list[CandidateResult]:
         """Returns the finalists, and the parameters in force if there are any, best first."""
         tried = dict.fromkeys(self._beginning())
         if held is not None:
@@ -108,12 +108,12 @@ class Search:
         near += [replace(knobs, backlog=backlog) for backlog in beside(BACKLOGS, knobs.backlog)]
         return [*near, replace(knobs, back=not knobs.back)] if len(self.worlds[0]) > 1 else near
 
-    def _first(self, knobs: Iterable[Knobs]) -> list[Outcome]:
+    def _first(self, knobs: Iterable[Knobs]) -> list[CandidateResult]:
         """Returns the best of some candidates on one world, at most `FINALISTS`.
 
         A candidate that is slower than all finalists so far is not replayed to the end.
         """
-        found: list[Outcome] = []
+        found: list[CandidateResult] = []
         for each in knobs:
             if each in self._given_up:
                 continue
@@ -125,13 +125,13 @@ class Search:
             found = sorted([*found, self._outcome(each, 1)], key=_rank)[:FINALISTS]
         return found
 
-    def _ranked(self, knobs: Iterable[Knobs], worlds: int) -> list[Outcome]:
+    def _ranked(self, knobs: Iterable[Knobs], worlds: int) -> list[CandidateResult]:
         outcomes = (self._outcome(each, worlds) for each in dict.fromkeys(knobs))
         return sorted(outcomes, key=_rank)
 
-    def _outcome(self, knobs: Knobs, worlds: int) -> Outcome:
+    def _outcome(self, knobs: Knobs, worlds: int) -> CandidateResult:
         log = math.fsum(self._log_seconds(knobs, world) for world in range(worlds)) / worlds
-        return Outcome(knobs, math.exp(log), log + STEP_LOSS * steps_away(knobs))
+        return CandidateResult(knobs, math.exp(log), log + STEP_LOSS * steps_away(knobs))
 
     def _log_seconds(self, knobs: Knobs, world: int) -> float:
         if (knobs, world) not in self._logs:
@@ -146,7 +146,7 @@ class Search:
         speeds = self._setting.speeds
         self.replays = self.replays + 1
         roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
-        runtime_policy = Curve(knobs, roles, self._setting)
+        runtime_policy = CurvePolicy(knobs, roles, self._setting)
         before = None if world else self._before
         try:
             replay = collect(
@@ -157,7 +157,7 @@ class Search:
                 before=before,
                 longest_s=longest_s,
             )
-        except TooLongError:
+        except IterationTooLongError:
             return None
         return self._logs.setdefault((knobs, world), math.log(replay.collect_s))
 
@@ -181,7 +181,7 @@ def steps_away(knobs: Knobs) -> int:
     )
 
 
-def _rank(outcome: Outcome) -> tuple[float, ...]:
+def _rank(outcome: CandidateResult) -> tuple[float, ...]:
     """Sorts by loss, and for equal losses by the parameters."""
     knobs = outcome.knobs
     return (outcome.loss, knobs.judges, knobs.onset, knobs.power, knobs.backlog, knobs.level, knobs.back)

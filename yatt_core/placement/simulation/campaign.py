@@ -17,7 +17,7 @@ from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, PoolSeen, RuntimePolicy, Setting
 from yatt_core.placement.simulation.simulator import Pool
 from yatt_core.placement.work import Quota, WaveWork, draw_wave
-from yatt_core.placement.workload import Workload
+from yatt_core.placement.workload import Scenario
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -41,7 +41,7 @@ class Campaign:
         return [iteration.collect_s for iteration in self.past]
 
 
-def setting_of(workload: Workload) -> Setting:
+def setting_of(workload: Scenario) -> Setting:
     """Returns the setting of the pool that a workload runs on."""
     tools = workload.samples.tools
     return Setting(
@@ -56,13 +56,13 @@ def setting_of(workload: Workload) -> Setting:
     )
 
 
-def draw_iterations(workload: Workload) -> list[list[WaveWork]]:
+def draw_iterations(workload: Scenario) -> list[list[WaveWork]]:
     """Draws the waves of every iteration."""
     quota = Quota(workload)
     return [_draw(workload, iteration, quota) for iteration in range(workload.iterations)]
 
 
-def _draw(workload: Workload, iteration: int, quota: Quota) -> list[WaveWork]:
+def _draw(workload: Scenario, iteration: int, quota: Quota) -> list[WaveWork]:
     waves: list[WaveWork] = []
     groups = quota.first()
     while groups:
@@ -72,7 +72,7 @@ def _draw(workload: Workload, iteration: int, quota: Quota) -> list[WaveWork]:
 
 
 def run_campaign(
-    workload: Workload, policy: PlacementPolicy, seen: Setting | None = None, log: Log | None = None
+    workload: Scenario, policy: PlacementPolicy, seen: Setting | None = None, log: Log | None = None
 ) -> Campaign:
     """Runs a workload under a policy.
 
@@ -115,7 +115,7 @@ def collect(
 ) -> IterationTelemetry:
     """Simulates one iteration.
 
-    Raises `TooLongError` if it takes longer than `longest_s` seconds.
+    Raises `IterationTooLongError` if it takes longer than `longest_s` seconds.
 
     before: the roles at the start of the previous iteration, if there was one.
     """

@@ -26,7 +26,7 @@ class Doing(IntEnum):
     DECODE = 2
 
 
-class Stream:
+class SimulatedSequence:
     """A sequence of a sample.
 
     number: number of its turn or judgement.
@@ -60,7 +60,7 @@ class Request:
     """A unit of dispatch: tokens to prefill, and the sequences that become active after that."""
 
     tokens: int
-    streams: tuple[Stream, ...]
+    streams: tuple[SimulatedSequence, ...]
 
 
 class Instance:
@@ -88,7 +88,7 @@ class Instance:
         self.outstanding = self.evict = self.stamp = self.admissions = self.activations = 0
         self.pending: deque[Request] = deque()
         self.prefilling: list[Request] = []
-        self.active: list[tuple[int, int, Stream]] = []
+        self.active: list[tuple[int, int, SimulatedSequence]] = []
         self.contexts = self.steps = self.planned = 0
         self.doing = Doing.IDLE
         self.last_prefill = False
@@ -185,7 +185,7 @@ class Instance:
         self.planned = steps
         return True
 
-    def reach_boundary(self) -> list[Stream]:
+    def reach_boundary(self) -> list[SimulatedSequence]:
         """Completes the current work and counts its tokens; returns the sequences that finished, in order."""
         self._account()
         if self.doing is Doing.PREFILL:
@@ -223,7 +223,7 @@ class Instance:
             done.sequence_steps += steps * batch
             done.context_steps += steps * self.contexts + batch * steps * (steps - 1) // 2
 
-    def _settle(self, stream: Stream) -> None:
+    def _settle(self, stream: SimulatedSequence) -> None:
         """Updates a sequence's own counters as it leaves the batch."""
         stream.context += self.steps - stream.since
         stream.left = stream.finish - self.steps
@@ -249,7 +249,7 @@ class Instance:
             back += [Request(stream.context, (stream,)) for _, _, stream in leaving]
         return back[::-1]
 
-    def _drop(self, streams: Iterable[Stream]) -> None:
+    def _drop(self, streams: Iterable[SimulatedSequence]) -> None:
         gone = set()
         for stream in streams:
             self._settle(stream)
@@ -259,7 +259,7 @@ class Instance:
         self.outstanding -= len(gone)
 
 
-def _by_admission(entry: tuple[int, int, Stream]) -> int:
+def _by_admission(entry: tuple[int, int, SimulatedSequence]) -> int:
     return entry[2].admitted
 
 

@@ -27,7 +27,7 @@ from yatt_core.placement.actions import (
 )
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import RuntimePolicy, Setting
-from yatt_core.placement.simulation.instance import Doing, Instance, Request, Sample, Stream
+from yatt_core.placement.simulation.instance import Doing, Instance, Request, Sample, SimulatedSequence
 from yatt_core.placement.work import WaveWork
 
 # Among events at the same instant, completed switches come first.
@@ -38,7 +38,7 @@ Entry = tuple[float, int, int]
 """An instance that may have room: outstanding / speed, index, and stamp; void if the stamp is outdated."""
 
 
-class TooLongError(Exception):
+class IterationTooLongError(Exception):
     """Raised if an iteration takes longer than the caller's limit."""
 
 
@@ -83,7 +83,7 @@ class Pool:
                 self._serve(instance, role)
 
     def run_wave(self, work: WaveWork) -> list[Sample]:
-        """Simulates a wave until its last judgement, at `now`; returns its samples. Raises `TooLongError`."""
+        """Simulates a wave until its last judgement, at `now`; returns its samples. Raises `IterationTooLongError`."""
         started = self.now
         samples = [Sample(sample) for sample in work.samples]
         self.submitted = self.unrolled = self.unjudged = len(samples)
@@ -95,7 +95,7 @@ class Pool:
         while self.unjudged:
             self.now, kind, _, subject = heappop(self._events)
             if self.now > self._longest:
-                raise TooLongError
+                raise IterationTooLongError
             if kind == _BOUNDARY:
                 if subject.doing is not Doing.IDLE and subject.ends == self.now:
                     self._boundary(subject)
@@ -128,7 +128,7 @@ class Pool:
     def _request(self, sample: Sample) -> Request:
         work = sample.work
         tokens = 0 if self.setting.rollout.prefix_cache and not work.first else work.prompt
-        return Request(tokens, (Stream(sample, 0, work.turns[0], work.prompt),))
+        return Request(tokens, (SimulatedSequence(sample, 0, work.turns[0], work.prompt),))
 
     def _judge_request(self, sample: Sample) -> Request:
         work = sample.work
@@ -138,7 +138,9 @@ class Pool:
             read = work.prompt + work.response + self.setting.tool_tokens * (len(work.turns) - 1)
         context = read + judge.template_tokens
         tokens = read if judge.prefix_cache else context * len(work.judge)
-        return Request(tokens, tuple(Stream(sample, n, length, context) for n, length in enumerate(work.judge)))
+        return Request(
+            tokens, tuple(SimulatedSequence(sample, n, length, context) for n, length in enumerate(work.judge))
+        )
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +171,7 @@ class Pool:
         if instance.doing is Doing.IDLE and instance.begin(self.now):
             self._push(instance.ends, _BOUNDARY, instance)
 
-    def _end_turn(self, instance: Instance, stream: Stream) -> bool:
+    def _end_turn(self, instance: Instance, stream: SimulatedSequence) -> bool:
         """Ends a turn by calling a tool or the judge; returns True if it was the wave's last rollout."""
         sample = stream.sample
         if stream.number < len(sample.work.waits):
@@ -185,7 +187,7 @@ class Pool:
             self._end_judging(sample)
         return self.unrolled == 0
 
-    def _end_judgement(self, instance: Instance, stream: Stream) -> None:
+    def _end_judgement(self, instance: Instance, stream: SimulatedSequence) -> None:
         instance.outstanding -= 1
         stream.sample.open -= 1
         if stream.sample.open == 0:
@@ -195,7 +197,7 @@ class Pool:
         sample.judged_at = self.now
         self.unjudged -= 1
 
-    def _return_from_tool(self, instance: Instance, stream: Stream) -> None:
+    def _return_from_tool(self, instance: Instance, stream: SimulatedSequence) -> None:
         stream.number += 1
         stream.left = stream.sample.work.turns[stream.number]
         stream.context += self.setting.tool_tokens

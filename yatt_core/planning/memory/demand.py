@@ -67,7 +67,7 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
-class Engines:
+class RoleEngines:
     """The engines of a role.
 
     own: the stage in which they are awake.
@@ -96,7 +96,7 @@ class Demand:
     owner: what this memory belongs to: a device, or a node if the devices are cores.
     """
 
-    engines: tuple[Engines, ...]
+    engines: tuple[RoleEngines, ...]
     ranks: int
     copies: int
     micro_batch: MicroBatchShape
@@ -127,7 +127,7 @@ class Demand:
         return 0 if self._judges is None else self._judges.count
 
     @property
-    def _judges(self) -> Engines | None:
+    def _judges(self) -> RoleEngines | None:
         return next((engines for engines in self.engines[1:] if engines.generates), None)
 
     @property
@@ -211,7 +211,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     )
 
 
-def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[Engines]:
+def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[RoleEngines]:
     """Yields the policy's engines, then the engines of judges that generate, then the reward models.
 
     A run that samples nothing has none of them.
@@ -233,7 +233,7 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
     if pool.together > memory.devices:
         # An instance has as many devices as its largest engine, a judge's.
         instances = min(instances, most_ranks(cluster.by_node, pool) // pool.together)
-    yield Engines("rollout", COLLECT, memory, instances)
+    yield RoleEngines("rollout", COLLECT, memory, instances)
     for judge in roles.judges:
         memory = engine_memory(
             engine=judge.engine,
@@ -246,12 +246,12 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
         count = instances_on(cluster.by_node, memory.devices, judge.engine, f"{judge.place}.engine")
         if isinstance(judge.engine, VllmRollout) and isinstance(roles.rollout, VllmRollout):
             count = instances
-        yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
+        yield RoleEngines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
     for model in roles.reward_models:
         memory = reward_model(model)
         if cluster.card_name == CORE and model.part.dtype == "bfloat16":
             memory = with_widened_layer(memory, model.shape, reward_tokens(model))
-        yield Engines(model.part.name, JUDGE, memory, instances, generates=False)
+        yield RoleEngines(model.part.name, JUDGE, memory, instances, generates=False)
 
 
 def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
@@ -352,7 +352,7 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
 
 
 def _engine_row(
-    engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool, received: Mapping[str, int]
+    engines: RoleEngines, cluster: DescribedCluster, assumed: Assumptions, resident: bool, received: Mapping[str, int]
 ) -> RoleMemory:
     """Returns the memory of a role's engines in each stage.
 

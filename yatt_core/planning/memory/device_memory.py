@@ -35,6 +35,18 @@ def check_device_memory(spec: RunSpec, cluster: DescribedCluster) -> Demand | No
     return demand
 
 
+def lag_obstacle(spec: RunSpec, demand: Demand, cluster: DescribedCluster) -> str:
+    """Returns why nothing could be generated while the trainer learns; empty if it can, or need not."""
+    if not spec.asynchrony.overlaps or demand.resident:
+        return ""
+    key, expected = ("streamed", "false") if spec.asynchrony.streamed else ("lag", "0")
+    return (
+        f"asynchrony.{key}: engines generate while the trainer learns, but {cluster} has no memory for both at once; "
+        f"expected {expected}, "
+        "more devices, or less memory for engines or trainer (`yatt plan` shows how much each role takes)"
+    )
+
+
 def _lines(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[str]:
     yield f"the run does not fit on {cluster}:"
     for shortage in demand.shortages:

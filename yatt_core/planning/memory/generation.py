@@ -29,7 +29,7 @@ from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationLoad:
     """What an engine is asked to generate, in tokens.
 
     read, written: maximum number of tokens that a sequence reads and writes.
@@ -50,7 +50,7 @@ class Asked:
 def engine_memory(
     engine: GenerationEngine,
     shape: ModelShape,
-    asked: Asked,
+    asked: GenerationLoad,
     cluster: DescribedCluster,
     assumed: Assumptions,
     others: int,
@@ -100,13 +100,13 @@ def engine_memory(
             )
 
 
-def asked_of_policy(roles: Roles) -> Asked:
+def asked_of_policy(roles: Roles) -> GenerationLoad:
     """Returns what the policy's engines are asked for: several responses to each prompt."""
     lengths = roles.lengths
     rollout = roles.spec.rollout
     batch = _decode_batch(roles.spec)
     group = rollout.samples_per_prompt
-    return Asked(
+    return GenerationLoad(
         read=lengths.longest_prompt,
         written=lengths.longest_response,
         mean=lengths.mean_sample,
@@ -116,7 +116,7 @@ def asked_of_policy(roles: Roles) -> Asked:
     )
 
 
-def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
+def asked_of_judge(roles: Roles, judge: JudgeRole) -> GenerationLoad:
     """Returns what a judge's engines are asked for: judgements of prompt and response in a template.
 
     Judgements of the same response share the tokens that they read. The responses of a decode batch are judged
@@ -128,7 +128,7 @@ def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
     responses = _decode_batch(roles.spec)
     if judge.max_num_seqs is not None:
         responses = min(responses, max(1, judge.max_num_seqs // judge.judgements))
-    return Asked(
+    return GenerationLoad(
         read=read, written=judge.max_new_tokens, mean=mean, batch=responses * judge.judgements, group=judge.judgements
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions
-from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.memory.demand import demand_of
 from yatt_core.planning.roles import Roles, check_sizes, roles_of
 from yatt_core.spec.reading.load import override_spec
@@ -111,7 +111,7 @@ def _fits(roles: Roles, settings: Settings, cluster: DescribedCluster, assumed: 
     try:
         changed = override_spec(roles.spec, settings, "the plan")
         wanted = roles_of(changed, assumed)
-        check_sizes(wanted)
+        check_sizes(wanted, cluster.card_name == CORE)
         return demand_of(wanted, cluster, assumed).fits
     except ConfigurationError:
         return False

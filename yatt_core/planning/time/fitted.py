@@ -1,6 +1,6 @@
 """Constants of the cost model, fitted to the times that the engines and the trainer of a recorded run took.
 
-Consumes the work, seconds and lengths of decode batches and iterations; produces `Fitted`, which replaces the
+Consumes the work, seconds and lengths of decode batches and iterations; produces `FittedConstants`, which replaces the
 constants derived from the cards. The seconds of a decode batch include its prefill, so a fitted engine has no separate
 constant for prefill.
 """
@@ -62,7 +62,7 @@ class IterationTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedConstants:
     """The fitted constants.
 
     engine: None if too little was recorded.
@@ -100,7 +100,7 @@ class Fitted:
         return found if self.checkpoint_s is None else replace(found, checkpoint_s=self.checkpoint_s)
 
 
-def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTimes], ranks: int) -> Fitted:
+def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTimes], ranks: int) -> FittedConstants:
     """Fits the constants to the records of a run.
 
     ranks: ranks of its trainer, one per device.
@@ -123,7 +123,7 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
         told.append(
             f"{run} has {len(iterations)} iterations, but {LEAST_ITERATIONS} are needed: training times come from the cards"
         )
-        return Fitted(
+        return FittedConstants(
             engine=engine,
             fixed_s=0.0,
             token_device_s=None,
@@ -141,7 +141,7 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
         f"{median(row.sync for row in iterations):.3g} s, the rest of an iteration {rest:.3g} s (fitted to "
         f"{len(iterations)} iterations)"
     )
-    return Fitted(
+    return FittedConstants(
         engine=engine,
         fixed_s=fixed + rest,
         token_device_s=each * ranks,

@@ -1,6 +1,6 @@
 """Turns a spec on described devices into a workload for the placement simulator, so that both share one cost model.
 
-Consumes roles, their memory, the engines' constants and switch costs. Produces a `Workload`, scaled down until it
+Consumes roles, their memory, the engines' constants and switch costs. Produces a `Scenario`, scaled down until it
 can be simulated in seconds, with the same ratio of instances to samples. If rollout and judge engines have different
 numbers of devices, a simulated instance has the devices of the larger one, of which the smaller one uses the first.
 """
@@ -15,13 +15,13 @@ from yatt_core.placement.workload import (
     DeviceGroup,
     EngineConstants,
     Engines,
-    Lengths,
+    LengthDistribution,
     ResponseLengths,
-    Samples,
+    SampledPrompts,
+    Scenario,
     SwitchCosts,
     ToolUse,
     TrainingCost,
-    Workload,
 )
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import DescribedCluster
@@ -57,7 +57,7 @@ class Load:
     instances: number of real instances.
     """
 
-    workload: Workload
+    workload: Scenario
     scale: int
     instances: int
 
@@ -96,7 +96,7 @@ def load_of(
     share = counted * scale * each / cluster.devices
     per_token = training.device_seconds_per_token * share
     return Load(
-        Workload(
+        Scenario(
             name=roles.spec.name,
             seed=roles.spec.seed,
             iterations=ITERATIONS,
@@ -130,11 +130,11 @@ def _scale(instances: int, prompts: int, samples: int) -> int:
     return next((n for n in near if instances % n == 0), min(wanted, most))
 
 
-def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
+def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> SampledPrompts:
     lengths = roles.lengths
     tools = roles.spec.rollout.tools
     response = _cut(lengths.response, lengths.longest_response)
-    return Samples(
+    return SampledPrompts(
         prompts=prompts,
         group=roles.spec.rollout.samples_per_prompt,
         prompt=_cut(lengths.prompt, lengths.longest_prompt),
@@ -149,5 +149,5 @@ def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
     )
 
 
-def _cut(spread: Spread, longest: int) -> Lengths:
-    return Lengths(median=spread.median, sigma=spread.sigma, min=1, max=longest)
+def _cut(spread: Spread, longest: int) -> LengthDistribution:
+    return LengthDistribution(median=spread.median, sigma=spread.sigma, min=1, max=longest)

@@ -1,6 +1,6 @@
 """Which placement suits a load best: every mode is simulated, and the shortest iteration wins.
 
-Consumes a `Load`; produces `Outcome`s, best first. Without a judge, roles take turns and there is nothing to
+Consumes a `Load`; produces `PlacementOutcome`s, best first. Without a judge, roles take turns and there is nothing to
 compare.
 """
 
@@ -12,7 +12,7 @@ from yatt_core.placement.policies.dynamic import Dynamic
 from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
 from yatt_core.placement.seen import PlacementPolicy
 from yatt_core.placement.simulation.campaign import Campaign, run_campaign
-from yatt_core.placement.workload import Workload
+from yatt_core.placement.workload import Scenario
 from yatt_core.planning.time.load import Load
 
 MOST_SPLITS = 8
@@ -21,7 +21,7 @@ WORTH = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlacementOutcome:
     """Means over the simulated iterations.
 
     judges: instances that judge from the start, out of `instances`.
@@ -49,7 +49,7 @@ class Outcome:
         return start if self.mode == "split" else f"{start} from the start; roles then follow the load"
 
 
-def outcomes(load: Load, has_judge: bool) -> list[Outcome]:
+def outcomes(load: Load, has_judge: bool) -> list[PlacementOutcome]:
     """Returns the outcomes of all modes tried, shortest iteration first."""
     candidates: list[tuple[str, PlacementPolicy]] = [("colocate", ColocatePool())]
     count = len(load.workload.cluster.speeds)
@@ -61,7 +61,7 @@ def outcomes(load: Load, has_judge: bool) -> list[Outcome]:
     return sorted(found, key=lambda outcome: outcome.step_s)
 
 
-def best(found: list[Outcome]) -> Outcome:
+def best(found: list[PlacementOutcome]) -> PlacementOutcome:
     """Returns the simplest mode within `WORTH` of the best: colocate before split before dynamic.
 
     found: best first.
@@ -71,7 +71,7 @@ def best(found: list[Outcome]) -> Outcome:
     return min((o for o in found if o.step_s <= limit), key=lambda o: (order.index(o.mode), o.step_s))
 
 
-def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
+def _outcome(mode: str, campaign: Campaign, load: Load) -> PlacementOutcome:
     workload = load.workload
     past = campaign.past
     collect = sum(campaign.collect_s) / len(past)
@@ -84,7 +84,7 @@ def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
     step = collect + train
     judging = round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past))
     learning = tokens * workload.training.device_seconds_per_token / workload.cluster.devices
-    return Outcome(
+    return PlacementOutcome(
         mode=mode,
         judges=round(judging * load.instances / instances),
         instances=load.instances,
@@ -96,7 +96,7 @@ def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
     )
 
 
-def _train_seconds(workload: Workload, tokens: float) -> float:
+def _train_seconds(workload: Scenario, tokens: float) -> float:
     """Returns the seconds of everything after collect."""
     training = workload.training
     share = training.device_seconds_per_token * tokens / workload.cluster.devices

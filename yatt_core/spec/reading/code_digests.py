@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.losses.custom import CustomLoss
-from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, source_digest
+from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, WORKLOADS, source_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.named_code import CodeFile, read_code_file
 from yatt_core.spec.base import SpecModel
@@ -21,13 +21,19 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.callbacks import CallbackSpec
 from yatt_core.spec.sections.data import FunctionSource
 from yatt_core.spec.sections.tools import ToolSpec
+from yatt_core.spec.sections.workload import WorkloadSpec
 
 Place = tuple[str | int, ...]
 Origin = Callable[[Sequence[str | int]], str]
 Part = TypeVar("Part", bound=SpecModel)
-NAMING = (FunctionPart, CustomLoss, CustomAdvantage, FunctionSource, ToolSpec, CallbackSpec)
+NAMING = (FunctionPart, CustomLoss, CustomAdvantage, FunctionSource, ToolSpec, CallbackSpec, WorkloadSpec)
 """The parts of a spec that may name a file."""
-VOUCHED: dict[type[SpecModel], str] = {CustomLoss: LOSSES, CustomAdvantage: ADVANTAGES, FunctionSource: SOURCES}
+VOUCHED: dict[type[SpecModel], str] = {
+    CustomLoss: LOSSES,
+    CustomAdvantage: ADVANTAGES,
+    FunctionSource: SOURCES,
+    WorkloadSpec: WORKLOADS,
+}
 """Those whose digest also stands for installed code, with their group of entry points."""
 
 
@@ -38,6 +44,7 @@ def with_digests(spec: RunSpec, origin: Origin) -> RunSpec:
     """
     algorithm = {key: _fixed(getattr(spec.algorithm, key), ("algorithm", key), origin) for key in ("loss", "advantage")}
     changes: dict[str, Any] = {
+        "workload": _fixed(spec.workload, ("workload",), origin),
         "rewards": spec.rewards.model_copy(update={"parts": _all(spec.rewards.parts, ("rewards", "parts"), origin)}),
         "algorithm": spec.algorithm.model_copy(update=algorithm),
         "data": spec.data.model_copy(update={"sources": _all(spec.data.sources, ("data", "sources"), origin)}),
@@ -53,6 +60,7 @@ def with_digests(spec: RunSpec, origin: Origin) -> RunSpec:
 def files_by_key(spec: RunSpec) -> dict[str, CodeFile]:
     """Returns the files that a spec names, by the dotted key that names each."""
     parts: list[tuple[Place, SpecModel]] = [
+        (("workload",), spec.workload),
         (("algorithm", "loss"), spec.algorithm.loss),
         (("algorithm", "advantage"), spec.algorithm.advantage),
     ]

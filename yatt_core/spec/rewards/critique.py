@@ -12,8 +12,6 @@ from yatt_core.spec.rewards.judges import JudgePart, RewardModelPart
 from yatt_core.spec.rewards.parsing import WrongSteps
 from yatt_core.spec.rewards.parts import RewardPartBase
 from yatt_core.spec.rewards.steps import BlankLines, StepSplit
-from yatt_core.spec.sections.algorithm import AlgorithmSpec
-from yatt_core.spec.sections.rollout import RolloutSpec
 
 
 class CritiqueSpec(SpecModel):
@@ -73,25 +71,6 @@ def critique_mistakes(
                 f"rewards.parts {judge.name!r}: judgements: with rewards.critique.vote greedy, a single critique decides; "
                 f"expected 1 (given: {judge.judgements})"
             )
-
-
-def unfit_for_critiques(algorithm: AlgorithmSpec, rollout: RolloutSpec) -> Iterator[str]:
-    """Yields what contradicts critiques in the other sections, each line starting with the key."""
-    if algorithm.critic is not None:
-        yield "algorithm.advantage: with rewards.critique, tokens have rewards of their own; expected another than gae"
-    elif algorithm.advantage.kind == "gdpo":
-        yield "algorithm.advantage: gdpo reads the rewards of parts; expected another, or no rewards.critique"
-    elif algorithm.length_penalty is not None:
-        yield "algorithm.length_penalty: changes rewards of responses; expected null, or no rewards.critique"
-    elif algorithm.reward_scaling != "none":
-        yield "algorithm.reward_scaling: rewards of tokens are not scaled; expected none, or no rewards.critique"
-    if algorithm.loss.whole_responses:
-        yield (
-            f"algorithm.loss.kind: {algorithm.loss.kind} moves all tokens of a response together, but with "
-            "rewards.critique they have rewards of their own; expected clip or another loss of single tokens"
-        )
-    if rollout.tools is not None:
-        yield "rewards.critique: responses with tool calls are not cut into steps; expected null, or no rollout.tools"
 
 
 def _names_steps(judge: JudgePart) -> bool:

@@ -46,7 +46,9 @@ class VllmRollout(SpecModel):
     max_num_seqs: PositiveInt = 256
     """Maximum number of sequences that an engine decodes at once."""
     max_num_batched_tokens: PositiveInt = 8192
-    """Maximum number of prompt tokens in a prefill batch."""
+    """Maximum number of tokens in a step: those of the prompts that it reads, and one of each sequence that it decodes. At least
+    `max_num_seqs`. On processors, where prompts are read whole, also at least the tokens that a prompt with its response may
+    have, which for a judge are the positions of its model."""
     enable_prefix_caching: bool = True
     """Whether the samples of a group share the keys and values of their prompt."""
     in_flight_update: Literal["keep_cache", "recompute"] = "keep_cache"

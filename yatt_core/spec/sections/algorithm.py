@@ -142,21 +142,11 @@ class AlgorithmSpec(SpecModel):
         return self
 
     def support_mistakes(self, rollout: RolloutSpec) -> Iterator[str]:
-        """Yields why the support of sampled tokens cannot be replayed, each line starting with the key."""
-        if self.sampler_support == "full":
-            return
-        key = "algorithm.sampler_support"
-        if rollout.engine.kind == "virtual":
-            yield f"{key}: a virtual engine has no probabilities; expected full"
-        elif rollout.top_k is None:
+        """Yields why the support of sampled tokens cannot be recorded, starting with the key."""
+        if self.sampler_support == "replay" and rollout.engine.kind != "virtual" and rollout.top_k is None:
             yield (
-                f"{key}: replay records the tokens that a token was drawn from, whose number only rollout.top_k bounds; "
-                "expected rollout.top_k, such as 100, beside top_p or min_p, or full"
-            )
-        if rollout.repetition_penalty != 1.0:
-            yield (
-                f"{key}: replay renormalises the model's probabilities, which rollout.repetition_penalty changes; expected "
-                f"repetition_penalty 1, or full (given: {rollout.repetition_penalty:g})"
+                "algorithm.sampler_support: replay records the tokens that a token was drawn from, whose number only "
+                "rollout.top_k bounds; expected rollout.top_k, such as 100, beside top_p or min_p, or full"
             )
 
     @property

@@ -272,9 +272,9 @@ def _plain_name(source: Source) -> str:
 class DataSpec(SpecModel):
     """Prompts: sources, order and number."""
 
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[Source, ...] = ()
     """The mixture of sources: each draw selects a source by weight; each source is traversed in a seeded order,
-    epoch by epoch."""
+    epoch by epoch. A language model needs at least one; a workload of your own builds its own inputs."""
     prompts_per_iteration: PositiveInt = 64
     """Prompts per iteration; each gets `rollout.samples_per_prompt` responses."""
     logical_shards: PositiveInt = 16
@@ -320,7 +320,7 @@ class DataSpec(SpecModel):
     def _bounds_fit_the_sources(self) -> Self:
         curriculum = self.curriculum
         sources = len(self.sources)
-        if curriculum is not None and curriculum.field is None:
+        if sources and curriculum is not None and curriculum.field is None:
             if curriculum.min_share * sources > 1:
                 raise ValueError(
                     f"curriculum.min_share: {sources} sources cannot all have a share of {curriculum.min_share:g}; "

@@ -242,8 +242,8 @@ class BudgetGuard(SpecModel):
     action: TimedAction = "pause"
     """As described for `kl`. A run that has exhausted its budget does not continue until the budget is raised."""
     device_hours: PositiveFloat | None = None
-    """Hours in driver sessions times the number of devices, which is the number of rollout instances or of
-    trainer ranks, whichever is larger. `null`: no limit."""
+    """Hours in which drivers held devices, times their number: that of the devices of rollout or of trainer ranks, whichever is
+    larger. Time for which a run that waits has given its devices back does not count. `null`: no limit."""
     wall_hours: PositiveFloat | None = None
     """Hours in driver sessions. `null`: no limit."""
     cost: Decimal | None = Field(default=None, gt=0, le=10**12, decimal_places=9)

@@ -24,7 +24,8 @@ RESULT_METRICS = frozenset(
         "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
         "unscored_fraction", "evaluation/unscored", "evaluation/tasks", "evaluation/unanswered",
-        "judge/unread", "judge/unparsed", "judge/cut",
+        "judge/unread", "judge/unparsed", "judge/cut", "staleness/mean", "staleness/max",
+        "slices/rounds", "slices/in_flight", "slices/waiting", "slices/masked_groups",
         "evaluation/loss", "evaluation/margin", "preference/accuracy", "preference/margin",
         "preference/chosen_reward", "preference/rejected_reward", "preference/chosen_log_prob", "preference/rejected_log_prob",
         "evaluation/chosen_reward", "evaluation/rejected_reward", "evaluation/chosen_log_prob", "evaluation/rejected_log_prob",
@@ -51,6 +52,13 @@ LEAST_BUSY = "devices/least_utilization_percentage"
 def is_timing(metric: str) -> bool:
     """Returns True for a metric of class timing."""
     return metric in TIMING_METRICS or metric.startswith(TIMING_FAMILIES)
+
+
+def is_occasional(metric: str) -> bool:
+    """Returns True for a metric that only iterations have in which something happened; in the others there was nothing of it."""
+    return metric in ("update/skipped", "seconds/waiting") or metric.startswith(
+        ("unscored/", "unread_judgements/", "endpoints/")
+    )
 
 
 def is_known(metric: str) -> bool:

@@ -18,7 +18,7 @@ class TorchRollout(SpecModel):
     instances: PositiveInt = 2
     """Engines in the pool, one per device."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of weights and computation; exact runs need float32."""
+    """Precision of weights and computation."""
     kernels: Literal["auto", "general"] = "auto"
     """`auto`: custom kernels if the model is a dense Llama or Qwen model; `general`: the transformers module."""
     max_num_seqs: PositiveInt | None = None
@@ -137,6 +137,19 @@ class RolloutSpec(SpecModel):
     and `</think>`."""
     tools: ToolsSpec | None = None
     """`null`: a response is a single turn."""
+    slice_tokens: PositiveInt | None = None
+    """New tokens that a response gets in a round at most. What has not ended is sealed with what it has, and goes on in a later
+    iteration, under newer weights. `null`: every response is drawn whole, in one iteration."""
+    max_slices: PositiveInt = 4
+    """Iterations in which a response may be drawn; in the last of them it goes on to its end. Used with `slice_tokens`."""
+    in_flight: PositiveInt | None = None
+    """Prompts whose responses are begun and not learnt from yet, at least `data.prompts_per_iteration`; more keep the engines
+    full. `null`: twice as many as an iteration learns from. Used with `slice_tokens`."""
+
+    @property
+    def sliced(self) -> bool:
+        """True if responses are drawn in slices."""
+        return self.slice_tokens is not None
 
     @property
     def reshapes(self) -> bool:
@@ -161,6 +174,13 @@ class RolloutSpec(SpecModel):
                 f"min_new_tokens {self.min_new_tokens} is not less than max_new_tokens {self.max_new_tokens}: no response "
                 f"could end by itself; expected at most {self.max_new_tokens - 1}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _only_with_slices(self) -> Self:
+        given = [name for name in ("max_slices", "in_flight") if name in self.model_fields_set]
+        if not self.sliced and any(getattr(self, name) != RolloutSpec.model_fields[name].default for name in given):
+            raise ValueError(f"{given[0]}: counts slices, but slice_tokens is null; leave it out, or set slice_tokens")
         return self
 
     @model_validator(mode="after")

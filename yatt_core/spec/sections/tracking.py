@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from yatt_core.naming import Names
 from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
+from yatt_core.tracker_kinds import TRACKER_KINDS
 
 NOT_IN_PROJECTS = "/\\#?%:"
 LONGEST_PROJECT = 128
 """Characters that the name of a W&B project cannot contain, and its maximum length."""
+if TYPE_CHECKING:
+    TrackerName = str
+else:
+    TrackerName = Literal[tuple(TRACKER_KINDS)]
 TagName = Annotated[str, Field(pattern=r"^[\w\-. :/]{1,200}$")]
 TagValue = Annotated[str, Field(max_length=5000)]
 
@@ -20,7 +25,7 @@ TagValue = Annotated[str, Field(max_length=5000)]
 class TrackingSpec(SpecModel):
     """Experiment tracking with MLflow, TensorBoard and Weights & Biases."""
 
-    trackers: tuple[Literal["mlflow", "tensorboard", "wandb"], ...] = Field(default=("mlflow",), min_length=1)
+    trackers: tuple[TrackerName, ...] = Field(default=("mlflow",), min_length=1)
     """Where metrics go: any of `mlflow`, `tensorboard` (extra `tensorboard`) and `wandb` (extra `wandb`)."""
     experiment: str = "yatt"
     """Name of the MLflow experiment, and of the W&B project, to which the run belongs."""

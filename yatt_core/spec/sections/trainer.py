@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -78,7 +77,7 @@ class LoraSpec(SpecModel):
     """Last name components of the linear layers that get adapters."""
     sync: Literal["merged", "adapter"] = "merged"
     """What is sent to the rollout engines: `merged`, all weights with the adapters merged in, or `adapter`, only
-    the adapters, which the engines merge on arrival."""
+    the adapters, which the engines merge on arrival; a model that sees images needs `merged`."""
 
 
 class ScheduleSpec(SpecModel):
@@ -112,12 +111,3 @@ class TrainerSpec(SpecModel):
     """How weights reach the rollout engines: `direct`, from each rank over torch.distributed, or `store`, from rank 0
     through Ray's object store, for nodes that reach each other only through Ray. Low-rank adapters and virtual engines
     always go through the store. Does not change a result."""
-
-    def mistakes(self, rollout_kind: str) -> Iterator[str]:
-        """Yields what contradicts each other here, or contradicts the kind of the rollout engine."""
-        if rollout_kind == "virtual" and self.lora is not None:
-            yield "trainer.lora: a virtual trainer has no weight matrices for adapters; use null"
-        if self.lora is not None and self.engine.kind == "megatron":
-            yield "trainer.lora: LoRA is not supported with Megatron-Core; use null, or train with fsdp2 or torch"
-        if self.sync == "delta" and (rollout_kind != "torch" or self.lora or self.sync_transport == "store"):
-            yield "trainer.sync: delta needs rollout.engine.kind torch, trainer.sync_transport direct, and no trainer.lora"

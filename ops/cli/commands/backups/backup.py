@@ -1,33 +1,33 @@
-"""`yatt backup` and `yatt restore`: copies of a home from which its runs go on elsewhere.
+"""`yatt backup`: copies of a home from which its runs go on elsewhere.
 
-Consumes a home whose runs may go on, or a folder of backups; writes tables or one JSON object to standard output, progress
+Consumes a home whose runs may go on, and a folder of backups; writes tables or one JSON object to standard output, progress
 and advice to standard error.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.presentation.output import console, message, write, write_json, write_table
-from ops.presentation.words import moment, size
+from ops.presentation.columns import Column, Columns, MomentCell, SizeCell
+from ops.presentation.output import console, message, write, write_json, write_list
+from ops.presentation.words import size
 from yatt_core.counting import many
-from yatt_core.errors import ExitCode
+from yatt_core.errors import ConfigurationError, DataError, ExitCode
 
 if TYPE_CHECKING:
     from flows.backup.folder import BackupFolder
     from flows.backup.verify import VerifiedBackup
 
-backup_app = typer.Typer(no_args_is_help=True, help="Back up the ledger and the files of all runs, while they go on.")
 ToArgument = Annotated[Path, typer.Argument(metavar="TO", help="Folder of backups, outside the home folder.")]
-FromArgument = Annotated[Path, typer.Argument(metavar="FROM", help="Folder of backups.")]
 IdOption = Annotated[
     str | None, typer.Option("--id", metavar="ID", help="A backup's id, or the beginning of it. Default: the newest.")
 ]
@@ -39,19 +39,15 @@ CREATE = (
 LIST = ("yatt backup list /backups/yatt", "yatt backup list /backups/yatt -o json")
 VERIFY = ("yatt backup verify /backups/yatt", "yatt backup verify /backups/yatt --id 20260921T14 -o json")
 PRUNE = ("yatt backup prune /backups/yatt --keep 14",)
-RESTORE = (
-    "yatt restore /backups/yatt --home /data/runs",
-    "yatt restore /backups/yatt --id 20260921T14 --home /data/runs --ledger postgresql://yatt@db/ledger",
+app = typer.Typer(
+    name="backup",
+    epilog=examples(CREATE[0], LIST[0], VERIFY[0], "yatt restore /backups/yatt --home /data/runs"),
+    no_args_is_help=True,
+    help="Back up the ledger and the files of all runs, while they go on.",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(backup_app, name="backup", epilog=examples(CREATE[0], LIST[0], VERIFY[0], RESTORE[0]))
-    app.command(epilog=examples(*RESTORE))(restore)
-
-
-@backup_app.command(epilog=examples(*CREATE))
+@app.command(epilog=examples(*CREATE))
 def create(
     to: ToArgument,
     with_tokens: Annotated[
@@ -67,13 +63,12 @@ def create(
     """
     from flows.backup.create import create_backup
     from flows.maintenance.settings import NAME
-    from flows.run.home import Home
     from ops.people.settings_files import SETTINGS_FILES, TOKEN_FILES
 
     place = Home.locate(home)
-    folder = _folder(to)
+    folder = backup_folder(to)
     settings = (*SETTINGS_FILES, *(TOKEN_FILES if with_tokens else ()), NAME)
-    with opened_ledger(place) as ledger, _progress("copying") as progress:
+    with opened_ledger(place) as ledger, progress_bar("copying") as progress:
         made = create_backup(home=place, ledger=ledger, folder=folder, settings=settings, progress=progress)
     manifest = made.manifest
     if output is Output.JSON:
@@ -92,13 +87,23 @@ def create(
         raise typer.Exit(ExitCode.FAILURE)
 
 
-@backup_app.command("list", epilog=examples(*LIST))
+BACKUPS: Columns[Mapping[str, Any]] = (
+    Column("id", lambda row: row["id"]),
+    Column("made", lambda row: MomentCell(row.get("at"))),
+    Column("home", lambda row: row.get("home", "damaged")),
+    Column("runs", lambda row: row.get("runs"), number=True),
+    Column("files", lambda row: row.get("files"), number=True),
+    Column("size", lambda row: SizeCell(row.get("bytes")), number=True),
+    Column("yatt", lambda row: row.get("yatt")),
+    Column("lacking", lambda row: row.get("lacking"), number=True),
+)
+
+
+@app.command("list", epilog=examples(*LIST))
 def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
     """List the backups of a folder, oldest first; exit code 1 if the manifest of one is damaged."""
-    from yatt_core.errors import ConfigurationError, DataError
-
-    folder = _folder(to)
-    rows = list[dict[str, object]]()
+    folder = backup_folder(to)
+    rows = list[dict[str, Any]]()
     if not folder.folder.is_dir():
         raise ConfigurationError(f"{folder.folder}: there is no such folder; `yatt backup create {to}` makes one")
     for name in folder.ids():
@@ -108,19 +113,18 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
             rows.append({"id": name, "error": str(error)})
             continue
         runs = manifest.tables["run"].rows
-        facts: dict[str, object] = {
+        facts: dict[str, Any] = {
             "at": manifest.at,
             "home": manifest.home,
             "runs": runs,
             "files": len(manifest.files),
         }
-        more: dict[str, object] = {"bytes": manifest.size, "yatt": manifest.yatt, "lacking": len(manifest.lacking)}
+        more: dict[str, Any] = {"bytes": manifest.size, "yatt": manifest.yatt, "lacking": len(manifest.lacking)}
         rows.append({"id": name, **facts, **more})
     if output is Output.JSON:
         write_json({"folder": str(folder.folder), "backups": rows})
     else:
-        columns = ("id", "made", "home", "runs", "files", "size", "yatt", "lacking")
-        write_table(columns, [_cells(row) for row in rows])
+        write_list(BACKUPS, rows)
     damaged = [row["error"] for row in rows if "error" in row]
     for said in damaged:
         message(str(said))
@@ -128,23 +132,13 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
         raise typer.Exit(ExitCode.FAILURE)
 
 
-def _cells(row: dict[str, object]) -> tuple[object, ...]:
-    if "error" in row:
-        return (row["id"], "", "damaged", None, None, "", "", None)
-    made = moment(int(str(row["at"])))
-    total = size(int(str(row["bytes"])))
-    return (row["id"], made, row["home"], row["runs"], row["files"], total, row["yatt"], row["lacking"])
-
-
-@backup_app.command(epilog=examples(*VERIFY))
+@app.command(epilog=examples(*VERIFY))
 def verify(to: ToArgument, backup: IdOption = None, output: OutputOption = Output.TEXT) -> None:
     """Read every byte of a backup and compare it with its digest; exit code 1 if something is missing or altered."""
-    from dataclasses import asdict
-
     from flows.backup.verify import verify_backup
 
-    folder = _folder(to)
-    with _progress("verifying") as progress:
+    folder = backup_folder(to)
+    with progress_bar("verifying") as progress:
         found = verify_backup(folder, folder.find(backup), progress)
     if output is Output.JSON:
         write_json(asdict(found) | {"sound": found.sound})
@@ -167,7 +161,7 @@ def _print(found: VerifiedBackup) -> None:
         write(f"{found.id} is not sound")
 
 
-@backup_app.command(epilog=examples(*PRUNE))
+@app.command(epilog=examples(*PRUNE))
 def prune(
     to: ToArgument,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Number of the newest backups to keep.")],
@@ -176,62 +170,22 @@ def prune(
     """Delete all but the newest backups, and what only they need; waits for a backup that is being made."""
     from flows.backup.prune import prune_backups
 
-    done = prune_backups(_folder(to), keep)
+    done = prune_backups(backup_folder(to), keep)
     if output is Output.JSON:
         write_json({"deleted": list(done.deleted), "freed": done.freed})
     else:
         write(f"{many(len(done.deleted), 'backup')} deleted, {size(done.freed)} freed")
 
 
-def restore(
-    source: FromArgument,
-    backup: IdOption = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger", metavar="URL", help="Database of the ledger. Default: $YATT_LEDGER, else in the home."
-        ),
-    ] = None,
-    home: HomeOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Restore a backup into a new home, under any path and into SQLite or PostgreSQL.
-
-    Home and ledger must be empty. Nobody drives the restored runs: `yatt resume` continues them. If the command is
-    interrupted, repeat it. Stop the original runs first if they use an object store, or MLflow on a server.
-    """
-    from db.core.engine import dsn_url
-    from flows.backup.restore import restore_backup
-    from flows.run.home import LEDGER_VARIABLE, Home
-
-    place = Home.locate(home)
-    folder = _folder(source)
-    if ledger is not None:
-        dsn_url(ledger)
-    with _progress("restoring") as progress:
-        name = folder.find(backup)
-        manifest = restore_backup(
-            folder=folder, backup=name, home=place, address=ledger or place.ledger_address, progress=progress
-        )
-    runs = manifest.tables["run"].rows
-    if output is Output.JSON:
-        write_json({"id": name, "home": str(place.folder), "runs": runs, "files": len(manifest.files)})
-    else:
-        write(f"{place.folder}: {many(runs, 'run')} and {many(len(manifest.files), 'file')} of {name} are restored")
-    for lacking in manifest.lacking.values():
-        message(f"the home lacked this already when the backup was made: {lacking}")
-    if ledger is not None and ledger != os.environ.get(LEDGER_VARIABLE):
-        message(f"the ledger is not in the home folder: set {LEDGER_VARIABLE} to its address for all commands")
-
-
-def _folder(path: Path) -> BackupFolder:
+def backup_folder(path: Path) -> BackupFolder:
+    """Returns the folder of backups at a path."""
     from flows.backup.folder import BackupFolder
 
     return BackupFolder(path.resolve())
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Shows a progress bar, on terminals only."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

@@ -10,20 +10,19 @@ from typing import Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import named
+from ops.preflight.home_folder import ledger_file
 from ops.presentation.output import write, write_json
 from ops.process import keep_caches_inside
-from yatt_core.errors import ExitCode
+from yatt_core.errors import ConfigurationError, ExitCode
+
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.command(epilog=examples("yatt maintain", "yatt maintain -o json"))(maintain)
-    app.command(epilog=examples("yatt migrate", "yatt migrate -o json"))(migrate)
-
-
+@app.command(epilog=examples("yatt maintain", "yatt maintain -o json"))
 def maintain(
     by: Annotated[str | None, typer.Option("--by", help="Who starts it. Default: your login name.")] = None,
     home: HomeOption = None,
@@ -36,7 +35,6 @@ def maintain(
     """
     from flows.maintenance.runner import maintain as maintained
     from flows.maintenance.settings import read_settings
-    from flows.run.home import Home
     from ops.maintenance_steps import steps
 
     place = Home.locate(home)
@@ -54,6 +52,7 @@ def maintain(
         raise typer.Exit(ExitCode.FAILURE)
 
 
+@app.command(epilog=examples("yatt migrate", "yatt migrate -o json"))
 def migrate(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Bring the ledger to the tables of this version, in one transaction, while runs go on.
 
@@ -61,9 +60,6 @@ def migrate(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None
     `yatt train`, `resume` and `deploy` migrate, too.
     """
     from db.ledger import Ledger
-    from flows.run.home import Home
-    from ops.preflight.home_folder import ledger_file
-    from yatt_core.errors import ConfigurationError
 
     place = Home.locate(home)
     file = ledger_file(place)

@@ -6,20 +6,31 @@ Consumes the home. Writes a table, or JSON.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.presentation.output import write, write_json, write_table
+from ops.presentation.columns import Column, Columns
+from ops.presentation.output import write, write_json, write_list
 from yatt_core.errors import ExitCode
 
+if TYPE_CHECKING:
+    from ops.preflight.pending_change import PendingChange
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    app.command(epilog=examples("yatt upgrade --check", "yatt upgrade", "yatt upgrade --check -o json"))(upgrade)
+app = typer.Typer()
+
+CHANGES: Columns[PendingChange] = (
+    Column("run", lambda change: change.run or ""),
+    Column("what", lambda change: change.what),
+    Column("before", lambda change: change.before),
+    Column("now", lambda change: change.after),
+    Column("effect", lambda change: change.effect, wraps=True),
+)
 
 
+@app.command(epilog=examples("yatt upgrade --check", "yatt upgrade", "yatt upgrade --check -o json"))
 def upgrade(
     check: Annotated[bool, typer.Option("--check", help="Only say what would change; nothing is written.")] = False,
     home: HomeOption = None,
@@ -34,7 +45,6 @@ def upgrade(
     way cannot go on like this; nothing is migrated then.
     """
     from db.ledger import Ledger
-    from flows.run.home import Home
     from ops.preflight.upgrade import pending_changes
 
     place = Home.locate(home)
@@ -47,8 +57,7 @@ def upgrade(
     if output is Output.JSON:
         write_json({"changes": [asdict(change) for change in changes], "migrated": migrates})
     elif changes:
-        rows = [(change.run or "", change.what, change.before, change.after, change.effect) for change in changes]
-        write_table(("run", "what", "before", "now", "effect"), rows, wraps="effect")
+        write_list(CHANGES, changes)
     else:
         write("nothing changes: the ledger and the libraries are those that the runs were last driven with")
     if blocked:

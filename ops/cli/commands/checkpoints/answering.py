@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.run.home import Home
 from ops.presentation.output import console
 from yatt_core.errors import DataError
+from yatt_core.models.loading import load_causal_lm
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
-    from flows.run.home import Home
     from yatt_core.evaluation.panel import Panel
     from yatt_core.evaluation.summary import Summary
     from yatt_core.prompts.stream import Prompt
@@ -125,8 +126,6 @@ def checkpoint_weights(run_folder: Path, spec: RunSpec, row: CheckpointRow) -> T
 
 def model_weights(folder: Path) -> Tensors:
     """Returns the weights in a Hugging Face folder in float32, tied ones once. Raises as `load_causal_lm` does."""
-    from yatt_core.models.loading import load_causal_lm
-
     first: dict[tuple[int, tuple[int, ...]], str] = {}
     state = load_causal_lm(str(folder), "float32").state_dict()
     for name, tensor in state.items():

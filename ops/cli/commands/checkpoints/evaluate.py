@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.commands.checkpoints.answering import (
     Weights,
     evaluate_weights,
@@ -30,17 +31,18 @@ from ops.presentation.output import message, write, write_json
 from ops.presentation.suite_words import estimates_of
 from ops.process import keep_caches_inside
 from yatt_core.counting import many
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
-    from flows.run.home import Home
     from yatt_core.protocols.receipts import TaskResult
     from yatt_core.spec import RunSpec
 
+app = typer.Typer()
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    shown = (
+
+@app.command(
+    epilog=examples(
         "yatt evaluate latest",
         "yatt evaluate quickstart-1 --iteration 0 -o json",
         "yatt evaluate latest --samples 16 --temperature 0.6 --pass-at 1 --pass-at 8 --vote boxed",
@@ -48,9 +50,7 @@ def register(app: typer.Typer) -> None:
         "yatt evaluate quickstart-1 --suite suites/math.yaml --iteration 40",
         "CUDA_VISIBLE_DEVICES=7 yatt evaluate quickstart-1 --suite suites/math.yaml --follow",
     )
-    app.command(epilog=examples(*shown))(evaluate)
-
-
+)
 def evaluate(
     run: RunArgument,
     iteration: KeptOption = None,
@@ -83,9 +83,6 @@ def evaluate(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Measure a kept checkpoint, or a model folder, on the run's held-out tasks or rows, or on a suite of sets."""
-    from flows.run.home import Home
-    from yatt_core.errors import ConfigurationError
-
     given = {
         "samples": samples,
         "temperature": temperature,
@@ -140,8 +137,6 @@ def _opened(
     place: Home, run: str, iteration: int | None, model: Path | None
 ) -> tuple[str, RunSpec, CheckpointRow | None]:
     """Returns the run's id, its spec, and the checkpoint, unless a model is given. Raises `ConfigurationError`."""
-    from yatt_core.errors import ConfigurationError
-
     if model is None:
         return opened_checkpoint(place, run, iteration)
     if iteration is not None:
@@ -179,7 +174,6 @@ def with_sampling(spec: RunSpec, greedy: bool, given: Mapping[str, Any]) -> RunS
     """
     from pydantic import ValidationError
 
-    from yatt_core.errors import ConfigurationError
     from yatt_core.spec import RunSpec
 
     if greedy and given:
@@ -220,8 +214,13 @@ def _report(run: str, spec: RunSpec, weights: Weights, tasks: Sequence[TaskResul
         "sources": {
             name: figures_of(summary) for name, summary in by_source(tasks, spec.data, spec.evaluation).items()
         },
-        "results": [{**asdict(task), "source": names[task.source]} for task in tasks],
+        "results": [_result(task, names[task.source]) for task in tasks],
     }
+
+
+def _result(task: TaskResult, source: str) -> dict[str, Any]:
+    """Returns the result of a task as plain values; without a score there is no reward."""
+    return {**asdict(task), "source": source, "reward": task.reward if task.samples else None}
 
 
 def _lines(title: str, report: Mapping[str, Any]) -> Iterator[str]:

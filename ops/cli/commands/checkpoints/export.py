@@ -7,18 +7,19 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, message, write, write_json
 from ops.presentation.words import size
 from ops.process import keep_caches_inside
 from yatt_core.counting import many
+from yatt_core.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from flows.run.home import Home
+app = typer.Typer()
 
 
 class FloatType(StrEnum):
@@ -28,19 +29,15 @@ class FloatType(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    app.command(
-        epilog=examples(
-            "yatt export latest",
-            "yatt export quickstart-1 --alias champion",
-            "yatt export lora-1 --adapter --to adapter",
-            "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16",
-            "yatt export quickstart-1 --experience --iterations 100:200 --to samples",
-        )
-    )(export)
-
-
+@app.command(
+    epilog=examples(
+        "yatt export latest",
+        "yatt export quickstart-1 --alias champion",
+        "yatt export lora-1 --adapter --to adapter",
+        "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16",
+        "yatt export quickstart-1 --experience --iterations 100:200 --to samples",
+    )
+)
 def export(
     run: RunArgument,
     iteration: KeptOption = None,
@@ -73,9 +70,7 @@ def export(
     Weights of a LoRA run are exported merged; with --adapter its adapters alone, for peft and vLLM. With --experience the
     samples, as a folder that pandas, DuckDB and datasets read whole.
     """
-    from flows.run.home import Home
     from ops.cli.exporting import export_checkpoint, export_run_adapter
-    from yatt_core.errors import ConfigurationError
 
     if experience:
         if any((iteration is not None, alias, dtype, adapter)):

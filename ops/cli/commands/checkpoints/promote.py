@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.cli.people import calling, line_of_text, named
-from ops.presentation.output import message, write, write_json, write_table
-from ops.presentation.words import moment
+from ops.presentation.output import message, write, write_json, write_list
 
 if TYPE_CHECKING:
     from db.write.aliases import AliasMove
 
+app = typer.Typer()
+
 FACTS = ("number", "branch", "iteration", "term", "by", "why", "at", "weights_digest", "state")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    promotes = (
+@app.command(
+    epilog=examples(
         "yatt promote latest --to candidate --why 'best held-out accuracy so far'",
         "yatt promote quickstart-3 --iteration 40 --to champion --why 'won against iteration 20' --by ann -o json",
     )
-    app.command(epilog=examples(*promotes))(promote)
-    app.command(epilog=examples("yatt aliases latest", "yatt aliases quickstart-3 -o json"))(aliases)
-
-
+)
 def promote(
     run: RunArgument,
     to: Annotated[Alias, typer.Option("--to", help="The alias to point at the checkpoint.")],
@@ -48,7 +46,6 @@ def promote(
 
     Checkpoints with an alias are never pruned. MLflow's registry is updated now, or once MLflow is reachable again.
     """
-    from flows.run.home import Home
     from ops.integrations.promotion import deliver
     from ops.integrations.promotion import promote as promote_checkpoint
 
@@ -75,10 +72,11 @@ def promote(
         write(f"{name}: {move.alias} is now iteration {move.iteration} (branch {move.branch})")
 
 
+@app.command(epilog=examples("yatt aliases latest", "yatt aliases quickstart-3 -o json"))
 def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show which checkpoints a run's aliases point to, and the history of promotions: who, when and why."""
     from flows.delivery.registry import registered_model
-    from flows.run.home import Home
+    from ops.queries.checkpoints import MOVES
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
@@ -98,15 +96,9 @@ def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Ou
     if not history:
         write(f"{name} has no aliases yet; set one with `yatt promote {name} --to candidate --why ...`")
         return
-    columns = ("alias", "iteration", "branch", "since", "by", "why")
-    write_table(columns, [_row(move) for move in current.values()])
-    write_table(columns, [_row(move) for move in reversed(history)], title="all promotions, newest first")
+    write_list(MOVES, current.values())
+    write_list(MOVES, reversed(history), title="all promotions, newest first")
 
 
 def _facts(move: AliasMove) -> dict[str, Any]:
     return {name: getattr(move, name) for name in FACTS}
-
-
-def _row(move: AliasMove) -> tuple[object, ...]:
-    when = moment(move.at)
-    return (move.alias, move.iteration, move.branch, when, move.by, move.why)

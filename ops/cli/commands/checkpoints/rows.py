@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.run.home import Home
 from yatt_core.errors import ConfigurationError
+from yatt_core.keys import WorkKey
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
-    from flows.run.home import Home
     from yatt_core.protocols.receipts import RowsReceipt
     from yatt_core.spec import RunSpec
     from yatt_core.spec.sections.trainer import TorchTrainer
 
 PREFIX = "evaluation/"
+ABOUT = ("run", "iteration", "model", "objective", "workload")
+"""Keys of a report that say what its figures are about."""
 
 
 def refuse_sampling(run: str, spec: RunSpec, options: Sequence[str]) -> None:
@@ -27,17 +30,25 @@ def refuse_sampling(run: str, spec: RunSpec, options: Sequence[str]) -> None:
 
     options: those that were given.
     """
-    kind = None if spec.objective is None else spec.objective.kind
     if options:
         raise ConfigurationError(
-            f"{', '.join(options)}: run {run} has objective.kind {kind}, which is measured on held-out rows without sampling "
+            f"{', '.join(options)}: run {run} has {learnt_by(spec)}, which is measured on held-out rows without sampling "
             "any answers; leave these options out"
         )
 
 
+def learnt_by(spec: RunSpec) -> str:
+    """Returns the key and the name of what says how a run learns that samples no responses."""
+    return f"workload.kind {spec.workload.title}" if spec.objective is None else f"objective.kind {spec.objective.kind}"
+
+
 def refuse_model(spec: RunSpec) -> None:
-    """Raises `ConfigurationError` if an objective cannot measure a model folder, which has neither a reference nor a head."""
-    assert spec.objective is not None, "a run without an objective samples responses"
+    """Raises `ConfigurationError` if a model folder cannot be measured: it has neither a reference, a head nor a workload."""
+    if spec.objective is None:
+        raise ConfigurationError(
+            f"--model: workload.kind {spec.workload.title} measures its own checkpoints; expected --iteration, or neither for "
+            "the newest"
+        )
     if spec.keeps_reference or spec.trains_reward_model:
         lacking = "reference" if spec.keeps_reference else "head"
         raise ConfigurationError(
@@ -55,14 +66,14 @@ def row_report(place: Home, run: str, spec: RunSpec, row: CheckpointRow | None, 
     """
     from yatt_core.evaluation.row_figures import row_figures
 
-    assert spec.objective is not None, "a run without an objective samples responses"
+    learnt = {"workload": spec.workload.title} if spec.objective is None else {"objective": spec.objective.kind}
     receipt = _of_model(place, run, spec, model) if row is None else _of_checkpoint(place, spec, row)
     figures = {name.removeprefix(PREFIX): value for name, value in row_figures(receipt).items()}
     return {
         "run": run,
         "iteration": None if row is None else row.iteration,
         "model": None if model is None else str(model),
-        "objective": spec.objective.kind,
+        **learnt,
         "rows": receipt.total,
         **figures,
     }
@@ -70,11 +81,15 @@ def row_report(place: Home, run: str, spec: RunSpec, row: CheckpointRow | None, 
 
 def figures_on_rows(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the figures of a report without what they are about."""
-    return {name: value for name, value in report.items() if name not in ("run", "iteration", "model", "objective")}
+    return {name: value for name, value in report.items() if name not in ABOUT}
 
 
 def row_lines(title: str, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines for people."""
+    if "workload" in report:
+        figures = {name: value for name, value in figures_on_rows(report).items() if name != "rows"}
+        yield f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in figures.items()) or 'nothing is evaluated'}"
+        return
     loss = f"loss {report['loss']:.4f}, {report['rows']} held-out rows"
     if "accuracy" not in report:
         yield f"{title}: {loss}"
@@ -94,7 +109,6 @@ def _of_checkpoint(place: Home, spec: RunSpec, row: CheckpointRow) -> RowsReceip
     from yatt_core.engines.registry import build_train_engine
     from yatt_core.input_building.materialise import initial_model
     from yatt_core.inputs.manifest import INPUTS
-    from yatt_core.keys import WorkKey
     from yatt_core.protocols.engines import RankContext
     from yatt_core.protocols.receipts import RowsTask
 
@@ -111,7 +125,6 @@ def _of_model(place: Home, run: str, spec: RunSpec, model: Path | None) -> RowsR
     """Scores the rows with the weights in a model folder."""
     from yatt_core.engines.registry import build_train_engine
     from yatt_core.inputs.manifest import INPUTS
-    from yatt_core.keys import WorkKey
     from yatt_core.protocols.engines import RankContext
     from yatt_core.protocols.receipts import RowsTask
 

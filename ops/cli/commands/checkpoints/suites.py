@@ -16,36 +16,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.commands.checkpoints.answering import evaluate_weights, figures_of, progress_in_tasks, weights_of
 from ops.cli.lookup import find_run, opened_checkpoint, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.cli.people import named
-from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.suite_words import estimates_of, worse_text
-from ops.presentation.words import moment
 from yatt_core.counting import many
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
     from db.write.suites import SuiteRow
-    from flows.run.home import Home
-    from ops.queries.suites import SuiteHistory
-    from yatt_core.evaluation.panel import Judged, PanelSpec
+    from yatt_core.evaluation.panel import PanelScores, PanelSpec
     from yatt_core.evaluation.suites import Suite, SuiteSpec
     from yatt_core.evaluation.summary import Summary
     from yatt_core.spec import RunSpec
 
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    shown = ("yatt evaluations latest", "yatt evaluations quickstart-3 --suite math -o json")
-    app.command(epilog=examples(*shown))(evaluations)
+app = typer.Typer()
 
 
 def refuse_with_suite(model: Path | None, greedy: bool, given: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` for options that contradict `--suite`, which says itself how its tasks are answered."""
-    from yatt_core.errors import ConfigurationError
-
     named_options = [*(["model"] if model else []), *(["greedy"] if greedy else []), *given]
     if named_options:
         options = ", ".join("--" + key.replace("_", "-") for key in named_options)
@@ -55,7 +48,7 @@ def refuse_with_suite(model: Path | None, greedy: bool, given: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSuite:
     """A suite and the checkpoint that answers it.
 
     media: folder of the tasks' images.
@@ -69,7 +62,7 @@ class Opened:
 
 
 @contextmanager
-def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[Opened]:
+def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[OpenedSuite]:
     """Opens a kept checkpoint of a run, by default the newest, and the tasks of a suite for it."""
     from flows.run.repositories import with_repositories
     from yatt_core.evaluation.suites import open_suite
@@ -79,11 +72,11 @@ def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> 
     fetched = with_repositories(home.folder, wanted)
     with TemporaryDirectory() as folder:
         suite = open_suite(fetched, spec, MediaFolder(Path(folder)).keep)
-        yield Opened(run=name, spec=spec, row=row, suite=suite, media=Path(folder))
+        yield OpenedSuite(run=name, spec=spec, row=row, suite=suite, media=Path(folder))
 
 
 @contextmanager
-def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) -> Iterator[Opened]:
+def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) -> Iterator[OpenedSuite]:
     """Opens a kept checkpoint of a run, and the run's held-out tasks with judges."""
     from yatt_core.evaluation.suites import open_held_out
     from yatt_core.inputs.manifest import INPUTS
@@ -91,7 +84,7 @@ def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) ->
 
     name, spec, row = opened_checkpoint(home, run, iteration)
     folder = home.run_folder(row.run) / INPUTS
-    yield Opened(
+    yield OpenedSuite(
         run=name, spec=spec, row=row, suite=open_held_out(spec, Inputs.open(folder, spec).held_out, panel), media=folder
     )
 
@@ -109,7 +102,7 @@ def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, outp
         write(line)
 
 
-def evaluated_once(home: Home, opened: Opened) -> SuiteRow:
+def evaluated_once(home: Home, opened: OpenedSuite) -> SuiteRow:
     """Returns the evaluation of a checkpoint on a suite, from the ledger if it is there.
 
     Says on standard error what happens, and whether the result is worse than an earlier one.
@@ -183,12 +176,13 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
     )
 
 
-def _panel_figures(judged: Sequence[Judged]) -> dict[str, Any]:
+def _panel_figures(judged: Sequence[PanelScores]) -> dict[str, Any]:
     from yatt_core.evaluation.panel import panel_estimates
 
     return {name: asdict(each) for name, each in panel_estimates(judged).items()} if judged else {}
 
 
+@app.command(epilog=examples("yatt evaluations latest", "yatt evaluations quickstart-3 --suite math -o json"))
 def evaluations(
     run: RunArgument,
     suite: Annotated[str | None, typer.Option("--suite", help="Show only the suite of this name.")] = None,
@@ -196,8 +190,7 @@ def evaluations(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the history of a run's suites: figures with intervals, and what is significantly worse than before."""
-    from flows.run.home import Home
-    from ops.queries.suites import suite_histories
+    from ops.queries.suites import EVALUATIONS, suite_histories
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
@@ -207,26 +200,7 @@ def evaluations(
     elif not found:
         write(f"{name}: no suite has been evaluated; `yatt evaluate {name} --suite SUITE` does")
     for history in found if output is Output.TEXT else ():
-        write_table(
-            ("iteration", "accuracy", "95 % interval", "others", "evaluated", "worse than"),
-            _rows(history),
-            history.suite,
-        )
-
-
-def _rows(history: SuiteHistory) -> Iterator[tuple[object, ...]]:
-    for point in history.points:
-        figures = point.figures
-        others = ", ".join(f"{key} {each['value']:.3f}" for key, each in estimates_of(dict(figures)).items())
-        interval = f"{figures['low']:.3f} to {figures['high']:.3f}"
-        yield (
-            point.iteration,
-            f"{figures['accuracy']:.3f}",
-            interval,
-            others,
-            moment(point.at),
-            worse_text(point.worse_than),
-        )
+        write_list(EVALUATIONS, history.points, history.suite)
 
 
 def _warn(ledger: Any, run: str, row: SuiteRow) -> None:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
+from ops.cli.commands.driving import train
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
 from ops.cli.people import acting_name
 from ops.presentation.advice import to_continue
-from ops.presentation.output import console, message, write, write_json, write_table
+from ops.presentation.columns import Column, Columns, DigestCell
+from ops.presentation.output import console, message, write, write_json, write_list
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
@@ -26,23 +29,17 @@ if TYPE_CHECKING:
     from flows.reports.lineage import BranchNode, Lineage
     from flows.reports.origins import Origin
 
+app = typer.Typer()
+
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason; recorded in the audit chain.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    forks = (
+@app.command(
+    epilog=examples(
         "yatt fork quickstart-1 --at 40",
         "yatt fork latest --at 250 --set trainer.optimizer.learning_rate=3e-4 --name slower",
     )
-    app.command(epilog=examples(*forks))(fork)
-    app.command(
-        epilog=examples("yatt rollback latest --to 40", "yatt rollback quickstart-1 --to 40 --reason 'reward fell'")
-    )(rollback)
-    app.command(epilog=examples("yatt retry latest --iteration 12 --phase collect"))(retry)
-    app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --checkpoint 50 -o json"))(lineage)
-
-
+)
 def fork(
     run: RunArgument,
     at: Annotated[int, typer.Option("--at", metavar="K", min=0, help="Iteration after which the fork begins.")],
@@ -60,7 +57,6 @@ def fork(
     --set can change learning rate, algorithm, rewards, sampling, target and the like. Model, seed and data cannot change.
     """
     from flows.branching import branches
-    from flows.run.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -82,6 +78,9 @@ def fork(
     write(f"to start it: {to_continue(run=made.run, state='created', reason='', iteration=at, target=target)}")
 
 
+@app.command(
+    epilog=examples("yatt rollback latest --to 40", "yatt rollback quickstart-1 --to 40 --reason 'reward fell'")
+)
 def rollback(
     run: RunArgument,
     to: Annotated[int, typer.Option("--to", metavar="K", min=0, help="The last iteration to keep.")],
@@ -94,7 +93,6 @@ def rollback(
     Superseded iterations keep their ledger rows, metrics and experience, and `yatt fork --branch` can still start from them.
     """
     from flows.branching import branches
-    from flows.run.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -120,6 +118,7 @@ def _from_checkpoint(checkpoint: int, replayed: int) -> str:
     )
 
 
+@app.command(epilog=examples("yatt retry latest --iteration 12 --phase collect"))
 def retry(
     run: RunArgument,
     iteration: Annotated[int, typer.Option(min=0, help="The iteration to be committed next.")],
@@ -130,8 +129,6 @@ def retry(
 ) -> None:
     """Restore the full retry budget of a phase that failed too often, and resume the run."""
     from flows.branching import branches
-    from flows.run.home import Home
-    from ops.cli.commands.driving.train import drive
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -139,9 +136,10 @@ def retry(
     charged = branches.forgive(home=place, run=name, iteration=iteration, phase=phase, reason=reason, by=acting_name())
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
     message(f"{phase} of iteration {iteration}: retry budget restored ({lost} forgiven)")
-    drive(place, name, output)
+    train.drive(place, name, output)
 
 
+@app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --checkpoint 50 -o json"))
 def lineage(
     run: RunArgument,
     checkpoint: Annotated[
@@ -152,7 +150,6 @@ def lineage(
 ) -> None:
     """Show a checkpoint's origin (data, code, spec, placement, parents, environment) and the run's branches."""
     from flows.reports.lineage import lineage_of
-    from flows.run.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -163,41 +160,47 @@ def lineage(
         _print_lineage(found)
 
 
-PARENT = ("run", "iteration", "coefficient", "weights_digest")
-"""What is shown of each model that a run was merged from."""
+SOURCES: Columns[Mapping[str, Any]] = (
+    Column("source", lambda source: source["kind"]),
+    Column("task or file", lambda source: source.get("task") or source.get("path")),
+    Column("weight", lambda source: source["weight"], number=True),
+)
+PARENTS: Columns[Mapping[str, Any]] = (
+    Column("run", lambda parent: parent["run"]),
+    Column("iteration", lambda parent: parent["iteration"], number=True),
+    Column("coefficient", lambda parent: parent["coefficient"], number=True),
+    Column("weights digest", lambda parent: parent["weights_digest"]),
+)
+ORIGINS: Columns[Origin] = (
+    Column("model from run", lambda origin: origin.run),
+    Column("iteration", lambda origin: origin.iteration, number=True),
+    Column("weights", lambda origin: DigestCell(origin.weights_digest)),
+    Column("in this ledger", lambda origin: "yes" if origin.known else "no"),
+    Column("folder", lambda origin: origin.folder),
+)
+"""A page has these three in sentences, with links."""
 
 
 def _print_lineage(found: Lineage) -> None:
+    from ops.queries.lineage import DRIFT, REVISIONS
+
     checkpoint = found.checkpoint
     data = found.data
     write(f"{found.run}, checkpoint of iteration {found.iteration} ({checkpoint['state']})")
     for name, value in _facts(found):
         write(f"  {name:<16}{value}")
-    sources = [
-        (source["kind"], source.get("task") or source.get("path"), source["weight"]) for source in data["sources"]
-    ]
-    write_table(("source", "task or file", "weight"), sources)
+    write_list(SOURCES, data["sources"])
     if found.merge is not None:
-        parents = [[each[name] for name in PARENT] for each in found.merge["parents"]]
-        write_table(PARENT, parents, f"merged from {found.merge['soup']}")
+        write_list(PARENTS, found.merge["parents"], f"merged from {found.merge['soup']}")
     if found.origins:
-        models = [
-            (each.run, each.iteration, each.weights_digest[:16], _known(each), each.folder) for each in found.origins
-        ]
-        write_table(("model from run", "iteration", "weights", "in this ledger", "folder"), models)
+        write_list(ORIGINS, found.origins)
     if found.merged_into:
         write(f"merged into {', '.join(found.merged_into)}")
     if found.drift:
-        rows = [(mark["run"], mark["at"], mark["replayed"], _changes(mark["changes"])) for mark in found.drift]
-        write_table(("drift in", "at", "replayed", "changes"), rows)
+        write_list(DRIFT, found.drift, "changes of the environment")
     if len(found.spec_changes) > 1:
-        changes = [(row["revision"], row["digest"][:16], row["reason"]) for row in found.spec_changes]
-        write_table(("spec revision", "digest", "reason"), changes)
+        write_list(REVISIONS, found.spec_changes, "revisions of the spec")
     console().print(_tree(found))
-
-
-def _known(origin: Origin) -> str:
-    return "yes" if origin.known else "no"
 
 
 def _facts(found: Lineage) -> list[tuple[str, str]]:
@@ -222,10 +225,6 @@ def _facts(found: Lineage) -> list[tuple[str, str]]:
 def _audit_head(checkpoint: Mapping[str, Any]) -> str:
     head: str = checkpoint.get("published", {}).get("audit_head", "")
     return head or "-"
-
-
-def _changes(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {before or '-'} -> {now or '-'}" for name, (before, now) in changes.items())
 
 
 def _tree(found: Lineage) -> Tree:

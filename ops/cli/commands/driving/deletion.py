@@ -12,35 +12,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.disposal.usage import folder_bytes
+from flows.run.home import Home
 from ops.cli.completion import complete_run
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import agreed, line_of_text, named
 from ops.presentation.output import message, write, write_json
+from ops.presentation.words import size
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
+
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt rm quickstart-4",
         "yatt rm quickstart-4 quickstart-5 --why 'wrong data' --yes",
         "yatt rm latest --yes -o json",
     )
-    app.command(epilog=examples(*lines))(rm)
-    deleted = (
-        "yatt delete quickstart-4",
-        "yatt delete sweep-1 sweep-2 sweep-3 --why 'superseded' --yes",
-    )
-    app.command(epilog=examples(*deleted))(delete)
-    app.command(epilog=examples("yatt archive quickstart-4", "yatt archive quickstart-4 --yes -o json"))(archive)
-
-
+)
 def rm(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Full ids of runs, or `latest`.", autocompletion=complete_run)
@@ -58,7 +53,6 @@ def rm(
     cannot be removed yet, repeat the command.
     """
     from flows.run.deletion import require_deletable
-    from flows.run.home import Home
 
     place = Home.locate(home)
     person = named(by, "deletes the runs")
@@ -78,6 +72,9 @@ def rm(
     )
 
 
+@app.command(
+    epilog=examples("yatt delete quickstart-4", "yatt delete sweep-1 sweep-2 sweep-3 --why 'superseded' --yes")
+)
 def delete(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Full ids of runs, or `latest`.", autocompletion=complete_run)
@@ -99,10 +96,7 @@ def delete(
     (`yatt runs --deleted`), but not what they cost. `yatt archive` keeps the results.
     """
     from flows.disposal.dependents import in_order
-    from flows.disposal.usage import folder_bytes
     from flows.run.deletion import require_undriven
-    from flows.run.home import Home
-    from ops.presentation.words import size
 
     place = Home.locate(home)
     person = named(by, "deletes the runs")
@@ -163,6 +157,7 @@ def _delete(
         raise typer.Exit(ExitCode.FAILURE)
 
 
+@app.command(epilog=examples("yatt archive quickstart-4", "yatt archive quickstart-4 --yes -o json"))
 def archive(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Full ids of runs, or `latest`.", autocompletion=complete_run)
@@ -179,8 +174,6 @@ def archive(
     aliases and branches. The run can still be shown, evaluated, exported and resumed.
     """
     from flows.disposal.archiving import Archived, archive_run, require_archivable
-    from flows.run.home import Home
-    from ops.presentation.words import size
 
     place = Home.locate(home)
     person = named(by, "archives the runs")

@@ -15,35 +15,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.driver.windows import Window, parse_duration
+from flows.run.home import Home
 from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.cli.people import acting_name
 from ops.presentation.output import message, write, write_json
+from yatt_core.errors import ConfigurationError, InfrastructureError
 
 if TYPE_CHECKING:
-    from flows.driver.windows import Window
-    from flows.run.home import Home
     from flows.schedule.deployments import Deployment
     from flows.schedule.schedule_times import Schedule
     from flows.schedule.scheduled import WindowFlow
     from yatt_core.spec import RunSpec
 
+app = typer.Typer()
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 SHOWN_WINDOWS = 3
 SHORTEST_INTERVAL = timedelta(seconds=10)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
-        'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --timezone Europe/Berlin --for 8h',
-        "yatt deploy configs/quickstart.yaml --name hourly --interval 1h",
-        "yatt deploy --run quickstart-3 --name by-hand --manual && yatt window by-hand",
-        "yatt deploy configs/quickstart.yaml --interval 1d --for 4h --new-run-each-time",
-        'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --file prefect.yaml && prefect deploy --all',
-    )
-    app.command(epilog=examples(*lines))(deploy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +56,15 @@ class Driven:
     owner: str
 
 
+@app.command(
+    epilog=examples(
+        'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --timezone Europe/Berlin --for 8h',
+        "yatt deploy configs/quickstart.yaml --name hourly --interval 1h",
+        "yatt deploy --run quickstart-3 --name by-hand --manual && yatt window by-hand",
+        "yatt deploy configs/quickstart.yaml --interval 1d --for 4h --new-run-each-time",
+        'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --file prefect.yaml && prefect deploy --all',
+    )
+)
 def deploy(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="Spec file from which a run is created; or use --run.")
@@ -110,9 +110,6 @@ def deploy(
     that you start takes parameters, with `yatt window` or in Prefect's form: overrides, iterations, window, run (continue or
     new).
     """
-    from flows.run.home import Home
-    from yatt_core.errors import InfrastructureError
-
     place = Home.locate(home)
     checked = _checked_spec(place, spec, run, overrides)
     given = None if run is None else _found(place, run)
@@ -148,7 +145,6 @@ def deploy(
 def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: list[str] | None) -> RunSpec | None:
     """Returns the spec to create a run from; None if an existing run was named."""
     from ops.preflight.run import check_before_start
-    from yatt_core.errors import ConfigurationError
     from yatt_core.spec import load_spec
 
     if (spec is None) == (run is None):
@@ -172,7 +168,6 @@ def connect_to_server(home: Home, wanted: bool) -> None:
     """
     from flows.prefect_io.prefect_server import use_server
     from ops.group.address import NOWHERE, shared_server
-    from yatt_core.errors import ConfigurationError
 
     server = shared_server(home)
     if server is None and wanted:
@@ -185,8 +180,6 @@ def connect_to_server(home: Home, wanted: bool) -> None:
 
 def _named(name: str) -> str:
     """Returns the name. Raises `ConfigurationError` if it is not valid for a deployment."""
-    from yatt_core.errors import ConfigurationError
-
     if not NAME.fullmatch(name):
         fitting = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:80] or "nightly"
         raise ConfigurationError(
@@ -205,15 +198,11 @@ def _checked_schedule(when: When) -> Schedule | None:
 
 
 def _longest(window: str | None) -> timedelta | None:
-    from flows.driver.windows import parse_duration
-
     return None if window is None else parse_duration(window, "--for")
 
 
 def _schedule(when: When) -> Schedule | None:
-    from flows.driver.windows import parse_duration
     from flows.schedule.schedule_times import cron_schedule, interval_schedule
-    from yatt_core.errors import ConfigurationError
 
     if [when.cron is not None, when.interval is not None, when.manual].count(True) != 1:
         raise ConfigurationError(
@@ -254,7 +243,6 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
     from flows.branching.spec_changes import changed_keys
     from flows.run.creation import create_run, current_spec
     from flows.run.owner import owner_of
-    from yatt_core.errors import ConfigurationError
 
     assert spec is not None, "without a spec, a run is given"
     if before is None:
@@ -317,7 +305,6 @@ def _tell(deployment: Deployment, flow_name: str, file: Path | None, output: Out
 
 
 def _first_windows(deployment: Deployment) -> list[Window]:
-    from flows.driver.windows import Window
     from flows.schedule.schedule_times import upcoming
 
     if deployment.schedule is None:

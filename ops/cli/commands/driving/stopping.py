@@ -6,27 +6,26 @@ Consumes a run's name. Produces a request in the ledger, and what became of it o
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.cli.people import acting_name
 from ops.presentation.advice import RESUME
 from ops.presentation.output import message, write, write_json
+from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from db.read.overview import RunLine
 
+app = typer.Typer()
+
 WAIT_SECONDS = 0.5
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
-    app.command(epilog=examples("yatt checkpoint latest", "yatt checkpoint quickstart-3 --wait"))(checkpoint)
 
 
 def is_driven(line: RunLine) -> bool:
@@ -36,6 +35,7 @@ def is_driven(line: RunLine) -> bool:
     return driver_of(line) == DRIVEN
 
 
+@app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))
 def stop(
     run: RunArgument,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the driver has stopped.")] = False,
@@ -51,8 +51,6 @@ def stop(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Ask a run's driver to stop after the current iteration or within a time limit, with a checkpoint."""
-    from flows.run.home import Home
-
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         line = ledger.overview.line(name)
@@ -79,24 +77,30 @@ def stop(
         write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")
 
 
+@app.command(epilog=examples("yatt checkpoint latest", "yatt checkpoint quickstart-3 --wait"))
 def checkpoint(
     run: RunArgument,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the checkpoint is durable.")] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Ask a run's driver for a checkpoint after its current iteration; the run goes on."""
-    from flows.run.home import Home
+    """Ask a run's driver for a checkpoint after its current iteration; the run goes on.
+
+    Of a run that waits for something, it says so, and which checkpoint is the newest.
+    """
     from ops.queries.checkpoints import request
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         asked = request(ledger, name, "yatt checkpoint", acting_name())
-        taken = _await_checkpoint(ledger, name, asked.seq) if wait else None
+        if wait and asked.wait is not None:
+            message(asked.words(time.time()))
+        taken = _await_checkpoint(ledger, name, asked.request.seq) if wait else None
     if output is Output.JSON:
-        write_json({"run": name, "asked": True, "iteration": taken})
+        waits = None if asked.wait is None else asdict(asked.wait)
+        write_json({"run": name, "asked": True, "iteration": taken, "newest": asked.newest, "waiting": waits})
     elif taken is None:
-        write(f"{name} is asked for a checkpoint after its current iteration")
+        write(asked.words(time.time()))
     else:
         write(f"{name}: the checkpoint of iteration {taken} is durable")
 
@@ -106,8 +110,6 @@ def _await_checkpoint(ledger: Ledger, run: str, request: int) -> int:
 
     Raises `InfrastructureError` if the driver ends before.
     """
-    from yatt_core.errors import InfrastructureError
-
     message(f"{run}: waiting for the checkpoint")
     while True:
         driven = is_driven(ledger.overview.line(run))
@@ -127,8 +129,6 @@ def _await_end(ledger: Ledger, run: str, term: int) -> str | None:
 
     Raises `InfrastructureError` if the lease expires instead.
     """
-    from yatt_core.errors import InfrastructureError
-
     while (line := ledger.overview.line(run)).holder is not None and line.term == term:
         if not is_driven(line):
             raise InfrastructureError(

@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from db.core.errors import LeaseHeld, LedgerError, LedgerUnavailable
+from flows.run.home import Home
 from ops.cli.commands.driving.stopping import is_driven
+from ops.cli.failures import exit_code
 from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
 from ops.cli.people import acting_name
-from ops.presentation.advice import RESUME
+from ops.presentation.advice import RESUME, after_failure
 from ops.presentation.output import message, write, write_json
+from ops.presentation.progress import watching
 from ops.process import keep_caches_inside
+from yatt_core.errors import ConfigurationError, ExitCode, YattError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
+    from flows.driver.run_status import SessionOutcome
+    from flows.run.creation import OpenedRun
     from flows.run.results import RunResults
+
+app = typer.Typer()
 
 DetachOption = Annotated[
     bool,
@@ -41,27 +49,14 @@ UntilOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt train configs/quickstart.yaml",
         "yatt train configs/quickstart.yaml --set seed=1 --set iterations=50",
         "yatt train configs/quickstart.yaml -o json > result.json",
         "yatt train configs/quickstart.yaml --detach",
     )
-    app.command(epilog=examples(*lines))(train)
-    resumes = (
-        "yatt resume latest",
-        "yatt resume quickstart-3 --set iterations=200 -o json",
-        "yatt resume quickstart-3 --new-code",
-        "yatt resume quickstart-3 --unless-paused",
-        "yatt resume quickstart-3 --now",
-        "yatt resume latest --detach",
-        "yatt resume latest --until 100",
-    )
-    app.command(epilog=examples(*resumes))(resume)
-
-
+)
 def train(
     spec: SpecArgument,
     overrides: OverridesOption = None,
@@ -71,7 +66,6 @@ def train(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Start a new run and train it to its target; Ctrl-C stops it at the next safe point."""
-    from flows.run.home import Home
     from ops.preflight.run import check_before_start
     from yatt_core.spec import load_spec
 
@@ -80,15 +74,29 @@ def train(
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     from flows.driver import services
-    from flows.run.creation import create_run
+    from flows.run.creation import new_run
     from ops.group.address import server_of_runs
 
     _say_beyond(until, checked.iterations)
     services.check_surroundings(server_of_runs(place))
-    run = create_run(place, fetched(place.folder, checked), by=acting_name())
-    _detach(place, run, output, until=until) if detach else drive(place, run, output, until=until)
+    with new_run(place, fetched(place.folder, checked), by=acting_name()) as created:
+        if detach:
+            _detach(created.ledger, place, created.run, output, until=until)
+        else:
+            drive_opened(created, output, until=until)
 
 
+@app.command(
+    epilog=examples(
+        "yatt resume latest",
+        "yatt resume quickstart-3 --set iterations=200 -o json",
+        "yatt resume quickstart-3 --new-code",
+        "yatt resume quickstart-3 --unless-paused",
+        "yatt resume quickstart-3 --now",
+        "yatt resume latest --detach",
+        "yatt resume latest --until 100",
+    )
+)
 def resume(
     run: RunArgument,
     overrides: Annotated[
@@ -137,10 +145,8 @@ def resume(
     agree within tolerance, and the change is marked.
     """
     from flows.branching.branches import finish_fork, revise
-    from flows.branching.safe_point import Asked
+    from flows.branching.safe_point import RevisionOptions
     from flows.gates.waiting import is_decided
-    from flows.run.home import Home
-    from yatt_core.errors import ConfigurationError
 
     if discard and not overrides:
         raise ConfigurationError("--discard: expected beside --set; without a change of the spec, nothing is discarded")
@@ -164,12 +170,14 @@ def resume(
             _leave(place, name, row.state_reason, output)
             return
     if overrides or new_code:
-        number = revise(place, name, overrides or (), acting_name(), asked=Asked(new_code, discard))
+        number = revise(place, name, overrides or (), acting_name(), asked=RevisionOptions(new_code, discard))
         message(f"{name}: revision {number} of the spec is now in effect")
-    with opened_ledger(place) as ledger:
-        _say_beyond(until, ledger.runs.find(name).target_iterations)
+        with opened_ledger(place) as ledger:
+            row = ledger.runs.find(name)
+    _say_beyond(until, row.target_iterations)
     if detach:
-        _detach(home=place, run=name, output=output, accept_drift=accept_drift, until=until)
+        with opened_ledger(place) as ledger:
+            _detach(ledger=ledger, home=place, run=name, output=output, accept_drift=accept_drift, until=until)
     else:
         drive(home=place, run=name, output=output, accept_drift=accept_drift, until=until)
 
@@ -191,21 +199,22 @@ def _say_asked(ledger: Ledger, run: str, output: Output) -> None:
         write(f"{run} waits for {row.dependency}; its driver looks at once whether that is back")
 
 
-def _detach(home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
+def _detach(
+    ledger: Ledger, home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None
+) -> None:
     """Starts a driver in the background, and says how to follow it once it holds the lease."""
-    from db.core.errors import LeaseHeld
+    from db.core.subjects import of_run
     from flows.run.changed_versions import said_of_versions
     from ops.cli.detached import start_detached
 
-    with opened_ledger(home) as ledger:
-        line = ledger.overview.line(run)
-        if is_driven(line):
-            raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
-        if changed := said_of_versions(ledger, run):
-            message(changed)
-        message(f"starting a driver of {run} in the background")
-        started = start_detached(home=home, ledger=ledger, run=run, accept_drift=accept_drift, until=until)
-        state = ledger.runs.find(run).state
+    line = ledger.overview.line(run)
+    if is_driven(line):
+        raise LeaseHeld(of_run(run), line.holder or "", line.lease_expires_in)
+    if changed := said_of_versions(ledger, run):
+        message(changed)
+    message(f"starting a driver of {run} in the background")
+    started = start_detached(home=home, ledger=ledger, run=run, accept_drift=accept_drift, until=until)
+    state = ledger.runs.find(run).state
     follow = [f"yatt watch {run}", f"yatt logs {run} -f", f"yatt stop {run}"]
     if output is Output.JSON:
         facts = {"run": run, "pid": started.pid, "state": state, "log": str(started.log), "follow": follow}
@@ -230,49 +239,53 @@ def _leave(home: Home, run: str, reason: str, output: Output) -> None:
             write_json(asdict(run_results(ledger, run)))
 
 
-def _advise(home: Home, run: str, error: BaseException) -> None:
+def _advise(opened: OpenedRun, error: BaseException) -> None:
     """Writes what is kept after a session has failed, and what to do next."""
-    from db.core.errors import LedgerError
-    from flows.run.creation import current_spec
-    from ops.presentation.advice import after_failure
-    from yatt_core.errors import YattError
     from yatt_core.spec.reading.code_digests import files_by_key
 
     files: list[str] = []
     try:
-        with opened_ledger(home) as ledger:
-            begun = ledger.runs.find(run).iteration >= 0
-            files = [str(code.path) for code in files_by_key(current_spec(ledger, run)).values()]
+        begun = opened.ledger.runs.find(opened.run).iteration >= 0
+        files = [str(code.path) for code in files_by_key(opened.spec).values()]
     except (LedgerError, YattError):  # perhaps the failure itself
         begun = True
-    advice = after_failure(error, run, begun, files)
+    advice = after_failure(error, opened.run, begun, files)
     if advice is not None:
         message(advice)
 
 
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
+    """Opens a run, and drives it as `drive_opened` does."""
+    from flows.run.creation import opened_run
+
+    with opened_run(home, run) as opened:
+        drive_opened(opened, output, accept_drift, until)
+
+
+def drive_opened(opened: OpenedRun, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
     """Runs one driver session in this process, shows its progress, and reports the results.
+
+    The ledger is opened once and the spec loaded once for all of it.
 
     until: the iteration after which it stops; None for the run's target.
     """
     from flows.launch import run_session
-    from flows.run.creation import load_run
-    from ops.cli.failures import exit_code
     from ops.evaluators import start_evaluators
     from ops.group.address import server_of_runs
     from ops.group.pages import live_pages
     from ops.integrations.apprise_notifier import AppriseNotifier
     from ops.integrations.trackers import trackers_of
-    from ops.presentation.progress import watching
     from ops.presentation.run_summary import print_summary
     from ops.queries.links import run_links
-    from yatt_core.errors import ExitCode
     from yatt_core.rewards.process import reward_process
 
+    home = opened.home
+    ledger = opened.ledger
+    run = opened.run
+    spec = opened.spec
     reward_process().close()  # the checks before the run may have started it; controllers have their own
     keep_caches_inside(home)
-    spec = load_run(home, run)[1]
-    _request(home, run, accept_drift)
+    _request(ledger, run, accept_drift)
     pages = live_pages(home)
     notifier = AppriseNotifier.from_environment(spec.guards.notify)
     trackers = trackers_of(home, spec)
@@ -291,32 +304,36 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
                 pages=pages,
                 find_server=find_server,
                 until=until,
+                opened=opened,
             )
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
-            _advise(home, run, error)
+            _advise(opened, error)
         raise
-    with opened_ledger(home) as ledger:
-        results = _results_now(ledger, run)
+    reported: SessionOutcome | RunResults = outcome
+    try:
+        reported = results = _results_now(ledger, run)
         if output is Output.TEXT:
-            print_summary(ledger, home, results, run_links(ledger, run, pages))
+            links = run_links(ledger, run, pages)
+            print_summary(ledger=ledger, home=home, results=results, spec=spec, links=links)
+    except LedgerUnavailable as error:  # it says no more of the session, which has ended as its outcome says
+        message(f"run {run} is {outcome.state}; its results cannot be shown now: {error}")
     if output is Output.JSON:
-        write_json(asdict(results))
+        write_json(asdict(reported))
     raise typer.Exit(outcome.exit_code)
 
 
-def _request(home: Home, run: str, accept_drift: bool) -> None:
+def _request(ledger: Ledger, run: str, accept_drift: bool) -> None:
     """Records who starts a driver, unless the newest link of the audit chain says it: then this process was started for that.
 
     A run that has a driver already refuses another, so that nothing is to be recorded.
     """
     from db.write.events import RESUME_REQUESTED
 
-    with opened_ledger(home) as ledger:
-        newest = next(iter(ledger.browse.events(run, 1, None, ())), None)
-        if not is_driven(ledger.overview.line(run)) and (newest is None or newest.kind != RESUME_REQUESTED):
-            body = {"by": acting_name(), "reason": "", "accept_drift": accept_drift}
-            ledger.events.append(run, RESUME_REQUESTED, body)
+    newest = next(iter(ledger.browse.events(run, 1, None, ())), None)
+    if not is_driven(ledger.overview.line(run)) and (newest is None or newest.kind != RESUME_REQUESTED):
+        body = {"by": acting_name(), "reason": "", "accept_drift": accept_drift}
+        ledger.events.append(run, RESUME_REQUESTED, body)
 
 
 def _results_now(ledger: Ledger, run: str) -> RunResults:

@@ -11,21 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.commands.driving.deploy import connect_to_server
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.presentation.output import write, write_json
 
+app = typer.Typer()
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+
+@app.command(
+    epilog=examples(
         "yatt window quickstart",
         "yatt window quickstart --set trainer.optimizer.learning_rate=3e-4 --for 2h",
         "yatt window quickstart --new-run --iterations 50",
     )
-    app.command(epilog=examples(*lines))(window)
-
-
+)
 def window(
     name: Annotated[
         str, typer.Argument(metavar="DEPLOYMENT", help="Name of the deployment, as `yatt deploy` printed it.")
@@ -45,7 +45,6 @@ def window(
 
     A change of the spec becomes a new revision of the run's, as after `yatt resume --set`, or is that of the new run.
     """
-    from flows.run.home import Home
     from flows.schedule.parameters import NEW, WindowParameters
 
     given: dict[str, Any] = {"overrides": _overrides(overrides or ())} if overrides else {}

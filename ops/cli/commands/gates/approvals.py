@@ -5,20 +5,23 @@ Consumes the ledger and the caller; records who decided what and why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import calling, line_of_text
-from ops.presentation.output import message, write, write_json, write_table
-from ops.presentation.words import moment
+from ops.people.roles import held_roles
+from ops.presentation.output import message, write, write_json, write_list
 
 if TYPE_CHECKING:
-    from flows.run.home import Home
     from ops.queries.approvals import Choice, ListedApproval
+
+app = typer.Typer()
 
 NumberArgument = Annotated[int, typer.Argument(metavar="ID", min=1, help="Number of the approval.")]
 WhyOption = Annotated[str, typer.Option("--why", help="Reason; recorded in the audit chain.")]
@@ -29,16 +32,7 @@ PIPELINE = "pipeline"
 """The kind of the approvals of pipelines, and the first word of their subjects."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    lists = ("yatt approvals", "yatt approvals --all --run quickstart-3", "yatt approvals -o json")
-    app.command(epilog=examples(*lists))(approvals)
-    app.command(epilog=examples("yatt approve 17 --why 'accuracy still rises'", "yatt approve 17 --why ok --resume"))(
-        approve
-    )
-    app.command(epilog=examples("yatt reject 17 --why 'entropy has collapsed'"))(reject)
-
-
+@app.command(epilog=examples("yatt approvals", "yatt approvals --all --run quickstart-3", "yatt approvals -o json"))
 def approvals(
     run: Annotated[str | None, typer.Option("--run", help="Show only the approvals of this run.")] = None,
     decided: Annotated[bool, typer.Option("--all", help="Show decided approvals too.")] = False,
@@ -47,7 +41,6 @@ def approvals(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """List what waits for a decision, newest first: the question, who may decide, and the deadline."""
-    from flows.run.home import Home
     from ops.queries.approvals import approvals as find
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -57,9 +50,21 @@ def approvals(
     elif not found:
         write("no approvals" if decided else "nothing waits for a decision; `yatt approvals --all` shows earlier ones")
     else:
-        write_table(("id", "subject", "question", "state", "who may decide", "deadline"), [_row(row) for row in found])
+        _write(found)
 
 
+def _write(found: Sequence[ListedApproval]) -> None:
+    from ops.queries.approvals import DECIDED, WAITING
+
+    waiting = [row for row in found if row.is_pending]
+    decided = [row for row in found if not row.is_pending]
+    if waiting:
+        write_list(WAITING, waiting, "waiting for a decision")
+    if decided:
+        write_list(DECIDED, decided, "decided")
+
+
+@app.command(epilog=examples("yatt approve 17 --why 'accuracy still rises'", "yatt approve 17 --why ok --resume"))
 def approve(
     number: NumberArgument,
     why: WhyOption,
@@ -68,8 +73,6 @@ def approve(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Approve what waits: a run may go on, a checkpoint may become champion. The decision is final."""
-    from flows.run.home import Home
-
     place = Home.locate(home)
     done = _decide(place, number, "approve", why)
     started = _resume(place, done) if resume else None
@@ -86,10 +89,9 @@ def approve(
         write(f"`yatt resume {done.run}` continues the run")
 
 
+@app.command(epilog=examples("yatt reject 17 --why 'entropy has collapsed'"))
 def reject(number: NumberArgument, why: WhyOption, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Reject what waits: the run stays where it is, the checkpoint does not become champion. The decision is final."""
-    from flows.run.home import Home
-
     done = _decide(Home.locate(home), number, "reject", why)
     if output is Output.JSON:
         write_json(asdict(done))
@@ -99,12 +101,11 @@ def reject(number: NumberArgument, why: WhyOption, home: HomeOption = None, outp
 
 def _decide(home: Home, number: int, choice: Choice, why: str) -> ListedApproval:
     """Decides under the caller's name and roles; a name that anyone could give would say nothing of who decided."""
-    from db.write.approvals import Verdict
-    from ops.people.roles import held_roles
+    from db.write.approvals import ApprovalDecision
     from ops.queries.approvals import DECISION_OF, decide
 
     by = calling().person
-    verdict = Verdict(
+    verdict = ApprovalDecision(
         decision=DECISION_OF[choice], by=by.name, why=line_of_text("--why", why), via="cli", roles=held_roles(by.role)
     )
     with opened_ledger(home) as ledger:
@@ -134,10 +135,3 @@ def _resume(home: Home, approval: ListedApproval) -> int | None:
     if started.exit_code:
         raise typer.Exit(started.exit_code)
     return started.pid
-
-
-def _row(row: ListedApproval) -> tuple[object, ...]:
-    if row.is_pending:
-        until = "none" if row.deadline is None else f"{moment(row.deadline)}, then {row.default}"
-        return row.id, row.subject, row.question, row.state, row.deciders, until
-    return row.id, row.subject, row.question, f"{row.state} by {row.decided_by}: {row.reason}", row.deciders, ""

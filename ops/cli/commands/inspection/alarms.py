@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import write, write_json, write_table
-from ops.presentation.words import moment
+from ops.presentation.output import write, write_json, write_list
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
+    from db.write.alarms import AlarmRow
+
+app = typer.Typer()
 
 NEWEST = 5
 """Number of alarms that `yatt show` lists."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = ("yatt alarms latest", "yatt alarms quickstart-1 --rule entropy", "yatt alarms latest -o json")
-    app.command(epilog=examples(*lines))(alarms)
-
-
+@app.command(
+    epilog=examples("yatt alarms latest", "yatt alarms quickstart-1 --rule entropy", "yatt alarms latest -o json")
+)
 def alarms(
     run: RunArgument,
     rule: Annotated[str | None, typer.Option(help="Show only this guard's alarms, such as those of `entropy`.")] = None,
@@ -34,8 +35,6 @@ def alarms(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """List a run's alarms, oldest first; `-o json` includes the values that raised them."""
-    from flows.run.home import Home
-
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         found = [row for row in ledger.alarms.of(name) if rule is None or row.rule == rule]
@@ -44,7 +43,7 @@ def alarms(
     elif not found:
         write(f"{name}: no alarms")
     else:
-        write_alarms([asdict(row) for row in found[-limit:]], len(found))
+        write_alarms(found[-limit:], len(found))
 
 
 def alarm_facts(ledger: Ledger, run: str) -> dict[str, Any]:
@@ -59,21 +58,13 @@ def alarm_facts(ledger: Ledger, run: str) -> dict[str, Any]:
     }
 
 
-def write_alarms(rows: list[dict[str, Any]], count: int) -> None:
-    """Writes a table of alarms, given as plain values.
+def write_alarms(rows: Sequence[AlarmRow], count: int) -> None:
+    """Writes a table of alarms.
 
     count: total number of alarms, including those not listed.
     """
-    table = [
-        (
-            moment(row["at"]),
-            f"{row['iteration']} of branch {row['branch']}",
-            row["rule"],
-            row["action"],
-            row["text"],
-        )
-        for row in rows
-    ]
+    from ops.queries.run import ALARMS_SHOWN
+
     alarms = many(count, "alarm")
     title = alarms if count == len(rows) else f"the newest {len(rows)} of {alarms}"
-    write_table(("time", "iteration", "guard", "action", "finding"), table, title)
+    write_list(ALARMS_SHOWN, rows, title)

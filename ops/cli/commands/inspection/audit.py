@@ -11,36 +11,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import console, message, write, write_json, write_table
-from ops.presentation.words import moment
+from ops.presentation.columns import Column, Columns, MomentCell
+from ops.presentation.output import console, message, write, write_json, write_list
 from ops.process import keep_caches_inside
 from yatt_core.counting import many
 from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:
+    from db.write.events import EventRow
     from flows.reports.audit import AuditReport, Progress
     from flows.reports.live_weights import WeightsReport
 
-audit_app = typer.Typer(
-    no_args_is_help=True, help="Check that a run's files, metrics and live weights match its ledger."
+app = typer.Typer(
+    name="audit",
+    epilog=examples("yatt audit verify latest", "yatt audit weights latest"),
+    no_args_is_help=True,
+    help="Check that a run's files, metrics and live weights match its ledger.",
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(audit_app, name="audit", epilog=examples("yatt audit verify latest", "yatt audit weights latest"))
-
-
-@audit_app.command(epilog=examples("yatt audit verify latest", "yatt audit verify quickstart-1 -o json"))
+@app.command(epilog=examples("yatt audit verify latest", "yatt audit verify quickstart-1 -o json"))
 def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Recompute a run's audit chain and all digests from its files, its ledger and MLflow.
 
     Exit code 0 if everything agrees; otherwise 1, with the first mismatch and its location. The run may be active meanwhile.
     """
     from flows.reports.audit import verify_run
-    from flows.run.home import Home
     from ops.integrations.mlflow_reader import reader_of
 
     place = Home.locate(home)
@@ -62,30 +61,34 @@ def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
         raise typer.Exit(ExitCode.FAILURE)
 
 
-@audit_app.command(name="home", epilog=examples("yatt audit home", "yatt audit home -o json"))
+HOME_LINKS: Columns[EventRow] = (
+    Column("link", lambda link: link.seq, number=True),
+    Column("at", lambda link: MomentCell(link.at)),
+    Column("by", lambda link: link.body.get("by", "-")),
+    Column("what", lambda link: link.kind),
+    Column("why", lambda link: link.body.get("why", "")),
+)
+
+
+@app.command(name="home", epilog=examples("yatt audit home", "yatt audit home -o json"))
 def show_home(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show the audit chain of the home: runs that were refused to somebody, and why.
 
     Exit code 0 if every link follows from the previous one; otherwise 1.
     """
-    from flows.run.home import Home
-
     with opened_ledger(Home.locate(home)) as ledger:
         links = ledger.home_events.links()
         broken = ledger.home_events.verify()
     if output is Output.JSON:
         write_json({"links": [asdict(link) for link in links], "broken": broken})
     else:
-        rows = [
-            (link.seq, moment(link.at), link.body.get("by", "-"), link.kind, link.body.get("why", "")) for link in links
-        ]
-        write_table(("link", "at", "by", "what", "why"), rows)
+        write_list(HOME_LINKS, links)
     if broken is not None:
         message(f"link {broken} is missing or was altered")
         raise typer.Exit(ExitCode.FAILURE)
 
 
-@audit_app.command(epilog=examples("yatt audit weights latest", "yatt audit weights quickstart-1 -o json"))
+@app.command(epilog=examples("yatt audit weights latest", "yatt audit weights quickstart-1 -o json"))
 def weights(
     run: RunArgument = LATEST,
     wait: Annotated[float, typer.Option(help="Seconds to wait for actors that are busy.", min=1.0)] = 300.0,
@@ -98,7 +101,6 @@ def weights(
     cannot be read, such as those of an architecture that only vLLM knows, are listed as not compared.
     """
     from flows.reports.live_weights import audit_weights
-    from flows.run.home import Home
 
     place = Home.locate(home)
     keep_caches_inside(place)

@@ -10,34 +10,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.reports.measures import measures_of
+from flows.run.home import Home
 from ops.cli.completion import complete_run
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.curves import plot
-from ops.presentation.output import console, message, write, write_json, write_table
-from ops.presentation.words import cut
+from ops.presentation.output import console, message, write, write_json, write_list
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ops.queries.compare import Comparison
+    from ops.queries.compare import RunComparison
+
+app = typer.Typer()
 
 SPEED = "tokens_per_second"
 POINTS = 100
 """Maximum number of points of a curve."""
-VALUE_CHARACTERS = 40
 WIDEST_PLOT = 100
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt compare quickstart-1 quickstart-2",
         "yatt compare quickstart-1 slower-1 --metric entropy --metric grad_norm",
         "yatt compare quickstart-1 quickstart-2 quickstart-3 -o json",
     )
-    app.command(epilog=examples(*lines))(compare)
-
-
+)
 def compare(
     runs: Annotated[
         list[str],
@@ -60,14 +59,12 @@ def compare(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compare runs: the keys in which their specs differ, their newest metrics, and their curves over the same axes."""
-    from flows.reports.measures import measures_of
-    from flows.run.home import Home
-    from ops.queries.compare import RUNS, compare
+    from ops.queries.compare import MOST_RUNS, compare
 
     with opened_ledger(Home.locate(home)) as ledger:
         names = list(dict.fromkeys(find_run(ledger, run) for run in runs))
-        if not 2 <= len(names) <= RUNS:
-            raise ConfigurationError(f"RUN: {len(names)} different runs given; expected 2 to {RUNS}")
+        if not 2 <= len(names) <= MOST_RUNS:
+            raise ConfigurationError(f"RUN: {len(names)} different runs given; expected 2 to {MOST_RUNS}")
         keys = metric or list(dict.fromkeys(key for name in names for key in measures_of(ledger, name).told))
         found = compare(ledger, names, keys, POINTS)
     if output is Output.JSON:
@@ -79,33 +76,35 @@ def compare(
     _write_curves(found, keys)
 
 
-def _write_runs(found: Comparison) -> None:
-    rows = [(run.id, run.state, f"{max(0, run.iteration)}/{run.target_iterations}") for run in found.runs]
-    write_table(("run", "state", "iteration"), rows)
+def _write_runs(found: RunComparison) -> None:
+    from ops.queries.compare import SIDE_BY_SIDE
+
+    write_list(SIDE_BY_SIDE, found.runs)
 
 
-def _write_differences(found: Comparison) -> None:
-    names = [run.id for run in found.runs]
-    rows = [(row.key, *(cut(row.values[name] or "-", VALUE_CHARACTERS) for name in names)) for row in found.differences]
-    if rows:
-        write_table(("key of the spec", *names), rows)
+def _write_differences(found: RunComparison) -> None:
+    from ops.queries.compare import difference_columns
+
+    if found.differences:
+        write_list(difference_columns(found.runs), found.differences, "differences between the specs")
     else:
         write("the specs are the same\n")
 
 
-def _write_metrics(found: Comparison, every: bool) -> None:
+def _write_metrics(found: RunComparison, every: bool) -> None:
+    from ops.queries.compare import value_columns
     from yatt_core.spec.sections.metric_names import is_timing
 
     names = [run.id for run in found.runs]
     rows = [
-        (row.key, *(row.values.get(name) for name in names))
+        row
         for row in found.metrics
         if every or row.key == SPEED or (not is_timing(row.key) and len({row.values.get(name) for name in names}) > 1)
     ]
-    write_table(("newest value", *names), rows)
+    write_list(value_columns(found.runs), rows, "newest values")
 
 
-def _write_curves(found: Comparison, keys: list[str]) -> None:
+def _write_curves(found: RunComparison, keys: list[str]) -> None:
     for key in keys:
         curves = {
             line.run: list(zip(each.steps, each.mean, strict=True))

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.completion import complete_run
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, examples
+from ops.presentation.columns import Column
 from ops.presentation.cost_words import figures
-from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.output import message, write, write_json, write_list
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ops.queries.costs import CostRow, Costs
+
+app = typer.Typer()
 
 LISTED = 5
 """Number of runs without a price that are named."""
@@ -42,7 +46,7 @@ class By(StrEnum):
     DEVICE = "device"
 
 
-class Format(StrEnum):
+class CostsFormat(StrEnum):
     """Output format."""
 
     TEXT = "text"
@@ -50,18 +54,15 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt costs",
         "yatt costs --by project --by cause --since 2026-11-01",
         "yatt costs latest --by phase",
         "yatt costs --by owner -o csv > owners.csv",
         "yatt costs --fill-prices",
     )
-    app.command(epilog=examples(*lines))(costs)
-
-
+)
 def costs(
     runs: Annotated[
         list[str] | None,
@@ -83,11 +84,10 @@ def costs(
         ),
     ] = False,
     home: HomeOption = None,
-    output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.TEXT,
+    output: Annotated[CostsFormat, typer.Option("--output", "-o", help="Output format.")] = CostsFormat.TEXT,
 ) -> None:
     """Show what runs cost: money, device hours, energy and carbon, by the prices in force at the time."""
     from flows.billing.price_file import home_prices
-    from flows.run.home import Home
     from ops.queries import costs as query
 
     place = Home.locate(home)
@@ -106,9 +106,9 @@ def costs(
             done=_progress(),
             prices=prices if fill_prices else None,
         )
-    if output is Format.CSV:
+    if output is CostsFormat.CSV:
         sys.stdout.write(query.csv_of(found))
-    elif output is Format.JSON:
+    elif output is CostsFormat.JSON:
         write_json(asdict(found))
     else:
         _write(found)
@@ -139,12 +139,14 @@ def _progress() -> Callable[[int, int], None]:
 
 
 def _write(found: Costs) -> None:
+    from ops.queries.costs import cost_columns
+
     if not found.rows:
         write("no device has been used yet")
         return
     highest = max(_size(row) for row in found.rows)
-    rows = [(*row.names, *figures(row), _bar(row, highest)) for row in found.rows]
-    write_table((*found.by, "cost", "device-hours", "kWh", "kg CO2", ""), rows)
+    bar: Column[CostRow] = Column("", lambda row: _bar(row, highest))
+    write_list((*cost_columns(found.by), bar), found.rows)
     for row in found.totals:
         cost, hours, energy, carbon = figures(row)
         write(f"total: {cost or 'no known price'}, {hours} device-hours, {energy or '?'} kWh, {carbon or '?'} kg CO2")

@@ -13,25 +13,25 @@ from typing import Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import message, write, write_json
 from ops.queries.log_files import LEVELS, Filter, LogTail, Record, lost_logs
 
+app = typer.Typer()
+
 POLL_SECONDS = 0.3
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt logs latest",
         "yatt logs quickstart-1 --level warning --lines 0",
         "yatt logs latest --iteration 12 --phase collect --actor controller-0",
         "yatt logs latest -f",
     )
-    app.command(epilog=examples(*lines))(logs)
-
-
+)
 def logs(
     run: RunArgument,
     iteration: Annotated[int | None, typer.Option(help="Show only records of this iteration.")] = None,
@@ -44,8 +44,6 @@ def logs(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Print a run's logs, oldest first; `-o json` prints one object per line. Actors on other nodes are shown as ACTOR@NODE."""
-    from flows.run.home import Home
-
     if level not in LEVELS:
         raise typer.BadParameter(f"--level {level}: expected one of {', '.join(LEVELS)}")
     place = Home.locate(home)

@@ -9,15 +9,22 @@ import os
 import socket
 import sys
 import webbrowser
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from flows.run.home import Home
 from flows.run.pages import DASHBOARD, MLFLOW, PREFECT, Pages
+from ops.cli.commands.services.dashboard import HOST
+from ops.cli.commands.services.group import DASHBOARD_PORT
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, RunArgument, examples
 from ops.presentation.output import message, write
+from yatt_core.errors import ConfigurationError, InfrastructureError
+
+app = typer.Typer()
 
 CONNECT_SECONDS = 2.0
 REMEDY = {
@@ -27,12 +34,7 @@ REMEDY = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = ("yatt open", "yatt open quickstart-3 --mlflow", "yatt open latest --print")
-    app.command("open", epilog=examples(*lines))(open_page)
-
-
+@app.command("open", epilog=examples("yatt open", "yatt open quickstart-3 --mlflow", "yatt open latest --print"))
 def open_page(
     run: RunArgument = "latest",
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Open MLflow's page of the run.")] = False,
@@ -44,10 +46,8 @@ def open_page(
 
     Without a display the address is printed. No server is started: if none answers, the command says what starts one.
     """
-    from flows.run.home import Home
     from ops.group.pages import live_pages
     from ops.queries.links import run_links
-    from yatt_core.errors import ConfigurationError, InfrastructureError
 
     if mlflow and prefect:
         raise ConfigurationError("--mlflow, --prefect: only one of them can be given")
@@ -71,11 +71,6 @@ def open_page(
 
 def with_default(pages: Pages) -> Pages:
     """Returns the pages, with the address of a `yatt dashboard` at its usual port if no other dashboard is known."""
-    from dataclasses import replace
-
-    from ops.cli.commands.services.dashboard import HOST
-    from ops.cli.commands.services.group import DASHBOARD_PORT
-
     return pages if pages.dashboard else replace(pages, dashboard=f"http://{HOST}:{DASHBOARD_PORT}")
 
 

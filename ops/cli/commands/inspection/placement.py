@@ -5,7 +5,7 @@ Reads the run's ledger and work files; writes nothing but the requested picture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
+from ops.cli.commands.inspection.placement_tables import print_compared, print_explanation, print_gantt, print_replayed
 from ops.cli.lookup import find_run, iteration_range, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, message, write, write_json
+from ops.presentation.placement_charts import write_comparison
+from ops.presentation.placement_gantt import write_gantt
 from ops.process import keep_caches_inside
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from flows.placement.record import PlacementRecord, RecordedPlacement
 
-placement_app = typer.Typer(
-    no_args_is_help=True, help="Explain why devices had their roles, and compare with other placement policies."
-)
 
 LARGEST = 10**9 - 1
 """Largest iteration or instance number accepted: more than any run has, and within a database integer."""
@@ -41,17 +40,17 @@ REPLAY = (
     "yatt placement replay judged-1 --policy colocate --out colocate.html",
 )
 GANTT = ("yatt placement gantt latest 12", "yatt placement gantt judged-1 12 --out twelve.html")
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(placement_app, name="placement", epilog=examples(EXPLAIN[0], REPLAY[0], GANTT[0]))
+app = typer.Typer(
+    name="placement",
+    epilog=examples(EXPLAIN[0], REPLAY[0], GANTT[0]),
+    no_args_is_help=True,
+    help="Explain why devices had their roles, and compare with other placement policies.",
+)
 
 
 @contextmanager
 def _record(run: str, home: Path | None) -> Iterator[PlacementRecord]:
     from flows.placement.record import PlacementRecord
-    from flows.run.home import Home
 
     place = Home.locate(home)
     keep_caches_inside(place)
@@ -59,13 +58,12 @@ def _record(run: str, home: Path | None) -> Iterator[PlacementRecord]:
         yield PlacementRecord(ledger, place, find_run(ledger, run))
 
 
-@placement_app.command(epilog=examples(*EXPLAIN))
+@app.command(epilog=examples(*EXPLAIN))
 def explain(
     run: RunArgument, iteration: IterationArgument, home: HomeOption = None, output: OutputOption = Output.TEXT
 ) -> None:
     """Explain an iteration's placement: what it was decided from, what was predicted, and what actually happened."""
     from flows.placement.explain import explain as explanation_of
-    from ops.presentation.placement_tables import print_explanation
 
     with _record(run, home) as record:
         found = explanation_of(record.at(iteration), record.seats(iteration), record.disks(iteration))
@@ -75,7 +73,7 @@ def explain(
         print_explanation(found)
 
 
-@placement_app.command(epilog=examples(*REPLAY))
+@app.command(epilog=examples(*REPLAY))
 def replay(
     run: RunArgument,
     policy: Annotated[
@@ -117,7 +115,6 @@ def replay(
 
 def _replay_own(record: PlacementRecord, placements: Iterable[RecordedPlacement], output: Output) -> bool:
     from flows.placement.replay import replay as replay_one
-    from ops.presentation.placement_tables import print_replayed
 
     rows = [replay_one(placement) for placement in placements]
     differing = [row.iteration for row in rows if not row.same]
@@ -134,8 +131,6 @@ def _replay_other(
     record: PlacementRecord, placements: Iterable[RecordedPlacement], policy: str, picture: Path | None, output: Output
 ) -> bool:
     from flows.placement.replay import compare_all
-    from ops.presentation.placement_charts import write_comparison
-    from ops.presentation.placement_tables import print_compared
 
     comparison = compare_all(record.run, policy, placements)
     if output is Output.JSON:
@@ -148,7 +143,7 @@ def _replay_other(
     return not comparison.differing
 
 
-@placement_app.command(epilog=examples(*GANTT))
+@app.command(epilog=examples(*GANTT))
 def gantt(
     run: RunArgument,
     iteration: IterationArgument,
@@ -160,8 +155,6 @@ def gantt(
 ) -> None:
     """Show which role each instance had over time, and how much of the time it was busy."""
     from flows.placement.explain import gantt_of
-    from ops.presentation.placement_gantt import write_gantt
-    from ops.presentation.placement_tables import print_gantt
 
     picture = None if out is None else picture_file(out)
     with _record(run, home) as record:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.reports.profile import Profile
+from flows.run.home import Home
 from ops.cli.options import Output
+from ops.presentation.flame import SUFFIXES, collapsed, page, picture
 from ops.presentation.output import message, write_json
+from ops.presentation.profile_words import NOT_RECORDED, iterations_text, profile_facts, write_profile_text
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.reports.profile import Profile
-    from flows.run.home import Home
 
 LAST = 10
 """How many of the newest iterations are shown by default."""
@@ -19,9 +22,6 @@ LAST = 10
 
 def check_options(profile: bool, iteration: int | None, last: int | None, flame: Path | None) -> None:
     """Raises `ConfigurationError` for options that do not go together, or a picture that cannot be written."""
-    from ops.presentation.flame import SUFFIXES
-    from yatt_core.errors import ConfigurationError
-
     given = [
         name for name, value in (("--iteration", iteration), ("--last", last), ("--flame", flame)) if value is not None
     ]
@@ -43,7 +43,6 @@ def show_profile(
 
     Raises `ConfigurationError` if the iteration is not committed, or if there is nothing to draw.
     """
-    from ops.presentation.profile_words import profile_facts, write_profile_text
     from ops.queries.profile import run_profile
 
     profile = run_profile(ledger=ledger, home=home, run=run, iteration=iteration, last=LAST if last is None else last)
@@ -56,10 +55,6 @@ def show_profile(
 
 
 def _write_flame(path: Path, run: str, profile: Profile) -> None:
-    from ops.presentation.flame import collapsed, page, picture
-    from ops.presentation.profile_words import NOT_RECORDED, iterations_text
-    from yatt_core.errors import ConfigurationError
-
     if not profile.recorded:
         where = iterations_text(profile.not_recorded) if profile.not_recorded else "no iteration"
         raise ConfigurationError(f"--flame {path}: nothing to draw: {where}: {NOT_RECORDED}")

@@ -6,9 +6,10 @@ Consumes the read models of `ops.queries`; produces lines on standard output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from ops.presentation.output import message, write, write_table
+from ops.presentation.columns import Cell, Column, Columns
+from ops.presentation.output import message, write, write_list
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ops.queries.rollout_page import Page
     from ops.queries.rollouts import Rollouts, SampleView
 
-T = TypeVar("T")
 SHOWN_CHARACTERS = 60
 
 
@@ -43,24 +43,7 @@ def write_page(page: Groups | Rollouts, full: bool) -> None:
 
 def write_samples(samples: Sequence[SampleView]) -> None:
     """Writes samples as a table."""
-    columns = ("prompt", "sample", "reward", "advantage", "correct", "tokens", "valid", "question", "response")
-    write_table(
-        columns,
-        [
-            (
-                row.prompt_ordinal,
-                row.sample,
-                _scored(row, row.reward),
-                row.advantage,
-                _scored(row, "yes" if row.correct else "no"),
-                f"{row.tokens}{' cut' if row.truncated else ''}",
-                row.validity,
-                _shortened(row.prompt),
-                _shortened(row.response),
-            )
-            for row in samples
-        ],
-    )
+    write_list(SAMPLES, samples)
 
 
 def write_sample(row: SampleView) -> None:
@@ -72,24 +55,7 @@ def write_sample(row: SampleView) -> None:
 
 def write_groups(groups: Sequence[GroupView]) -> None:
     """Writes groups as a table of means over their samples."""
-    columns = ("prompt", "samples", "reward", "spread", "correct", "tokens", "valid", "question", "answer")
-    write_table(
-        columns,
-        [
-            (
-                row.prompt_ordinal,
-                len(row.samples),
-                row.reward,
-                row.spread,
-                None if row.correct_fraction is None else f"{row.correct_fraction:.0%}",
-                round(row.tokens),
-                ", ".join(row.validity),
-                _shortened(row.prompt),
-                None if row.answer is None else _shortened(row.answer),
-            )
-            for row in groups
-        ],
-    )
+    write_list(GROUPS, groups)
 
 
 def write_group(group: GroupView) -> None:
@@ -107,32 +73,16 @@ def write_group(group: GroupView) -> None:
 
 def write_summary(found: RolloutComparison) -> None:
     """Writes the statistics of two iterations."""
-    columns = ("iteration", "samples", "reward", "deviation", "correct", "truncated")
-    sides = (found.before, found.after)
-    write_table(
-        columns,
-        [
-            (
-                side.iteration,
-                side.samples if side.seen == side.samples else f"{side.seen} of {side.samples}",
-                side.mean,
-                side.deviation,
-                f"{side.correct_fraction:.1%}",
-                f"{side.truncated_fraction:.1%}",
-            )
-            for side in sides
-        ],
-    )
+    from ops.queries.rollout_comparison import SUMMARIES
+
+    write_list(SUMMARIES, (found.before, found.after))
     write(f"prompts in both iterations: {found.shared}\n")
 
 
 def write_pairs(pairs: Sequence[GroupPair], full: bool) -> None:
     """Writes groups beside their counterparts in the other iteration, as a table or in full."""
     if not full:
-        write_table(
-            ("prompt", "before", "similarity", "reward before", "reward", "change", "question", "question before"),
-            [_pair_row(pair) for pair in pairs],
-        )
+        write_list(PAIRS, pairs)
         return
     for pair in pairs:
         write("##### " + _relation(pair))
@@ -149,32 +99,10 @@ def tell_limits(page: Page, shown: int, things: str) -> None:
         message(f"only {page.seen} of the iteration's {many(page.total, 'sample')} were examined")
 
 
-def _pair_row(pair: GroupPair) -> tuple[object, ...]:
-    before = pair.before
-    after = pair.after
-    question = _shortened(after.prompt)
-    if before is None:
-        return (after.prompt_ordinal, None, None, None, after.reward, None, question, None)
-    similarity = round(pair.similarity or 0.0, 2)
-    change = None if after.reward is None or before.reward is None else after.reward - before.reward
-    other = None if pair.same else _shortened(before.prompt)
-    return (
-        *(after.prompt_ordinal, before.prompt_ordinal, similarity),
-        *(before.reward, after.reward, change, question, other),
-    )
-
-
 def _relation(pair: GroupPair) -> str:
     if pair.before is None:
         return "no similar prompt"
     return "same prompt" if pair.same else f"most similar prompt, similarity {pair.similarity:.2f}"
-
-
-def _scored(row: SampleView, value: T) -> T | None:
-    """Returns a value that only a sample with a score has; None for another sample."""
-    from ops.queries.experience import Validity
-
-    return None if row.validity == Validity.UNSCORED else value
 
 
 def _in_words(group: GroupView) -> str:
@@ -188,11 +116,10 @@ def _in_words(group: GroupView) -> str:
 def _write_facts(row: SampleView) -> None:
     from ops.queries.experience import Validity
 
-    parts = ", ".join(f"{name} {value:.4g}" for name, value in row.rewards.items())
+    parts = ", ".join(f"{name} {'-' if value is None else format(value, '.4g')}" for name, value in row.rewards.items())
     advantage = "" if row.advantage is None else f", advantage {row.advantage:.4g}"
-    unscored = row.validity == Validity.UNSCORED
-    valid = "" if row.validity == Validity.USED or unscored else f", {row.validity}"
-    reward = row.validity if unscored else f"reward {row.reward:.4g}"
+    valid = "" if row.validity == Validity.USED or row.reward is None else f", {row.validity}"
+    reward = Validity.UNSCORED if row.reward is None else f"reward {row.reward:.4g}"
     write(f"{reward} ({parts}){advantage}, {many(row.tokens, 'token')}, ended by {row.finish}{valid}")
     if row.reward_error:
         write(f"reward failed: {row.reward_error}")
@@ -207,3 +134,64 @@ def _shortened(text: str) -> str:
     """Returns the text on one line, cut at the front, since the end of a prompt often matters most."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else f"...{line[3 - SHOWN_CHARACTERS :]}"
+
+
+def _is_correct(row: SampleView) -> Cell:
+    return None if row.correct is None else "yes" if row.correct else "no"
+
+
+def _tokens(row: SampleView) -> str:
+    return f"{row.tokens} cut" if row.truncated else str(row.tokens)
+
+
+def _correct_fraction(row: GroupView) -> Cell:
+    return None if row.correct_fraction is None else f"{row.correct_fraction:.0%}"
+
+
+def _similarity(pair: GroupPair) -> Cell:
+    return None if pair.before is None else round(pair.similarity or 0.0, 2)
+
+
+def _change(pair: GroupPair) -> Cell:
+    if pair.before is None or pair.before.reward is None or pair.after.reward is None:
+        return None
+    return pair.after.reward - pair.before.reward
+
+
+def _other_question(pair: GroupPair) -> Cell:
+    return None if pair.before is None or pair.same else _shortened(pair.before.prompt)
+
+
+SAMPLES: Columns[SampleView] = (
+    Column("prompt", lambda row: row.prompt_ordinal, number=True),
+    Column("sample", lambda row: row.sample, number=True),
+    Column("reward", lambda row: row.reward, number=True),
+    Column("advantage", lambda row: row.advantage, number=True),
+    Column("correct", _is_correct),
+    Column("tokens", _tokens),
+    Column("valid", lambda row: row.validity),
+    Column("question", lambda row: _shortened(row.prompt)),
+    Column("response", lambda row: _shortened(row.response)),
+)
+GROUPS: Columns[GroupView] = (
+    Column("prompt", lambda row: row.prompt_ordinal, number=True),
+    Column("samples", lambda row: len(row.samples), number=True),
+    Column("reward", lambda row: row.reward, number=True),
+    Column("spread", lambda row: row.spread, number=True),
+    Column("correct", _correct_fraction, number=True),
+    Column("tokens", lambda row: round(row.tokens), number=True),
+    Column("valid", lambda row: ", ".join(row.validity)),
+    Column("question", lambda row: _shortened(row.prompt)),
+    Column("answer", lambda row: None if row.answer is None else _shortened(row.answer)),
+)
+PAIRS: Columns[GroupPair] = (
+    Column("prompt", lambda pair: pair.after.prompt_ordinal, number=True),
+    Column("before", lambda pair: None if pair.before is None else pair.before.prompt_ordinal, number=True),
+    Column("similarity", _similarity, number=True),
+    Column("reward before", lambda pair: None if pair.before is None else pair.before.reward, number=True),
+    Column("reward", lambda pair: pair.after.reward, number=True),
+    Column("change", _change, number=True),
+    Column("question", lambda pair: _shortened(pair.after.prompt)),
+    Column("question before", _other_question),
+)
+"""What the page shows as whole texts side by side, a terminal shows as lists of shortened ones."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.commands.inspection.rollout_tables import (
     tell_limits,
     write_page,
@@ -16,29 +18,29 @@ from ops.cli.commands.inspection.rollout_tables import (
 )
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import write_json
+from ops.presentation.output import write_json, write_list
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
+    from ops.queries.columns import ColumnFacts
     from ops.queries.sample_filters import Selection
+
+app = typer.Typer()
 
 ALL = 10**9
 """The limit in place of 0."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt rollouts latest --sort reward",
         "yatt rollouts latest --iteration 12 --group --sort spread --limit 5 --full",
         "yatt rollouts latest --where 'reward >= 0.5' --where 'finish = length'",
         "yatt rollouts quickstart-1 --compare 3:40",
         "yatt rollouts quickstart-1 --iteration 3 --prompt 130 -o json",
     )
-    app.command(epilog=examples(*lines))(rollouts)
-
-
+)
 def rollouts(
     run: RunArgument,
     iteration: Annotated[
@@ -74,8 +76,11 @@ def rollouts(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show the prompts, responses and rewards of an iteration, or compare two iterations."""
-    from flows.run.home import Home
+    """Show the prompts, responses and rewards of an iteration, or compare two iterations.
+
+    Of a workload of your own, show the columns that the iteration learnt from.
+    """
+    from ops.queries.columns import columns_of, is_language
     from ops.queries.sample_filters import Selection
 
     place = Home.locate(home)
@@ -96,6 +101,9 @@ def rollouts(
             )
             return
         number = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
+        if not is_language(ledger, name):
+            _show_columns(columns_of(ledger, place, name, number), f"{name}, iteration {number}", output)
+            return
         _show(
             ledger=ledger,
             home=place,
@@ -109,10 +117,18 @@ def rollouts(
         )
 
 
+def _show_columns(columns: Sequence[ColumnFacts], title: str, output: Output) -> None:
+    """Writes what an iteration of a workload of one's own learnt from."""
+    from ops.queries.columns import COLUMN_FACTS
+
+    if output is Output.JSON:
+        write_json({"columns": [asdict(column) for column in columns]})
+        return
+    write_list(COLUMN_FACTS, columns, title)
+
+
 def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:
     """Returns the two iterations of `--compare A:B`. Raises `ConfigurationError`."""
-    from yatt_core.errors import ConfigurationError
-
     numbers = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
     if numbers is None:
         raise ConfigurationError(f"--compare {text!r:.60}: expected two iterations, such as 3:40")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -10,29 +9,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.presentation.columns import Column, Columns, MomentCell
 from ops.presentation.curves import sparkline
-from ops.presentation.output import console, message, write_json, write_table
-from ops.presentation.words import age, cut, moment
+from ops.presentation.output import console, message, write_json, write_list
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
+    from db.write.deletions import DeletedRow
     from ops.queries.run_list import ListedRun, RunList
 
-COLUMNS = (
-    "run", "state", "iteration", "%", "reward", "accuracy", "curve", "last commit", "age", "driver", "reason",
-)  # fmt: skip
-REASON_CHARACTERS = 120
-DRIVER_CHARACTERS = 40
+app = typer.Typer()
+
 WIDE = 110
 """Width of a terminal from which all columns are shown."""
 CURVE_WIDTH = 16
 EVERYTHING = 1_000_000
 
 
-class State(StrEnum):
+DELETED: Columns[DeletedRow] = (
+    Column("run", lambda row: row.run),
+    Column("deleted", lambda row: MomentCell(row.deleted_at)),
+    Column("by", lambda row: row.by),
+    Column("why", lambda row: row.why),
+    Column("files left", lambda row: "" if row.cleaned_at else "yes"),
+)
+
+
+class ListedState(StrEnum):
     """The state of a run."""
 
     CREATED = "created"
@@ -55,21 +62,18 @@ class Order(StrEnum):
     NAME = "name"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt runs",
         "yatt runs quickstart --state completed --sort accuracy",
         "yatt runs --curves --limit 5",
         "yatt runs --limit 5 -o json",
         "yatt runs --deleted",
     )
-    app.command(epilog=examples(*lines))(runs)
-
-
+)
 def runs(
     text: Annotated[str, typer.Argument(metavar="[TEXT]", help="List only runs whose id contains this.")] = "",
-    state: Annotated[State | None, typer.Option(help="List only runs in this state.")] = None,
+    state: Annotated[ListedState | None, typer.Option(help="List only runs in this state.")] = None,
     sort: Annotated[Order, typer.Option(help="Sort by this; runs without it come last.")] = Order.CREATED,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     curves: Annotated[bool, typer.Option("--curves", help="Show the curve of each run's reward.")] = False,
@@ -78,7 +82,6 @@ def runs(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """List runs, running ones first, then the newest: state, progress, reward, held-out accuracy and age."""
-    from flows.run.home import Home
     from ops.queries.run_list import run_list
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -127,34 +130,18 @@ def _facts(run: ListedRun) -> dict[str, Any]:
 
 def _show(runs: Sequence[ListedRun], drawn: dict[str, tuple[float | None, ...]], curves: bool) -> None:
     """Writes the table; on a narrow terminal, some columns are left out rather than broken."""
+    from ops.queries.run_list import RUNS
+
     wide = console().width >= WIDE
-    shown = {"%": wide, "curve": curves, "age": wide, "driver": wide}
-    shown |= dict.fromkeys(("last commit", "reason"), wide or not curves)
-    rows = [_row(run, drawn.get(run.id, ())) for run in runs]
-    columns = [name for name in COLUMNS if shown.get(name, True)]
-    write_table(columns, [[row[name] for name in columns] for row in rows], wraps="reason")
+    shown = {"%": wide, "age": wide, "driver": wide} | dict.fromkeys(("last commit", "reason"), wide or not curves)
+    columns = [column for column in RUNS if shown.get(column.name, True)]
+    if curves:
+        after = [column.name for column in columns].index("accuracy") + 1
+        columns.insert(after, Column("curve", lambda run: sparkline(drawn.get(run.id, ()))))
+    write_list(columns, runs)
 
 
-def _row(run: ListedRun, curve: Sequence[float | None]) -> dict[str, object]:
-    """Returns a run's cells by column."""
-    from db.write.runs import DRIVEN_STATES
-
-    return {
-        "run": run.id,
-        "state": f"{run.state}, driver lost" if run.driver == "lost" and run.state in DRIVEN_STATES else run.state,
-        "iteration": f"{max(0, run.iteration)}/{run.target_iterations}",
-        "%": round(100 * run.progress),
-        "reward": run.reward,
-        "accuracy": run.accuracy,
-        "curve": sparkline(curve),
-        "last commit": "" if run.last_commit_age is None else age(run.last_commit_age),
-        "age": age(time.time() - run.created_at / 1000),
-        "driver": cut(run.holder or "", DRIVER_CHARACTERS),
-        "reason": cut(run.state_reason, REASON_CHARACTERS),
-    }
-
-
-def _tell_about_others(found: RunList, shown: int, text: str, state: State | None) -> None:
+def _tell_about_others(found: RunList, shown: int, text: str, state: ListedState | None) -> None:
     """Writes what the table leaves out, to standard error."""
     if not found.total and (text or state):
         there = ", ".join(f"{count} {name}" for name, count in sorted(found.states.items())) or "none"
@@ -168,5 +155,4 @@ def _show_deleted(ledger: Ledger, limit: int, output: Output) -> None:
     if output is Output.JSON:
         write_json({"deleted": [asdict(row) for row in rows]})
         return
-    table = [(row.run, moment(row.deleted_at), row.by, row.why, "" if row.cleaned_at else "yes") for row in rows]
-    write_table(("run", "deleted", "by", "why", "files left"), table)
+    write_list(DELETED, rows)

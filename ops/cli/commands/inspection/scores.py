@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import write, write_json, write_table
+from ops.presentation.output import write, write_json, write_list
 
 if TYPE_CHECKING:
     from ops.queries.score_efforts import CostlyScores
 
-COLUMNS = ("iteration", "part", "prompt", "id", "sample", "seconds", "waited", "retries", "read", "written", "cost")
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt scores latest",
         "yatt scores latest --iteration 12 --part judge",
         "yatt scores quickstart-1 --last 100 --limit 50 -o json",
     )
-    app.command(epilog=examples(*lines))(scores)
-
-
+)
 def scores(
     run: RunArgument,
     iteration: Annotated[int | None, typer.Option(min=1, help="Only this iteration.")] = None,
@@ -42,7 +39,6 @@ def scores(
     A run keeps the 20 slowest and the 20 dearest of each shard and part. `yatt rollouts RUN --iteration N --prompt P` shows the
     samples of a prompt.
     """
-    from flows.run.home import Home
     from ops.queries.score_efforts import costly_scores
 
     place = Home.locate(home)
@@ -58,29 +54,12 @@ def scores(
 
 
 def _write(found: CostlyScores) -> None:
+    from ops.queries.score_efforts import score_columns
+
     where = f"iteration {found.first}" if found.first == found.last else f"iterations {found.first} to {found.last}"
     if not found.slowest:
         write(f"{found.run}: no endpoint was asked for a score in {where}")
         return
-    write_table(COLUMNS, _rows(found.slowest), f"the slowest scores of {where}")
+    write_list(score_columns(), found.slowest, f"the slowest scores of {where}")
     if found.dearest:
-        write_table(COLUMNS, _rows(found.dearest), f"the dearest scores of {where}")
-
-
-def _rows(scores: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
-    return [
-        (
-            row["iteration"],
-            row["part"],
-            row["prompt_ordinal"],
-            row["prompt_id"],
-            row["sample"],
-            f"{row['seconds']:.2f}",
-            f"{row['waited']:.2f}",
-            row["retries"],
-            row["prompt_tokens"],
-            row["tokens"],
-            None if row["cost"] is None else f"{row['cost']:.6f}",
-        )
-        for row in scores
-    ]
+        write_list(score_columns(), found.dearest, f"the dearest scores of {where}")

@@ -3,45 +3,49 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from db.core.errors import LedgerUnavailable
+from flows.reports.measures import MetricChange, measures_of, told_of
+from flows.run.home import Home
 from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
 from ops.cli.commands.inspection.profile import LAST, check_options, show_profile
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.columns import Column, Columns
 from ops.presentation.cost_words import amount
 from ops.presentation.curves import sparkline
 from ops.presentation.measure_words import newest_first
-from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.time_accounts import time_facts, write_time
-from ops.presentation.words import duration, place, size, wait_text
+from ops.presentation.words import duration, place, wait_text
 from yatt_core.counting import many
+from yatt_core.fault_stacks import kept_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from db.core.errors import LedgerUnavailable
     from db.ledger import Ledger
-    from db.read.overview import RunLine, RunOverview
-    from flows.run.home import Home
+    from db.read.overview import DriverSessionRow, RunLine, RunOverview
+    from ops.queries.run import PhaseUse
+
+app = typer.Typer()
 
 CURVE_WIDTH = 32
 NAME_WIDTH = 26
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
-        "yatt show latest",
-        "yatt show quickstart-3 -o json",
-        "yatt show latest --profile --last 20",
-        "yatt show latest --profile --iteration 12 --flame iteration-12.html",
-    )
-    app.command(epilog=examples(*lines))(show)
+METRICS: Columns[tuple[str, float]] = (
+    Column("metric", lambda named: named[0]),
+    Column("newest value", lambda named: named[1], number=True),
+)
+CURVES: Columns[Mapping[str, Any]] = (
+    Column("curve", lambda curve: curve["key"]),
+    Column("over the iterations", lambda curve: sparkline(curve["mean"])),
+    Column("first", lambda curve: curve["mean"][0], number=True),
+    Column("last", lambda curve: curve["mean"][-1], number=True),
+)
 
 
 def driver(line: RunLine) -> str:
@@ -59,6 +63,14 @@ def driver(line: RunLine) -> str:
     return f"lost {duration(-line.lease_expires_in)} ago"
 
 
+@app.command(
+    epilog=examples(
+        "yatt show latest",
+        "yatt show quickstart-3 -o json",
+        "yatt show latest --profile --last 20",
+        "yatt show latest --profile --iteration 12 --flame iteration-12.html",
+    )
+)
 def show(
     run: RunArgument,
     profile: Annotated[
@@ -78,9 +90,6 @@ def show(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show one run: results and digests, alarms, phases, failures, use of time, sessions and checkpoints."""
-    from db.core.errors import LedgerUnavailable
-    from flows.run.home import Home
-
     located = Home.locate(home)
     check_options(profile, iteration, last, flame)
     if profile:
@@ -127,12 +136,11 @@ def _show_waiting(home: Home, run: str, output: Output, error: LedgerUnavailable
 def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     """Returns a run's results and overview as plain values."""
     from db.write.runs import DRIVEN_STATES
-    from flows.reports.measures import told_of
     from flows.run.results import run_results
     from flows.schedule.window_record import window_parameters
     from ops.queries.forecast import run_forecast
     from ops.queries.run_list import LOST, driver_of, find_line
-    from yatt_core.fault_stacks import kept_stacks
+    from ops.queries.series import newest_values
 
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
@@ -157,7 +165,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "mlflow_run_id": line.run.mlflow_run_id,
         "folder": str(home.run_folder(run)),
         "stacks": kept_stacks(home.run_folder(run)),
-        "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
+        "metrics": newest_values(ledger, run),
         "measured": [asdict(told) for told in told_of(ledger, run)],
         "curves": _curves(ledger, run),
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
@@ -183,36 +191,44 @@ def _tables(overview: RunOverview, windows: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _print_run(facts: dict[str, Any]) -> None:
+    from db.write.alarms import AlarmRow
+    from db.write.records import CheckpointRow
+    from ops.queries.checkpoints import CHECKPOINTS
+    from ops.queries.run import phase_columns, session_columns
+
     reason = f" ({facts['state_reason']})" if facts["state_reason"] and facts["waiting"] is None else ""
     state = f"{facts['state']}, driver lost" if facts["driver_lost"] else facts["state"]
     write(f"{facts['run']} is {state}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
     for name, value in _headlines(facts):
         write(f"  {name:<{NAME_WIDTH}}{value}")
     if facts["alarms"]:
-        write_alarms(facts["alarms"], facts["alarm_count"])
+        write_alarms([AlarmRow(**row) for row in facts["alarms"]], facts["alarm_count"])
     _write_curves(facts["curves"])
-    write_table(("metric", "newest value"), sorted(facts["metrics"].items()))
-    rows = [
-        (row["phase"], row["attempts"], row["done"], row["seconds"], _failures(row["failures"]))
-        for row in facts["phases"]
-    ]
-    write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
+    write_list(METRICS, sorted(facts["metrics"].items()))
+    write_list(phase_columns(facts["sft"]), [_phase(row) for row in facts["phases"]], "phases")
     write_time(facts)
-    sessions = [
-        (row["term"], row["flow_run_name"], row["outcome"] or "running", _session_length(row), _parameters(row))
-        for row in facts["sessions"]
-    ]
-    write_table(("session", "name", "outcome", "length", "window's parameters"), sessions)
-    checkpoints = [
-        (row["iteration"], row["state"], size(row["bytes"]), row["weights_digest"][:16], row["folder"])
-        for row in facts["checkpoints"]
-    ]
-    write_table(("checkpoint", "state", "size", "weights", "folder"), checkpoints)
+    windows = {row["flow_run_id"]: row["parameters"] for row in facts["sessions"]}
+    write_list(session_columns(windows), [_session(row) for row in facts["sessions"]], "driver sessions")
+    write_list(CHECKPOINTS, [CheckpointRow(**row) for row in facts["checkpoints"]], "checkpoints")
+
+
+def _phase(row: Mapping[str, Any]) -> PhaseUse:
+    from ops.queries.run import PhaseUse
+
+    mean = row["seconds"] / row["done"] if row["done"] else None
+    return PhaseUse(
+        phase=row["phase"], attempts=row["attempts"], done=row["done"], mean_seconds=mean, failures=row["failures"]
+    )
+
+
+def _session(row: Mapping[str, Any]) -> DriverSessionRow:
+    from db.read.overview import DriverSessionRow
+
+    return DriverSessionRow(**{name: value for name, value in row.items() if name != "parameters"})
 
 
 def _curves(ledger: Ledger, run: str) -> list[dict[str, Any]]:
     """Returns the curves of what the objective measures, each reduced to at most `CURVE_WIDTH` means."""
-    from flows.reports.measures import measures_of
     from ops.queries.series import series
 
     return [
@@ -223,15 +239,12 @@ def _curves(ledger: Ledger, run: str) -> list[dict[str, Any]]:
 
 
 def _write_curves(curves: list[dict[str, Any]]) -> None:
-    rows = [(row["key"], sparkline(row["mean"]), row["mean"][0], row["mean"][-1]) for row in curves]
-    if rows:
-        write_table(("curve", "over the iterations", "first", "last"), rows)
+    if curves:
+        write_list(CURVES, curves)
 
 
 def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from flows.reports.measures import Told
-
-    measured = (Told(**each) for each in facts["measured"])
+    measured = (MetricChange(**each) for each in facts["measured"])
     traffic = facts["flow_bytes_per_sample"]
     spent = facts["spent"]
     return [
@@ -278,7 +291,3 @@ def _parameters(row: dict[str, Any]) -> str | None:
     from flows.schedule.parameters import parameters_text
 
     return parameters_text(row["parameters"]) or None
-
-
-def _session_length(row: dict[str, Any]) -> str:
-    return "" if row["ended_at"] is None else duration((row["ended_at"] - row["started_at"]) / 1000)

@@ -5,27 +5,28 @@ Consumes the home's folder and the ledger's runs; produces a table or one JSON o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
+from flows.disposal.usage import FolderUsage, disk_usage
+from flows.run.home import Home
 from ops.cli.completion import complete_run
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.columns import Column, Columns, SizeCell
+from ops.presentation.output import message, write, write_json, write_list
+from ops.presentation.words import size
+from yatt_core.counting import many
 
-if TYPE_CHECKING:
-    from flows.disposal.usage import Usage
+app = typer.Typer()
 
 EVERY = 1_000_000
 KINDS = ("checkpoints", "experience", "inputs", "exports", "prefect", "logs", "trackers", "other")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    app.command(epilog=examples("yatt du", "yatt du latest quickstart-2", "yatt du -o json"))(du)
-
-
+@app.command(epilog=examples("yatt du", "yatt du latest quickstart-2", "yatt du -o json"))
 def du(
     runs: Annotated[
         list[str] | None,
@@ -44,10 +45,6 @@ def du(
     has ended no longer needs, `yatt delete` all of it.
     """
     from flows.disposal.archiving import ARCHIVED
-    from flows.disposal.usage import disk_usage
-    from flows.run.home import Home
-    from ops.presentation.words import size
-    from yatt_core.counting import many
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -65,18 +62,9 @@ def du(
         write_json(facts | {"home": used.home.kinds})
         return
     shown = [kind for kind in KINDS if any(usage.kinds.get(kind) for usage in used.runs)]
-    table = [
-        (
-            usage.name,
-            f"{rows[usage.name].state}, archived" if usage.name in archived else rows[usage.name].state,
-            *(size(usage.kinds[kind]) if usage.kinds.get(kind) else "" for kind in shown),
-            size(usage.shared) if usage.shared else "",
-            size(usage.bytes),
-        )
-        for usage in used.runs
-    ]
-    if table:
-        write_table(("run", "state", *shown, "shared", "all"), table)
+    if used.runs:
+        states = {name: f"{row.state}, archived" if name in archived else row.state for name, row in rows.items()}
+        write_list(_columns(states, shown), used.runs)
     for kind, count in sorted(used.home.kinds.items(), key=lambda item: -item[1]):
         write(f"{kind:<14}{size(count)}")
     for usage in used.unknown:
@@ -87,5 +75,20 @@ def du(
     write(f"{'all':<14}{size(used.total)} {where}")
 
 
-def _document(usage: Usage) -> dict[str, Any]:
+def _document(usage: FolderUsage) -> dict[str, Any]:
     return {"bytes": usage.bytes, "shared": usage.shared, "kinds": usage.kinds}
+
+
+def _columns(states: Mapping[str, str], kinds: Sequence[str]) -> Columns[FolderUsage]:
+    """Returns the columns of runs' folders: a column for each kind of files that one has."""
+    return (
+        Column("run", lambda usage: usage.name),
+        Column("state", lambda usage: states[usage.name]),
+        *(_kind_column(kind) for kind in kinds),
+        Column("shared", lambda usage: SizeCell(usage.shared or None), number=True),
+        Column("all", lambda usage: SizeCell(usage.bytes), number=True),
+    )
+
+
+def _kind_column(kind: str) -> Column[FolderUsage]:
+    return Column(kind, lambda usage: SizeCell(usage.kinds.get(kind) or None), number=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from db.core.errors import LedgerUnavailable
+from flows.run.home import Home
 from ops.cli.completion import complete_run
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
@@ -20,18 +22,15 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
     from ops.queries.watch import Watched
 
+app = typer.Typer()
+
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 30.0
 """Without a terminal, a line is written at each commit and each new state, and after this time at the latest."""
 CODES = {"failed": ExitCode.FAILURE, "paused": ExitCode.PAUSED}
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = ("yatt watch", "yatt watch quickstart-3", "yatt watch latest --once -o json")
-    app.command(epilog=examples(*lines))(watch)
-
-
+@app.command(epilog=examples("yatt watch", "yatt watch quickstart-3", "yatt watch latest --once -o json"))
 def watch(
     run: Annotated[
         str,
@@ -48,8 +47,6 @@ def watch(
     Needs only the ledger: with YATT_LEDGER set to its address, it works from another machine. Exit code 0 if the run
     completed or was stopped, 1 if it failed or its driver was lost, 4 if it is paused. Ctrl-C ends the view, not the run.
     """
-    from flows.run.home import Home
-
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         if once:
@@ -80,7 +77,6 @@ def _follow(ledger: Ledger, run: str, output: Output) -> Watched:
     """Shows the run until nobody drives it; returns it as it then is."""
     from rich.live import Live
 
-    from db.core.errors import LedgerUnavailable
     from ops.cli.commands.inspection.run_picture import picture
     from ops.queries.watch import watched
 

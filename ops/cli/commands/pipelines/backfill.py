@@ -6,30 +6,30 @@ repeated, so that the command may be killed and called again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from flows.run.home import Home
+from ops.cli.commands.checkpoints import suites
+from ops.cli.commands.checkpoints.suites import OpenedSuite, open_for, open_held_out_for
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import message, write_json, write_table
-from ops.presentation.suite_words import estimates_of
+from ops.presentation.output import message, write_json, write_list
 from ops.process import keep_caches_inside
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from db.write.suites import SuiteRow
-    from flows.run.home import Home
-    from ops.cli.commands.checkpoints.suites import Opened
     from yatt_core.evaluation.panel import PanelSpec
     from yatt_core.spec.rewards.judges import GenerativePart
 
-    OpenAt = Callable[[int], AbstractContextManager[Opened]]
+    OpenAt = Callable[[int], AbstractContextManager[OpenedSuite]]
+
+app = typer.Typer()
 
 LINES = (
     "yatt pipeline backfill latest --suite suites/math.yaml",
@@ -38,11 +38,7 @@ LINES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to those about pipelines."""
-    app.command(epilog=examples(*LINES))(backfill)
-
-
+@app.command(epilog=examples(*LINES))
 def backfill(
     run: RunArgument,
     suite: Annotated[
@@ -68,9 +64,7 @@ def backfill(
 
     New judges score the answers to the suite, or to the run's held-out tasks. Answers are generated again with the same seeds.
     """
-    from flows.run.home import Home
-    from ops.cli.commands.checkpoints.suites import evaluated_once, open_for, open_held_out_for
-    from yatt_core.errors import ConfigurationError
+    from ops.queries.suites import FIGURES
     from yatt_core.evaluation.suites import load_suite
 
     if suite is None and not rejudge:
@@ -97,26 +91,19 @@ def backfill(
             message(f"iteration {iteration} is left out: its checkpoint was pruned meanwhile")
             continue
         with open_at(iteration) as opened:
-            rows.append(evaluated_once(place, opened))
+            rows.append(suites.evaluated_once(place, opened))
     if output is Output.JSON:
         found = [{"iteration": row.iteration, "number": row.number, "figures": row.figures} for row in rows]
         write_json({"run": name, "suite": rows[0].suite if rows else None, "evaluations": found})
         return
     title = rows[0].suite if rows else f"{name} has no kept checkpoint"
-    write_table(("iteration", "accuracy", "95 % interval", "others"), _figures(rows), title)
+    write_list(FIGURES, rows, title)
 
 
 def _kept(home: Home, run: str) -> set[int]:
     """Returns the iterations whose checkpoints are kept at this moment."""
     with opened_ledger(home) as ledger:
         return {row.iteration for row in ledger.records.checkpoints(run)}
-
-
-def _figures(rows: Sequence[SuiteRow]) -> Iterator[tuple[object, ...]]:
-    for row in rows:
-        figures: Mapping[str, Any] = row.figures
-        others = ", ".join(f"{key} {each['value']:.3f}" for key, each in estimates_of(dict(figures)).items())
-        yield row.iteration, f"{figures['accuracy']:.3f}", f"{figures['low']:.3f} to {figures['high']:.3f}", others
 
 
 def _panel(names: Sequence[str], combine: str) -> PanelSpec | None:
@@ -131,7 +118,6 @@ def _panel(names: Sequence[str], combine: str) -> PanelSpec | None:
 
 def _judge(name: str) -> GenerativePart:
     """Returns the judge that an option names. Raises `ConfigurationError`."""
-    from yatt_core.errors import ConfigurationError
     from yatt_core.spec import load_spec
     from yatt_core.spec.rewards.judges import GenerativePart
 

@@ -12,9 +12,16 @@ from typing import Annotated
 
 import typer
 
+from flows.driver.windows import moment_text, parse_duration
+from flows.run.home import Home
+from ops.cli.commands.driving.deploy import connect_to_server
 from ops.cli.commands.pipelines.arguments import FileArgument
 from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.cli.people import acting_name
 from ops.presentation.output import write, write_json
+from yatt_core.errors import ConfigurationError
+
+app = typer.Typer()
 
 SHORTEST = timedelta(seconds=10)
 SHOWN_STARTS = 3
@@ -24,11 +31,7 @@ LINES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to those about pipelines."""
-    app.command(epilog=examples(*LINES))(deploy)
-
-
+@app.command(epilog=examples(*LINES))
 def deploy(
     file: FileArgument,
     every: Annotated[
@@ -42,12 +45,7 @@ def deploy(
     What the triggers see now is where they start from. Deploying a pipeline again replaces its file and its schedule.
     """
     from db.ledger import Ledger
-    from flows.driver.windows import moment_text, parse_duration
     from flows.pipelines.checks import checked_pipeline
-    from flows.run.home import Home
-    from ops.cli.commands.driving.deploy import connect_to_server
-    from ops.cli.people import acting_name
-    from yatt_core.errors import ConfigurationError
     from yatt_core.pipelines.spec import require_triggers
 
     place = Home.locate(home)

@@ -11,37 +11,36 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from db.core.errors import PipelineNotFound
+from flows.run.home import Home
 from ops.cli.commands.pipelines import backfill, deploy
 from ops.cli.commands.pipelines.arguments import FileArgument, PipelineArgument
 from ops.cli.lookup import LATEST, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, examples
-from ops.presentation.output import write, write_json, write_table
-from ops.presentation.words import moment
+from ops.cli.people import acting_name
+from ops.presentation.output import write, write_json, write_list
 from ops.process import keep_caches_inside
+from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
     from ops.queries.pipelines import PipelineView
 
-pipeline_app = typer.Typer(
-    no_args_is_help=True,
-    help="Run jobs that need each other, from supervised training to promotion; what has not changed is skipped.",
-)
 RUN = ("yatt pipeline run examples/pipeline/pipeline.yaml", "yatt pipeline run pipeline.yaml --at-once 2 -o json")
 RESUME = ("yatt pipeline resume latest", "yatt pipeline resume letters-1 -o json")
 SHOW = ("yatt pipeline show latest", "yatt pipeline show letters-1 -o json")
 LIST = ("yatt pipeline list", "yatt pipeline list -o json")
+app = typer.Typer(
+    name="pipeline",
+    epilog=examples(RUN[0], SHOW[0], RESUME[0]),
+    no_args_is_help=True,
+    help="Run jobs that need each other, from supervised training to promotion; what has not changed is skipped.",
+)
+app.add_typer(deploy.app)
+app.add_typer(backfill.app)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    deploy.register(pipeline_app)
-    backfill.register(pipeline_app)
-    app.add_typer(pipeline_app, name="pipeline", epilog=examples(RUN[0], SHOW[0], RESUME[0]))
-
-
-@pipeline_app.command(epilog=examples(*RUN))
+@app.command(epilog=examples(*RUN))
 def run(
     file: FileArgument, at_once: AtOnceOption = None, home: HomeOption = None, output: OutputOption = Output.TEXT
 ) -> None:
@@ -52,8 +51,6 @@ def run(
     from flows.driver import services
     from flows.pipelines.checks import checked_pipeline
     from flows.pipelines.record import start_pipeline
-    from flows.run.home import Home
-    from ops.cli.people import acting_name
     from ops.group.address import server_of_runs
 
     place = Home.locate(home)
@@ -63,7 +60,7 @@ def run(
     _carry_on(place, row.id, at_once, output)
 
 
-@pipeline_app.command(epilog=examples(*RESUME))
+@app.command(epilog=examples(*RESUME))
 def resume(
     pipeline: PipelineArgument,
     at_once: AtOnceOption = None,
@@ -71,52 +68,36 @@ def resume(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Carry a pipeline on after an approval, a failure or a kill; jobs that are done are not repeated."""
-    from flows.run.home import Home
-
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = _find(ledger, pipeline)
     _carry_on(place, name, at_once, output)
 
 
-@pipeline_app.command(epilog=examples(*SHOW))
+@app.command(epilog=examples(*SHOW))
 def show(pipeline: PipelineArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show a pipeline's jobs: how each stands, with its run, its approval and, as JSON, its inputs and outputs."""
-    from flows.run.home import Home
     from ops.queries.pipelines import pipeline_view
 
     with opened_ledger(Home.locate(home)) as ledger:
         _print(pipeline_view(ledger, _find(ledger, pipeline)), output)
 
 
-@pipeline_app.command("list", epilog=examples(*LIST))
+@app.command("list", epilog=examples(*LIST))
 def list_pipelines(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """List the newest runs of pipelines."""
-    from flows.run.home import Home
-    from ops.queries.pipelines import pipeline_list
+    from ops.queries.pipelines import PIPELINES, pipeline_list
 
     with opened_ledger(Home.locate(home)) as ledger:
         found = pipeline_list(ledger)
     if output is Output.JSON:
         write_json({"pipelines": [asdict(view) for view in found]})
         return
-    rows = [
-        (view.pipeline, *_standing(view), view.by, moment(view.created_at), "; ".join(view.began_by)) for view in found
-    ]
-    write_table(("pipeline", "state", "why", "by", "since", "began because"), rows)
-
-
-def _standing(view: PipelineView) -> tuple[str, str]:
-    """Returns a pipeline's state and why."""
-    if view.interrupted:
-        return "interrupted", f"`yatt pipeline resume {view.pipeline}` goes on"
-    return view.state, view.reason
+    write_list(PIPELINES, found)
 
 
 def _find(ledger: Ledger, name: str) -> str:
     """Returns the id of a run of a pipeline, for `latest` the newest. Raises `PipelineNotFound`."""
-    from db.core.errors import PipelineNotFound
-
     if name != LATEST:
         return ledger.pipelines.find(name).id
     newest = ledger.pipelines.newest(limit=1)
@@ -131,11 +112,9 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     from flows.pipelines.flow import drive_pipeline
     from flows.pipelines.runner import PipelineRunner
     from ops.cli.commands.pipelines.work import tools_of
-    from ops.cli.people import acting_name
     from ops.cli.side_by_side import Clusters
     from ops.group.address import server_of_runs
     from ops.queries.pipelines import pipeline_view
-    from yatt_core.errors import InfrastructureError
 
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
@@ -160,11 +139,13 @@ def _headline(view: PipelineView) -> str:
 
     told = "; ".join(f"{job.name}: {job.reason}" for job in view.jobs if job.state == FAILED)
     if view.interrupted:
-        return f"{view.pipeline}: interrupted; `yatt pipeline resume {view.pipeline}` goes on"
+        return f"{view.pipeline}: {view.standing}; {view.why}"
     return f"{view.pipeline}: {view.state}{f' ({view.reason})' if view.reason not in ('', told) else ''}"
 
 
 def _print(view: PipelineView, output: Output) -> None:
+    from ops.queries.pipelines import JOBS
+
     if output is Output.JSON:
         write_json(asdict(view))
         return
@@ -172,8 +153,4 @@ def _print(view: PipelineView, output: Output) -> None:
     for title, told in (("began because", view.began_by), ("runs again because", view.remembered)):
         if told:
             write(f"{title}: {'; '.join(told)}")
-    rows = [
-        (job.name, job.kind, ", ".join(job.needs), job.state, job.run or "", job.approval or "", job.reason)
-        for job in view.jobs
-    ]
-    write_table(("job", "kind", "needs", "state", "run", "approval", "why"), rows)
+    write_list(JOBS, view.jobs)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flows.run.home import Home
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import load_batch
 from yatt_core.experience.telemetry import read_telemetry, telemetry_figure
-from yatt_core.planning.time.fitted import BatchWork, Fitted, IterationTimes, fit
+from yatt_core.planning.time.fitted import BatchWork, FittedConstants, IterationTimes, fit
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.spec import RunSpec, parse_spec
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
 
 NEWEST = 20
 """Number of newest iterations used."""
@@ -29,7 +29,7 @@ GENERATE = "generate"
 """Key in a shard's timing whose value is the total duration of the shard's decode batches, in seconds."""
 
 
-def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
+def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> FittedConstants:
     """Fits the constants to a run.
 
     planned: the spec to be planned, which is compared with the run's.
@@ -92,7 +92,7 @@ def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec:
 def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec) -> Iterator[BatchWork]:
     """Yields the work and seconds of each timed shard of an iteration."""
     commit = ledger.commits.at(run, iteration)
-    if commit is None:
+    if commit is None or spec.rollout.sliced:  # a shard's seconds are then those of parts of its responses
         return
     folder = home.run_folder(commit.run)
     files = read_telemetry(folder, commit.branch, iteration)

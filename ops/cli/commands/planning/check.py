@@ -6,11 +6,13 @@ functions. Writes tables or one JSON object; exits with 2 for a spec that could 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import logging
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,20 +20,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.fetching import fetched
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.progress import logged_progress
 from ops.presentation.words import duration, size
 from yatt_core.counting import many
+from yatt_core.problems import Problems
 
 if TYPE_CHECKING:
+    from ops.preflight.endpoint_trial import EndpointTrials
     from ops.preflight.first_prompt import FirstPrompt
-    from ops.preflight.needs import Needs
-    from ops.preflight.reward_trial import Trial
+    from ops.preflight.needs import ResourceNeeds
+    from ops.preflight.reward_trial import RewardTrial
     from ops.preflight.row_contents import RowContents
     from ops.preflight.row_trial import RowsTried
+    from ops.preflight.start_forecast import StartForecast
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
+
+app = typer.Typer()
 
 
 ROWS_FOR_KEYS = 100
@@ -40,12 +49,9 @@ SHOWN_CHARACTERS = 1_200
 """Maximum number of characters of a prompt that a terminal shows."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = ("yatt check configs/quickstart.yaml", "yatt check my.yaml --set data.max_prompt_tokens=512 -o json")
-    app.command(epilog=examples(*lines))(check)
-
-
+@app.command(
+    epilog=examples("yatt check configs/quickstart.yaml", "yatt check my.yaml --set data.max_prompt_tokens=512 -o json")
+)
 def check(
     spec: SpecArgument,
     overrides: OverridesOption = None,
@@ -67,22 +73,24 @@ def check(
     cluster is up.
     """
     message(f"reading {spec}")  # before the libraries are read, which takes most of the first second
-    from flows.run.home import Home
     from ops.preflight.bfloat16 import bfloat16_products
     from ops.preflight.disks import check_disks
+    from ops.preflight.exactness import Exactness
     from ops.preflight.needs import needs_of
     from ops.preflight.reward_trial import same_for_all
     from ops.preflight.run import check_before_start
     from ops.preflight.solution_trial import try_solutions
     from ops.preflight.unused_keys import unused_keys
     from yatt_core.datasets.sources import first_prompts, source_place
-    from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
     place = Home.locate(home)
     checked = fetched(place.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
-    inputs: list[Found] = []
-    asked: list[Trial] = []
+    if not checked.workload.is_language:
+        _check_workload(place, spec, checked, output)
+        return
+    inputs: list[InputsSummary] = []
+    asked: list[EndpointTrials] = []
     unsolved: list[str] = []
 
     def further() -> None:
@@ -92,33 +100,39 @@ def check(
         with problems.noting():
             unsolved.extend(try_solutions(checked))
         with problems.noting():
-            asked.extend([] if offline else _endpoints(checked))
+            asked.extend([] if offline else [_endpoints(checked)])
         problems.raise_any()
 
     with warnings_of("yatt_core.input_building") as logged:
         sound = check_before_start(place.folder, checked, message, further)
     (found,) = inputs
-    trials = [*sound.trials, *asked]
+    trials = [*sound.trials, *(trial for each in asked for trial in each.trials)]
     disks = check_disks(place.folder, checked)
     needs = needs_of(checked)
     products = bfloat16_products(checked)
+    start = _start(place, checked, found)
+    exactness = Exactness.of(checked)
     unused = unused_keys(checked, first_prompts(checked.data, checked.seed, ROWS_FOR_KEYS))
-    unread = [f"rewards.parts {trial.part!r}: {trial.error}" for trial in asked if trial.error]
     warnings = [
         *sound.warnings,
         *same_for_all(checked, sound.trials),
         *unsolved,
-        *unread,
+        *(warning for each in asked for warning in each.warnings),
         *logged,
         *found.contents.warnings,
         *found.rows.warnings,
         *_answers_missing(checked, found),
         *products.warnings,
+        *start.warnings,
     ]
     if output is Output.JSON:
         receipt = found.receipt
-        prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
         facts = {
+            "prompts": {
+                "train": receipt.train_prompts,
+                "held_out": receipt.held_out_prompts,
+                "probe": receipt.probe_prompts,
+            },
             "longest_prompt": found.longest,
             "over_long": receipt.over_long,
             "answerless": found.answerless,
@@ -132,29 +146,34 @@ def check(
         }
         write_json(
             {
-                "prompts": prompts,
                 **facts,
                 "trials": [asdict(trial) for trial in trials],
                 "needs": asdict(needs),
                 "disks": disks,
                 "bfloat16_products": products.facts,
+                "start": start.facts,
+                "exact": asdict(exactness),
             }
         )
         return
     _print(checked, found, trials)
-    for number, keys in unused.items():
-        write(f"{source_place(checked.data, number)}: keys that the spec does not use: {', '.join(keys)}")
+    _print_unused(checked, unused)
     for warning in warnings:
         message(f"warning: {warning}")
-    for line in (*products.lines, *_needed(checked, needs)):
+    for line in (*exactness.lines, *products.lines, start.line, *_needed(checked, needs)):
         write(line)
     if disks:
         write(_shared(disks, checked.storage.url))
-    write(f"`yatt plan {spec}` explains these figures")
-    write(f"the spec is sound; to start a run: yatt train {spec}")
+    write(f"`yatt plan {spec}` explains these figures\nthe spec is sound; to start a run: yatt train {spec}")
 
 
-def _endpoints(spec: RunSpec) -> list[Trial]:
+def _check_workload(home: Home, file: Path, spec: RunSpec, output: Output) -> None:
+    from ops.cli.commands.planning.check_workload import check_workload
+
+    check_workload(home, file, spec, output)
+
+
+def _endpoints(spec: RunSpec) -> EndpointTrials:
     """Asks the endpoints that judge one question each."""
     from ops.preflight.endpoint_trial import ask_endpoints
     from yatt_core.spec.rewards.judges import EndpointPart
@@ -162,6 +181,20 @@ def _endpoints(spec: RunSpec) -> list[Trial]:
     if any(isinstance(part, EndpointPart) for part in spec.rewards.judges):
         message("asking the judges' endpoints one question each")
     return ask_endpoints(spec)
+
+
+def _start(home: Home, spec: RunSpec, found: InputsSummary) -> StartForecast:
+    """Returns how long a run takes here until its work begins."""
+    from ops.group.address import shared_server
+    from ops.preflight.start_forecast import forecast_start
+
+    return forecast_start(
+        home,
+        spec,
+        found.receipt,
+        inputs_seconds=found.inputs_seconds,
+        shares_server=shared_server(home) is not None,
+    )
 
 
 @contextmanager
@@ -182,7 +215,7 @@ def warnings_of(logger: str) -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InputsSummary:
     """What the inputs contain.
 
     longest: id and number of tokens of the longest prompt.
@@ -193,6 +226,7 @@ class Found:
     contents: what the rows' responses, labels and answers are.
     rows: the rows whose reference answers and tests were tried.
     first: the first training prompt as the model reads it; None in a virtual run.
+    inputs_seconds: CPU seconds of this process for building the inputs, as a run does.
     """
 
     receipt: InputsReceipt
@@ -204,29 +238,34 @@ class Found:
     contents: RowContents
     rows: RowsTried
     first: FirstPrompt | None
+    inputs_seconds: float
 
 
-def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+def _all_inputs(spec: RunSpec, home: Path, sample: int | None) -> InputsSummary:
     """Builds the inputs in a scratch folder while showing the progress, and returns what they contain."""
     from ops.preflight.row_trial import LOGGER
-    from ops.presentation.progress import logged_progress
 
     message("reading all rows and encoding all prompts")
     with logged_progress("yatt_core.datasets", "yatt_core.input_building", LOGGER):
         return _inputs(spec, home, sample)
 
 
-def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
+def _inputs(spec: RunSpec, home: Path, sample: int | None) -> InputsSummary:
     from ops.preflight.first_prompt import first_prompt
     from ops.preflight.row_contents import look_at_rows
     from ops.preflight.row_trial import try_rows
+    from yatt_core.engines.ahead import input_modules
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
     from yatt_core.prompts.prompt_files import PromptFile, read_column
 
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".check-", dir=home) as scratch:
+        for name in input_modules(spec):  # so that the time is that of a run's worker
+            importlib.import_module(name)
+        began = time.process_time()
         receipt = materialise(spec, Path(scratch))
+        inputs_seconds = time.process_time() - began
         folder = Path(scratch) / receipt.folder
         longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
         files = [PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE)]
@@ -250,7 +289,7 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             home=home,
             sample=sample,
         )
-        return Found(
+        return InputsSummary(
             receipt=receipt,
             longest=longest,
             answerless=answerless,
@@ -260,10 +299,11 @@ def _inputs(spec: RunSpec, home: Path, sample: int | None) -> Found:
             contents=contents,
             rows=rows,
             first=first_prompt(spec, receipt.model_path, files[0][0]),
+            inputs_seconds=inputs_seconds,
         )
 
 
-def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
+def _print(spec: RunSpec, found: InputsSummary, trials: list[RewardTrial]) -> None:
     receipt = found.receipt
     longest = found.longest
     counts = {
@@ -300,9 +340,16 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
         write(f"sampled: the reference answers and tests of {found.rows.tried:,} of {found.rows.of:,} rows were tried")
     if not spec.virtual:
         write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
-    rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]
+    rows = [(trial.part, trial.prompt_id, trial.given, _score(trial), _shown(trial)) for trial in trials]
     if rows:
         write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+
+
+def _print_unused(spec: RunSpec, unused: Mapping[int, Sequence[str]]) -> None:
+    from yatt_core.datasets.sources import source_place
+
+    for number, keys in unused.items():
+        write(f"{source_place(spec.data, number)}: keys that the spec does not use: {', '.join(keys)}")
 
 
 def shortened(text: str) -> str:
@@ -311,10 +358,10 @@ def shortened(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"
 
 
-def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
+def _answers_missing(spec: RunSpec, found: InputsSummary) -> Iterator[str]:
     """Yields a warning about prompts without a reference answer, if some have one or the spec says where it is."""
     receipt = found.receipt
-    total = receipt.train_prompts + receipt.held_out_prompts + receipt.probe_prompts
+    total = receipt.prompts
     promised = any("answer_field" in source.model_fields_set for source in spec.data.sources)
     if found.answerless and (promised or found.answerless < total):
         yield (
@@ -324,7 +371,7 @@ def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
         )
 
 
-def _needed(spec: RunSpec, needs: Needs) -> Iterator[str]:
+def _needed(spec: RunSpec, needs: ResourceNeeds) -> Iterator[str]:
     """Yields what the run will need of this machine."""
     if needs.memory_bytes is not None and needs.capacity_bytes is not None:
         yield f"the run needs about {size(needs.memory_bytes)} of {size(needs.capacity_bytes)} memory"
@@ -344,5 +391,9 @@ def _shared(disks: Mapping[str, str], url: str | None) -> str:
     return f"the nodes have {len(members)} disks ({apart}); files travel through {url}"
 
 
-def _shown(trial: Trial) -> str:
+def _score(trial: RewardTrial) -> str:
+    return "-" if trial.score is None else f"{trial.score:g}"
+
+
+def _shown(trial: RewardTrial) -> str:
     return f"{trial.error} {trial.place}".strip()

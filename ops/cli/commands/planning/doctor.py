@@ -9,23 +9,20 @@ from dataclasses import asdict
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.preflight.verdicts import Verdict
+from ops.preflight.machine import LOOKS
+from ops.preflight.verdicts import CheckStatus
 from ops.presentation.output import console, write, write_json
 from yatt_core.errors import ExitCode
 
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    app.command(epilog=examples("yatt doctor", "yatt doctor --home /data/runs -o json"))(doctor)
+app = typer.Typer()
 
 
+@app.command(epilog=examples("yatt doctor", "yatt doctor --home /data/runs -o json"))
 def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Check this machine and the home folder; exit code 1 if a run could not work."""
     from rich.progress import track
-
-    from flows.run.home import Home
-    from ops.preflight.machine import LOOKS
 
     screen = console(to_stderr=True)
     looks = track(LOOKS, "looking", console=screen, transient=True, disable=not screen.is_terminal)
@@ -37,5 +34,5 @@ def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
             write(f"{check.verdict:<5}{check.name:<18}{check.found}")
             if check.remedy:
                 write(f"{'':<5}{'':<18}-> {check.remedy}")
-    if any(check.verdict is Verdict.FAIL for check in checks):
+    if any(check.verdict is CheckStatus.FAIL for check in checks):
         raise typer.Exit(ExitCode.FAILURE)

@@ -5,29 +5,31 @@ Consumes a spec. Fetches into the home folder; writes what is there as a table o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.fetching import fetched
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
-from ops.presentation.output import message, write_json, write_table
+from ops.presentation.columns import Column, Columns, SizeCell
+from ops.presentation.output import message, write_json, write_list
 
 if TYPE_CHECKING:
     from yatt_core.spec.sections.repository import Repository
 
+app = typer.Typer()
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+
+@app.command(
+    epilog=examples(
         "yatt fetch spec.yaml",
         "yatt fetch spec.yaml --set model.revision=v1.0 -o json",
         "HF_ENDPOINT=https://mirror.example yatt fetch spec.yaml",
     )
-    app.command(epilog=examples(*lines))(fetch)
-
-
+)
 def fetch(
     spec: SpecArgument,
     overrides: OverridesOption = None,
@@ -41,8 +43,6 @@ def fetch(
     runs find them.
     """
     message(f"reading {spec}")
-    from flows.run.home import Home
-    from ops.presentation.words import size
     from yatt_core.hub.settle import repositories
     from yatt_core.spec import load_spec
 
@@ -52,12 +52,20 @@ def fetch(
     if output is Output.JSON:
         write_json({"repositories": rows})
     elif rows:
-        columns = ("key", "repository", "revision", "commit", "files", "size", "folder")
-        write_table(
-            columns, [[*(row[column] for column in columns[:5]), size(row["bytes"]), row["path"]] for row in rows]
-        )
+        write_list(REPOSITORIES, rows)
     else:
         message(f"{spec} names nothing on the Hub")
+
+
+REPOSITORIES: Columns[Mapping[str, Any]] = (
+    Column("key", lambda row: row["key"]),
+    Column("repository", lambda row: row["repository"]),
+    Column("revision", lambda row: row["revision"]),
+    Column("commit", lambda row: row["commit"]),
+    Column("files", lambda row: row["files"], number=True),
+    Column("size", lambda row: SizeCell(row["bytes"]), number=True),
+    Column("folder", lambda row: row["path"]),
+)
 
 
 def _described(key: str, repository: Repository) -> dict[str, Any]:

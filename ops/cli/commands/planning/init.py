@@ -9,26 +9,31 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
-from ops.starter.recognition.recognised import RL, Asked, Objective
+from ops.presentation.transfer import Transfer
+from ops.starter.recognition.recognised import RL, ObjectiveKind, RecognitionOptions
 from yatt_core.counting import many
+from yatt_core.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from ops.starter.looks import DataLook, ModelLook
     from ops.starter.understanding import SourceMeaning, Understanding
 
+app = typer.Typer()
+
 Answer = TypeVar("Answer")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt init",
         "yatt init --data train.parquet --model models/small-instruct",
         "yatt init runs/math --data openai/gsm8k --subset main --model Qwen/Qwen3-0.6B",
@@ -36,9 +41,7 @@ def register(app: typer.Typer) -> None:
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
         "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct --here",
     )
-    app.command(epilog=examples(*lines))(init)
-
-
+)
 def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write; created if needed.")] = Path(),
     data: Annotated[
@@ -62,7 +65,9 @@ def init(
             "follows from the answers.",
         ),
     ] = None,
-    objective: Annotated[Objective | None, typer.Option(help="What to learn. Default: what the rows are for.")] = None,
+    objective: Annotated[
+        ObjectiveKind | None, typer.Option(help="What to learn. Default: what the rows are for.")
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="Split of a dataset's folder. Default: the one for training.")
     ] = None,
@@ -100,22 +105,19 @@ def init(
 
     Asks for what the options leave out if it runs on a terminal. Sizes are chosen to fit rows, model and machine.
     """
-    from flows.run.home import Home
-    from ops.presentation.transfer import Transfer
     from ops.starter.repositories import look_at_given_data, look_at_given_model
     from ops.starter.texts import as_json
     from ops.starter.writing import default_name, write_starter
-    from yatt_core.errors import ConfigurationError
     from yatt_core.hub.settle import Settling
 
     place = Home.locate(home).folder
     if peer_file is not None:
         from ops.cli.commands.planning.peers import start
-        from ops.starter.peers.starting import Wanted
+        from ops.starter.peers.starting import InitOptions
 
         if objective is not None:
             raise ConfigurationError(f"--objective {objective}: {peer_file} says what is learnt; leave --objective out")
-        wanted = Wanted(
+        wanted = InitOptions(
             file=peer_file,
             peer=peer,
             data=tuple(data or ()),
@@ -160,7 +162,7 @@ def init(
         look=seen_model,
         asks=asks,
     )
-    asked = Asked(prompt_field, answer_field, objective, bool(reward))
+    asked = RecognitionOptions(prompt_field, answer_field, objective, bool(reward))
     meaning, rewards = _understood(looks=looks, model=network, asked=asked, rewards=reward or [], asks=asks)
     written = write_starter(
         folder=folder,
@@ -186,8 +188,6 @@ def init(
 
 def _refuse_without_file(peer: str | None, processes: int | None, rows: int | None, here: bool) -> None:
     """Raises `ConfigurationError` for options that say more about a peer's file, which is not named."""
-    from yatt_core.errors import ConfigurationError
-
     for option, value in (("--peer", peer), ("--processes", processes), ("--rows", rows), ("--here", here or None)):
         if value is not None:
             raise ConfigurationError(
@@ -196,13 +196,10 @@ def _refuse_without_file(peer: str | None, processes: int | None, rows: int | No
 
 
 def _understood(
-    looks: Sequence[DataLook], model: ModelLook, asked: Asked, rewards: list[str], asks: bool
+    looks: Sequence[DataLook], model: ModelLook, asked: RecognitionOptions, rewards: list[str], asks: bool
 ) -> tuple[Understanding, list[str]]:
     """Returns what the data mean, and the rewards of the user's own; asks for these on a terminal."""
-    from dataclasses import replace
-
     from ops.starter.understanding import understand
-    from yatt_core.errors import ConfigurationError
 
     meaning = None
     default = None
@@ -257,8 +254,6 @@ def _source_said(source: SourceMeaning) -> Iterator[str]:
 
 def _found(given: Path | None, option: str, question: str, look: Callable[[Path], Answer], asks: bool) -> Answer:
     """Returns what a path contains; asks for the path, until it can be used, if it is not given."""
-    from yatt_core.errors import ConfigurationError, DataError
-
     if given is not None:
         return look(given)
     if not asks:

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from ops.cli.options import Output
 from ops.presentation.output import message, write, write_json
+from ops.presentation.transfer import Transfer
+from ops.starter.peers.entries import KeyVerdict
+from ops.starter.peers.secrets import without_secrets
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
-    from ops.starter.peers.entries import Verdict
-    from ops.starter.peers.starting import Started, Wanted
+    from ops.starter.peers.starting import InitOptions, InitResult
     from ops.starter.understanding import Understanding
 
 SHOWN = 70
 """Maximum number of characters of a value on a terminal; JSON has all of it."""
 
 
-def start(folder: Path, wanted: Wanted, output: Output) -> None:
+def start(folder: Path, wanted: InitOptions, output: Output) -> None:
     """Writes the spec and says what became of each key."""
-    from ops.presentation.transfer import Transfer
     from ops.starter.peers.starting import start_from
     from ops.starter.texts import as_json
 
@@ -46,7 +47,7 @@ def start(folder: Path, wanted: Wanted, output: Output) -> None:
     write(f"then: yatt train {command}")
 
 
-def _document(started: Started) -> dict[str, Any]:
+def _document(started: InitResult) -> dict[str, Any]:
     translation = started.translation
     lists = {name.value: [_as_json(verdict) for verdict in verdicts] for name, verdicts in translation.lists.items()}
     return {
@@ -60,9 +61,7 @@ def _document(started: Started) -> dict[str, Any]:
     }
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
-    from ops.starter.peers.secrets import without_secrets
-
+def _as_json(verdict: KeyVerdict) -> dict[str, Any]:
     return {
         "key": verdict.key,
         "value": without_secrets(verdict.value),
@@ -72,7 +71,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _said(started: Started, file: str) -> Iterator[str]:
+def _said(started: InitResult, file: str) -> Iterator[str]:
     """Yields the lists, for people."""
     translation = started.translation
     label = translation.program.label
@@ -107,9 +106,7 @@ def _recognised(meaning: Understanding) -> Iterator[str]:
         yield "system message: asks for what this reward reads; the peer's run had none, so drop it if the prompts ask themselves"
 
 
-def _line(verdict: Verdict) -> str:
-    from ops.starter.peers.secrets import without_secrets
-
+def _line(verdict: KeyVerdict) -> str:
     place = "" if verdict.line is None else f"line {verdict.line}: "
     to = f" -> {_written(without_secrets(dict(verdict.to)))}" if verdict.to else ""
     why = f" ({without_secrets(verdict.why)})" if verdict.why else ""

@@ -13,20 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import duration, large_number, size
 from yatt_core.counting import many
+from yatt_core.errors import ConfigurationError, ExitCode
+from yatt_core.planning.assumptions import Assumptions, parse_spread
 
 if TYPE_CHECKING:
-    from yatt_core.planning.assumptions import Assumptions
     from yatt_core.planning.cluster import DescribedCluster
     from yatt_core.planning.memory.rollout import EngineMemory
     from yatt_core.planning.plan import RunPlan, Times
-    from yatt_core.planning.time.fitted import Fitted
+    from yatt_core.planning.time.fitted import FittedConstants
     from yatt_core.spec import RunSpec
+
+app = typer.Typer()
 
 TENSORS = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
 
@@ -52,17 +56,14 @@ def _lengths_option(of: str) -> Any:
     return typer.Option(metavar="MEDIAN:SIGMA", help=f"Log-normal distribution of the lengths of {of}, in tokens.")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = (
+@app.command(
+    epilog=examples(
         "yatt plan configs/plan-7b-grpo.yaml --cluster 8xH200",
         "yatt plan configs/plan-72b-grpo.yaml --cluster '8xH200,16 nodes' --response-tokens 3000:0.8",
         "yatt plan configs/quickstart.yaml --calibrate latest",
         "yatt plan my.yaml --cluster 16x8xH100 --set trainer.engine.tensor_model_parallel_size=4 -o json",
     )
-    app.command(epilog=examples(*lines))(plan)
-
-
+)
 def plan(
     spec: SpecArgument,
     cluster: ClusterOption = None,
@@ -80,8 +81,6 @@ def plan(
 
     Nothing is loaded or started, and the devices need not be present. Also accepts specs of engines that cannot train yet.
     """
-    from flows.run.home import Home
-    from yatt_core.errors import ExitCode
     from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
     from yatt_core.spec import load_spec
 
@@ -101,10 +100,9 @@ def plan(
 
 
 def _planned(
-    path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+    path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
 ) -> RunPlan:
     """Plans the spec; errors name the file that it was read from."""
-    from yatt_core.errors import ConfigurationError
     from yatt_core.planning.plan import plan_run
 
     if fitted is not None:
@@ -117,8 +115,6 @@ def _planned(
 
 
 def _assumptions(response: str | None, prompt: str | None, judge: str | None, training_mfu: float) -> Assumptions:
-    from yatt_core.planning.assumptions import Assumptions, parse_spread
-
     return Assumptions(
         prompt=None if prompt is None else parse_spread(prompt, "--prompt-tokens"),
         response=None if response is None else parse_spread(response, "--response-tokens"),
@@ -127,8 +123,7 @@ def _assumptions(response: str | None, prompt: str | None, judge: str | None, tr
     )
 
 
-def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
-    from flows.run.home import Home
+def _fitted(run: str, home: Path | None, planned: RunSpec) -> FittedConstants:
     from ops.cli.commands.planning.calibration import calibrate
 
     place = Home.locate(home)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from ops.cli.options import examples
+from ops.presentation.output import write
+from yatt_core.errors import ConfigurationError
+
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    app.command(epilog=examples("yatt schema > yatt.schema.json", "yatt schema --preset dapo"))(schema)
-
-
+@app.command(epilog=examples("yatt schema > yatt.schema.json", "yatt schema --preset dapo"))
 def schema(
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Print a preset of the algorithm in full.")] = None,
 ) -> None:
     """Print the JSON Schema of spec files, which editors use for validation and completion."""
-    import json
-
-    from ops.presentation.output import write
-    from yatt_core.errors import ConfigurationError
     from yatt_core.spec import json_schema
     from yatt_core.spec.presets import preset_tree
     from yatt_core.spec.reading.documents import yaml_text

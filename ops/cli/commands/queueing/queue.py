@@ -5,28 +5,27 @@ Consumes specs or runs; writes messages to standard error, and tables or one JSO
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from flows.run.home import Home
+from ops.cli.commands.queueing.tables import print_queue
 from ops.cli.completion import complete_run
 from ops.cli.fetching import fetched
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
 from ops.cli.people import named
+from ops.preflight.home_folder import check_folder, ledger_file
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
+from yatt_core.cluster.gpus import local_gpus
 from yatt_core.counting import many
+from yatt_core.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from flows.run.home import Home
-
-queue_app = typer.Typer(
-    invoke_without_command=True,
-    help="Share devices between runs: pools, priorities, fair share, preemption. Without a command, list the queue.",
-)
 SPEC_HELP = "Spec of a new run in YAML. Leave it out to submit an existing run with --run."
 LIST = ("yatt queue", "yatt queue -o json")
 SUBMIT = (
@@ -34,30 +33,28 @@ SUBMIT = (
     "yatt queue submit configs/quickstart.yaml --pool spot,main --priority 2 --project chat --auto-checkpoints",
     "yatt queue submit --run quickstart-3",
 )
+app = typer.Typer(
+    name="queue",
+    epilog=examples(*LIST, SUBMIT[0], "yatt queue serve"),
+    invoke_without_command=True,
+    help="Share devices between runs: pools, priorities, fair share, preemption. Without a command, list the queue.",
+)
 LONGEST_NOTICE = 30 * 24 * 3600
 ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Who asks. Default: the login name.")]
 PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="Name of a pool.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(queue_app, name="queue", epilog=examples(*LIST, SUBMIT[0], "yatt queue serve"))
 
 
 NEGATIVE = {"ignore_unknown_options": True}
 """Has -3 read as an argument."""
 
 
-@queue_app.callback(epilog=examples(*LIST))
+@app.callback()
 def show(context: typer.Context, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """List pools, and the runs that hold devices, wait for them, or ended last."""
     if context.invoked_subcommand is not None:
         return
     from db.ledger import Ledger
     from flows.queueing.pools_file import pools_file, read_pools
-    from flows.run.home import Home
-    from ops.cli.commands.queueing.tables import print_queue
-    from ops.preflight.home_folder import ledger_file
     from ops.queries.queueing import queue_view
 
     place = Home.locate(home)
@@ -73,21 +70,17 @@ def show(context: typer.Context, home: HomeOption = None, output: OutputOption =
         print_queue(view)
 
 
-@queue_app.command(epilog=examples("yatt queue init"))
+@app.command(epilog=examples("yatt queue init"))
 def init(home: HomeOption = None) -> None:
     """Write a first pools.yaml with this machine's GPUs, or its CPU cores, as one pool."""
-    import os
-
     from flows.queueing.pools_file import pools_file, write_first_pools
-    from flows.run.home import Home
-    from yatt_core.cluster.gpus import local_gpus
 
     place = Home.locate(home)
     write_first_pools(place, len(local_gpus()), len(os.sched_getaffinity(0)))
     write(f"{pools_file(place)}: edit it to add pools, prices, limits and quotas")
 
 
-@queue_app.command(epilog=examples(*SUBMIT))
+@app.command(epilog=examples(*SUBMIT))
 def submit(
     spec: Annotated[Path | None, typer.Argument(metavar="[SPEC]", help=SPEC_HELP)] = None,
     overrides: OverridesOption = None,
@@ -110,16 +103,14 @@ def submit(
 ) -> None:
     """Put a run into the queue. The scheduler (`yatt up` or `yatt queue serve`) starts it when its devices are free."""
     from flows.run.creation import create_run, current_spec
-    from flows.run.home import Home
     from ops.preflight.run import check_before_start
-    from ops.queueing.submitting import Asked, checked_submission
+    from ops.queueing.submitting import SubmissionOptions, checked_submission
     from ops.queueing.submitting import submit as put
-    from yatt_core.errors import ConfigurationError
     from yatt_core.spec import load_spec
 
     place = Home.locate(home)
     owner = named(by, "submits the run")
-    asked = Asked(
+    asked = SubmissionOptions(
         pools=[name for name in pool.split(",") if name],
         project=project,
         priority=priority,
@@ -146,7 +137,7 @@ def submit(
         message("no scheduler is running; start one with `yatt up` or `yatt queue serve`")
 
 
-@queue_app.command(epilog=examples("yatt queue priority quickstart-3 5"), context_settings=NEGATIVE)
+@app.command(epilog=examples("yatt queue priority quickstart-3 5"), context_settings=NEGATIVE)
 def priority(
     run: RunArgument,
     level: Annotated[int, typer.Argument(metavar="N", min=-100, max=100, help="The new priority.")],
@@ -157,27 +148,25 @@ def priority(
     _change(home, run, by, priority=level)
 
 
-@queue_app.command(epilog=examples("yatt queue pause quickstart-3"))
+@app.command(epilog=examples("yatt queue pause quickstart-3"))
 def pause(run: RunArgument, by: ByOption = None, home: HomeOption = None) -> None:
     """Hold a run back; if it holds devices, it stops at its next safe point and gives them back."""
     _change(home, run, by, wanted="hold")
 
 
-@queue_app.command(epilog=examples("yatt queue resume quickstart-3"))
+@app.command(epilog=examples("yatt queue resume quickstart-3"))
 def resume(run: RunArgument, by: ByOption = None, home: HomeOption = None) -> None:
     """Let a run that was held back wait for devices again."""
     _change(home, run, by, wanted="run")
 
 
-@queue_app.command(epilog=examples("yatt queue remove quickstart-3"))
+@app.command(epilog=examples("yatt queue remove quickstart-3"))
 def remove(run: RunArgument, by: ByOption = None, home: HomeOption = None) -> None:
     """Take a run out of the queue; if it holds devices, it stops at its next safe point first. The run itself is kept."""
     _change(home, run, by, wanted="remove")
 
 
-@queue_app.command(
-    epilog=examples("yatt queue devices spot --lost 0,1 --within 60", "yatt queue devices spot --back 0,1")
-)
+@app.command(epilog=examples("yatt queue devices spot --lost 0,1 --within 60", "yatt queue devices spot --back 0,1"))
 def devices(
     pool: PoolArgument,
     lost: Annotated[str, typer.Option(metavar="N,N,...", help="Devices that are reclaimed or broken.")] = "",
@@ -188,8 +177,6 @@ def devices(
 ) -> None:
     """Report devices that go away or come back; runs on them stop in time if they can, and start again elsewhere."""
     from flows.queueing.pools_file import read_pools
-    from flows.run.home import Home
-    from yatt_core.errors import ConfigurationError
 
     if not within <= LONGEST_NOTICE:  # also if it is no number
         raise ConfigurationError(f"--within {within}: expected at most {LONGEST_NOTICE:,} seconds")
@@ -209,12 +196,10 @@ def devices(
     write(f"{pool}: {many(len(gone), 'device')} lost, {len(returned)} back")
 
 
-@queue_app.command(epilog=examples("yatt queue serve"))
+@app.command(epilog=examples("yatt queue serve"))
 def serve(home: HomeOption = None) -> None:
     """Run the scheduler until Ctrl-C; the runs' drivers go on without it. `yatt up` runs one, too."""
-    from flows.run.home import Home
     from ops.group.scheduler import serve as run_service
-    from ops.preflight.home_folder import check_folder
 
     place = Home.locate(home)
     check_folder(place.folder)
@@ -229,8 +214,6 @@ CHANGES = {"hold": "is held back", "run": "waits for devices again", "remove": "
 def _change(
     home: Path | None, run: str, by: str | None, *, wanted: str | None = None, priority: int | None = None
 ) -> None:
-    from flows.run.home import Home
-
     who = named(by, "changes the queue")
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
@@ -239,8 +222,6 @@ def _change(
 
 
 def _device_numbers(option: str, text: str, known: tuple[int, ...]) -> list[int]:
-    from yatt_core.errors import ConfigurationError
-
     words = [word for word in text.split(",") if word]
     found = [int(word) for word in words if word.isdecimal() and int(word) in known]
     if len(found) < len(words):

@@ -14,10 +14,15 @@ from typing import Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.commands.services.group import DASHBOARD_PORT
 from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.preflight.home_folder import check_folder
 from ops.presentation.output import message, write_json
 from ops.process import keep_caches_inside
+from yatt_core.errors import ConfigurationError
+
+app = typer.Typer()
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 3
@@ -26,12 +31,9 @@ LEAVE_SECONDS = 2.0
 """Time that the end of the process waits for threads of abandoned requests."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    lines = ("yatt dashboard", "yatt dashboard --port 9000", "yatt --home /data/runs dashboard --port 0 -o json")
-    app.command(epilog=examples(*lines))(dashboard)
-
-
+@app.command(
+    epilog=examples("yatt dashboard", "yatt dashboard --port 9000", "yatt --home /data/runs dashboard --port 0 -o json")
+)
 def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = DASHBOARD_PORT,
     require_sign_in: Annotated[
@@ -47,11 +49,9 @@ def dashboard(
     """
     import uvicorn
 
-    from flows.run.home import Home
     from ops.dashboard.app import create_app
     from ops.group.address import shared_server
     from ops.group.pages import live_pages
-    from ops.preflight.home_folder import check_folder
 
     place = Home.locate(home)
     if not place.folder.exists():
@@ -98,8 +98,6 @@ def leave() -> None:
 
 def _bind(listener: socket.socket, port: int) -> None:
     """Binds the socket and starts listening. Raises `ConfigurationError` if the port is taken."""
-    from yatt_core.errors import ConfigurationError
-
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))

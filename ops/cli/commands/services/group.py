@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,14 +17,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.presentation.output import message, write, write_json, write_table
-from ops.presentation.words import duration, moment
+from ops.presentation.columns import Column, Columns, DurationCell
+from ops.presentation.output import message, write, write_json, write_list
+from ops.presentation.words import moment
 from yatt_core.counting import many
+from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from ops.group.control import Group
-    from ops.group.status import GroupStatus
+    from ops.group.control import ServiceGroup
+    from ops.group.status import GroupStatus, MemberStatus
+
+app = typer.Typer()
 
 PREFECT_PORT = 4200
 MLFLOW_PORT = 5000
@@ -32,14 +38,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    ups = ("yatt up", "yatt up --detach -o json", "YATT_LEDGER=postgresql://yatt@db/ledger yatt up --prefect-port 0")
-    app.command(epilog=examples(*ups))(up)
-    app.command(epilog=examples("yatt down", "yatt down -o json"))(down)
-    app.command(epilog=examples("yatt status", "yatt status -o json"))(status)
-
-
+@app.command(
+    epilog=examples(
+        "yatt up", "yatt up --detach -o json", "YATT_LEDGER=postgresql://yatt@db/ledger yatt up --prefect-port 0"
+    )
+)
 def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return once the group is up; it keeps running until `yatt down`.")
@@ -55,10 +58,8 @@ def up(
     Services that die are restarted. Databases are SQLite files in the home folder unless YATT_LEDGER,
     PREFECT_API_DATABASE_CONNECTION_URL and MLFLOW_BACKEND_STORE_URI name others (postgresql://user:password@host/database).
     """
-    from flows.run.home import Home
     from ops.group.control import await_ready, hold, start, stop
     from ops.group.members import Ports
-    from yatt_core.errors import ExitCode
 
     place = Home.locate(home)
     with _ending() as ended:
@@ -116,7 +117,7 @@ def _ending() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _tell_addresses(group: Group, output: Output) -> None:
+def _tell_addresses(group: ServiceGroup, output: Output) -> None:
     from ops.group.status import group_status
 
     found = group_status(group.home)
@@ -129,17 +130,15 @@ def _tell_addresses(group: Group, output: Output) -> None:
 
 def _flush() -> None:
     """Flushes standard output, so that a reader of a pipe gets the addresses now and not when the group stops."""
-    import sys
-
     sys.stdout.flush()
 
 
+@app.command(epilog=examples("yatt down", "yatt down -o json"))
 def down(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Stop this home's service group, whichever terminal it runs in, and clean up after a killed one.
 
     Runs driven by its worker stop after their current iteration, or after a minute in the middle of it. Nothing is lost.
     """
-    from flows.run.home import Home
     from ops.group.control import stop
 
     place = Home.locate(home)
@@ -150,11 +149,10 @@ def down(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
         write(f"{place.folder}: the group is down" if ended else f"{place.folder}: no group was up")
 
 
+@app.command(epilog=examples("yatt status", "yatt status -o json"))
 def status(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show state, address, restarts and last trouble of the group's members; exit code 1 unless all are up."""
-    from flows.run.home import Home
     from ops.group.status import UP, group_status
-    from yatt_core.errors import ExitCode
 
     found = group_status(Home.locate(home))
     if output is Output.JSON:
@@ -165,22 +163,21 @@ def status(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
         raise typer.Exit(ExitCode.FAILURE)
 
 
+MEMBERS: Columns[MemberStatus] = (
+    Column("member", lambda member: member.name),
+    Column("state", lambda member: member.state),
+    Column("address", lambda member: member.address),
+    Column("pid", lambda member: member.pid, number=True),
+    Column("for", lambda member: DurationCell(member.seconds)),
+    Column("restarts", lambda member: member.restarts, number=True),
+    Column("last trouble", lambda member: member.reason or member.last_death),
+)
+
+
 def _print(found: GroupStatus) -> None:
     write(f"{found.home}: {found.summary}")
-    rows = [
-        (
-            member.name,
-            member.state,
-            member.address,
-            member.pid,
-            duration(member.seconds),
-            member.restarts,
-            member.reason or member.last_death,
-        )
-        for member in found.members
-    ]
-    if rows:
-        write_table(("member", "state", "address", "pid", "for", "restarts", "last trouble"), rows)
+    if found.members:
+        write_list(MEMBERS, found.members)
     if found.prefect_client:
         write(f"to use Prefect's commands in another terminal: {found.prefect_client}")
         if found.password_file:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from flows.driver.windows import parse_duration
+from flows.run.home import Home
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.people.roles import Role, lesser
-from ops.presentation.output import message, write, write_json, write_table
+from ops.people.roles import Person, Role, lesser
+from ops.people.tokens import NamedToken, TokenStore
+from ops.presentation.columns import Column, Columns, MomentCell
+from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.words import moment
 from yatt_core.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ops.people.roles import Person
-    from ops.people.tokens import NamedToken, TokenStore
-
-token_app = typer.Typer(no_args_is_help=True, help="Manage the tokens with which people and programs act on runs.")
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the token, and of its holder in the audit chain.")
 ]
@@ -31,21 +29,39 @@ CREATE = (
 )
 LIST = ("yatt token list", "yatt token list -o json")
 REVOKE = ("yatt token revoke alice",)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(token_app, name="token", epilog=examples(CREATE[0], LIST[0], REVOKE[0]))
+app = typer.Typer(
+    name="token",
+    epilog=examples(CREATE[0], LIST[0], REVOKE[0]),
+    no_args_is_help=True,
+    help="Manage the tokens with which people and programs act on runs.",
+)
 
 
 def _store(home: Path | None) -> TokenStore:
-    from flows.run.home import Home
-    from ops.people.tokens import TokenStore
-
     return TokenStore(Home.locate(home).folder)
 
 
-@token_app.command(epilog=examples(*CREATE))
+Held = tuple[NamedToken, Person | None]
+"""A token, and who holds it; None if its user is gone."""
+
+
+def _expires(held: Held) -> str:
+    ends = held[0].expires_at
+    if ends is None:
+        return "never"
+    return moment(ends) + (" (expired)" if ends <= time.time() * 1000 else "")
+
+
+TOKENS: Columns[Held] = (
+    Column("name", lambda held: held[0].name),
+    Column("acts as", lambda held: held[0].holder),
+    Column("role", lambda held: held[1].role if held[1] else "invalid: no such user"),
+    Column("created", lambda held: MomentCell(held[0].created_at)),
+    Column("expires", _expires),
+)
+
+
+@app.command(epilog=examples(*CREATE))
 def create(
     name: NameArgument,
     role: Annotated[
@@ -63,8 +79,6 @@ def create(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create a token and print it. It is shown only once; only its digest is stored."""
-    from flows.driver.windows import parse_duration
-
     given = role or (Role.ADMIN if user else Role.OPERATOR)  # a user's own role is the limit
     lifetime = None if expires is None else parse_duration(expires, "--expires").total_seconds()
     store = _store(home)
@@ -82,7 +96,7 @@ def create(
     message("the token is not shown again: sign in with it, or send it as `Authorization: Bearer TOKEN`")
 
 
-@token_app.command(name="list", epilog=examples(*LIST))
+@app.command(name="list", epilog=examples(*LIST))
 def list_tokens(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """List the tokens by name, with their roles, users, and times of creation and expiry."""
     store = _store(home)
@@ -92,16 +106,10 @@ def list_tokens(home: HomeOption = None, output: OutputOption = Output.TEXT) -> 
         rows = [{key: getattr(token, key) for key in shown} | {"role": who and who.role} for token, who in tokens]
         write_json({"tokens": rows})
         return
-    write_table(("name", "acts as", "role", "created", "expires"), [_row(token, who) for token, who in tokens])
+    write_list(TOKENS, tokens)
 
 
-def _row(token: NamedToken, who: Person | None) -> tuple[str, ...]:
-    ends = token.expires_at
-    expires = "never" if ends is None else moment(ends) + (" (expired)" if ends <= time.time() * 1000 else "")
-    return token.name, token.holder, who.role if who else "invalid: no such user", moment(token.created_at), expires
-
-
-@token_app.command(epilog=examples(*REVOKE))
+@app.command(epilog=examples(*REVOKE))
 def revoke(name: NameArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Revoke a token immediately, and end all sessions opened with it."""
     _store(home).revoke(name)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from flows.run.home import Home
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.people.roles import Role
-from ops.presentation.output import message, write, write_json, write_table
-from ops.presentation.words import moment
+from ops.people.tokens import TokenStore
+from ops.people.users import User, UserStore
+from ops.presentation.columns import Column, Columns, MomentCell
+from ops.presentation.output import message, write, write_json, write_list
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ops.people.users import UserStore
-
-user_app = typer.Typer(no_args_is_help=True, help="Manage users and their roles: viewer, operator, approver, admin.")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, recorded in the audit chain.")]
 RoleHelp = "viewer reads; operator also drives runs; approver also approves and promotes; admin may do everything."
 
@@ -27,6 +25,12 @@ ROLE = ("yatt user role bob approver",)
 GRANT = ("yatt user grant bob author",)
 REVOKE = ("yatt user revoke bob author",)
 REMOVE = ("yatt user remove bob", "yatt user remove bob -o json")
+app = typer.Typer(
+    name="user",
+    epilog=examples(ADD[0], ROLE[0], LIST[0], REMOVE[0]),
+    no_args_is_help=True,
+    help="Manage users and their roles: viewer, operator, approver, admin.",
+)
 
 
 class Grantable(StrEnum):
@@ -44,19 +48,20 @@ PermissionArgument = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(user_app, name="user", epilog=examples(ADD[0], ROLE[0], LIST[0], REMOVE[0]))
-
-
 def _store(home: Path | None) -> UserStore:
-    from flows.run.home import Home
-    from ops.people.users import UserStore
-
     return UserStore(Home.locate(home).folder)
 
 
-@user_app.command(epilog=examples(*ADD))
+USERS: Columns[User] = (
+    Column("name", lambda user: user.name),
+    Column("role", lambda user: user.role),
+    Column("granted", lambda user: Grantable.AUTHOR if user.is_author else "-"),
+    Column("logins", lambda user: ", ".join(user.logins) or "-"),
+    Column("created", lambda user: MomentCell(user.created_at)),
+)
+
+
+@app.command(epilog=examples(*ADD))
 def add(
     name: NameArgument,
     role: Annotated[Role, typer.Option("--role", help=RoleHelp)],
@@ -79,7 +84,7 @@ def add(
     message(f"to let {name} sign in to the dashboard: yatt token create {name}-1 --user {name}")
 
 
-@user_app.command(name="list", epilog=examples(*LIST))
+@app.command(name="list", epilog=examples(*LIST))
 def list_users(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """List the users with their roles and login names."""
     users = _store(home).all()
@@ -87,20 +92,10 @@ def list_users(home: HomeOption = None, output: OutputOption = Output.TEXT) -> N
         shown = ("name", "role", "is_author", "logins", "created_at")
         write_json({"users": [{key: getattr(user, key) for key in shown} for user in users]})
         return
-    rows = [
-        (
-            user.name,
-            user.role,
-            Grantable.AUTHOR if user.is_author else "-",
-            ", ".join(user.logins) or "-",
-            moment(user.created_at),
-        )
-        for user in users
-    ]
-    write_table(("name", "role", "granted", "logins", "created"), rows)
+    write_list(USERS, users)
 
 
-@user_app.command(epilog=examples(*ROLE))
+@app.command(epilog=examples(*ROLE))
 def role(
     name: NameArgument,
     role: Annotated[Role, typer.Argument(metavar="ROLE", help=RoleHelp)],
@@ -115,7 +110,7 @@ def role(
         write(f"{name} is {role}")
 
 
-@user_app.command(epilog=examples(*GRANT))
+@app.command(epilog=examples(*GRANT))
 def grant(
     name: NameArgument,
     permission: PermissionArgument,
@@ -126,7 +121,7 @@ def grant(
     _settle(home=home, name=name, permission=permission, granted=True, output=output)
 
 
-@user_app.command(epilog=examples(*REVOKE))
+@app.command(epilog=examples(*REVOKE))
 def revoke(
     name: NameArgument,
     permission: PermissionArgument,
@@ -145,12 +140,9 @@ def _settle(home: Path | None, name: str, permission: Grantable, granted: bool, 
         write(f"{name} {'may' if granted else 'may no longer'} {permission}")
 
 
-@user_app.command(epilog=examples(*REMOVE))
+@app.command(epilog=examples(*REMOVE))
 def remove(name: NameArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """Remove a user, and revoke the tokens that act under this name."""
-    from flows.run.home import Home
-    from ops.people.tokens import TokenStore
-
     store = _store(home)
     store.require(name)
     revoked = TokenStore(Home.locate(home).folder).revoke_all_of(name)

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.run.home import Home
+from ops.cli.commands.soups.tables import print_soup
 from ops.cli.fetching import fetched
-from ops.cli.lookup import find_record, opened_ledger
+from ops.cli.lookup import find_record, opened_checkpoint, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.cli.people import acting_name
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
+from yatt_core.errors import ConfigurationError
+from yatt_core.soups.mixing import check_preference
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
     from flows.soups.merged_runs import MergedRun
     from yatt_core.spec import RunSpec
 
-soup_app = typer.Typer(
-    no_args_is_help=True,
-    help="Train one model per objective on mixed rewards, and merge them for any preference (Bone Soup, arXiv 2502.10762).",
-)
 
 SoupSpecArgument = Annotated[
     Path, typer.Argument(metavar="SPEC", help="Spec of a soup in YAML, which names the spec of its runs.")
@@ -43,14 +42,15 @@ MERGE = (
     "yatt soup merge latest --preference 0.7,0.3",
     "yatt soup merge polite-1 --preference 0.2,0.8 --to models/brief --extrapolation 0.2",
 )
+app = typer.Typer(
+    name="soup",
+    epilog=examples(RUN[0], SHOW[0], MERGE[0]),
+    no_args_is_help=True,
+    help="Train one model per objective on mixed rewards, and merge them for any preference (Bone Soup, arXiv 2502.10762).",
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(soup_app, name="soup", epilog=examples(RUN[0], SHOW[0], MERGE[0]))
-
-
-@soup_app.command(epilog=examples(*RUN))
+@app.command(epilog=examples(*RUN))
 def run(
     spec: SoupSpecArgument,
     overrides: OverridesOption = None,
@@ -60,7 +60,6 @@ def run(
 ) -> None:
     """Start a soup and carry it to its end; Ctrl-C stops its runs in order, and `yatt soup resume` goes on."""
     from flows.driver import services
-    from flows.run.home import Home
     from flows.soups.record import create_soup
     from ops.group.address import server_of_runs
     from ops.preflight.run import check_before_start
@@ -75,20 +74,18 @@ def run(
     _carry_on(place, create_soup(place, soup, checked, acting_name()), at_once, output)
 
 
-@soup_app.command(epilog=examples(*RESUME))
+@app.command(epilog=examples(*RESUME))
 def resume(
     soup: SoupArgument, at_once: AtOnceOption = None, home: HomeOption = None, output: OutputOption = Output.TEXT
 ) -> None:
     """Carry a soup on after a stop, a failure or a kill; finished runs and measurements are not repeated."""
-    from flows.run.home import Home
-
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = _find(ledger, soup)
     _carry_on(place, name, at_once, output)
 
 
-@soup_app.command(epilog=examples(*SHOW))
+@app.command(epilog=examples(*SHOW))
 def show(
     soup: SoupArgument,
     out: Annotated[
@@ -98,7 +95,6 @@ def show(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a soup's runs, the rewards of its merged models beside Rewarded Soup's, and its figures."""
-    from flows.run.home import Home
     from ops.cli.commands.soups.picture import write_fronts
     from ops.queries.soups import soup_view
 
@@ -112,7 +108,7 @@ def show(
     _print(view, output)
 
 
-@soup_app.command(epilog=examples(*MERGE))
+@app.command(epilog=examples(*MERGE))
 def merge(
     soup: SoupArgument,
     preference: Annotated[
@@ -133,10 +129,8 @@ def merge(
 
     Weights are added up block by block in float32, so that it needs little memory. `yatt lineage` shows the parents.
     """
-    from flows.run.home import Home
     from flows.soups.merged_runs import merge_run
     from flows.soups.record import SoupRecord
-    from yatt_core.soups.mixing import check_preference
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -187,8 +181,6 @@ def _open_meter(spec: RunSpec, run: str, folder: Path, samples: int) -> Any:
 
 
 def _numbers(text: str) -> list[float]:
-    from yatt_core.errors import ConfigurationError
-
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
@@ -198,14 +190,11 @@ def _numbers(text: str) -> list[float]:
 
 
 def _require_new(folder: Path) -> None:
-    from yatt_core.errors import ConfigurationError
-
     if folder.exists():
         raise ConfigurationError(f"--to {folder}: already exists; name a folder that does not exist yet")
 
 
 def _export(home: Home, made: MergedRun, to: Path) -> str:
-    from ops.cli.lookup import opened_checkpoint
     from yatt_core.checkpoints.export import export_model
     from yatt_core.checkpoints.publish import CheckpointIdentity
     from yatt_core.checkpoints.verify import verify_checkpoint
@@ -219,8 +208,6 @@ def _export(home: Home, made: MergedRun, to: Path) -> str:
 
 
 def _print(view: Any, output: Output) -> None:
-    from ops.cli.commands.soups.tables import print_soup
-
     if output is Output.JSON:
         write_json(asdict(view))
     else:

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ops.presentation.output import write, write_table
-from ops.presentation.soup_words import SOUP_NAMES, preference_text
+from ops.presentation.output import write, write_list
+from ops.presentation.soup_words import SOUP_NAMES
 
 if TYPE_CHECKING:
-    from flows.soups.outcome import SoupFigures
     from ops.queries.soups import SoupView
 
 
 def print_soup(view: SoupView) -> None:
     """Writes a soup."""
+    from ops.queries.soups import MEMBERS, MERGED, model_columns
+
     chosen = "not chosen yet" if view.beta is None else f"{view.beta:g}"
     write(f"{view.soup}: {', '.join(view.objectives)}; beta {chosen}")
-    rows = [
-        (
-            each.run,
-            "supervised" if each.beta is None else f"{each.beta:g}",
-            each.objective or "",
-            each.iteration,
-            each.state,
-        )
-        for each in view.members
-    ]
-    write_table(("run", "beta", "objective", "iteration", "state"), rows)
+    write_list(MEMBERS, view.members)
     if view.hypervolumes:
         candidates = ", ".join(f"{beta}: {volume:.5g}" for beta, volume in view.hypervolumes.items())
         write(f"hypervolume of each beta after iteration {view.search_at}: {candidates}")
     for soup in view.soups:
-        _print_models(view, soup)
+        write_list(model_columns(view), soup.models, SOUP_NAMES[soup.stage])
     for soup in view.soups:
         taus = ", ".join(f"{name} {tau:.3f}" for name, tau in zip(view.objectives, soup.kendall_tau, strict=True))
         write(
@@ -39,21 +30,7 @@ def print_soup(view: SoupView) -> None:
         )
     if view.hypervolume_ratio is not None:
         write(f"hypervolume, Bone Soup / Rewarded Soup: {view.hypervolume_ratio:.4f}")
-    for merged in view.merged:
-        write(f"{merged['run']}: merged for {preference_text(merged['preference'])}")
+    if view.merged:
+        write_list(MERGED, view.merged)
     if view.following:
         write(f"next: {view.following}; `yatt soup resume {view.soup}` goes on")
-
-
-def _print_models(view: SoupView, soup: SoupFigures) -> None:
-    columns = ("preference", "coefficients", *view.objectives, "on the front")
-    rows = [
-        (
-            preference_text(model.preference),
-            " ".join(f"{coefficient:+.3f}" for coefficient in model.coefficients),
-            *model.rewards,
-            "yes" if model.on_front else "",
-        )
-        for model in soup.models
-    ]
-    write_table(columns, rows, SOUP_NAMES[soup.stage])

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from flows.run.home import Home
+from ops.cli.commands.sweeps.tables import print_sweep
 from ops.cli.completion import complete_spec
 from ops.cli.fetching import fetched
 from ops.cli.lookup import find_record, opened_ledger
@@ -20,10 +22,11 @@ from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, Over
 from ops.cli.people import acting_name
 from ops.presentation.output import message, write_json
 from ops.process import keep_caches_inside
+from yatt_core.durable import refusals
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from flows.run.home import Home
 
 HELP = ("-h", "--help")
 
@@ -36,12 +39,6 @@ class SpecFirst(TyperGroup):
         named = not args or args[0] in HELP or args[0] in self.commands
         return super().parse_args(ctx, args if named else ["run", *args])
 
-
-sweep_app = typer.Typer(
-    cls=SpecFirst,
-    no_args_is_help=True,
-    help="Try settings of a spec side by side, stop weak ones early, and name the best. `yatt sweep SPEC` starts one.",
-)
 
 SpecArgument = Annotated[
     Path,
@@ -59,7 +56,7 @@ OverOption = Annotated[
     typer.Option(
         "--over",
         metavar="KEY=VALUES",
-        help="A key that varies: KEY=A,B,C to choose from, or KEY=LOW..HIGH, with :log for equal ratios and :N for a grid.",
+        help="A key that varies: KEY=A,B,C to choose from, or KEY=LOW..HIGH, with :log for a log scale and :N for a grid.",
     ),
 ]
 ToOption = Annotated[
@@ -79,14 +76,16 @@ SHOW = (
     "yatt sweep show quickstart-1 --out plot.png",
     "yatt sweep show latest --to winner.yaml",
 )
+app = typer.Typer(
+    name="sweep",
+    epilog=examples(*RUN, SHOW[0], RESUME[0]),
+    cls=SpecFirst,
+    no_args_is_help=True,
+    help="Try settings of a spec side by side, stop weak ones early, and name the best. `yatt sweep SPEC` starts one.",
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(sweep_app, name="sweep", epilog=examples(*RUN, SHOW[0], RESUME[0]))
-
-
-@sweep_app.command(epilog=examples(*RUN))
+@app.command(epilog=examples(*RUN))
 def run(
     spec: SpecArgument,
     over: OverOption = None,
@@ -124,7 +123,6 @@ def run(
     Without --grid and --random, Optuna's estimator proposes settings and learns from the trials before.
     """
     from flows.driver import services
-    from flows.run.home import Home
     from flows.sweeps.record import create_sweep
     from ops.group.address import server_of_runs
     from ops.preflight.run import check_before_start
@@ -149,7 +147,7 @@ def run(
     )
 
 
-@sweep_app.command(epilog=examples(*RESUME))
+@app.command(epilog=examples(*RESUME))
 def resume(
     sweep: SweepArgument,
     at_once: AtOnceOption = None,
@@ -158,8 +156,6 @@ def resume(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Carry a sweep on after a stop, a failure or a kill; it decides as if nothing had happened."""
-    from flows.run.home import Home
-
     _require_new(to)
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
@@ -167,7 +163,7 @@ def resume(
     _carry_on(home=place, sweep=name, at_once=at_once, to=to, output=output)
 
 
-@sweep_app.command(epilog=examples(*SHOW))
+@app.command(epilog=examples(*SHOW))
 def show(
     sweep: SweepArgument,
     out: Annotated[
@@ -179,7 +175,6 @@ def show(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a sweep's trials with their values, its cost, and the best setting."""
-    from flows.run.home import Home
     from ops.cli.commands.sweeps.picture import write_coordinates
     from ops.queries.sweeps import sweep_view
 
@@ -203,16 +198,12 @@ def _space(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:
 
 
 def _sampler(grid: bool, random: bool) -> str | None:
-    from yatt_core.errors import ConfigurationError
-
     if grid and random:
         raise ConfigurationError("--grid and --random: give one of them; each can be combined with --asha")
     return "grid" if grid else "random" if random else None
 
 
 def _whole_numbers(text: str) -> list[int]:
-    from yatt_core.errors import ConfigurationError
-
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
@@ -220,8 +211,6 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _require_new(to: Path | None) -> None:
-    from yatt_core.errors import ConfigurationError
-
     if to is not None and to.exists():
         raise ConfigurationError(f"--to {to}: already exists; name a file that does not exist yet")
 
@@ -255,7 +244,6 @@ def _carry_on(home: Home, sweep: str, at_once: int | None, to: Path | None, outp
 
 def _write_winner(ledger: Ledger, sweep: str, to: Path) -> None:
     from ops.queries.sweeps import winner_spec
-    from yatt_core.durable import refusals
     from yatt_core.spec.reading.documents import yaml_text
 
     text = yaml_text(winner_spec(ledger, sweep).model_dump(mode="json"))
@@ -265,8 +253,6 @@ def _write_winner(ledger: Ledger, sweep: str, to: Path) -> None:
 
 
 def _print(view: Any, output: Output) -> None:
-    from ops.cli.commands.sweeps.tables import print_sweep
-
     if output is Output.JSON:
         write_json(asdict(view))
     else:

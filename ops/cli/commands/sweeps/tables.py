@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ops.presentation.output import write, write_table
-from ops.presentation.setting_words import short_keys, value_text
+from ops.presentation.output import write, write_list
+from ops.presentation.setting_words import value_text
 from yatt_core.counting import many
 
 if TYPE_CHECKING:
@@ -14,16 +14,13 @@ if TYPE_CHECKING:
 
 def print_sweep(view: SweepView) -> None:
     """Writes a sweep."""
+    from ops.queries.sweeps import trial_columns
+
     stopping = f"rungs {', '.join(map(str, view.rungs))}" if view.asha else f"{many(view.rungs[-1], 'iteration')} each"
     write(f"{view.sweep}: {many(view.planned, 'trial')} by {view.sampler}, {stopping}; {view.goal} {view.metric}")
     if len(view.seeds) > 1:
         write(f"seeds {', '.join(map(str, view.seeds))}; values are means over them")
-    names = short_keys(view.keys)
-    columns = ("trial", *names.values(), *(f"at {rung}" for rung in view.rungs), "state", "runs")
-    write_table(columns, [_row(view, trial) for trial in sorted(view.trials, key=lambda trial: _order(view, trial))])
-    for trial in view.trials:
-        if trial.failure is not None:
-            write(f"trial {trial.trial} has failed: {trial.failure}")
+    write_list(trial_columns(view), sorted(view.trials, key=lambda trial: _order(view, trial)))
     write(
         f"{many(view.iterations, 'iteration')}, {view.iterations_fraction:.1%} of those of all trials run to their ends"
     )
@@ -34,17 +31,6 @@ def print_sweep(view: SweepView) -> None:
             write(f"equally good: trials {', '.join(map(str, view.tied))}; the first is taken as the best")
     if view.following:
         write(f"next: {view.following}; `yatt sweep resume {view.sweep}` goes on")
-
-
-def _row(view: SweepView, trial: TrialView) -> tuple[object, ...]:
-    settings = (value_text(trial.setting[key]) for key in view.keys)
-    return (
-        trial.trial,
-        *settings,
-        *(trial.values.get(rung, "") for rung in view.rungs),
-        trial.state,
-        " ".join(trial.runs.values()),
-    )
 
 
 def _order(view: SweepView, trial: TrialView) -> tuple[float, float, int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
+from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.served.companions import Spanned
 from yatt_core.engines.rollout.served.engine_lock import EngineLock
 from yatt_core.engines.rollout.served.launch import Launch
@@ -202,9 +202,9 @@ class ServedRolloutEngine(WeightTaker):
             self._lock.resume()
             raise
 
-    def _begin(self, version: int) -> Wanted:
+    def _begin(self, version: int) -> ExpectedTensors:
         self._core.call("begin_update", self._layout.renamed)
-        return Wanted(self._layout.shapes, self._layout.own_name)
+        return ExpectedTensors(self._layout.shapes, self._layout.own_name)
 
     def _take(self, bucket: WeightBucket) -> None:
         super().take(bucket)

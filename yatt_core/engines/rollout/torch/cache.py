@@ -17,7 +17,7 @@ from yatt_core.engines.rollout.torch.sizes import rounded_slots
 
 
 @dataclass(slots=True)
-class Window:
+class CacheWindow:
     """What the next forward pass writes and attends to; shared by all layers.
 
     Prefill: row `rows[i]` gets the keys of prompt `sources[i]`, for each i < prompts * samples; attention is
@@ -34,7 +34,7 @@ class Window:
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values, [rows, key/value heads, slots, head size], in a buffer that grows until released."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: CacheWindow) -> None:
         super().__init__()
         self.window = window
         self.shape = (0, 0)
@@ -107,7 +107,7 @@ class SlotCache(Cache):  # type: ignore[misc]
     """The cache of a decode batch; kept between batches so that its memory is allocated once."""
 
     def __init__(self, layers: int) -> None:
-        self.window = Window(torch.empty(0, dtype=torch.long))
+        self.window = CacheWindow(torch.empty(0, dtype=torch.long))
         super().__init__(layers=[SlotLayer(self.window) for _ in range(layers)])
 
     def clear(self) -> None:

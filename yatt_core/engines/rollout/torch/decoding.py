@@ -29,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.engines.noise import uniforms
-from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows, Runner
+from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room, Runner
 from yatt_core.engines.rollout.torch.sampling import draw, greedy, penalised, support_of, truncated
 from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rows_for
 from yatt_core.errors import DataError, NumericError
@@ -161,7 +161,9 @@ class _Decoder:
         prompts, self.samples = request.seeds.shape
         self.lengths = np.array([len(prompt) for prompt in request.prompts], np.int64)
         self.limits = request.prompt_limits
-        self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
+        drawn = np.zeros(prompts, np.int64) if request.drawn is None else request.drawn.astype(np.int64)
+        self.drawn = np.repeat(drawn, self.samples)
+        self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens + int(drawn.max()))
         under_way = prompts if max_num_seqs is None else min(prompts, max(1, max_num_seqs // self.samples))
         self.room = Room(
             rows=self._with_fillers(under_way * self.samples),
@@ -246,7 +248,7 @@ class _Decoder:
         assert logits is not None
         return logits
 
-    def _rows(self, step: int = 0, tokens: torch.Tensor | None = None) -> Rows:
+    def _rows(self, step: int = 0, tokens: torch.Tensor | None = None) -> DecodedRows:
         """Returns the rows in progress and the fillers, each of which decodes token 0 at position 0.
 
         step: number of tokens per row that were drawn since the last ones that the host knows.
@@ -258,7 +260,7 @@ class _Decoder:
         written = np.where(alive, self.counts[:count] - 1 + step, 0)
         if tokens is None:
             tokens = torch.from_numpy(np.where(alive, self.tokens[:count], 0)).to(self.runner.device)
-        return Rows(
+        return DecodedRows(
             tokens=tokens,
             positions=np.where(alive, self.lengths[origin // self.samples] + written, 0),
             written=written,
@@ -308,7 +310,7 @@ class _Decoder:
         if request.greedy:
             return _Drawn(*greedy(logits))
         noise = np.zeros(len(logits))
-        noise[: len(origin)] = self.noise[origin, counts]
+        noise[: len(origin)] = self.noise[origin, self.drawn[origin] + counts]
         shaped = self._shaped(logits, origin, counts)
         scaled = shaped if request.temperature == 1.0 else shaped.float() / request.temperature
         scaled = truncated(scaled, request.top_p, request.top_k, request.min_p)
@@ -324,7 +326,7 @@ class _Decoder:
         A row's logits depend on its own tokens alone.
         """
         request = self.request
-        early = np.flatnonzero(counts < request.min_new_tokens)
+        early = np.flatnonzero(self.drawn[origin] + counts < request.min_new_tokens)
         if request.repetition_penalty == 1.0 and not len(early):
             return logits
         shaped = logits.to(torch.float32, copy=True)

@@ -23,10 +23,10 @@ from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
 from yatt_core.engines.images import text_alone
-from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
+from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_jointly
 from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
 from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear, widened
-from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
+from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
 from yatt_core.protocols.generation import GenerateRequest
@@ -171,7 +171,7 @@ class DenseRunner:
         ends = np.resize(np.arange(count) * padded + lengths - 1, rows_for(count, self.batch_invariant))
         return self._logits(hidden[self._tensor(ends)])[:count]
 
-    def step(self, rows: Rows) -> torch.Tensor:
+    def step(self, rows: DecodedRows) -> torch.Tensor:
         """Runs one token per row."""
         shape = self._shape
         count = len(rows.tokens)
@@ -210,7 +210,7 @@ class DenseRunner:
 
         return self._logits(self._run(rows.tokens, rows.positions, attend))
 
-    def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
+    def move_rows(self, sources: Indices, targets: Indices, rows: DecodedRows) -> None:
         """Copies the slots that the moved rows have filled."""
         slots = rounded_slots(int(rows.written[sources].max()) + 1)
         self._own.move(self._tensor(sources), self._tensor(targets), slots)
@@ -249,13 +249,13 @@ class DenseRunner:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
         return self._multiply(states, self._multiplied.head, None)
 
-    def _groups(self, rows: Rows) -> Groups:
+    def _groups(self, rows: DecodedRows) -> RowGroups:
         places = rows.prompts * self._group + rows.samples
         # Places of a group that have no row use the last row.
         asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
         asking[places[: rows.alive]] = np.arange(rows.alive)
         in_order = np.array_equal(places, np.arange(len(asking)))
-        return Groups(self._tensor(asking), self._tensor(places), self._group, in_order)
+        return RowGroups(self._tensor(asking), self._tensor(places), self._group, in_order)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """Returns 0 for the first slots of each row and -inf for the others: [rows, 1, 1, slots]."""

@@ -16,9 +16,9 @@ from yatt_core.engines.dense.kernels import KernelChoice
 from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.images import open_reader
-from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rectangles import rectangle_digest
-from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
+from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.tensor_bits import apply_changes, as_tensor
 from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
@@ -113,10 +113,10 @@ class TorchRolloutEngine(WeightTaker):
                 )
         self.wake()
 
-    def _begin(self, version: int) -> Wanted:
+    def _begin(self, version: int) -> ExpectedTensors:
         self.wake()
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        return Wanted(shapes, lambda name: self._aliases.get(name, name))
+        return ExpectedTensors(shapes, lambda name: self._aliases.get(name, name))
 
     def _put(self, piece: Piece) -> None:
         with torch.no_grad():
@@ -153,7 +153,7 @@ class TorchRolloutEngine(WeightTaker):
         """Frees the key/value cache and moves the weights from a GPU to host memory until they are needed again."""
         self._runner.release()
         if self._away is None:
-            self._away = Offloaded(Held(tuple(self._tensors.values())))
+            self._away = Offloaded(HeldMemory(tuple(self._tensors.values())))
         give_back_freed_memory()
 
     def wake(self) -> None:

@@ -16,7 +16,7 @@ from yatt_core.bfloat16.products import NATIVE, Products
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class RowGroups:
     """The rows of each group.
 
     asking: the row at each place of each group, [prompts * samples].
@@ -48,7 +48,7 @@ def attend_jointly(
     shared: torch.Tensor,
     own: torch.Tensor,
     mask: torch.Tensor,
-    groups: Groups,
+    groups: RowGroups,
     products: Products = NATIVE,
 ) -> torch.Tensor:
     """Returns the attended values, [rows, heads, queries, size], in the dtype of the queries.

@@ -16,7 +16,7 @@ from yatt_core.bfloat16.modules import matrices_of
 from yatt_core.bfloat16.products import Products
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.rollout.torch.cache import SlotCache
-from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
+from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
@@ -106,7 +106,7 @@ class ModuleRunner:
         picked: torch.Tensor = logits[self._tensor(np.arange(len(members))), self._tensor(end_of_member)]
         return picked
 
-    def step(self, rows: Rows) -> torch.Tensor:
+    def step(self, rows: DecodedRows) -> torch.Tensor:
         """Runs one token per row."""
         positions = self._tensor(rows.positions)
         slots = rounded_slots(int(rows.positions.max()) + 1)
@@ -122,7 +122,7 @@ class ModuleRunner:
             ).logits
         return logits[:, -1]
 
-    def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
+    def move_rows(self, sources: Indices, targets: Indices, rows: DecodedRows) -> None:
         """Copies the slots that the moved rows have filled."""
         slots = rounded_slots(int(rows.positions[sources].max()) + 1)
         self._cache.move(self._tensor(sources), self._tensor(targets), slots)

@@ -39,7 +39,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class DecodedRows:
     """The n rows of a decoding step; fillers are at the end.
 
     tokens: [n] int64 on the runner's device, the last token of each row so far.
@@ -93,11 +93,11 @@ class Runner(Protocol):
         """
         ...
 
-    def step(self, rows: Rows) -> torch.Tensor:
+    def step(self, rows: DecodedRows) -> torch.Tensor:
         """Runs one token per row; returns the logits after it, [n, vocabulary]."""
         ...
 
-    def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
+    def move_rows(self, sources: Indices, targets: Indices, rows: DecodedRows) -> None:
         """Moves rows to the places of rows that have left.
 
         rows: all rows, before the move.

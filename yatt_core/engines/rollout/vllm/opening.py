@@ -6,6 +6,7 @@ Imports vLLM, which reads the environment of its process (`environment`) when it
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from yatt_core.engines.rollout.served.span import Span
 from yatt_core.engines.rollout.vllm.failures import opening_failure
-from yatt_core.engines.rollout.vllm.settings import VllmSettings
+from yatt_core.engines.rollout.vllm.settings import VllmSettings, least_batched_tokens
 from yatt_core.engines.rollout.vllm.vision import is_vision_model
 from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
 from yatt_core.protocols.generation import GenerateRequest
+
+log = logging.getLogger(__name__)
 
 WORKER_METHODS = "yatt_core.engines.rollout.vllm.weights.WorkerMethods"
 VISION_SETTINGS: Mapping[str, Any] = MappingProxyType(
@@ -91,7 +94,7 @@ def engine_config(model_path: str, settings: VllmSettings, longest: int, span: S
         kv_cache_dtype=settings.kv_cache_dtype,
         max_model_len=longest,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=max(settings.max_num_batched_tokens, longest),
+        max_num_batched_tokens=_batched_tokens(settings, longest, processors),
         # On CPUs vLLM cannot sample with a seed after a prompt that is prefilled in chunks.
         enable_chunked_prefill=not processors,
         enable_prefix_caching=settings.enable_prefix_caching,
@@ -127,6 +130,14 @@ def engine_config(model_path: str, settings: VllmSettings, longest: int, span: S
         # From their number vLLM tells which workers are on one node.
         config.parallel_config.assigned_physical_gpu_ids = list(range(settings.devices // span.nodes))
     return config
+
+
+def _batched_tokens(settings: VllmSettings, longest: int, processors: bool) -> int:
+    """Returns the number that vLLM works with; a smaller one than the least is only in the specs of runs of earlier versions."""
+    least = least_batched_tokens(settings.max_num_seqs, longest, processors)
+    if settings.max_num_batched_tokens < least:
+        log.warning("max_num_batched_tokens: %d is too small and taken as %d", settings.max_num_batched_tokens, least)
+    return max(settings.max_num_batched_tokens, least)
 
 
 def _node_settings(span: Span | None) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
-from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.offload import HeldMemory, Offloaded
+from yatt_core.engines.train.base.accumulation import Accumulation, Passes
 from yatt_core.engines.train.base.batch_reader import BatchReader
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
@@ -34,7 +35,7 @@ from yatt_core.engines.train.base.objective_work import ObjectiveWork, ScoredRow
 from yatt_core.engines.train.base.own_methods import verify_methods
 from yatt_core.engines.train.base.preparation import Preparation, Preparer, collected_columns
 from yatt_core.engines.train.base.saving import saved_parts
-from yatt_core.engines.train.base.updating import Update, learning_rate
+from yatt_core.engines.train.base.updating import Update, Updated, learning_rate
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.state_files import STATE, StateFacts, read_facts
 from yatt_core.engines.train.ranks.by_all import by_all
@@ -50,7 +51,7 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns, publish_prepared
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import FrozenState, Needed, RankContext
+from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -82,7 +83,7 @@ class PolicyTrainEngine(ABC):
         torch.set_num_threads(1)
         keep_freed_memory()
         self._device = own_device()
-        if spec.exact:
+        if spec.is_exact:
             repeat_bits(self._device)
         self._spec = spec
         self._context = context
@@ -92,6 +93,7 @@ class PolicyTrainEngine(ABC):
         self._receipt: UpdateReceipt | None = None
         self._sft_receipt: SftReceipt | None = None
         self._batches = BatchReader(spec, context)
+        self._accumulation = Accumulation(spec, context)
         self._held_out: ScoredRows | None = None
         self._reference: Any = None
         self._teachers: Teachers | None = None
@@ -144,7 +146,7 @@ class PolicyTrainEngine(ABC):
         """Returns a transformers model with the current weights, with which this rank can decode by itself."""
 
     @abstractmethod
-    def _memory(self) -> Held:
+    def _memory(self) -> HeldMemory:
         """Returns what this rank holds on its device from one update to the next."""
 
     def _weights(self, ordered: bool = False) -> Iterable[tuple[str, torch.Tensor]]:
@@ -238,9 +240,18 @@ class PolicyTrainEngine(ABC):
             weights_digest=self.weights_digest(),
         )
 
+    def accumulate(self, task: BatchTask) -> float:
+        """Prepares the task's shards and adds up their gradients, unless that is done, or the update is."""
+        if self._version == task.key.iteration:
+            return 0.0
+        self._require(task.key.iteration - 1)
+        return self._accumulation.add(task, self._passes())
+
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes this rank's columns. Rank 0 gets those of all ranks, publishes them and returns the receipt."""
         self._require(task.key.iteration - 1)
+        if self._spec.asynchrony.streamed:
+            return self._accumulation.prepare(task, self._passes())
         started = time.perf_counter()
         batch = self._batches.batch(task, self._collective, self._plans())
         loaded = time.perf_counter()
@@ -271,17 +282,23 @@ class PolicyTrainEngine(ABC):
             return kept
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
-        batch = self._batches.batch(task, self._collective, self._plans())
-        columns = self._batches.columns(prepared, self._collective)
-        loaded = time.perf_counter()
-        receipt = self._update(replace(task, coefficients=prepared.coefficients), batch, columns)
-        timing = {"load": loaded - started, "seconds": time.perf_counter() - started, **self._batches.finish()}
+        task = replace(task, coefficients=prepared.coefficients)
+        if self._spec.asynchrony.streamed:
+            done, timing = self._accumulation.take(task, self._passes(), self._changed)
+        else:
+            batch = self._batches.batch(task, self._collective, self._plans())
+            columns = self._batches.columns(prepared, self._collective)
+            loaded = time.perf_counter()
+            done = self._update(task, batch, columns)
+            timing = {"load": loaded - started, **self._batches.finish()}
+        self._follow(task.key.iteration)
+        fingerprint = done.fingerprint | self._cheap_digest()
         self._receipt = UpdateReceipt(
-            key=receipt.key,
-            version=receipt.version,
-            metrics=receipt.metrics,
-            fingerprint=receipt.fingerprint,
-            timing=timing,
+            key=task.key,
+            version=task.key.iteration,
+            metrics=done.metrics,
+            fingerprint=fingerprint,
+            timing={**timing, "seconds": time.perf_counter() - started},
         )
         self._version = task.key.iteration
         return self._receipt
@@ -308,7 +325,7 @@ class PolicyTrainEngine(ABC):
             fingerprint={SKIPPED: 1.0} | self._cheap_digest(),
             timing={},
         )
-        self._batches.finish()
+        self._forget()
         self._version = task.key.iteration
         return self._receipt
 
@@ -332,6 +349,7 @@ class PolicyTrainEngine(ABC):
         """Frees device memory, and host memory that only the next update needs; a checkpoint in flight keeps its copies."""
         if self._model is not None and self._away is None:
             self._batches.drop()
+            self._accumulation.drop()
             self._buffers = FreezeBuffers()
             self._away = Offloaded(self._memory())
 
@@ -359,7 +377,7 @@ class PolicyTrainEngine(ABC):
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
 
-    def needed(self, folder: Path) -> Iterator[Needed]:
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
         """Yields what `restore` will read."""
         if self._model is None:
             self._build()
@@ -371,7 +389,7 @@ class PolicyTrainEngine(ABC):
         if facts.version != version:
             raise DataError(f"{folder}: holds version {facts.version}, expected {version}")
         self._version = -1
-        self._batches.finish()
+        self._forget()
         self.reload()
         if self._model is None:
             self._build()
@@ -388,7 +406,7 @@ class PolicyTrainEngine(ABC):
     def _begin(self) -> None:
         """Sets version 0: current weights, fresh optimizer, a KL term's reference, and the critic if there is one."""
         self._optimizer.reset()
-        self._batches.finish()
+        self._forget()
         self._held_out = None
         if self._spec.keeps_reference:
             self._reference = self._optimizer.copy()
@@ -417,29 +435,32 @@ class PolicyTrainEngine(ABC):
     def _objective_work(self) -> ObjectiveWork:
         return ObjectiveWork(self._plans(), self._forward, self._optimizer, self._collective)
 
-    def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
-        if self._spec.objective is not None:
-            done = self._objective_work().update(task.key, batch, columns, self._changed)
-        else:
-            update = Update(
-                spec=self._spec,
-                plans=self._plans(),
-                forward=self._forward,
-                optimizer=self._optimizer,
-                collective=self._collective,
-                critic=self._critic,
-            )
-            done = update.take(
-                key=task.key, batch=batch, columns=columns, state=task.coefficients, changed=self._changed
-            )
-        self._follow(task.key.iteration)
-        return UpdateReceipt(
-            key=task.key,
-            version=task.key.iteration,
-            metrics=done.metrics,
-            fingerprint=done.fingerprint | self._cheap_digest(),
-            timing={},
+    def _passes(self) -> Passes:
+        return Passes(
+            plans=self._plans(),
+            forward=self._forward,
+            optimizer=self._optimizer,
+            collective=self._collective,
+            prepare=self._prepared,
         )
+
+    def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> Updated:
+        if self._spec.objective is not None:
+            return self._objective_work().update(task.key, batch, columns, self._changed)
+        update = Update(
+            spec=self._spec,
+            plans=self._plans(),
+            forward=self._forward,
+            optimizer=self._optimizer,
+            collective=self._collective,
+            critic=self._critic,
+        )
+        return update.take(key=task.key, batch=batch, columns=columns, state=task.coefficients, changed=self._changed)
+
+    def _forget(self) -> None:
+        """Drops what was read and learnt for an iteration that is done, or begun in vain."""
+        self._batches.finish()
+        self._accumulation.drop()
 
     def _follow(self, iteration: int) -> None:
         """Makes the current policy the reference, if it is its turn."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from yatt_core.engines.train.steps.batch_advantages import shaped_batch
 from yatt_core.errors import DataError
-from yatt_core.experience.admission import admitted_batch, best_and_worst
+from yatt_core.experience.admission import admission_within, admitted_batch, best_and_worst
 from yatt_core.experience.batch import ExperienceBatch, batch_of_table, load_learning_table
 from yatt_core.inputs.reader import Inputs
 from yatt_core.inputs.row_batch import held_out_batch, row_batch
@@ -40,7 +40,8 @@ def learned_batch(spec: RunSpec, batch: ExperienceBatch, task: BatchTask) -> Exp
 
     Raises `DataError` as `admitted_batch` does, and for an experience without supports if the update replays them.
     """
-    batch = _supported(spec, admitted_batch(batch, task.admission))
+    admission = admission_within(task.admission, batch.ordinals) if task.partial else task.admission
+    batch = _supported(spec, admitted_batch(batch, admission))
     return shaped_batch(spec, batch) if spec.objective is None else _extremes(batch)
 
 

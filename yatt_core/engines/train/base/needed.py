@@ -21,7 +21,7 @@ from yatt_core.checkpoints.contents import (
 from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.model.state_files import read_facts
 from yatt_core.engines.train.roles.critic import Critic
-from yatt_core.protocols.engines import Needed
+from yatt_core.protocols.engines import NeededTensor
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.parts import Box
 
@@ -31,7 +31,7 @@ Rectangles = Iterable[tuple[str, Box]]
 
 def needed_of(
     folder: Path, spec: RunSpec, own: Callable[[str], Rectangles | None], critic: Critic | None
-) -> Iterator[Needed]:
+) -> Iterator[NeededTensor]:
     """Yields what a rank reads of a checkpoint. Raises `DataError` if its headers cannot be read.
 
     own: returns the rank's rectangles of the weights, of the moments with a name, or of the reference.
@@ -48,17 +48,17 @@ def needed_of(
             yield from _moments(folder, CRITIC_OPTIMIZER, critic.rectangles)
 
 
-def _moments(folder: Path, subfolder: str, own: Callable[[str], Rectangles | None]) -> Iterator[Needed]:
+def _moments(folder: Path, subfolder: str, own: Callable[[str], Rectangles | None]) -> Iterator[NeededTensor]:
     for kind in MOMENTS:
         found = own(kind)
         if found is None:
             yield from _of(folder, subfolder, None)
             return
-        yield from (Needed(subfolder, f"{kind}.{name}", box) for name, box in found)
+        yield from (NeededTensor(subfolder, f"{kind}.{name}", box) for name, box in found)
 
 
-def _of(folder: Path, subfolder: str, rectangles: Rectangles | None) -> Iterator[Needed]:
+def _of(folder: Path, subfolder: str, rectangles: Rectangles | None) -> Iterator[NeededTensor]:
     if rectangles is None:
-        yield from (Needed(subfolder, name) for name in open_tensors(folder, subfolder).shapes)
+        yield from (NeededTensor(subfolder, name) for name in open_tensors(folder, subfolder).shapes)
     else:
-        yield from (Needed(subfolder, name, box) for name, box in rectangles)
+        yield from (NeededTensor(subfolder, name, box) for name, box in rectangles)

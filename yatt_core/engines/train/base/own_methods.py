@@ -25,9 +25,9 @@ def verify_methods(spec: RunSpec, run_folder: Path | None = None) -> None:
     loss = spec.algorithm.loss
     advantage = spec.algorithm.advantage
     if isinstance(loss, CustomLoss):
-        verify_source(loss, LOSSES, spec.exact, run_folder)
+        verify_source(loss, LOSSES, spec.is_exact, run_folder)
     if isinstance(advantage, CustomAdvantage):
-        verify_source(advantage, ADVANTAGES, spec.exact, run_folder)
+        verify_source(advantage, ADVANTAGES, spec.is_exact, run_folder)
 
 
 def try_methods(spec: RunSpec) -> None:

@@ -22,7 +22,7 @@ from yatt_core.algorithms.kl.estimators import divergence
 from yatt_core.algorithms.moments import scaled
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.roles.likely import Reading, likely_tokens
+from yatt_core.engines.train.roles.likely import TeacherReading, likely_tokens
 from yatt_core.engines.train.roles.teacher import Teachers
 from yatt_core.engines.train.steps.batch_advantages import (
     LENGTH_PART,
@@ -221,7 +221,7 @@ class Preparer:
             by_teacher = plans.whole(shown)
             own = likely_tokens(
                 [(self._forward, 1.0)],
-                Reading(batch=shown, share=by_teacher, collective=self._collective, count=count, below=below),
+                TeacherReading(batch=shown, share=by_teacher, collective=self._collective, count=count, below=below),
             )
             tokens = self._moved(batch, by_teacher, share, own.tokens)
             return LikelyTokens(tokens, self._moved(batch, by_teacher, share, own.log_probs))
@@ -229,7 +229,7 @@ class Preparer:
         highest = self._highest(batch)
         for teacher, _ in teachers:
             teacher.require_known(highest)
-        reading = Reading(batch=batch, share=share, collective=self._collective, count=count, below=below)
+        reading = TeacherReading(batch=batch, share=share, collective=self._collective, count=count, below=below)
         return likely_tokens([(teacher.passes, weight) for teacher, weight in teachers], reading)
 
     def _advantages(
@@ -241,7 +241,7 @@ class Preparer:
         """
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        if algorithm.length_penalty is not None:
+        if algorithm.length_penalty is not None and len(batch):
             metrics["length/penalty_mean"] = -float(batch.reward_parts[LENGTH_PART].mean())
         metrics |= coefficient_metrics(algorithm, task.coefficients)
         penalties = None

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from yatt_core.checkpoints.contents import CRITIC, CRITIC_OPTIMIZER, open_tensors
-from yatt_core.engines.offload import Held, together
+from yatt_core.engines.offload import HeldMemory, together
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.loading import load_sharded
 from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW
@@ -71,6 +71,6 @@ class ShardedCritic(Critic):
         self.optimizer.load(weights, self.optimizer.locals())
         self.optimizer.load_moments(folder, CRITIC_OPTIMIZER, steps)
 
-    def memory(self) -> Held:
+    def memory(self) -> HeldMemory:
         """See `Critic`."""
-        return together(Held(tuple(sharded_memory(self._model))), self.optimizer.memory())
+        return together(HeldMemory(tuple(sharded_memory(self._model))), self.optimizer.memory())

@@ -16,7 +16,7 @@ from torch import nn
 
 from yatt_core.checkpoints.contents import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.engines.adapters import add_adapters
-from yatt_core.engines.offload import Held, together
+from yatt_core.engines.offload import HeldMemory, together
 from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
@@ -91,10 +91,10 @@ class Fsdp2TrainEngine(SharedModelEngine):
         critic = self._critic
         return [self._optimizer, critic.optimizer] if isinstance(critic, ShardedCritic) else [self._optimizer]
 
-    def _memory(self) -> Held:
+    def _memory(self) -> HeldMemory:
         models = [self._loaded(), *([] if self._teachers is None else self._teachers.modules)]
-        reference = Held(tuple((self._reference or {}).values()))
-        parts = [Held(tuple(sharded_memory(model))) for model in models]
+        reference = HeldMemory(tuple((self._reference or {}).values()))
+        parts = [HeldMemory(tuple(sharded_memory(model))) for model in models]
         parts += [] if self._critic is None else [self._critic.memory()]
         return together(self._optimizer.memory(), reference, *parts)
 

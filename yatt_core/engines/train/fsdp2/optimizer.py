@@ -18,7 +18,7 @@ from torch.optim.adamw import adamw
 
 from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.engines.adapters import BASE, OWN, is_adapter
-from yatt_core.engines.offload import Held
+from yatt_core.engines.offload import HeldMemory
 from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
 from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS, is_step
 from yatt_core.engines.train.ranks.collective import Collective
@@ -64,6 +64,10 @@ class ShardedAdamW:
     def reduce(self, collective: Collective) -> None:
         """Does nothing: the passes have summed the gradients."""
 
+    def scale(self, factor: float) -> None:
+        """Multiplies the gradients."""
+        torch._foreach_mul_(self._gradients(), factor)
+
     def apply(self, learning_rate: float, loss: float) -> float:
         """Clips the gradients and takes one step. Behaves and raises as `PolicyOptimizer.apply` does."""
         gradients = self._gradients()
@@ -101,10 +105,10 @@ class ShardedAdamW:
         )
         self.steps += 1
 
-    def memory(self) -> Held:
+    def memory(self) -> HeldMemory:
         """Returns the moments as memory that this rank holds; clears the gradients."""
         self.zero()
-        return Held(tuple(shard for kind in self.moments.values() for shard in kind.values()))
+        return HeldMemory(tuple(shard for kind in self.moments.values() for shard in kind.values()))
 
     def locals(self) -> Shards:
         """Returns this rank's rows of each trained parameter; torch may move them when the model first computes."""

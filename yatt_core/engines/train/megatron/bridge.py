@@ -24,7 +24,7 @@ vocabulary: by rows, padded with rows of zeros.
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParameterMapping:
     """A Megatron-Core parameter's Hugging Face tensors, in order, and how it is split."""
 
     names: tuple[str, ...]
@@ -35,28 +35,28 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 _TOP = {
-    "embedding.word_embeddings.weight": Place((EMBEDDING,), "vocabulary"),
-    "decoder.final_layernorm.weight": Place(("model.norm.weight",), "whole"),
-    "output_layer.weight": Place((HEAD,), "vocabulary"),
+    "embedding.word_embeddings.weight": ParameterMapping((EMBEDDING,), "vocabulary"),
+    "decoder.final_layernorm.weight": ParameterMapping(("model.norm.weight",), "whole"),
+    "output_layer.weight": ParameterMapping((HEAD,), "vocabulary"),
 }
 _LAYER = {
-    "input_layernorm.weight": Place(("input_layernorm.weight",), "whole"),
-    "pre_mlp_layernorm.weight": Place(("post_attention_layernorm.weight",), "whole"),
-    "self_attention.linear_qkv.weight": Place(
+    "input_layernorm.weight": ParameterMapping(("input_layernorm.weight",), "whole"),
+    "pre_mlp_layernorm.weight": ParameterMapping(("post_attention_layernorm.weight",), "whole"),
+    "self_attention.linear_qkv.weight": ParameterMapping(
         ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"), "query_key_value"
     ),
-    "self_attention.linear_qkv.bias": Place(
+    "self_attention.linear_qkv.bias": ParameterMapping(
         ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"), "query_key_value"
     ),
-    "self_attention.q_layernorm.weight": Place(("self_attn.q_norm.weight",), "whole"),
-    "self_attention.k_layernorm.weight": Place(("self_attn.k_norm.weight",), "whole"),
-    "self_attention.linear_proj.weight": Place(("self_attn.o_proj.weight",), "columns"),
-    "mlp.linear_fc1.weight": Place(("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
-    "mlp.linear_fc2.weight": Place(("mlp.down_proj.weight",), "columns"),
+    "self_attention.q_layernorm.weight": ParameterMapping(("self_attn.q_norm.weight",), "whole"),
+    "self_attention.k_layernorm.weight": ParameterMapping(("self_attn.k_norm.weight",), "whole"),
+    "self_attention.linear_proj.weight": ParameterMapping(("self_attn.o_proj.weight",), "columns"),
+    "mlp.linear_fc1.weight": ParameterMapping(("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
+    "mlp.linear_fc2.weight": ParameterMapping(("mlp.down_proj.weight",), "columns"),
 }
 
 
-def place_of(name: str, first_layer: int) -> Place:
+def place_of(name: str, first_layer: int) -> ParameterMapping:
     """Returns a parameter's place in the model.
 
     name: the parameter's name in Megatron-Core.
@@ -66,7 +66,7 @@ def place_of(name: str, first_layer: int) -> Place:
         return _TOP[name]
     _, _, number, rest = name.split(".", 3)
     place = _LAYER[rest]
-    return Place(tuple(f"model.layers.{first_layer + int(number)}.{own}" for own in place.names), place.cut)
+    return ParameterMapping(tuple(f"model.layers.{first_layer + int(number)}.{own}" for own in place.names), place.cut)
 
 
 def shard_of(parts: Sequence[Sliceable], cut: Cut, shape: Architecture, rank: int, ranks: int) -> torch.Tensor:

@@ -15,13 +15,13 @@ import torch
 from torch import distributed
 
 from yatt_core.checkpoints.contents import OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
-from yatt_core.engines.offload import Held
+from yatt_core.engines.offload import HeldMemory
 from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
-from yatt_core.engines.train.megatron.bridge import EMBEDDING, HEAD, Place, shard_of, whole_of
+from yatt_core.engines.train.megatron.bridge import EMBEDDING, HEAD, ParameterMapping, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
-from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
+from yatt_core.engines.train.megatron.model import Grid, ModelPart, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import Master, MegatronAdamW
 from yatt_core.engines.train.megatron.regions import Region, regions_in, regions_of
 from yatt_core.engines.train.megatron.transfers import announce_transfers
@@ -47,7 +47,7 @@ class MegatronTrainEngine(SharedModelEngine):
 
     _optimizer: MegatronAdamW
     _grid: Grid
-    _part: Part
+    _part: ModelPart
     _contents: list[list[Shapes]]
 
     def __init__(self, spec: RunSpec, context: RankContext) -> None:
@@ -92,12 +92,12 @@ class MegatronTrainEngine(SharedModelEngine):
         distributed.all_gather_object(found, mine, group=self._grid.stage_group)
         return found
 
-    def _joined(self, parameter: torch.Tensor, place: Place) -> tuple[torch.Tensor, ...]:
+    def _joined(self, parameter: torch.Tensor, place: ParameterMapping) -> tuple[torch.Tensor, ...]:
         """Returns the Hugging Face tensors of a parameter, as shapes only."""
         shard = torch.empty(parameter.shape, device="meta")
         return whole_of([shard] * self._grid.tensors, place.cut, self._part.shape)
 
-    def _own(self) -> Iterator[tuple[torch.nn.Parameter, Place]]:
+    def _own(self) -> Iterator[tuple[torch.nn.Parameter, ParameterMapping]]:
         """Yields this rank's parameters, except second copies."""
         return ((parameter, place) for _, parameter, place in self._part.places() if not self._part.repeats(place))
 
@@ -107,11 +107,11 @@ class MegatronTrainEngine(SharedModelEngine):
     def _hold(self, held: Any) -> None:
         self._optimizer.hold(held)
 
-    def _memory(self) -> Held:
+    def _memory(self) -> HeldMemory:
         module = self._part.module
         optimizer = self._optimizer
         lasting = (*module.parameters(), *module.buffers(), *optimizer.lasting(), *(self._reference or ()))
-        return Held(lasting, tuple(self._part.gradients()))
+        return HeldMemory(lasting, tuple(self._part.gradients()))
 
     def _steps(self) -> int:
         return self._optimizer.steps
@@ -164,7 +164,7 @@ class MegatronTrainEngine(SharedModelEngine):
                 yield name, self._told(part, stage)
 
     def _gathered(
-        self, own: list[tuple[torch.nn.Parameter, Place]], stage: int, number: int, names: list[str]
+        self, own: list[tuple[torch.nn.Parameter, ParameterMapping]], stage: int, number: int, names: list[str]
     ) -> list[torch.Tensor]:
         """Gathers tensors of a parameter on its stage's ranks; elsewhere returns room for them."""
         shapes = self._contents[stage][number]
@@ -175,7 +175,7 @@ class MegatronTrainEngine(SharedModelEngine):
             parts = self._together(self._optimizer.whole(parameter), place)
             return [parts[list(shapes).index(name)].contiguous() for name in names]
 
-    def _together(self, shard: torch.Tensor, place: Place) -> tuple[torch.Tensor, ...]:
+    def _together(self, shard: torch.Tensor, place: ParameterMapping) -> tuple[torch.Tensor, ...]:
         """Gathers a parameter's Hugging Face tensors from the parts of all tensor-parallel ranks."""
         shards = [shard]
         if self._grid.tensors > 1:
@@ -223,7 +223,7 @@ class MegatronTrainEngine(SharedModelEngine):
         self,
         files: PartFiles,
         parameter: torch.nn.Parameter,
-        place: Place,
+        place: ParameterMapping,
         prefix: str = "",
         span: tuple[int, int] | None = None,
     ) -> torch.Tensor:
@@ -238,7 +238,7 @@ class MegatronTrainEngine(SharedModelEngine):
         return numbers
 
     def _regions(
-        self, parameter: torch.nn.Parameter, place: Place, start: int, stop: int
+        self, parameter: torch.nn.Parameter, place: ParameterMapping, start: int, stop: int
     ) -> Iterator[tuple[str, Region]]:
         """Yields the rectangles of a range of this rank's part of a parameter, with the tensors that have them."""
         grid = self._grid
@@ -266,7 +266,7 @@ class MegatronTrainEngine(SharedModelEngine):
         for _, parameter, place in self._part.places():
             self._optimizer.take(parameter, self._shard(place, stored).to(parameter.device))
 
-    def _shard(self, place: Place, stored: Callable[[str], Sliceable]) -> torch.Tensor:
+    def _shard(self, place: ParameterMapping, stored: Callable[[str], Sliceable]) -> torch.Tensor:
         """Reads this rank's part of a parameter; with tied embeddings, the head is the embedding."""
         tied = self._part.shape.tied
         parts = [stored(EMBEDDING if tied and name == HEAD else name) for name in place.names]

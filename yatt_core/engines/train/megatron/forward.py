@@ -17,7 +17,7 @@ import torch
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.bfloat16.products import held_linear
 from yatt_core.engines.train.megatron.cpu import on_this_device
-from yatt_core.engines.train.megatron.model import Grid, Part
+from yatt_core.engines.train.megatron.model import Grid, ModelPart
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import loss_in_chunks, slices
@@ -34,7 +34,9 @@ Finish = Callable[[torch.Tensor, MicroBatch], Any]
 class MegatronForward:
     """Implements `TokenPasses`: only ranks of the last stage know log-probabilities and compute losses."""
 
-    def __init__(self, part: Part, grid: Grid, temperature: float, device: torch.device, world: Collective) -> None:
+    def __init__(
+        self, part: ModelPart, grid: Grid, temperature: float, device: torch.device, world: Collective
+    ) -> None:
         self._part = part
         self._grid = grid
         self._temperature = temperature

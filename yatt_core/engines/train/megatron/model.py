@@ -16,7 +16,7 @@ from torch import nn
 
 from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, rope_theta, transformer_config
 from yatt_core.engines.train.megatron.attention import CausalAttention
-from yatt_core.engines.train.megatron.bridge import HEAD, Place, place_of
+from yatt_core.engines.train.megatron.bridge import HEAD, ParameterMapping, place_of
 from yatt_core.engines.train.megatron.cpu import exchanged
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 
@@ -93,7 +93,7 @@ class RmsNorm(nn.RMSNorm):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModelPart:
     """This rank's part of the model.
 
     wrapped: the module in Megatron-Core's gradient buffers.
@@ -107,7 +107,7 @@ class Part:
     first_layer: int
     longest: int
 
-    def places(self) -> Iterator[tuple[str, nn.Parameter, Place]]:
+    def places(self) -> Iterator[tuple[str, nn.Parameter, ParameterMapping]]:
         """Yields the parameters with their places in the model."""
         for name, parameter in self.module.named_parameters():
             yield name, parameter, place_of(name, self.first_layer)
@@ -124,12 +124,12 @@ class Part:
         """Yields Megatron-Core's gradient buffers, which it zeroes before each update."""
         yield from (buffer.grad_data for buffer in [*self.wrapped.buffers, *self.wrapped.expert_parallel_buffers])
 
-    def repeats(self, place: Place) -> bool:
+    def repeats(self, place: ParameterMapping) -> bool:
         """Returns True if a parameter is a second copy of another stage's: the head of tied embeddings."""
         return self.shape.tied and place.names == (HEAD,)
 
 
-def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.device) -> Part:
+def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.device) -> ModelPart:
     """Builds the rank's part, whose weights and gradients are undefined until they are loaded and cleared.
 
     Raises `ConfigurationError` if the model cannot be divided this way.
@@ -179,7 +179,7 @@ def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.d
     # gradients thus take no memory before the first update.
     with exchanged(torch, "zeros", torch.empty):
         wrapped = DistributedDataParallel(settings, buffers, module)
-    return Part(
+    return ModelPart(
         module=module,
         wrapped=wrapped,
         settings=settings,

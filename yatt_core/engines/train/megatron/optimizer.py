@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from yatt_core.engines.train.megatron.cpu import on_this_device
-from yatt_core.engines.train.megatron.model import Grid, Part
+from yatt_core.engines.train.megatron.model import Grid, ModelPart
 from yatt_core.engines.train.model.optimizer import is_step
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
@@ -40,7 +40,7 @@ class Master:
 class MegatronAdamW:
     """Implements `PolicyOptimizer`; the schedule has summed the gradients over the copies."""
 
-    def __init__(self, part: Part, grid: Grid, spec: AdamWSpec, distributed: bool, world: Collective) -> None:
+    def __init__(self, part: ModelPart, grid: Grid, spec: AdamWSpec, distributed: bool, world: Collective) -> None:
         self._part = part
         self._grid = grid
         self._spec = spec
@@ -71,6 +71,11 @@ class MegatronAdamW:
 
     def reduce(self, collective: Collective) -> None:
         """Does nothing: the schedule has summed the gradients."""
+
+    def scale(self, factor: float) -> None:
+        """Multiplies the gradients."""
+        for gradients in self._part.gradients():
+            gradients.mul_(factor)
 
     @torch.no_grad()
     def apply(self, learning_rate: float, loss: float) -> float:

@@ -15,7 +15,7 @@ from math import prod
 import torch
 
 from yatt_core.engines.train.megatron.architecture import Architecture
-from yatt_core.engines.train.megatron.bridge import Place
+from yatt_core.engines.train.megatron.bridge import ParameterMapping
 from yatt_core.wire.parts import Box, Sizes
 
 Span = tuple[int, int]
@@ -52,7 +52,7 @@ class Region:
             done += stop - start
 
 
-def regions_of(place: Place, size: Sizes, shape: Architecture, rank: int, ranks: int) -> Iterator[Region]:
+def regions_of(place: ParameterMapping, size: Sizes, shape: Architecture, rank: int, ranks: int) -> Iterator[Region]:
     """Yields the rectangles that make up a tensor-parallel rank's part of a parameter, in the place's order.
 
     size: the part's own shape.

@@ -83,6 +83,10 @@ class FlatAdamW:
         """Sums the gradients over the ranks, with the same bits on all of them."""
         collective.sum(self.gradients)
 
+    def scale(self, factor: float) -> None:
+        """Multiplies the gradients."""
+        self.gradients.mul_(factor)
+
     def copy(self) -> torch.Tensor:
         """Returns a flat copy of the weights."""
         return self.values.detach().clone()

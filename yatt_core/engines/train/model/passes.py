@@ -77,6 +77,10 @@ class PolicyOptimizer(Protocol):
         """Sums the gradients over the ranks, unless the passes have done so."""
         ...
 
+    def scale(self, factor: float) -> None:
+        """Multiplies the gradients."""
+        ...
+
     def apply(self, learning_rate: float, loss: float) -> float:
         """Clips the gradients and takes one step. Returns the global norm before clipping.
 

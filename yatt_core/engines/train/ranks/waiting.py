@@ -29,7 +29,7 @@ DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class PendingOperation:
     """An operation that has begun and not ended.
 
     operation: such as `all_reduce 12 of default_pg`.
@@ -40,10 +40,10 @@ class Wait:
     actors: tuple[str, ...]
 
 
-NOTHING = Wait("", ())
+NOTHING = PendingOperation("", ())
 """What an actor waits for if it waits for no other."""
 
-_announced: dict[object, Wait] = {}
+_announced: dict[object, PendingOperation] = {}
 """By a key of the announcement's own: two threads may be in operations that are equal."""
 _announcing = threading.Lock()
 _own_rank = -1
@@ -65,7 +65,7 @@ def waiting_for_actors(operation: str, actors: Sequence[str]) -> Iterator[None]:
     """Announces an operation with other actors for as long as it takes."""
     key = object()
     with _announcing:
-        _announced[key] = Wait(operation, tuple(actors))
+        _announced[key] = PendingOperation(operation, tuple(actors))
     try:
         with spent(WAITING, "other actors"):
             yield
@@ -89,14 +89,14 @@ def opened_process_group(rank: int) -> None:
     _opened_ns = time.time_ns()
 
 
-def current_waits() -> tuple[Wait, ...]:
+def current_waits() -> tuple[PendingOperation, ...]:
     """Returns the operations that this process has begun and not ended, the outermost first."""
     with _announcing:
         announced = tuple(_announced.values())
     return (*announced, *_recorded())
 
 
-def _recorded() -> Iterator[Wait]:
+def _recorded() -> Iterator[PendingOperation]:
     """Yields the unended operations of the process-wide group and of those made from it."""
     native = sys.modules.get("torch._C._distributed_c10d")
     if native is None or not _opened_ns:
@@ -108,7 +108,7 @@ def _recorded() -> Iterator[Wait]:
                     yield from _wait_of(entry)
 
 
-def _wait_of(entry: dict[str, Any]) -> Iterator[Wait]:
+def _wait_of(entry: dict[str, Any]) -> Iterator[PendingOperation]:
     from torch import distributed
     from torch._C._distributed_c10d import _resolve_process_group
 
@@ -119,4 +119,4 @@ def _wait_of(entry: dict[str, Any]) -> Iterator[Wait]:
         return
     operation = entry["profiling_name"].rpartition(":")[2]
     others = tuple(rank_name(rank) for rank in distributed.get_process_group_ranks(group) if rank != _own_rank)
-    yield Wait(f"{operation} {entry['collective_seq_id']} of {description}", others)
+    yield PendingOperation(f"{operation} {entry['collective_seq_id']} of {description}", others)

@@ -20,7 +20,7 @@ from torch import nn
 from yatt_core.algorithms.value_loss import clipped_value_loss
 from yatt_core.checkpoints.contents import CRITIC, CRITIC_OPTIMIZER, open_tensors
 from yatt_core.engines.device import on_cores, placed
-from yatt_core.engines.offload import Held
+from yatt_core.engines.offload import HeldMemory
 from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.engines.train.model.optimizer import FlatAdamW, state_bytes, whole_parts
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
@@ -88,7 +88,7 @@ class Critic(ABC):
         """Loads a checkpoint. Raises `DataError` if it does not match this model."""
 
     @abstractmethod
-    def memory(self) -> Held:
+    def memory(self) -> HeldMemory:
         """Returns what the critic holds in this rank's device memory, for `offload`."""
 
     def learns_alone(self, iteration: int) -> bool:
@@ -197,10 +197,10 @@ class FlatCritic(Critic):
             moments = open_tensors(folder, CRITIC_OPTIMIZER)
             self.optimizer.load_moments(lambda name: torch.from_numpy(moments.read(name)), steps)
 
-    def memory(self) -> Held:
+    def memory(self) -> HeldMemory:
         """See `Critic`."""
         lasting = (*self._model.state_dict().values(), *self.optimizer.flat())
-        return Held(lasting, (self.optimizer.gradients,))
+        return HeldMemory(lasting, (self.optimizer.gradients,))
 
     def _own(self) -> dict[str, torch.Tensor]:
         return self.optimizer.named(self.optimizer.values.detach())

@@ -31,7 +31,7 @@ from yatt_core.experience.batch import ExperienceBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TeacherReading:
     """What is read from teachers.
 
     share: the plan of the batch's samples over the ranks.
@@ -46,7 +46,7 @@ class Reading:
     below: int
 
 
-def likely_tokens(teachers: Sequence[tuple[TokenPasses, float]], reading: Reading) -> LikelyTokens:
+def likely_tokens(teachers: Sequence[tuple[TokenPasses, float]], reading: TeacherReading) -> LikelyTokens:
     """Returns the likeliest tokens at each of the batch's positions, 0 where this rank has none that counts.
 
     teachers: passes of each teacher, and its weight in the mixture.
@@ -61,7 +61,7 @@ def likely_tokens(teachers: Sequence[tuple[TokenPasses, float]], reading: Readin
     return mixed_likely_tokens(candidates, log_probs, [weight for _, weight in teachers], reading.count)
 
 
-def _own_likeliest(passes: TokenPasses, reading: Reading) -> LikelyTokens:
+def _own_likeliest(passes: TokenPasses, reading: TeacherReading) -> LikelyTokens:
     count = reading.count
     known = min(reading.below, passes.vocabulary)
     if count > known:
@@ -81,7 +81,7 @@ def _own_likeliest(passes: TokenPasses, reading: Reading) -> LikelyTokens:
     return found
 
 
-def _at(passes: TokenPasses, reading: Reading, candidates: Int32) -> Float32:
+def _at(passes: TokenPasses, reading: TeacherReading, candidates: Int32) -> Float32:
     """Returns a teacher's log-probabilities of candidates, [T, n], and of all other tokens: [T, n + 1]."""
 
     def read(part: MicroBatch, distribution: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -94,7 +94,9 @@ def _at(passes: TokenPasses, reading: Reading, candidates: Int32) -> Float32:
     return found
 
 
-def _read(passes: TokenPasses, reading: Reading, reader: Reader) -> Iterator[tuple[MicroBatch, tuple[Numbers, ...]]]:
+def _read(
+    passes: TokenPasses, reading: TeacherReading, reader: Reader
+) -> Iterator[tuple[MicroBatch, tuple[Numbers, ...]]]:
     """Yields what is read of each of this rank's micro-batches; nothing on ranks that know no distributions."""
     indices = reading.share.parts[reading.collective.rank]
     micro_batches = [assemble(reading.batch, samples, reading.share.packed) for samples in indices]

@@ -38,7 +38,7 @@ from yatt_core.protocols.generation import GenerateResult
 from yatt_core.rewards.process import reward_process
 from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec.run import RunSpec
-from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
+from yatt_core.tools.dialogue import Dialogue, DialogueResponse, greedy_request, hold
 from yatt_core.tools.toolbox import Toolbox
 
 Int32 = npt.NDArray[np.int32]
@@ -142,7 +142,7 @@ class SftTraining:
         mine = probe[self._collective.rank :: self._collective.ranks] if self._collective.speaks else ()
         return [(prompt, encode_question(prompt, self._codec)) for prompt in mine]
 
-    def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[Response]:
+    def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[DialogueResponse]:
         """Returns greedy responses to this rank's probe tasks."""
         model = self._probe_model()
         if not probe:
@@ -158,7 +158,7 @@ class SftTraining:
         return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)
 
     def _accuracy(
-        self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer
+        self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[DialogueResponse], scorer: RewardScorer
     ) -> float:
         """Returns the fraction of all ranks' answers with a score that are correct; 0 if none has one."""
         pairs = enumerate(zip(probe, responses, strict=True))

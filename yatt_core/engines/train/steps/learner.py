@@ -71,8 +71,32 @@ class PolicyLearner:
         mean_weights = np.zeros(len(batch))
         mean_weights[learned] = token_weights(lengths, "token_mean", longest)
         self._optimizer.zero()
+        sums = self.add(
+            batch=batch,
+            columns=columns,
+            step=step,
+            weights=weights,
+            mean_weights=mean_weights,
+            frozen=self._frozen(batch, columns, learned, *seeds),
+        )
+        self._optimizer.reduce(self._collective)
+        return reduce_sums(self._collective, sums)
+
+    def add(
+        self,
+        batch: ExperienceBatch,
+        columns: PreparedColumns,
+        step: StepPlan,
+        weights: Float64,
+        mean_weights: Float64,
+        frozen: Bool | None = None,
+    ) -> LossSums:
+        """Adds the gradients of this rank's part of a step to those in the optimizer; returns the sums of that part.
+
+        weights, mean_weights: [N], as in `TokenInputs`.
+        frozen: [T], which tokens get no gradient; None if all do.
+        """
         sums = LossSums()
-        frozen = self._frozen(batch, columns, learned, *seeds)
 
         def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
             inputs = self._inputs(
@@ -95,8 +119,7 @@ class PolicyLearner:
         whole = self._spec.algorithm.whole_responses
         taught = self._taught(columns, weights, sums)
         self._forward.backward(micro_batches, loss, entropy, whole=whole, taught=taught)
-        self._optimizer.reduce(self._collective)
-        return reduce_sums(self._collective, sums)
+        return sums
 
     def _taught(self, columns: PreparedColumns, weights: Float64, sums: LossSums) -> DistributionLoss | None:
         """Returns the loss towards the teachers' likeliest tokens; None without them.

@@ -22,7 +22,7 @@ from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.objectives.scores import Objective, Scores
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.steps.groups import Groups, groups_of
+from yatt_core.engines.train.steps.groups import SampleGroups, groups_of
 from yatt_core.engines.train.steps.plan import PlanShape, StepPlan
 from yatt_core.engines.train.steps.plans import backward_plan
 from yatt_core.experience.batch import ExperienceBatch
@@ -101,7 +101,9 @@ class ObjectiveLearner:
         tokens = scored_tokens(self._forward, batch, step, self._collective)
         return everywhere(self._collective, sums_of(batch, tokens))
 
-    def sums(self, batch: ExperienceBatch, groups: Groups, scored: Float64, reference: Float32 | None) -> ObjectiveSums:
+    def sums(
+        self, batch: ExperienceBatch, groups: SampleGroups, scored: Float64, reference: Float32 | None
+    ) -> ObjectiveSums:
         """Returns the sums of some groups for scores, [N]."""
         scores = self._of(batch, groups, scored, reference)
         loss = float(self._objective.loss(scores))
@@ -132,7 +134,7 @@ class ObjectiveLearner:
             for name, values in known.items()
         }
 
-    def _of(self, batch: ExperienceBatch, groups: Groups, scored: Float64, reference: Float32 | None) -> Scores:
+    def _of(self, batch: ExperienceBatch, groups: SampleGroups, scored: Float64, reference: Float32 | None) -> Scores:
         return Scores(
             policy=torch.from_numpy(scored.copy()),
             reference=torch.from_numpy(np.zeros(len(batch)) if reference is None else sums_of(batch, reference)),

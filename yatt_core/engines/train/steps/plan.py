@@ -78,7 +78,7 @@ def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: i
             order = seeded_permutation(len(prompts), "mini_batches", *seeds, epoch)
         for members in np.array_split(order, shape.mini_batches):
             ranges = [np.arange(group_offsets[prompt], group_offsets[prompt + 1]) for prompt in np.sort(members)]
-            steps.append(shape.step(lengths, np.concatenate(ranges)))
+            steps.append(shape.step(lengths, np.concatenate([np.empty(0, dtype=np.int64), *ranges])))
     return tuple(steps)
 
 

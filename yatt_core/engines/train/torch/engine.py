@@ -17,7 +17,7 @@ from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
-from yatt_core.engines.offload import Held, together
+from yatt_core.engines.offload import HeldMemory, together
 from yatt_core.engines.train.base.engine import PolicyTrainEngine
 from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.model.forward import PolicyForward
@@ -101,12 +101,12 @@ class TorchTrainEngine(PolicyTrainEngine):
         held = untied(self._loaded())
         return on_cores({name: held[name] for name in (sorted(held) if ordered else held)})
 
-    def _memory(self) -> Held:
+    def _memory(self) -> HeldMemory:
         reference = () if self._reference is None else (self._reference,)
         teachers = [] if self._teachers is None else self._teachers.modules
         models = [tensor for model in (self._loaded(), *teachers) for tensor in model.state_dict().values()]
         lasting = (*models, *self._optimizer.flat(), *reference)
-        own = Held(lasting, (self._optimizer.gradients,))
+        own = HeldMemory(lasting, (self._optimizer.gradients,))
         return own if self._critic is None else together(own, self._critic.memory())
 
     def _steps(self) -> int:

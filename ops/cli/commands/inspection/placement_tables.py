@@ -6,22 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ops.presentation.output import message, write, write_table
-from ops.presentation.placement_words import HOW, role_name, roles_text
-from ops.presentation.words import size
+from ops.presentation.columns import Column, Columns
+from ops.presentation.output import message, write, write_list
+from ops.presentation.placement_words import role_name, roles_text
 from yatt_core.counting import many
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.planning.files import LOST_WITH_A_NODE
 
 if TYPE_CHECKING:
     from flows.placement.disks import Disk
-    from flows.placement.explain import Explanation, Gantt, Lengths, RoleUse, SeenWork
-    from flows.placement.replay import ComparedDecision, Comparison, ReplayedDecision
-    from flows.placement.seats import SeatSpan
-    from yatt_core.placement.occupancy import Change, Span
+    from flows.placement.explain import Explanation, Gantt, RoleUse
+    from flows.placement.replay import ComparedDecision, PolicyComparison, ReplayedDecision
+    from yatt_core.placement.occupancy import RoleSpan
 
 WIDTH = 72
 MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·"}
+DISKS: Columns[tuple[int, Disk]] = (
+    Column("disk", lambda numbered: numbered[0], number=True),
+    Column("nodes", lambda numbered: ", ".join(numbered[1].nodes)),
+)
 
 
 # -- explain ---------------------------------------------------------------------------------------------------------
@@ -29,24 +32,14 @@ MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·"}
 
 def print_explanation(found: Explanation) -> None:
     """Prints a decision and its outcome."""
+    from ops.queries.placement import CHANGES, SEATS, SEEN
+
     state = "" if found.committed else ", in progress"
     write(f"{found.run}, iteration {found.iteration} of branch {found.branch}{state}: {found.mode}")
     for name, value in _facts(found):
         write(f"  {name:<12}{value}")
     if found.seen:
-        columns = (
-            "based on",
-            "samples",
-            "response tokens",
-            "p50",
-            "p95",
-            "longest",
-            "judge tokens",
-            "p50",
-            "p95",
-            "longest",
-        )
-        write_table(columns, [_seen_row(seen) for seen in found.seen])
+        write_list(SEEN, found.seen)
     for lost in found.lost:
         write(f"lost input: {lost}")
     late = [change for change in found.changes if change.how == "start"]
@@ -55,23 +48,21 @@ def print_explanation(found: Explanation) -> None:
         last = max(change.serves_s or 0.0 for change in late)
         write(f"joined at the start, the last after {last:.2f} s: instances {numbers}")
     if asked := [change for change in found.changes if change.how != "start"]:
-        write_table(
-            ("requested at s", "instance", "from", "to", "how", "serves from s"), [_change_row(each) for each in asked]
-        )
+        write_list(CHANGES, asked)
     if any(found.moves.values()):
         write(f"also: {found.moves['take']} moves of stragglers, {found.moves['intake']} intake limits set")
     if found.roles:
         write_roles(found.roles)
         write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
     if found.seats:
-        write_table(("actor", "node", "device", "host memory", "GPU memory"), [_seat_row(span) for span in found.seats])
+        write_list(SEATS, found.seats)
     write_disks(found.disks)
 
 
 def write_disks(disks: Sequence[Disk]) -> None:
     """Writes which nodes share the disk of the run's folder, and what is lost with one that does not; nothing if all do."""
     if disks:
-        write_table(("disk", "nodes"), [(number, ", ".join(disk.nodes)) for number, disk in enumerate(disks, 1)])
+        write_list(DISKS, list(enumerate(disks, 1)))
         write(
             f"with a node that has a disk of its own are lost: {', '.join(LOST_WITH_A_NODE)}; the rest is on the object store"
         )
@@ -97,43 +88,11 @@ def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "phases", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
 
 
-def _seat_row(span: SeatSpan) -> tuple[object, ...]:
-    seat = span.seat
-    memory = (size(count) if count else None for count in (seat.host_bytes, seat.gpu_bytes))
-    return (seat.actor, seat.node, seat.device, *memory)
-
-
-def _seen_row(seen: SeenWork) -> tuple[object, ...]:
-    name = f"iteration {seen.iteration} of {seen.run}"
-    return (name, seen.samples, *_lengths(seen.responses), *_lengths(seen.judgements))
-
-
-def _lengths(lengths: Lengths | None) -> tuple[object, ...]:
-    if lengths is None:
-        return (None,) * 4
-    return (lengths.tokens, lengths.p50, lengths.p95, lengths.longest)
-
-
-def _change_row(change: Change) -> tuple[object, ...]:
-    names = (role_name(change.before), role_name(change.after))
-    return (change.asked_s, change.instance, *names, HOW[change.how], change.serves_s)
-
-
 def write_roles(roles: Iterable[RoleUse]) -> None:
     """Writes a table of device time by role."""
-    rows = [
-        (
-            role_name(use.role),
-            round(use.device_s, 1),
-            *(
-                (round(use.busy_s, 1), 100 * use.idle_fraction, use.tokens, use.tokens_per_s)
-                if use.role
-                else (None,) * 4
-            ),
-        )
-        for use in roles
-    ]
-    write_table(("role", "device seconds", "busy seconds", "idle %", "tokens", "tokens/s"), rows)
+    from ops.queries.placement import ROLES
+
+    write_list(ROLES, roles)
 
 
 def instance_list(numbers: Iterable[int]) -> str:
@@ -148,18 +107,7 @@ def instance_list(numbers: Iterable[int]) -> str:
 
 def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
     """Prints whether the replay reproduced each recorded decision."""
-    table = [
-        (
-            row.iteration,
-            row.mode,
-            roles_text(row.recorded),
-            "same" if row.same else "cannot be replayed" if row.replayed is None else "differs",
-            row.predicted_s,
-            row.collect_s,
-        )
-        for row in rows
-    ]
-    write_table(("iteration", "policy", "start", "replayed", "predicted s", "collect s"), table)
+    write_list(REPLAYED, rows)
     differing = [row for row in rows if not row.same]
     for row in differing:
         for why in row.why:
@@ -171,21 +119,10 @@ def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
         write(f"{decisions} exactly as recorded")
 
 
-def print_compared(comparison: Comparison) -> None:
+def print_compared(comparison: PolicyComparison) -> None:
     """Prints what another policy would have decided and cost."""
     longest = max((row.other_s or row.recorded_s or 0.0 for row in comparison.rows), default=0.0)
-    table = [_compared_row(row, longest) for row in comparison.rows]
-    columns = (
-        "iteration",
-        "start",
-        comparison.policy,
-        "measured s",
-        "simulated s",
-        f"{comparison.policy} s",
-        "ratio",
-        "",
-    )
-    write_table(columns, table)
+    write_list(_compared_columns(comparison.policy, longest), comparison.rows)
     for row in comparison.rows:
         for why in row.why:
             write(f"iteration {row.iteration}: {why}")
@@ -201,12 +138,44 @@ def print_compared(comparison: Comparison) -> None:
         message(f"not as recorded: {instance_list(comparison.differing)}")
 
 
-def _compared_row(row: ComparedDecision, longest: float) -> tuple[object, ...]:
-    ratio = row.other_s / row.recorded_s if row.other_s is not None and row.recorded_s else None
-    start = "" if row.start is None else "same" if row.same else roles_text(row.start)
-    bar = "█" * round(20 * row.other_s / longest) if row.other_s is not None and longest else ""
-    seconds = (row.collect_s, row.recorded_s, row.other_s)
-    return (row.iteration, roles_text(row.recorded), start, *seconds, ratio, bar)
+def _replay(row: ReplayedDecision) -> str:
+    if row.same:
+        return "same"
+    return "cannot be replayed" if row.replayed is None else "differs"
+
+
+REPLAYED: Columns[ReplayedDecision] = (
+    Column("iteration", lambda row: row.iteration, number=True),
+    Column("policy", lambda row: row.mode),
+    Column("start", lambda row: roles_text(row.recorded)),
+    Column("replayed", _replay),
+    Column("predicted s", lambda row: row.predicted_s, number=True),
+    Column("collect s", lambda row: row.collect_s, number=True),
+)
+
+
+def _compared_columns(policy: str, longest: float) -> Columns[ComparedDecision]:
+    """Returns the columns of a comparison with another policy; longest: the seconds of the longest bar."""
+
+    def start(row: ComparedDecision) -> str:
+        return "" if row.start is None else "same" if row.same else roles_text(row.start)
+
+    def ratio(row: ComparedDecision) -> float | None:
+        return row.other_s / row.recorded_s if row.other_s is not None and row.recorded_s else None
+
+    def bar(row: ComparedDecision) -> str:
+        return "█" * round(20 * row.other_s / longest) if row.other_s is not None and longest else ""
+
+    return (
+        Column("iteration", lambda row: row.iteration, number=True),
+        Column("start", lambda row: roles_text(row.recorded)),
+        Column(policy, start),
+        Column("measured s", lambda row: row.collect_s, number=True),
+        Column("simulated s", lambda row: row.recorded_s, number=True),
+        Column(f"{policy} s", lambda row: row.other_s, number=True),
+        Column("ratio", ratio, number=True),
+        Column("", bar),
+    )
 
 
 # -- gantt -----------------------------------------------------------------------------------------------------------
@@ -228,7 +197,7 @@ def print_gantt(found: Gantt) -> None:
     write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
 
 
-def _line(spans: Sequence[Span], collect_s: float) -> str:
+def _line(spans: Sequence[RoleSpan], collect_s: float) -> str:
     """Divides collect into `WIDTH` equal parts, and returns the mark of the instance's role in the middle of each."""
     middles = ((place + 0.5) * collect_s / WIDTH for place in range(WIDTH))
     return "".join(

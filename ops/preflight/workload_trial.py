@@ -1,0 +1,76 @@
+"""Tries out a workload of one's own: builds its inputs in a scratch folder, begins, draws, samples, and evaluates once.
+
+Consumes the home folder and the spec. Produces what was found; raises `ConfigurationError`, `DataError` and `NumericError`.
+Leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from yatt_core.spec import RunSpec
+
+TRIED = "tried"
+"""Stands for the run's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadTrial:
+    """What a workload has done on one rank.
+
+    files, input_bytes: number and size of its inputs' files.
+    columns: types and shapes of the first iteration's columns, by name.
+    figures: the metrics of an evaluation of the state with which it begins.
+    state_bytes: size of its state.
+    seconds: how long all of it took.
+    """
+
+    files: int
+    input_bytes: int
+    columns: Mapping[str, str]
+    figures: Mapping[str, float]
+    state_bytes: int
+    seconds: float
+
+
+def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
+    """Returns what a workload does before its first update."""
+    from yatt_core.engines.registry import build_train_engine
+    from yatt_core.experience.prepared import read_prepared_files
+    from yatt_core.keys import WorkKey
+    from yatt_core.protocols.engines import RankContext
+    from yatt_core.protocols.receipts import BatchTask, PromptRef, RowsTask
+    from yatt_core.workloads.columns import decode_columns
+    from yatt_core.workloads.inputs import materialise_workload
+
+    began = time.perf_counter()
+    trainer = spec.trainer.model_copy(update={"engine": spec.trainer.engine.model_copy(update={"ranks": 1})})
+    alone = spec.model_copy(update={"trainer": trainer})
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".check-", dir=home) as scratch:
+        folder = Path(scratch)
+        inputs = folder / materialise_workload(alone, folder).folder
+        files = [path for path in inputs.rglob("*") if path.is_file()]
+        engine = build_train_engine(alone, RankContext(folder, inputs, "", 0))
+        engine.connect(0, 1, "")
+        engine.initialise()
+        receipt = engine.prepare(BatchTask(WorkKey(TRIED, 0, 1, "prepare"), 1, (), rows=(PromptRef(0, 0, 0),)))
+        assert receipt is not None, "there is one rank"
+        (data,) = read_prepared_files(folder, receipt.folder, receipt.files, list(receipt.files))
+        columns = {
+            name: f"{column.dtype} {list(column.shape)}"
+            for name, column in decode_columns(data, receipt.folder).items()
+        }
+        found = engine.evaluate(RowsTask(WorkKey(TRIED, 0, 0, "evaluate"), 1))
+        return WorkloadTrial(
+            files=len(files) - 1,  # the manifest is not its own
+            input_bytes=sum(path.stat().st_size for path in files),
+            columns=columns,
+            figures=dict(found.metrics),
+            state_bytes=engine.freeze_state().nbytes,
+            seconds=time.perf_counter() - began,
+        )

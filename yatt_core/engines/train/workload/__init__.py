@@ -1,0 +1,1 @@
+"""Workloads of one's own on the trainer's ranks."""

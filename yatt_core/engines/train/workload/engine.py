@@ -1,0 +1,294 @@
+"""The train engine of a workload of one's own: versions, idempotence, sealed columns, checkpoints; the workload does the rest.
+
+Consumes the number of an iteration's draw, and columns that it has sealed itself; produces the state of the next version.
+Everything that an update depends on is in the workload's state, which is saved and loaded whole.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from yatt_core.checkpoints.contents import WEIGHTS
+from yatt_core.engines.device import own_device, repeat_bits
+from yatt_core.engines.host_memory import keep_freed_memory
+from yatt_core.engines.train.base.buffers import FreezeBuffers
+from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.workload.ranks import WorkloadRanks
+from yatt_core.engines.train.workload.state import (
+    FACTS,
+    OTHERS,
+    digest_of_weights,
+    encode_facts,
+    parts_of,
+    read_state,
+    require_sound,
+)
+from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
+from yatt_core.experience.prepared import publish_prepared, rank_file, read_prepared_files
+from yatt_core.keys import WorkKey
+from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
+from yatt_core.protocols.receipts import (
+    READ_BYTES,
+    BatchTask,
+    PrepareReceipt,
+    RowsReceipt,
+    RowsTask,
+    SftReceipt,
+    UpdateReceipt,
+)
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.metric_names import is_timing
+from yatt_core.wire.parts import TensorPart
+from yatt_core.workloads.columns import columns_digest, decode_columns, encode_columns
+from yatt_core.workloads.contract import Draw, Samples, State, Workload
+from yatt_core.workloads.finding import called, make_workload, verify_workload
+
+COLUMNS = ".safetensors"
+EVALUATION = "evaluation/"
+COLUMNS_DIGEST = "columns"
+WEIGHTS_DIGEST = "weights_digest"
+RESERVED = (SKIPPED, f"update/{SKIPPED}", COLUMNS_DIGEST, WEIGHTS_DIGEST)
+"""Names in an update's fingerprint, or beside its metrics, that a metric of its own may not have."""
+
+
+class WorkloadTrainEngine:
+    """Implements `TrainEngine`, with one torch thread; all calls come from one thread."""
+
+    def __init__(self, spec: RunSpec, context: RankContext) -> None:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        self._device = own_device()
+        if spec.is_exact:
+            repeat_bits(self._device)
+        self._spec = spec
+        self._context = context
+        self._collective = Collective()
+        self._version = -1
+        self._workload: Workload | None = None
+        self._receipt: UpdateReceipt | None = None
+        self._buffers = FreezeBuffers()
+
+    @property
+    def version(self) -> int:
+        """Number of iterations learned; -1 if the state is undefined."""
+        return self._version
+
+    @property
+    def applied(self) -> WorkKey | None:
+        """Key of the last update or skip, which produced the state."""
+        return None if self._receipt is None else self._receipt.key
+
+    def connect(self, rank: int, ranks: int, address: str) -> None:
+        """Joins the group of ranks; a group of one needs no address. Raises as `verify_workload` does.
+
+        Ranks that join another group keep their state, and the workload its view of the ranks.
+        """
+        verify_workload(self._spec, self._context.run_folder)
+        expected = self._spec.trainer.engine.ranks
+        if ranks != expected:
+            raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {expected}")
+        self._collective.connect(rank=rank, ranks=ranks, address=address, device=self._device)
+
+    def initialise(self) -> None:
+        """Begins anew: version 0."""
+        self._version = -1
+        self._receipt = None
+        self._begin()
+        self._version = 0
+
+    def sft(self) -> SftReceipt:
+        """Changes nothing: a workload begins with its own state."""
+        self._require(0)
+        return SftReceipt(steps=0, loss=0.0, probe_accuracy=0.0, seconds=0.0, weights_digest=self.weights_digest())
+
+    def accumulate(self, task: BatchTask) -> float:
+        """Does nothing: a workload learns from an iteration as a whole."""
+        return 0.0
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt | None:
+        """Has the iteration's columns drawn and, by a workload that samples, sampled. Rank 0 seals those of all ranks."""
+        workload = self._require(task.key.iteration - 1)
+        started = time.perf_counter()
+        draw = self._draw(task)
+        columns = called(self._spec, workload.draw, draw)
+        place = f"workload.kind: {self._spec.workload.title}"
+        if isinstance(workload, Samples):
+            columns = called(self._spec, workload.sample, columns, draw)
+            contents = self._collective.collected(encode_columns(columns, f"{place}: sample"))
+        else:
+            contents = [encode_columns(columns, f"{place}: draw")]
+        if self._collective.rank > 0:
+            return None
+        folder, files = publish_prepared(self._context.run_folder, task.key, task.term, contents, suffix=COLUMNS)
+        return PrepareReceipt(
+            key=task.key,
+            folder=folder,
+            files=files,
+            metrics={},
+            timing={"seconds": time.perf_counter() - started},
+            reward_moments=task.reward_moments,
+            coefficients=task.coefficients,
+        )
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        """Has the workload learn from sealed columns; a second call only returns the receipt.
+
+        Raises `NumericError` for a metric that is not finite; the state is then undefined.
+        """
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
+            return kept
+        workload = self._require(task.key.iteration - 1)
+        started = time.perf_counter()
+        own = self._collective.rank if isinstance(workload, Samples) else 0
+        name = rank_file(own, COLUMNS)
+        (data,) = read_prepared_files(self._context.run_folder, prepared.folder, prepared.files, [name])
+        columns = decode_columns(data, f"{prepared.folder}/{name}")
+        loaded = time.perf_counter()
+        self._version = -1
+        metrics = self._finite(called(self._spec, workload.update, columns, self._draw(task)), "update")
+        self._require_free(metrics)
+        fingerprint: dict[str, float | str] = {
+            **metrics,
+            COLUMNS_DIGEST: columns_digest(prepared.files),
+            WEIGHTS_DIGEST: self._digest(workload),
+        }
+        timing = {"load": loaded - started, "seconds": time.perf_counter() - started, READ_BYTES: float(len(data))}
+        self._version = task.key.iteration
+        self._receipt = UpdateReceipt(
+            key=task.key, version=self._version, metrics=metrics, fingerprint=fingerprint, timing=timing
+        )
+        return self._receipt
+
+    def evaluate(self, task: RowsTask) -> RowsReceipt:
+        """Has the workload evaluate its state; the metrics are below `evaluation/`."""
+        workload = self._require(task.key.iteration)
+        metrics = self._finite(called(self._spec, workload.evaluate), "evaluate")
+        return RowsReceipt(task.key, 0, {f"{EVALUATION}{name}": value for name, value in metrics.items()})
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Advances to the task's version with the state unchanged; a second call only returns the receipt."""
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
+            return kept
+        workload = self._require(task.key.iteration - 1)
+        fingerprint: dict[str, float | str] = {SKIPPED: 1.0, WEIGHTS_DIGEST: self._digest(workload)}
+        self._version = task.key.iteration
+        self._receipt = UpdateReceipt(
+            key=task.key, version=self._version, metrics={}, fingerprint=fingerprint, timing={}
+        )
+        return self._receipt
+
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Raises `InfrastructureError`: there are no engines that could want weights."""
+        raise InfrastructureError("a workload of one's own has no rollout engines")
+
+    @property
+    def direct_sync(self) -> bool:
+        """False: nothing is sent, and a checkpoint is copied by all ranks in step."""
+        return False
+
+    def sync_parts(self) -> Iterator[TensorPart[Any]]:
+        """Raises `InfrastructureError`: there are no engines that could want weights."""
+        raise InfrastructureError("a workload of one's own has no rollout engines")
+
+    def weights_digest(self) -> str:
+        """Returns the digest of the weights, on every rank."""
+        return self._digest(self._begun())
+
+    def offload(self) -> None:
+        """Does nothing: no other role wants the memory."""
+
+    def reload(self) -> None:
+        """Does nothing: nothing was offloaded."""
+
+    def freeze_state(self) -> FrozenState:
+        """Copies this rank's share of the state into buffers that are reused."""
+        if self._version < 0:
+            raise InfrastructureError("the workload's state is undefined: there is nothing to save")
+        state = self._state(self._begun())
+        rank = self._collective.rank
+        ranks = self._collective.ranks
+        tensors = {
+            subfolder: self._buffers.fill(subfolder, parts_of(named, rank, ranks), rank)
+            for subfolder, named in ((WEIGHTS, state.weights), (OTHERS, state.others))
+        }
+        files = {FACTS: encode_facts(self._version, state.facts)} if rank == 0 else {}
+        return FrozenState(rank, ranks, {name: parts for name, parts in tensors.items() if parts}, files)
+
+    def needed(self, folder: Path) -> Iterator[NeededTensor]:
+        """Yields all tensors: which of their rows a workload reads is its own affair."""
+        saved = read_state(folder)
+        yield from (NeededTensor(WEIGHTS, name) for name in saved.weights.shapes)
+        yield from (NeededTensor(OTHERS, name) for name in saved.others.shapes)
+
+    def restore(self, folder: Path, version: int) -> None:
+        """Loads what writers of `freeze_state` wrote; continues bit for bit."""
+        saved = read_state(folder, version)
+        self._version = -1
+        self._receipt = None
+        workload = self._workload or self._begin()
+        called(self._spec, workload.load, saved)
+        self._version = version
+
+    # -- internals ----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Workload:
+        workload = make_workload(self._spec, self._context.run_folder, str(self._device))
+        called(self._spec, workload.begin, self._context.inputs_folder, WorkloadRanks(self._collective))
+        self._state(workload)
+        self._workload = workload
+        return workload
+
+    def _begun(self) -> Workload:
+        if self._workload is None:
+            raise InfrastructureError("the workload has no state yet: initialise or restore it first")
+        return self._workload
+
+    def _require(self, version: int) -> Workload:
+        workload = self._begun()
+        if self._version != version:
+            raise InfrastructureError(f"the workload holds version {self._version}, expected {version}")
+        return workload
+
+    def _draw(self, task: BatchTask) -> Draw:
+        (drawn,) = task.rows
+        return Draw(seed=self._spec.seed, iteration=task.key.iteration, number=drawn.ordinal)
+
+    def _state(self, workload: Workload) -> State:
+        state: State = called(self._spec, workload.state)
+        require_sound(state, self._spec.workload.title)
+        return state
+
+    def _digest(self, workload: Workload) -> str:
+        return digest_of_weights(self._state(workload).weights, self._collective)
+
+    def _require_free(self, metrics: Mapping[str, float]) -> None:
+        """Raises `ConfigurationError` for a metric of an update whose name YATT gives a meaning of its own."""
+        for name in metrics:
+            if name in RESERVED or name.startswith(EVALUATION) or is_timing(name):
+                raise ConfigurationError(
+                    f"workload.kind: {self._spec.workload.title}: update returned a metric called {name!r}, which is YATT's own "
+                    f"name; expected none of {', '.join(RESERVED)}, none below {EVALUATION}, and none of YATT's timings"
+                )
+
+    def _finite(self, metrics: Mapping[str, Any], method: str) -> dict[str, float]:
+        """Returns metrics as numbers. Raises `NumericError` for one that is not finite, `ConfigurationError` for no number."""
+        place = f"workload.kind: {self._spec.workload.title}: {method}"
+        if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+            raise ConfigurationError(f"{place} returned {metrics!r}; expected numbers by name")
+        found = {}
+        for name in sorted(metrics):
+            try:
+                found[name] = float(metrics[name])
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(f"{place} returned {metrics[name]!r} as {name}; expected a number") from error
+            if not math.isfinite(found[name]):
+                raise NumericError(f"{place} returned {name} {found[name]}, which is not finite")
+        return found

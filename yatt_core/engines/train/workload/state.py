@@ -1,0 +1,156 @@
+"""The state of a workload in a checkpoint, and its digest.
+
+Consumes a `State`, whose tensors may be divided over the ranks by rows. Produces the parts that a rank contributes to a
+checkpoint, the digest of the weights, which does not depend on how they are divided, and a state that is read again by any
+number of ranks. The checkpoint's subfolders are `weights` and `others`; `workload.json` holds the version and the facts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
+from yatt_core.digests import WeightsDigest
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.wire.part_files import PartFiles
+from yatt_core.wire.parts import Box, TensorPart
+from yatt_core.workloads.contract import Rows, SavedState, State
+
+OTHERS = "others"
+FACTS = "workload.json"
+Named = Mapping[str, torch.Tensor | Rows]
+KEPT_TYPES = frozenset(
+    {
+        torch.float16, torch.float32, torch.float64, torch.bool, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+    }
+)  # fmt: skip
+"""Types that both numpy and safetensors have."""
+
+
+def require_sound(state: State, kind: str) -> None:
+    """Raises `ConfigurationError` for a state that cannot be kept: without weights, in bfloat16 or float8, with facts that JSON
+    does not give back.
+
+    kind: the workload's name, for messages.
+    """
+    if not state.weights:
+        raise ConfigurationError(f"workload.kind: {kind}: its state has no weights; expected at least one tensor")
+    for name, held in (*state.weights.items(), *state.others.items()):
+        values = held.values if isinstance(held, Rows) else held
+        if not isinstance(values, torch.Tensor) or values.dtype not in KEPT_TYPES or values.layout is not torch.strided:
+            found = f"{values.dtype}, {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
+            raise ConfigurationError(
+                f"workload.kind: {kind}: {name!r} of its state is {found}; expected a dense tensor of booleans, integers or "
+                "floating-point numbers, neither bfloat16 nor float8"
+            )
+    for name, fact in state.facts.items():
+        try:
+            again = json.loads(json.dumps({name: fact}, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"workload.kind: {kind}: the facts of its state are no JSON: {name!r}: {error}"
+            ) from error
+        if again != {name: fact}:
+            raise ConfigurationError(
+                f"workload.kind: {kind}: the facts of its state are no JSON: {name!r} would become {again}; expected texts as "
+                "names, and lists instead of tuples"
+            )
+
+
+def parts_of(named: Named, rank: int, ranks: int) -> Iterator[TensorPart[torch.Tensor]]:
+    """Yields the parts that a rank holds, in the order of the names, in which all ranks list what they hold together."""
+    everyone = tuple(range(ranks))
+    for name in sorted(named):
+        held = named[name]
+        if isinstance(held, Rows):
+            values = held.values.detach()
+            if len(values) or not held.total:
+                shape = (held.total, *values.shape[1:])
+                offsets = (held.start, *(0 for _ in values.shape[1:]))
+                yield TensorPart(name=name, shape=shape, offsets=offsets, values=values, holders=(rank,))
+        else:
+            values = held.detach()
+            offsets = (0,) * values.ndim
+            yield TensorPart(name=name, shape=tuple(values.shape), offsets=offsets, values=values, holders=everyone)
+
+
+def digest_of_weights(weights: Named, collective: Collective) -> str:
+    """Returns the digest of the whole weights, on every rank. Every rank must call it.
+
+    Raises `ConfigurationError` if the ranks' rows do not make up a tensor.
+    """
+    found = WeightsDigest()
+    for name in sorted(weights):
+        held = weights[name]
+        whole = _gathered(name, held, collective) if isinstance(held, Rows) else held.detach().cpu().numpy()
+        found.begin(name, whole.dtype.name, whole.shape)
+        found.add(np.ascontiguousarray(whole))
+    return found.hexdigest()
+
+
+def _gathered(name: str, held: Rows, collective: Collective) -> Any:
+    """Returns a tensor that the ranks hold by rows."""
+    own = np.ascontiguousarray(held.values.detach().cpu().numpy())
+    places = collective.gathered(np.array([held.start, len(own)], np.int64).tobytes())
+    spans = [tuple(np.frombuffer(place, np.int64).tolist()) for place in places]
+    at = 0
+    for start, count in spans:
+        if start != at:
+            raise ConfigurationError(
+                f"workload.kind: the ranks hold the rows {spans} of {name!r}; expected all, in order"
+            )
+        at += count
+    if at != held.total:
+        raise ConfigurationError(f"workload.kind: the ranks hold {at} rows of {name!r}; expected {held.total}")
+    blocks = collective.gathered(own.tobytes())
+    return np.concatenate([np.frombuffer(block, own.dtype).reshape(-1, *own.shape[1:]) for block in blocks])
+
+
+def encode_facts(version: int, facts: Mapping[str, Any]) -> bytes:
+    """Returns the contents of `workload.json`."""
+    return (json.dumps({"version": version, "facts": dict(facts)}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_state(folder: Path, version: int | None = None) -> SavedState:
+    """Opens the state in a checkpoint. Raises `DataError` unless it is that of a workload, at a version if one is given."""
+    path = folder / FACTS
+    try:
+        told = json.loads(path.read_bytes())
+        found = int(told["version"])
+        facts = dict(told["facts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is not the state of a workload: {error!r}") from error
+    if version is not None and found != version:
+        raise DataError(f"{folder}: holds version {found}, expected {version}")
+    return SavedState(weights=SavedParts(folder, WEIGHTS), others=SavedParts(folder, OTHERS), facts=facts)
+
+
+class SavedParts:
+    """The tensors of a subfolder of a checkpoint; none if it has no such subfolder."""
+
+    def __init__(self, folder: Path, subfolder: str) -> None:
+        self._files = open_tensors(folder, subfolder) if (folder / subfolder).is_dir() else PartFiles()
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the whole tensors, by name."""
+        return self._files.shapes
+
+    def whole(self, name: str) -> torch.Tensor:
+        """Reads a tensor."""
+        return torch.from_numpy(self._files.read(name))
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Reads rows of a tensor."""
+        if name not in self.shapes:
+            raise DataError(f"the checkpoint has no tensor {name}")
+        below = self.shapes[name][1:]
+        return torch.from_numpy(self._files.read(name, Box((start, *(0 for _ in below)), (stop - start, *below))))

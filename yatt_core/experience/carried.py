@@ -1,0 +1,79 @@
+"""What a round has drawn of groups that go on: the tokens so far, and the versions of the weights that they were drawn under.
+
+Consumes responses in progress. Produces the table that a shard is sealed with beside its complete groups; the next round reads it
+and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from yatt_core.errors import DataError
+from yatt_core.experience.batch import SHARD_KIND
+from yatt_core.experience.table import STRETCH_TOKENS, STRETCH_VERSIONS, group_digests, sort_samples
+from yatt_core.manifests import Manifest, load_manifest, read_file
+from yatt_core.protocols.receipts import ShardRef
+from yatt_core.wire.tables import parsing
+
+CARRIED_FILE = "carried.parquet"
+CARRIED_SCHEMA = pa.schema(
+    [
+        pa.field("prompt_ordinal", pa.int64(), nullable=False),
+        pa.field("sample", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("log_probs", pa.list_(pa.float32()), nullable=False),
+        pa.field(STRETCH_VERSIONS, pa.list_(pa.int32()), nullable=False),
+        pa.field(STRETCH_TOKENS, pa.list_(pa.int32()), nullable=False),
+        pa.field("finish", pa.string(), nullable=False),
+    ]
+)
+"""tokens, log_probs: of the response so far. stretch_versions, stretch_tokens: as in the experience. finish: why the response has
+ended; empty if it goes on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GoingGroups:
+    """What a round has made of groups.
+
+    table: the responses of those that go on, `CARRIED_SCHEMA`.
+    completed: of each group, by prompt ordinal, the most new tokens of one of its responses if all have ended; 0 otherwise.
+    """
+
+    table: pa.Table
+    completed: Mapping[int, int]
+
+    @classmethod
+    def joined(cls, batches: Mapping[int, GoingGroups]) -> GoingGroups | None:
+        """Returns what decode batches made of their groups; None for those that are drawn whole."""
+        if not batches:
+            return None
+        completed = {ordinal: new for batch in batches.values() for ordinal, new in batch.completed.items()}
+        return cls(pa.concat_tables([batch.table for batch in batches.values()]), dict(sorted(completed.items())))
+
+
+def carried_digests(table: pa.Table) -> bytes:
+    """Returns the sha256 (32 bytes) of what each group has so far, in order of prompt ordinal; empty for an empty table."""
+    return group_digests(table) if table.num_rows else b""
+
+
+def load_carried(run_folder: Path, shard: ShardRef) -> pa.Table:
+    """Returns the groups of a sealed shard that go on, in canonical order. Raises `DataError` naming a file that is damaged."""
+    folder = run_folder / shard.folder
+    return read_carried(folder, load_manifest(folder, SHARD_KIND, shard.manifest_sha256))
+
+
+def read_carried(folder: Path, manifest: Manifest) -> pa.Table:
+    """Returns the groups that go on of a shard with this manifest; an empty table if it has none."""
+    if CARRIED_FILE not in manifest.files:
+        return CARRIED_SCHEMA.empty_table()
+    data = read_file(folder, CARRIED_FILE, manifest.files[CARRIED_FILE])
+    with parsing(folder / CARRIED_FILE):
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    if table.schema.names != CARRIED_SCHEMA.names:
+        raise DataError(f"{folder / CARRIED_FILE}: has columns {table.schema.names}, not {CARRIED_SCHEMA.names}")
+    return sort_samples(table.cast(CARRIED_SCHEMA).combine_chunks())

@@ -1,0 +1,56 @@
+"""What a run trains: a language model, or a training of your own."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Annotated, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from yatt_core.code_names import CodeFileName
+from yatt_core.naming import Names
+from yatt_core.spec.base import SpecModel
+
+LANGUAGE = "language"
+CUSTOM = "custom"
+
+
+class WorkloadSpec(SpecModel):
+    """What the run trains: a language model, or whatever a class of yours describes (docs/workloads.md)."""
+
+    kind: Annotated[str, Names("code", except_for=frozenset({LANGUAGE}))] = Field(default=LANGUAGE, min_length=1)
+    """`language`: a language model, as the other sections describe it. Otherwise a class of yours: `package.module:Class`, the
+    name of an entry point of the group `yatt.workloads`, or `custom` for a class in a `file`."""
+    file: Annotated[CodeFileName | None, Names("code")] = None
+    """With `kind: custom`, a class in a Python file, as `path/of/file.py:Class`. The run keeps its own copy and executes only
+    that."""
+    settings: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
+    """What the class gets as its settings."""
+    sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the class's source file; filled in when the spec is read. An exact run refuses another source; no run
+    executes a `file` with other contents."""
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if (self.kind == CUSTOM) != (self.file is not None):
+            raise ValueError(f"file: expected with kind {CUSTOM}, and with no other (given: kind {self.kind!r})")
+        if self.is_language and self.settings:
+            raise ValueError(
+                "settings: only a workload of your own has settings; leave them out, or name its class as kind"
+            )
+        return self
+
+    @property
+    def is_language(self) -> bool:
+        """True if a language model is trained."""
+        return self.kind == LANGUAGE
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages and tables: its kind, or the class with the name of its file."""
+        return self.kind if self.file is None else PurePath(self.file).name
+
+    @property
+    def function(self) -> str | None:
+        """The name of an installed class; None if there is none."""
+        return None if self.kind in (LANGUAGE, CUSTOM) else self.kind

@@ -1,0 +1,49 @@
+"""What an iteration of a workload learns from, as bytes: safetensors, whose contents alone decide the digest.
+
+Consumes columns by name; produces the contents of a rank's file, and columns again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import safetensors.numpy
+
+from yatt_core.digests import json_digest
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.workloads.contract import Array, Columns
+
+KINDS = "biuf"
+"""Numpy's kinds of numbers that columns may have."""
+
+
+def encode_columns(columns: Columns, place: str) -> bytes:
+    """Returns the contents of a file. Raises `ConfigurationError` for what is no array of numbers.
+
+    place: what has returned the columns, for messages.
+    """
+    if not isinstance(columns, Mapping):
+        raise ConfigurationError(f"{place} returned {type(columns).__name__}; expected arrays by name")
+    for name, column in columns.items():
+        kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
+        if not isinstance(name, str) or kind not in KINDS or not kind:
+            found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+            raise ConfigurationError(f"{place}: column {name!r} is {found}; expected a numpy array of numbers")
+    return bytes(safetensors.numpy.save({name: np.ascontiguousarray(columns[name]) for name in sorted(columns)}))
+
+
+def decode_columns(data: bytes, place: str) -> dict[str, Array]:
+    """Returns columns that `encode_columns` wrote. Raises `DataError` for other bytes.
+
+    place: where they come from, for messages.
+    """
+    try:
+        return dict(safetensors.numpy.load(data))
+    except safetensors.SafetensorError as error:
+        raise DataError(f"{place}: is not a file of columns: {error}") from error
+
+
+def columns_digest(files: Mapping[str, str]) -> str:
+    """Returns the digest of an iteration's columns. files: the SHA-256 of each file by name."""
+    return json_digest(dict(files))

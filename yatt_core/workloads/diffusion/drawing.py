@@ -1,0 +1,273 @@
+"""A workload that learns to draw shapes by Flow-GRPO: the contract of `workloads.contract` over this library.
+
+Consumes settings. Produces, as inputs, a pre-trained network and its words; per iteration, the prompts and seeds of images, the
+trajectories that were sampled, and one update. What is sealed of a trajectory is its seeds, rewards and log-probabilities: an
+update samples it again from the same weights and compares every bit of the log-probabilities, or its latents (`keep: latents`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from torch import nn
+
+from yatt_core.errors import DataError
+from yatt_core.keys import stable_seed
+from yatt_core.section import SpecModel
+from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.diffusion.conditions import load_words, make_words, save_words
+from yatt_core.workloads.diffusion.flow import FlowProcess
+from yatt_core.workloads.diffusion.networks import TRANSFORMER, load_network, make_network, save_network
+from yatt_core.workloads.diffusion.predictors import Predictor
+from yatt_core.workloads.diffusion.pretraining import PretrainingSettings, logit_normal_times, pretrain
+from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE, SIDE, WORDS, drawn_batch, score
+from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, joined, sample
+from yatt_core.workloads.diffusion.updates import GrpoSettings, accumulate_gradients, group_advantages
+from yatt_core.workloads.diffusion.window import StepWindow
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+"""What AdamW keeps for each weight."""
+
+
+class DrawingSettings(SpecModel):
+    """`workload.settings` of the workload."""
+
+    heads: PositiveInt = 4
+    """Attention heads of the transformer."""
+    head_width: PositiveInt = 24
+    """Width of a head."""
+    layers: PositiveInt = 3
+    """Blocks of the transformer."""
+    patch: PositiveInt = 4
+    """Side of the patches that are the transformer's tokens, in pixels."""
+    word_width: PositiveInt = 32
+    """Numbers of a word's vector."""
+    pretraining: PositiveInt = 900
+    """Steps of pre-training when the inputs are built; more than 10."""
+    wrong: float = Field(default=0.25, ge=0, le=1)
+    """Share of captions that are drawn at random in pre-training."""
+    group: PositiveInt = 16
+    """Images of a prompt in an iteration."""
+    steps: PositiveInt = 6
+    """Steps of a trajectory in training."""
+    window: PositiveInt = 2
+    """Stochastic steps among them (MixGRPO, arXiv 2507.21802)."""
+    window_interval: int = Field(default=0, ge=0)
+    """Iterations after which the window moves by a step; 0 keeps it at the first steps."""
+    noise_level: PositiveFloat = 0.7
+    """Flow-GRPO's noise level (arXiv 2505.05470)."""
+    rate: PositiveFloat = 1e-4
+    """Learning rate of AdamW."""
+    clip: PositiveFloat = 1e-3
+    """Ratios of steps are clipped at 1 - `clip` and 1 + `clip`."""
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence to the pre-trained network."""
+    max_grad_norm: PositiveFloat = 1.0
+    """The norm to which gradients are limited."""
+    keep: Literal["seeds", "latents"] = "seeds"
+    """What is sealed of a trajectory: seeds, from which it is sampled again, or all latents."""
+    rows: PositiveInt = 64
+    """Images of the batches in which a network computes."""
+    evaluation_steps: PositiveInt = 16
+    """Steps of the deterministic trajectories of an evaluation."""
+    held_out: PositiveInt = 32
+    """Images of each prompt in an evaluation."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DrawingSettings:
+        if self.window > self.steps:
+            raise ValueError(f"window: {self.window} stochastic steps do not fit into steps: {self.steps}")
+        if SIDE % self.patch:
+            raise ValueError(f"patch: {self.patch} does not divide {SIDE}, the side of an image")
+        PretrainingSettings(self.pretraining)
+        return self
+
+
+class ShapeDrawing:
+    """Implements `Workload` and `Samples`. Each rank samples and learns from its share of the prompts."""
+
+    ranks: ClassVar[Literal["one", "any"]] = "any"
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._seed = facts.seed
+        self._settings = DrawingSettings.model_validate(facts.settings)
+        self._process = FlowProcess(self._settings.noise_level)
+
+    def build_inputs(self, folder: Path) -> None:
+        """Writes a network, pre-trained from the run's seed, and its words."""
+        settings = self._settings
+        width = settings.heads * settings.head_width
+        shape = {
+            "sample_size": SIDE,
+            "patch_size": settings.patch,
+            "in_channels": SHAPE[0],
+            "out_channels": SHAPE[0],
+            "num_layers": settings.layers,
+            "attention_head_dim": settings.head_width,
+            "num_attention_heads": settings.heads,
+            "joint_attention_dim": settings.word_width,
+            "caption_projection_dim": width,
+            "pooled_projection_dim": settings.word_width,
+            "pos_embed_max_size": SIDE // settings.patch,
+        }
+        network = make_network(TRANSFORMER, shape, self._seed)
+        words = make_words(WORDS, settings.word_width, longest=2, seed=0)
+        pretrain(
+            network,
+            self._process,
+            words,
+            draw=lambda size, generator: drawn_batch(size, settings.wrong, generator),
+            draw_times=logit_normal_times,
+            settings=PretrainingSettings(settings.pretraining),
+            generator=torch.Generator().manual_seed(stable_seed("pretraining", self._seed)),
+        )
+        save_network(network, folder)
+        save_words(words, folder)
+
+    def begin(self, inputs: Path, ranks: Ranks) -> None:
+        """Begins with the pre-trained network and an AdamW without steps."""
+        self._ranks = ranks
+        self._words = load_words(inputs)
+        self._network = load_network(inputs, torch.float32)
+        self._reference = load_network(inputs, torch.float32) if self._settings.kl else None
+        parameters = dict(self._network.named_parameters())
+        self._parameters = parameters
+        self._moments = {
+            f"{moment}.{name}": torch.zeros(() if moment == "step" else weight.shape)
+            for name, weight in parameters.items()
+            for moment in MOMENTS
+        }
+
+    def draw(self, draw: Draw) -> Columns:
+        """Draws the seeds of a group of images for each prompt."""
+        prompts = np.repeat(np.arange(len(PROMPTS)), self._settings.group)
+        seeds = np.array([draw.seed_of("image", number) for number in range(len(prompts))], dtype=np.uint64)
+        return {"prompt": prompts, "seed": seeds.view(np.int64)}
+
+    def sample(self, columns: Columns, draw: Draw) -> Columns:
+        """Samples this rank's images, whole groups of them, and scores them by the rule."""
+        group = self._settings.group
+        share = self._ranks.share(len(PROMPTS))
+        rows = slice(share.start * group, share.stop * group)
+        own = {name: values[rows] for name, values in columns.items()}
+        drawn = self._sampled(own, draw)
+        found = {
+            **own,
+            "reward": self.rewards(drawn.images, _prompts(own)).numpy(),
+            "log_probability": drawn.log_probabilities.numpy(),
+        }
+        if self._settings.keep == "latents":
+            found["latents"] = torch.stack(drawn.latents, 1).numpy()
+        return found
+
+    def rewards(self, images: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+        """Returns the rewards of images, [B], float32: those of the rule. A subclass may have others.
+
+        images: [B, 3, 16, 16], from about -1 to 1.
+        """
+        return score(images, prompts).rewards
+
+    def update(self, columns: Columns, draw: Draw) -> Metrics:
+        """Takes one step of AdamW on the mean loss of all images.
+
+        Raises `DataError` if trajectories that are sampled again have other log-probabilities than those that were sealed.
+        """
+        trajectory = self._trajectory(columns, draw)
+        rewards = torch.from_numpy(np.array(columns["reward"]))
+        count = len(rewards)
+        total = len(PROMPTS) * self._settings.group
+        self._network.zero_grad()
+        figures = None
+        if count:
+            figures = accumulate_gradients(
+                self._predictor(_prompts(columns)),
+                self._process,
+                trajectory,
+                group_advantages(rewards, [self._settings.group] * (count // self._settings.group)),
+                settings=GrpoSettings(self._settings.clip, self._settings.kl, self._settings.rows),
+                reference=None
+                if self._reference is None
+                else Predictor(self._reference, self._words.encode(_prompts(columns))),
+            )
+        for weight in self._parameters.values():
+            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad * (count / total)
+            weight.grad = self._ranks.sum(gradient)
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._settings.max_grad_norm)
+        self._step()
+        own = [0.0] * 3 if figures is None else [figures.loss * count, figures.divergence * count, rewards.sum().item()]
+        sums = self._ranks.sum(torch.tensor(own, dtype=torch.float64)) / total
+        gap = np.array([0.0 if figures is None else figures.gap])
+        gaps = [each["gap"].max() for each in self._ranks.gathered({"gap": gap})]
+        return {
+            "loss": sums[0].item(),
+            "grad_norm": norm.item(),
+            "divergence": sums[1].item(),
+            "reward": sums[2].item(),
+            "log_probability_gap": float(max(gaps)),
+        }
+
+    def evaluate(self) -> Metrics:
+        """Returns the share of held-out images that show what was asked, and the share that show anything."""
+        settings = self._settings
+        prompts = [prompt for prompt in PROMPTS for _ in range(settings.held_out)]
+        seeds = [stable_seed("held out", number) for number in range(len(prompts))]
+        plan = SamplingPlan(SHAPE, settings.evaluation_steps, range(0))
+        scores = score(self._in_batches(prompts, seeds, plan).images, prompts)
+        return {"accuracy": scores.rewards.mean().item(), "valid": scores.valid.float().mean().item()}
+
+    def state(self) -> State:
+        """Returns the network's weights and AdamW's moments."""
+        return State(weights=self._network.state_dict(), others=self._moments)
+
+    def load(self, saved: SavedState) -> None:
+        """Takes over what `state` has returned."""
+        for name, tensor in self._network.state_dict().items():
+            tensor.copy_(saved.weights.whole(name))
+        for name, moment in self._moments.items():
+            moment.copy_(saved.others.whole(name))
+
+    def _step(self) -> None:
+        """Takes one step of AdamW, whose state is in tensors of this object's own: a checkpoint has them from the start."""
+        optimizer = torch.optim.AdamW(self._parameters.values(), self._settings.rate, weight_decay=0.0)
+        for name, weight in self._parameters.items():
+            optimizer.state[weight] = {moment: self._moments[f"{moment}.{name}"] for moment in MOMENTS}
+        optimizer.step()
+        self._network.zero_grad()
+
+    def _trajectory(self, columns: Columns, draw: Draw) -> Trajectory:
+        sealed = torch.from_numpy(np.array(columns["log_probability"]))
+        if "latents" in columns:
+            latents = torch.from_numpy(np.array(columns["latents"]))
+            return Trajectory(tuple(latents.unbind(1)), sealed, self._plan(draw).window)
+        again = self._sampled(columns, draw)
+        # Values that are not finite become metrics that are not, of which the run decides; all ranks then see them alike.
+        if not torch.allclose(again.log_probabilities, sealed, rtol=0.0, atol=0.0, equal_nan=True):
+            raise DataError("trajectories that were sampled again from their seeds have other log-probabilities")
+        return again
+
+    def _sampled(self, columns: Columns, draw: Draw) -> Trajectory:
+        seeds = np.array(columns["seed"]).view(np.uint64).tolist()
+        return self._in_batches(_prompts(columns), seeds, self._plan(draw))
+
+    def _in_batches(self, prompts: list[str], seeds: list[int], plan: SamplingPlan) -> Trajectory:
+        if not seeds:
+            nothing = torch.zeros(0, *plan.shape)
+            return Trajectory((nothing,) * (plan.steps + 1), torch.zeros(0, len(plan.window)), plan.window)
+        predict = self._predictor(prompts)
+        parts = [slice(first, first + self._settings.rows) for first in range(0, len(seeds), self._settings.rows)]
+        return joined([sample(predict.rows(part), self._process, seeds[part], plan) for part in parts])
+
+    def _plan(self, draw: Draw) -> SamplingPlan:
+        window = StepWindow(self._settings.window, self._settings.window_interval)
+        return SamplingPlan(SHAPE, self._settings.steps, window.at(draw.iteration, self._settings.steps))
+
+    def _predictor(self, prompts: list[str]) -> Predictor:
+        return Predictor(self._network, self._words.encode(prompts))
+
+
+def _prompts(columns: Columns) -> list[str]:
+    return [PROMPTS[place] for place in columns["prompt"].tolist()]

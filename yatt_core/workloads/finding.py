@@ -1,0 +1,88 @@
+"""Finds the class of a workload of one's own and calls it; its exceptions become errors that name the class and the line.
+
+A full disk and a lack of memory are no fault of the class, so that they become the errors that they are elsewhere.
+
+Consumes a spec. Produces a workload, and the results of its methods. The class is vouched for by the digest of its source, as
+all code is that a spec names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from yatt_core.algorithms.own import WORKLOADS, own_function, place_of, verify_source
+from yatt_core.durable import FULL
+from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
+from yatt_core.installed import error_place, failure_text
+from yatt_core.spec.run import RunSpec
+from yatt_core.workloads.contract import RunFacts, Workload
+
+R = TypeVar("R")
+METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
+RANKS = ("one", "any")
+OUT_OF_MEMORY = "OutOfMemoryError"
+"""The class of torch's exception for a device without free memory, which needs no import of torch here."""
+
+
+def verify_workload(spec: RunSpec, run_folder: Path | None = None) -> None:
+    """Raises `ConfigurationError` for a class that is missing, or whose source is not the one that the spec stands for.
+
+    run_folder: folder of the run, which has its own copy of a file: this process executes it from now on.
+    """
+    verify_source(spec.workload, WORKLOADS, spec.is_exact, run_folder)
+
+
+def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "cpu") -> Workload:
+    """Returns a new workload of a spec.
+
+    run_folder: as for `verify_workload`.
+
+    Raises `ConfigurationError` for a class that cannot be found, lacks a method, refuses its settings, or trains on one rank
+    only while the trainer has several.
+    """
+    found = own_function(spec.workload, WORKLOADS, run_folder)
+    place = place_of(spec.workload, WORKLOADS)
+    missing = [name for name in METHODS if not callable(getattr(found, name, None))]
+    if not isinstance(found, type) or missing:
+        lacking = ", ".join(missing) or "a class is expected"
+        raise ConfigurationError(f"{place}: is no workload: missing: {lacking}; see docs/workloads.md")
+    if (ranks := getattr(found, "ranks", None)) not in RANKS:
+        raise ConfigurationError(f"{place}: its ranks are {ranks!r}; expected one of {', '.join(RANKS)}")
+    if ranks == "one" and spec.trainer.engine.ranks > 1:
+        raise ConfigurationError(
+            f"trainer.engine.ranks: {spec.workload.title} trains on one rank only; expected 1 (given: "
+            f"{spec.trainer.engine.ranks})"
+        )
+    facts = RunFacts(seed=spec.seed, settings=spec.workload.settings, iterations=spec.iterations, device=device)
+    try:
+        made: Workload = found(facts)
+    except Exception as error:
+        raise _failure(f"workload.settings: {spec.workload.title} refuses them", error) from error
+    return made
+
+
+def called(spec: RunSpec, method: Callable[..., R], *given: Any) -> R:
+    """Returns what a workload's method returns.
+
+    Raises `ConfigurationError` for an exception of its own code, `StorageFullError` for a full disk, and `InfrastructureError`
+    for a lack of memory.
+    """
+    try:
+        return method(*given)
+    except YattError:
+        raise
+    except Exception as error:
+        raise _failure(f"{place_of(spec.workload, WORKLOADS)}: {method.__name__} failed", error) from error
+
+
+def _failure(what: str, error: Exception) -> YattError:
+    """Returns the error of an exception in a workload's code. what: what has failed, for messages."""
+    said = f"{what}: {error_place(error)}: {failure_text(error)}"
+    if any(os.strerror(number) in said for number in FULL):  # libraries in other languages do not raise OSError
+        return StorageFullError(f"{said}; free some space")
+    if isinstance(error, MemoryError) or type(error).__name__ == OUT_OF_MEMORY:
+        return InfrastructureError(said)
+    return ConfigurationError(said)
