@@ -10,14 +10,14 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.storage_scenarios import SCENARIOS, Scenario
+from tests.storage_scenarios import SCENARIOS, StorageScenario
 from yatt_core.checkpoints import publish
 from yatt_core.errors import StorageFullError
 
 LEAVE_KILOBYTES = (0, 4, 8, 12, 16, 24, 32)
 
 
-def attempt(disk: Path, scenario: Scenario, kilobytes: int) -> bool:
+def attempt(disk: Path, scenario: StorageScenario, kilobytes: int) -> bool:
     """Runs a scenario with `kilobytes` of free space; returns whether the disk refused."""
     folder = disk / "run"
     ballast = disk / "ballast"

@@ -34,7 +34,7 @@ def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None)
         **ray_environment(folder),
         "YATT_RAY_ADDRESS": state.service(SERVICE_NAME).address,
         "PREFECT_API_URL": f"http://{state.service(prefect_server.NAME).address}/api",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(faults.WORKLOADS)]),
     }
 
 

@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Scenario:
+class StorageScenario:
     """Work of a writer.
 
     run: what is done on a fresh disk.
@@ -175,12 +175,12 @@ def _check_prepared(folder: Path, told: tuple[str, ...]) -> None:
 
 
 SCENARIOS = (
-    Scenario("files", _files, _files, _check_files),
-    Scenario("shard", _shard(1), _shard(2), _check_shard),
-    Scenario("shard resumed in its term", _shard(1), _shard(1), _check_shard),
-    Scenario("checkpoint adopted", publish, _publish_again, _check_checkpoint),
-    Scenario("checkpoint published again", publish, _republish, _check_checkpoint),
-    Scenario("checkpoint of two ranks", publish_shares, _share_again, _check_shares),
-    Scenario("deletion", _delete, _delete_again, _check_deletion),
-    Scenario("prepared", prepare, _prepare_again, _check_prepared),
+    StorageScenario("files", _files, _files, _check_files),
+    StorageScenario("shard", _shard(1), _shard(2), _check_shard),
+    StorageScenario("shard resumed in its term", _shard(1), _shard(1), _check_shard),
+    StorageScenario("checkpoint adopted", publish, _publish_again, _check_checkpoint),
+    StorageScenario("checkpoint published again", publish, _republish, _check_checkpoint),
+    StorageScenario("checkpoint of two ranks", publish_shares, _share_again, _check_shares),
+    StorageScenario("deletion", _delete, _delete_again, _check_deletion),
+    StorageScenario("prepared", prepare, _prepare_again, _check_prepared),
 )

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from tests.storage_scenarios import SCENARIOS, Scenario
+from tests.storage_scenarios import SCENARIOS, StorageScenario
 from yatt_core.errors import StorageFullError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +53,7 @@ def refusing(step: int, error: int) -> Iterator[list[int]]:
     "error", [pytest.param(errno.ENOSPC, id="full"), pytest.param(errno.EDQUOT, id="quota", marks=pytest.mark.verify)]
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_a_disk_that_is_full_from_any_step_on(tmp_path: Path, scenario: Scenario, error: int) -> None:
+def test_a_disk_that_is_full_from_any_step_on(tmp_path: Path, scenario: StorageScenario, error: int) -> None:
     step = 0
     refused = True
     while refused:

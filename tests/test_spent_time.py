@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from yatt_core.spent_time import DATA, ENGINE, FURTHER, OTHER, PARTS, RAY, WAITING, Spent, TimeAccount, spent
+from yatt_core.spent_time import DATA, ENGINE, FURTHER, OTHER, PARTS, RAY, WAITING, SpentTime, TimeAccount, spent
 
 
 class Hands:
@@ -34,7 +34,7 @@ def account(clock: Hands) -> TimeAccount:
     return TimeAccount(clock)
 
 
-def seconds(taken: tuple[Spent, ...]) -> dict[tuple[str, ...], float]:
+def seconds(taken: tuple[SpentTime, ...]) -> dict[tuple[str, ...], float]:
     return {(*one.path, one.kind): one.seconds for one in taken}
 
 
@@ -102,7 +102,7 @@ def test_calls_that_overlap_in_an_event_loop_count_each_moment_once(account: Tim
     clock.move(1.0)
     second.__exit__(None, None, None)
     (one,) = account.take()
-    assert one == Spent(("generate", "version 3"), ENGINE, 3.0, 2)
+    assert one == SpentTime(("generate", "version 3"), ENGINE, 3.0, 2)
 
 
 def test_what_is_taken_in_the_middle_is_not_counted_again(account: TimeAccount, clock: Hands) -> None:
@@ -132,7 +132,7 @@ def test_a_function_can_be_a_part(account: TimeAccount, clock: Hands) -> None:
 
     with account.work("prepare"):
         assert read(1.0) + read(2.0) == 3.0
-    assert Spent(("prepare", "read"), DATA, 3.0, 2) in account.take()
+    assert SpentTime(("prepare", "read"), DATA, 3.0, 2) in account.take()
 
 
 def test_more_parts_than_an_account_holds_are_counted_together(account: TimeAccount, clock: Hands) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage import Crash, LyingDisk, missing, place_of_sync
-from tests.storage_scenarios import SCENARIOS, Scenario
+from tests.storage_scenarios import SCENARIOS, StorageScenario
 from yatt_core.errors import YattError
 
 Ignored = Callable[[], bool]
@@ -29,7 +29,7 @@ class Bench:
         self._ignored = ignored
         self._count = 0
 
-    def first(self, scenario: Scenario) -> list[Crash]:
+    def first(self, scenario: StorageScenario) -> list[Crash]:
         """Returns the crashes of the scenario on a fresh disk."""
         folder = self._fresh()
         folder.mkdir()
@@ -39,7 +39,7 @@ class Bench:
         shutil.rmtree(folder)
         return disk.crashes
 
-    def second(self, scenario: Scenario, killed: Crash) -> list[Crash]:
+    def second(self, scenario: StorageScenario, killed: Crash) -> list[Crash]:
         """Returns the crashes of the next process, after the first was killed."""
         folder = self._fresh()
         killed.killed(folder)
@@ -49,7 +49,7 @@ class Bench:
         shutil.rmtree(folder)
         return disk.crashes
 
-    def check(self, scenario: Scenario, crash: Crash, seed: int | None = None) -> str | None:
+    def check(self, scenario: StorageScenario, crash: Crash, seed: int | None = None) -> str | None:
         """Returns what is wrong after a crash, or None. Without a seed, checks the worst state."""
         folder = self._fresh()
         crash.worst(folder) if seed is None else crash.seeded(folder, seed)
@@ -61,7 +61,7 @@ class Bench:
             shutil.rmtree(folder)
         return None
 
-    def faults(self, scenario: Scenario, seeds: range = SEEDS) -> Iterator[str]:
+    def faults(self, scenario: StorageScenario, seeds: range = SEEDS) -> Iterator[str]:
         """Yields everything wrong after crashes of the first process, then after those of the second."""
         for crash in self.first(scenario):
             yield from (fault for seed in (None, *seeds) if (fault := self.check(scenario, crash, seed)))
@@ -80,14 +80,14 @@ class Bench:
     [s for s in SCENARIOS if s.name != "shard resumed in its term"],
     ids=lambda scenario: scenario.name,
 )
-def test_acknowledged_data_survives_any_crash(tmp_path: Path, scenario: Scenario) -> None:
+def test_acknowledged_data_survives_any_crash(tmp_path: Path, scenario: StorageScenario) -> None:
     assert list(Bench(tmp_path).faults(scenario)) == []
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
 @by_name
-def test_crashes_after_every_step_of_two_processes_with_many_seeds(tmp_path: Path, scenario: Scenario) -> None:
+def test_crashes_after_every_step_of_two_processes_with_many_seeds(tmp_path: Path, scenario: StorageScenario) -> None:
     bench = Bench(tmp_path)
     assert list(bench.faults(scenario, MANY_SEEDS)) == []
     for killed in bench.first(scenario):
@@ -95,7 +95,7 @@ def test_crashes_after_every_step_of_two_processes_with_many_seeds(tmp_path: Pat
             assert [fault for seed in (None, 1) if (fault := bench.check(scenario, crash, seed))] == []
 
 
-def places_of(tmp_path: Path, scenarios: Sequence[Scenario], twice: bool = False) -> list[str]:
+def places_of(tmp_path: Path, scenarios: Sequence[StorageScenario], twice: bool = False) -> list[str]:
     """Returns every product line that requests an fsync in these scenarios. twice: also in the second process."""
     seen: set[str] = set()
 

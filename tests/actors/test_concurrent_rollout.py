@@ -22,6 +22,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.seen import Usage
+from yatt_core.protocols.receipts import BATCHES_BY_CHANCE
 from yatt_core.run_actors.actor_registry import CONCURRENT_ROLLOUT, CONTINUOUS, ROLLOUT, _rollout_class
 from yatt_core.spec import load_spec
 
@@ -96,9 +97,9 @@ def all_at_once(*calls: Any) -> None:
             answer.result(SECONDS)
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("exact", [True, False, "auto"])
 def test_an_exact_run_refuses_an_engine_whose_answers_depend_on_the_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool | str
 ) -> None:
     loose = SharedEngine()
     loose.capabilities["batch_invariant"] = False
@@ -108,8 +109,8 @@ def test_an_exact_run_refuses_an_engine_whose_answers_depend_on_the_batch(
     monkeypatch.setattr(base, "load_judges", lambda *_: {})
     spec = load_spec(ROOT / "configs" / "genrm.yaml", [VLLM, f"exact={str(exact).lower()}"])
     actor = ConcurrentRolloutActor(spec.model_dump_json(), str(tmp_path), 0, 1)
-    with pytest.raises(ConfigurationError, match=r"^exact: .*rollout\.engine") if exact else nullcontext():
-        actor.load(1, "", True)
+    with pytest.raises(ConfigurationError, match=r"^exact: .*rollout\.engine") if exact is True else nullcontext():
+        assert actor.load(1, "", True).capabilities[BATCHES_BY_CHANCE]
 
 
 def test_decode_batches_are_answered_concurrently(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:

@@ -16,7 +16,7 @@ from benchmarks.peer_run.__main__ import main, report_of, said
 from benchmarks.peer_run.measured import PARTS, Measured, Point, Round, baselines_of, figures_of
 from benchmarks.peer_run.picture import draw
 from benchmarks.peer_run.theirs import Layout
-from flows.reports.profile import Profile, Step
+from flows.reports.profile import Profile, ProfileStep
 from yatt_core.input_building.materialise import materialise
 from yatt_core.spec import load_spec
 
@@ -68,17 +68,17 @@ def test_times_are_medians_over_the_rounds() -> None:
 
 def test_the_parts_of_our_iteration_add_up_to_its_wall_time() -> None:
     path = (
-        Step("collect", "rollout-0", "engine", 0.3),
-        Step("collect", "controller-0", "rewards", 0.05),
-        Step("collect", "controller-0", "data", 0.01),
-        Step("prepare", "trainer-0", "engine", 0.1),
-        Step("learn", "trainer-0", "engine", 0.2),
-        Step("sync", "trainer-0", "weights", 0.04),
-        Step("sync", "driver", "ray", 0.02),
-        Step("evaluate", "rollout-0", "engine", 0.03),
-        Step("evaluate", "driver", "ray", 0.01),
-        Step("commit", "driver", "ledger", 0.01),
-        Step("commit", "trainer-0", "engine", 0.01),
+        ProfileStep("collect", "rollout-0", "engine", 0.3),
+        ProfileStep("collect", "controller-0", "rewards", 0.05),
+        ProfileStep("collect", "controller-0", "data", 0.01),
+        ProfileStep("prepare", "trainer-0", "engine", 0.1),
+        ProfileStep("learn", "trainer-0", "engine", 0.2),
+        ProfileStep("sync", "trainer-0", "weights", 0.04),
+        ProfileStep("sync", "driver", "ray", 0.02),
+        ProfileStep("evaluate", "rollout-0", "engine", 0.03),
+        ProfileStep("evaluate", "driver", "ray", 0.01),
+        ProfileStep("commit", "driver", "ledger", 0.01),
+        ProfileStep("commit", "trainer-0", "engine", 0.01),
     )
     profile = Profile(
         recorded=(1, 2), not_recorded=(), wall=1.0, unheard=(), processes=(), path=path, frames=(), others={}

@@ -9,7 +9,7 @@ import torch
 
 from yatt_core.bfloat16 import choice
 from yatt_core.bfloat16 import way as module
-from yatt_core.bfloat16.choice import Rates, measured_rates, products_of, said_of_products, slow_remark
+from yatt_core.bfloat16.choice import MatmulRates, measured_rates, products_of, said_of_products, slow_remark
 from yatt_core.bfloat16.products import NATIVE, WIDENED
 from yatt_core.bfloat16.way import INSTRUCTIONS, chosen_way, way_of_processor
 
@@ -71,7 +71,7 @@ def look_again():
 
 
 def test_a_process_warns_once_with_rates_if_products_are_slow_and_chooses_the_same(monkeypatch, caplog, look_again):
-    monkeypatch.setattr(choice, "measured_rates", lambda products: Rates(float32=51.0, bfloat16=0.4))
+    monkeypatch.setattr(choice, "measured_rates", lambda products: MatmulRates(float32=51.0, bfloat16=0.4))
     cpu = torch.device("cpu")
     with caplog.at_level(logging.WARNING, "yatt_core.bfloat16"):
         chosen = [products_of(torch.bfloat16, cpu) for _ in range(2)]
@@ -82,7 +82,7 @@ def test_a_process_warns_once_with_rates_if_products_are_slow_and_chooses_the_sa
 
 
 def test_a_process_that_multiplies_fast_does_not_warn(monkeypatch, caplog, look_again):
-    monkeypatch.setattr(choice, "measured_rates", lambda products: Rates(float32=51.0, bfloat16=45.0))
+    monkeypatch.setattr(choice, "measured_rates", lambda products: MatmulRates(float32=51.0, bfloat16=45.0))
     with caplog.at_level(logging.WARNING, "yatt_core.bfloat16"):
         products_of(torch.bfloat16, torch.device("cpu"))
     assert not caplog.messages
@@ -97,5 +97,5 @@ def test_the_probe_measures_both_types(products):
 
 
 def test_a_third_of_the_rate_is_slow():
-    assert Rates(float32=60.0, bfloat16=19.0).slow
-    assert not Rates(float32=60.0, bfloat16=21.0).slow
+    assert MatmulRates(float32=60.0, bfloat16=19.0).slow
+    assert not MatmulRates(float32=60.0, bfloat16=21.0).slow

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
-from yatt_core.checkpoints.shares import Attempt
+from yatt_core.checkpoints.shares import CheckpointAttempt
 from yatt_core.keys import checkpoint_folder
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.wire.parts import TensorPart, contributed
@@ -63,8 +63,8 @@ def other_state(rank: int) -> FrozenState:
     return replace(state, tensors=tensors)
 
 
-def attempt(folder: Path, name: str = "first") -> Attempt:
-    return Attempt(folder, FOLDER, name, replace(IDENTITY, weights_digest=""))
+def attempt(folder: Path, name: str = "first") -> CheckpointAttempt:
+    return CheckpointAttempt(folder, FOLDER, name, replace(IDENTITY, weights_digest=""))
 
 
 def publish_shares(folder: Path, tell: Callable[[str], None], name: str = "first") -> None:

@@ -107,7 +107,7 @@ with DriverBeat(1):
     buckets[2] = lambda: reached("bucket")
     actors.sync(0)
     receipts = []
-    for receipt in actors.collect(shard_tasks(spec, 1)):
+    for receipt in actors.begin_collecting(shard_tasks(spec, 1)).receipts():
         receipts.append(receipt)
         reached("collect")
     prepared = actors.prepare(batch_of(receipts, 1, phase="prepare"))

@@ -74,7 +74,7 @@ def test_the_next_driver_attaches_to_the_actors_of_a_killed_one(
             assert actors.sft() == warm
             assert len(actors.sync(0)) == (0 if moment == "collect" else 2)
             tasks = shard_tasks(spec, 2)
-            receipts = list(actors.collect(tasks))
+            receipts = list(actors.begin_collecting(tasks).receipts())
             assert {receipt.term for receipt in receipts} == ({1} if moment == "collect" else {2})
             assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
 
@@ -92,7 +92,7 @@ def test_a_suspended_driver_holds_no_controller(
         actors.sync(0)
         tasks = shard_tasks(spec, 2)
         # Until the deadline of ten minutes, the controllers' old calls, whose results nobody takes, would not end.
-        assert len(list(actors.collect(tasks))) == len(tasks)
+        assert len(list(actors.begin_collecting(tasks).receipts())) == len(tasks)
         assert all("an earlier driver, which is suspended" in failure.reason for failure in actors.failures)
         assert actors.failures, "at least one had begun a stream of results"
         assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
@@ -106,7 +106,7 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
         actor_sets.append(new := actors_of(spec, tmp_path, 2))
         begin(new)
         with pytest.raises(FencedError, match="term 1 was replaced by 2"):
-            list(old.collect(shard_tasks(spec, 1)))
+            list(old.begin_collecting(shard_tasks(spec, 1)).receipts())
         with pytest.raises(FencedError):
             old.sync(0)
         with pytest.raises(FencedError):
@@ -114,11 +114,11 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
         before = pids()
         old.deadline = 0.0
         with pytest.raises(FencedError):
-            list(old.collect(shard_tasks(spec, 1)))
+            list(old.begin_collecting(shard_tasks(spec, 1)).receipts())
         with pytest.raises(FencedError):
             old.start()
         old.stop()
-        assert len(list(new.collect(shard_tasks(spec, 2)))) == spec.data.prompts_per_iteration
+        assert len(list(new.begin_collecting(shard_tasks(spec, 2)).receipts())) == spec.data.prompts_per_iteration
         assert pids() == before, "a replaced driver must not end its successor's actors"
 
 
@@ -128,12 +128,14 @@ def test_cut_shards_are_not_started_and_controllers_are_free_again(actor_sets: l
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)
     tasks = shard_tasks(spec, 1)
-    receipts = actors.collect(tasks)
+    receipts = actors.begin_collecting(tasks).receipts()
     first = next(receipts)
     actors.cut()
     early = [first, *receipts]
     assert len(early) < len(tasks)
-    assert len(list(actors.collect(tasks))) == len(tasks), "shards that were cut are made when requested again"
+    assert len(list(actors.begin_collecting(tasks).receipts())) == len(tasks), (
+        "shards that were cut are made when requested again"
+    )
 
 
 def test_collection_and_evaluation_finish_with_what_is_there(actor_sets: list[RunActors], tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_collection_and_evaluation_finish_with_what_is_there(actor_sets: list[Ru
     begin(actors)
     tasks = shard_tasks(spec, 1)
     made: list[ShardReceipt] = []
-    for receipt in actors.collect(tasks, lambda: len(made) >= 2):
+    for receipt in actors.begin_collecting(tasks).receipts(lambda: len(made) >= 2):
         made.append(receipt)
     assert 2 <= len(made) < len(tasks)
     actors.cut()
@@ -178,7 +180,7 @@ def test_new_controllers_are_told_of_engines_whose_class_ray_has_forgotten(
         actor_sets.append(after := actors_of(spec, tmp_path, 2))
         begin(after)
         tasks = shard_tasks(spec, 2)
-        assert len(list(after.collect(tasks))) == len(tasks)
+        assert len(list(after.begin_collecting(tasks).receipts())) == len(tasks)
 
 
 @VERIFY
@@ -200,7 +202,7 @@ def test_work_continues_if_only_the_engines_know_the_new_driver(actor_sets: list
     spec = actors_spec(SLOW)
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)
-    receipts = actors.collect(shard_tasks(spec, 1))
+    receipts = actors.begin_collecting(shard_tasks(spec, 1)).receipts()
     first = next(receipts)
     with DriverBeat(2):
         actor_sets.append(after := actors_of(spec, tmp_path, 2))
@@ -214,7 +216,7 @@ def test_another_controller_resumes_a_lost_controllers_shards_from_their_chunks(
     actor_sets.append(actors := started_actors(tmp_path))
     tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
-        collecting = elsewhere.submit(list, actors.collect(tasks))
+        collecting = elsewhere.submit(list, actors.begin_collecting(tasks).receipts())
         kill_after_a_chunk(tmp_path, tasks[0], "controller-0")
         receipts = sorted(collecting.result(60), key=lambda receipt: receipt.key)
     assert receipts[1].folder == str(shard_folder(tasks[1].key, 1))
@@ -232,14 +234,14 @@ def test_new_controllers_resume_from_the_chunks_if_all_were_lost(actor_sets: lis
     actor_sets.append(actors := started_actors(tmp_path))
     tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
-        collecting = elsewhere.submit(list, actors.collect(tasks))
+        collecting = elsewhere.submit(list, actors.begin_collecting(tasks).receipts())
         kill_after_a_chunk(tmp_path, tasks[0], "controller-0", "controller-1")
         with pytest.raises(LostActorError, match="controller"):
             collecting.result(60)
     wait_until(lambda: not any(name.startswith("controller") for name in pids()))
     assert actors.start() == ("controller-0", "controller-1")
     actors.load(actors.materialise())
-    receipts = sorted(actors.collect(tasks), key=lambda receipt: receipt.key)
+    receipts = sorted(actors.begin_collecting(tasks).receipts(), key=lambda receipt: receipt.key)
     # Writer 1 was the other controller, if it was asked to take over before it was known to be lost.
     assert receipts[0].folder in [str(shard_folder(tasks[0].key, 1, writer=writer)) for writer in (1, 2)]
     check_resumed(tmp_path, receipts[0])
@@ -303,7 +305,7 @@ def test_lost_actors_are_replaced_and_the_rest_is_kept(actor_sets: list[RunActor
     os.kill(pid_of(lost), signal.SIGKILL)
     tasks = shard_tasks(spec, 1)
     with pytest.raises(LostActorError, match="dispatcher" if lost == "dispatcher-0" else lost):
-        list(actors.collect(tasks)) if lost != "trainer-1" else actors.skip(batch_of([], 1))
+        list(actors.begin_collecting(tasks).receipts()) if lost != "trainer-1" else actors.skip(batch_of([], 1))
     wait_until(lambda: before[lost_name(before, lost)] not in pids().values())
     created = actors.start()
     assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-1" else {lost})
@@ -315,7 +317,7 @@ def test_lost_actors_are_replaced_and_the_rest_is_kept(actor_sets: list[RunActor
     if lost == "trainer-1":
         actors.sft()
     assert [receipt.instance for receipt in actors.sync(0)] == ([1] if lost == "rollout-1" else [])
-    assert len(list(actors.collect(tasks))) == len(tasks)
+    assert len(list(actors.begin_collecting(tasks).receipts())) == len(tasks)
     assert all(len(find_sealed(tmp_path, task.key)) == 1 for task in tasks)
 
 

@@ -196,6 +196,7 @@ def test_no_module_that_is_imported_ahead_imports_ray() -> None:
     told = imported(sorted(modules)), imported([*sorted(modules), *for_torch, *others])
     assert [names & {"ray", "torch"} for names in told] == [set(), {"torch"}]
     assert "offline=True" in told[1]
+    assert not told[1] & {"scipy", "sklearn", "matplotlib"}, "nothing of a run's start uses them"
 
 
 def imported(modules: Sequence[str]) -> set[str]:

@@ -20,7 +20,7 @@ from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.devices import Device
 from yatt_core.cluster.gcs import node_of_actor, remember
 from yatt_core.cluster.nodes import A_NODE, node_names
-from yatt_core.cluster.reservation import Group, check_room, lacking, release, reserve
+from yatt_core.cluster.reservation import NodeReservation, check_room, lacking, release, reserve
 from yatt_core.cluster.seating import RankLayout
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
@@ -47,7 +47,7 @@ def cores(**counts: int) -> list[Device]:
 def test_missing_devices_are_reserved_on_as_few_nodes_as_possible(
     held: dict[str, int], avoided: set[str], wanted: int, added: dict[str, int]
 ) -> None:
-    groups = {node: Group("00", count) for node, count in held.items()}
+    groups = {node: NodeReservation("00", count) for node, count in held.items()}
     assert lacking(cores(a=2, b=4, c=2), groups, avoided, wanted, of(wanted)) == added
 
 
@@ -57,15 +57,15 @@ def of(ranks: int) -> RankLayout:
 
 def test_a_run_that_does_not_get_all_devices_keeps_none_of_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise two runs could each hold what the other one waits for."""
-    stored = {"a": Group("aa", 2)}
+    stored = {"a": NodeReservation("aa", 2)}
     removed = list[str]()
 
-    def grouped(node: str, count: int, kind: str, name: str) -> Group:
+    def grouped(node: str, count: int, kind: str, name: str) -> NodeReservation:
         if node == "c":
             raise AwayError("a free place on the cluster is away: others have it")
-        return Group("bb", count)
+        return NodeReservation("bb", count)
 
-    def tell(groups: dict[str, Group]) -> None:
+    def tell(groups: dict[str, NodeReservation]) -> None:
         stored.clear()
         stored.update(groups)
 
@@ -73,11 +73,11 @@ def test_a_run_that_does_not_get_all_devices_keeps_none_of_the_new_ones(monkeypa
     monkeypatch.setattr(reservation, "_groups", lambda: dict(stored))
     monkeypatch.setattr(reservation, "_tell", tell)
     monkeypatch.setattr(reservation, "_group_on", grouped)
-    monkeypatch.setattr(Group, "handle", property(lambda group: group.id))
+    monkeypatch.setattr(NodeReservation, "handle", property(lambda group: group.id))
     monkeypatch.setattr(reservation, "remove_placement_group", removed.append)
     with pytest.raises(AwayError):
         reserve(8, (), of(8))
-    assert removed == ["bb"] and stored == {"a": Group("aa", 2)}
+    assert removed == ["bb"] and stored == {"a": NodeReservation("aa", 2)}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ def test_ranks_that_find_no_place_wait_for_a_node_if_the_run_could_have_had_one(
 ) -> None:
     ranks = RankLayout(6)
     missing = {"a": 2, "b": 3}
-    monkeypatch.setattr(reservation, "_groups", lambda: {node: Group("00", count) for node, count in held.items()})
+    monkeypatch.setattr(
+        reservation, "_groups", lambda: {node: NodeReservation("00", count) for node, count in held.items()}
+    )
     for work in (reserve_all, check_room):
         monkeypatch.setattr(reservation, "inventory", lambda: tuple(cores(**missing)))
         with pytest.raises(AwayError if away else ConfigurationError) as caught:
@@ -184,6 +186,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.timeout(420)
 def test_actors_of_a_gpu_see_only_that_gpu_and_its_driver_is_asked_for_its_memory(tmp_path: Path) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text(NVIDIA_SMI)
@@ -194,7 +197,7 @@ def test_actors_of_a_gpu_see_only_that_gpu_and_its_driver_is_asked_for_its_memor
         env={**os.environ, **OPEN, "TOOL": str(tool), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
         text=True,
         capture_output=True,
-        timeout=170,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     smallest = ("Abacus 9", 20480)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
-from yatt_core.cluster.reservation import Group, lacking
+from yatt_core.cluster.reservation import NodeReservation, lacking
 from yatt_core.cluster.seating import (
     RankLayout,
     check_seats,
@@ -105,7 +105,7 @@ def test_what_is_reserved_holds_the_ranks_whenever_the_nodes_do(
     layout = RankLayout(groups * size, size)
     kept = {node: count for node, count in held.items() if node in nodes}
     wanted = max(layout.ranks, instances)
-    added = lacking(devices, {node: Group("00", count) for node, count in kept.items()}, (), wanted, layout)
+    added = lacking(devices, {node: NodeReservation("00", count) for node, count in kept.items()}, (), wanted, layout)
     assert not added.keys() & kept.keys(), "a group never grows"
     assert all(count <= nodes[node] for node, count in added.items())
     reserved = kept | added

@@ -65,7 +65,7 @@ def collected(folder: Path, *overrides: str) -> tuple[RunActors, list[ShardRecei
         begin(actors)
         references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
         task = ShardTask(WorkKey(RUN, 0, 1, "collect", shard=0), 1, references, 0)
-        return actors, list(actors.collect([task]))
+        return actors, list(actors.begin_collecting([task]).receipts())
     finally:
         actors.stop()
 

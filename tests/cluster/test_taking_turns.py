@@ -64,7 +64,7 @@ def test_the_trainer_is_offloaded_while_others_work(
             assert ("the trainer's ranks to offload" in begun[:loaded]) is not resident
             check_seats(actors.seats())
             waits = watched(actors, monkeypatch)
-            receipts = list(actors.collect(shard_tasks(actors_spec(), 1)))
+            receipts = list(actors.begin_collecting(shard_tasks(actors_spec(), 1)).receipts())
             actors.rest()
             prepared = actors.prepare(batch_of(receipts, 1, phase="prepare"))
             assert actors.learn(batch_of(receipts, 1), prepared).version == 1

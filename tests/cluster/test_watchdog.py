@@ -43,7 +43,7 @@ def test_a_hanging_rollout_is_reported_and_replaced(
         actors.deadline = 6.0
         tasks = shard_tasks(spec, 1)
         with caplog.at_level(logging.ERROR), pytest.raises(StuckError) as caught:
-            list(actors.collect(tasks))
+            list(actors.begin_collecting(tasks).receipts())
         assert "6 s" in str(caught.value)
         (failure,) = actors.failures
         assert failure.actor.startswith("rollout-") and "in generate for" in failure.reason
@@ -59,7 +59,7 @@ def test_a_hanging_rollout_is_reported_and_replaced(
         assert actors.start() == (failure.actor,)
         actors.load(actors.materialise())
         actors.sync(0)
-        assert len(list(actors.collect(tasks))) == len(tasks)
+        assert len(list(actors.begin_collecting(tasks).receipts())) == len(tasks)
     finally:
         actors.stop()
 

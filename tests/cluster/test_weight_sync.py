@@ -45,7 +45,9 @@ COUNT = 12
 
 def experience_of(actors: RunActors, term: int) -> list[str]:
     """Returns digests of the engines' responses to an iteration's prompts, which depend on their weights."""
-    receipts = sorted(actors.collect(shard_tasks(actors_spec(), term)), key=lambda receipt: receipt.key.shard)
+    receipts = sorted(
+        actors.begin_collecting(shard_tasks(actors_spec(), term)).receipts(), key=lambda receipt: receipt.key.shard
+    )
     return [receipt.group_digests.hex() for receipt in receipts]
 
 

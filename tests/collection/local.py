@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.spec.trees import spec
 from yatt_core.collection.collector import Collector
-from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.judges.registry import build_judge
 from yatt_core.keys import WorkKey
@@ -86,7 +86,7 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         self.notes[wave, part] = (rolled, judged)
 
-    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
+    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
         number = 0
         yield from self._verdicts()
         while self._queue:
@@ -98,11 +98,11 @@ class LocalStream:
                 yield from self._verdicts()
             number += 1
 
-    def _verdicts(self) -> Iterator[Judged[Any]]:
+    def _verdicts(self) -> Iterator[VerdictArrival[Any]]:
         while self._questions:
             tag, part, request = self._questions.pop(0)
             for verdicts in self._judges[part].judge(request):
-                yield Judged(tag, part, verdicts)
+                yield VerdictArrival(tag, part, verdicts)
 
 
 class FewPrompts:

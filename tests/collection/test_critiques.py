@@ -11,7 +11,7 @@ import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with
 from yatt_core.algorithms.critique import token_rewards, voted
-from yatt_core.dispatch.stream import Judged
+from yatt_core.dispatch.stream import VerdictArrival
 from yatt_core.errors import DataError
 from yatt_core.experience import judge_log, shard_log
 from yatt_core.experience.batch import load_batch, load_table
@@ -139,7 +139,7 @@ class Unreadable(LocalStream):
         for judged in super()._verdicts():
             first, *others = judged.verdicts
             muddled = Verdict(first.number, tuple(Judgement("[1", None, 1, 1) for _ in first.judgements))
-            yield Judged(judged.tag, judged.part, (muddled, *others))
+            yield VerdictArrival(judged.tag, judged.part, (muddled, *others))
 
 
 def test_an_unreadable_critique_masks_the_sample_names_no_step_or_stops_the_run(tmp_path: Path) -> None:

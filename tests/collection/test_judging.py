@@ -12,7 +12,7 @@ import pytest
 
 from flows.phases.metrics import add_sums, experience_metrics
 from tests.collection.local import LocalStream, collect, digests, spec_with
-from yatt_core.dispatch.stream import Judged
+from yatt_core.dispatch.stream import VerdictArrival
 from yatt_core.errors import DataError
 from yatt_core.experience import judge_log, shard_log
 from yatt_core.experience.batch import load_table
@@ -74,7 +74,9 @@ def test_a_response_is_judged_while_others_are_rolled_out(tmp_path: Path) -> Non
     class Watched(LocalStream):
         def arrivals(self) -> Any:
             for arrival in super().arrivals():
-                order.append("verdict" if isinstance(arrival, Judged) else "whole" if arrival.complete else "piece")
+                order.append(
+                    "verdict" if isinstance(arrival, VerdictArrival) else "whole" if arrival.complete else "piece"
+                )
                 yield arrival
 
     made = judged_spec()
@@ -159,7 +161,7 @@ class Mute(LocalStream):
     def _verdicts(self) -> Any:
         for judged in super()._verdicts():
             first, *others = judged.verdicts
-            yield Judged(judged.tag, judged.part, (Verdict(first.number, (), "data: too long"), *others))
+            yield VerdictArrival(judged.tag, judged.part, (Verdict(first.number, (), "data: too long"), *others))
 
 
 def test_a_failing_judge_stops_the_run_scores_zero_or_masks_as_configured(tmp_path: Path) -> None:
@@ -216,7 +218,7 @@ class Rambling(LocalStream):
                 replace(other, judgements=(replace(other.judgements[0], score=None, cut=True), *other.judgements[1:]))
                 for other in others
             ]
-            yield Judged(judged.tag, judged.part, (replace(first, judgements=tuple(mute)), *cut))
+            yield VerdictArrival(judged.tag, judged.part, (replace(first, judgements=tuple(mute)), *cut))
 
 
 def test_judgements_without_a_score_are_measured_whether_or_not_the_sample_has_one(tmp_path: Path) -> None:
@@ -267,7 +269,7 @@ class FailingOnce(LocalStream):
                 continue
             self._failed = True
             first, *others = judged.verdicts
-            yield Judged(judged.tag, judged.part, (Verdict(first.number, (), "infrastructure: 503"), *others))
+            yield VerdictArrival(judged.tag, judged.part, (Verdict(first.number, (), "infrastructure: 503"), *others))
             if self._killed:
                 raise Killed
 

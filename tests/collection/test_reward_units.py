@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
-from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.experience import shard_log
 from yatt_core.experience.batch import load_table
 from yatt_core.protocols.receipts import ShardRef
@@ -38,7 +38,7 @@ def with_parts(tools: bool) -> RunSpec:
 class Backward(LocalStream):
     """Delivers the responses of each decode batch one at a time, the last one first."""
 
-    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
+    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
         held = list[Arrival[Any]]()
         for arrival in super().arrivals():
             assert isinstance(arrival, Arrival)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
-from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.experience import turn_log
 from yatt_core.experience.batch import load_table
 from yatt_core.experience.shard_log import ShardLog
@@ -255,7 +255,7 @@ class Watched(LocalStream):
         self._notes = notes
         self._stop = stop
 
-    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
+    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
         complete = 0
         for arrival in super().arrivals():
             assert isinstance(arrival, Arrival)

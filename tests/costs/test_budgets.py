@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from yatt_core.costs.budgets import judge_limit, limits_of, spent_in
-from yatt_core.costs.charging import MS_PER_HOUR, Amounts, Place
+from yatt_core.costs.charging import MS_PER_HOUR, Amounts, ChargeKey
 from yatt_core.costs.prices import SharedBudget
 
 BUDGET = SharedBudget(scope="project", name="math", cost=Decimal(100), carbon_kg=Decimal(2), action="stop")
@@ -40,7 +40,7 @@ def test_a_raised_limit_is_another_alarm() -> None:
 
 def test_money_in_another_currency_and_other_projects_do_not_count() -> None:
     amounts = Amounts(device_ms=MS_PER_HOUR, cost=Decimal(10), carbon_g=Decimal(500))
-    place = Place("a-1", "math", "ada", "H100", "EUR", "", "")
+    place = ChargeKey("a-1", "math", "ada", "H100", "EUR", "", "")
     charges = {
         place: amounts,
         place._replace(currency="USD"): amounts,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yatt_core.costs.billing import BillingRecord, HeldDevices
-from yatt_core.costs.charging import CAUSES, MS_PER_HOUR, Amounts, Piece, charge, rounded, whole
+from yatt_core.costs.charging import CAUSES, MS_PER_HOUR, Amounts, HeldInterval, charge, rounded, whole
 from yatt_core.costs.prices import Tariff
 
 PRICES = st.decimals("0.000001", "999.999999", places=6)
@@ -28,14 +28,16 @@ DEVICES = st.dictionaries(
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
+def pieces(draw: st.DrawFn) -> list[HeldInterval]:
     at = draw(st.integers(0, 10**6))
     found = []
     for length, gap in draw(
         st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 3) | st.just(10**6)), max_size=12)
     ):
         at += gap
-        found.append(Piece(at, at + length, draw(st.sampled_from(CAUSES)), draw(st.sampled_from(["collect", "learn"]))))
+        found.append(
+            HeldInterval(at, at + length, draw(st.sampled_from(CAUSES)), draw(st.sampled_from(["collect", "learn"])))
+        )
         at += length
     return found
 
@@ -56,7 +58,7 @@ def in_force(known: list[BillingRecord], at: int) -> BillingRecord:
 
 
 @given(pieces(), records())
-def test_the_parts_add_up_to_the_whole_exactly(held: list[Piece], known: list[BillingRecord]) -> None:
+def test_the_parts_add_up_to_the_whole_exactly(held: list[HeldInterval], known: list[BillingRecord]) -> None:
     parts = charge("run-1", held, known)
     exact: dict[str, Fraction] = {}
     device_ms = 0
@@ -76,15 +78,15 @@ def test_the_parts_add_up_to_the_whole_exactly(held: list[Piece], known: list[Bi
         name: rounded(amount) for name, amount in exact.items() if rounded(amount)
     }
     assert sum(amounts.device_ms for amounts in parts.values()) == device_ms
-    together = charge("run-1", [Piece(piece.start, piece.end, "", "") for piece in held], known)
+    together = charge("run-1", [HeldInterval(piece.start, piece.end, "", "") for piece in held], known)
     assert sum(parts.values(), Amounts()) == sum(together.values(), Amounts()), "however the time is divided"
 
 
 @given(pieces(), records(), st.integers(0, 10**8))
 def test_the_charges_before_and_after_a_time_add_up_to_all(
-    held: list[Piece], known: list[BillingRecord], since: int
+    held: list[HeldInterval], known: list[BillingRecord], since: int
 ) -> None:
-    before = [Piece(p.start, min(p.end, since), p.cause, p.phase) for p in held if p.start < since]
+    before = [HeldInterval(p.start, min(p.end, since), p.cause, p.phase) for p in held if p.start < since]
     parts = [*charge("r", before, known).values(), *charge("r", held, known, since).values()]
     assert sum(parts, Amounts()) == sum(charge("r", held, known).values(), Amounts())
 
@@ -98,7 +100,7 @@ def test_a_record_is_read_back_as_it_was(known: list[BillingRecord]) -> None:
 def test_an_hour_of_eight_devices() -> None:
     tariff = Tariff(Decimal("2.5"), Decimal(700), Decimal("1.2"), Decimal(400))
     record = BillingRecord(0, "math", "ada", "EUR", {"H100": HeldDevices(8, tariff)})
-    ((place, amounts),) = charge("run-1", [Piece(0, MS_PER_HOUR, "training", "learn")], [record]).items()
+    ((place, amounts),) = charge("run-1", [HeldInterval(0, MS_PER_HOUR, "training", "learn")], [record]).items()
     assert place == ("run-1", "math", "ada", "H100", "EUR", "training", "learn")
     assert amounts == Amounts(8 * MS_PER_HOUR, 0, 0, Decimal(20), Decimal("6.72"), Decimal(2688))
     assert amounts.device_hours == 8
@@ -106,5 +108,5 @@ def test_an_hour_of_eight_devices() -> None:
 
 def test_unknown_prices_and_powers_are_counted() -> None:
     record = BillingRecord(0, "", "", "EUR", {"core": HeldDevices(2, Tariff(watts=Decimal(5)))})
-    ((place, amounts),) = charge("run-1", [Piece(0, 1000, "idle", "")], [record]).items()
+    ((place, amounts),) = charge("run-1", [HeldInterval(0, 1000, "idle", "")], [record]).items()
     assert place.currency == "" and (amounts.unpriced_ms, amounts.unmetered_ms) == (2000, 2000)

@@ -57,7 +57,7 @@ def test_a_checkpoint_is_asked_of_the_driver(ask: Ask, served: Context) -> None:
 def test_a_run_that_waits_is_asked_to_try_at_once(ask: Ask, served: Context) -> None:
     refused = ask("toy-2/try-now")
     assert refused.status_code == 409 and "waits for nothing outside" in refused.json()["detail"]
-    fence = Fence("toy-2", 1)
+    fence = Fence.of_run("toy-2", 1)
     served.ledger.waits.record(fence, WaitRow("toy-2", "judge 'kind'", "status 503", 1, 2, 1))
     assert ask("toy-2/try-now").status_code == 200
     assert served.ledger.waits.take(fence)

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db.core.approval_rules import APPROVED, PENDING, REJECTED, Approval, Deciders
-from db.write.approvals import Question, Verdict
+from db.write.approvals import ApprovalDecision, ApprovalRequest
 from flows.gates.links import link_key, sign
 from ops.dashboard import approving
 from ops.dashboard.context import Context
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def ask_about(served: Context, *names: str, key: str = "iterations-b0-i2") -> Approval:
-    question = Question(
+    question = ApprovalRequest(
         "toy-1", key, "iterations", "continue after 2?", "toy-1", Deciders(names), evidence={"kl": 0.25}
     )
     return served.ledger.approvals.ask(question)
@@ -126,8 +126,8 @@ def test_a_link_that_is_not_valid_decides_nothing(client: TestClient, served: Co
 
 
 def test_a_deadline_shows_without_anyone_recording_it(client: TestClient, served: Context) -> None:
-    served.ledger.approvals.ask(Question("p-1", "k", "gate", "on?", seconds=0, default_decision=REJECTED))
+    served.ledger.approvals.ask(ApprovalRequest("p-1", "k", "gate", "on?", seconds=0, default_decision=REJECTED))
     assert client.get("/api/v1/approvals/1").json()["state"] == REJECTED
     assert served.ledger.approvals.find(1).decision is None, "reading changes nothing"
     with pytest.raises(Exception, match="its deadline"):
-        served.ledger.approvals.decide(1, Verdict(APPROVED, "ann", "late", "cli"))
+        served.ledger.approvals.decide(1, ApprovalDecision(APPROVED, "ann", "late", "cli"))

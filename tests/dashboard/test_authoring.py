@@ -23,7 +23,7 @@ from fastapi.testclient import TestClient
 from db.write.home_events import CREATION_REFUSED
 from ops.dashboard.context import Context
 from ops.people.roles import Permission, Person, Role
-from ops.preflight.apart import Asked, made_apart
+from ops.preflight.apart import RunRequest, made_apart
 from ops.preflight.asked import answer_to
 from tests.dashboard.test_permissions import Names, routes
 from tests.ops.cli.test_branches import seed_checkpoint
@@ -188,7 +188,7 @@ def test_nothing_that_an_operator_names_is_looked_at(
     opened: list[str] = []
     monkeypatch.setattr(f"{__name__}.OPENED", opened)
     for body in [*named, *extending(served, traps)]:
-        asked = Asked(
+        asked = RunRequest(
             body.get("spec"),
             body.get("run"),
             body.get("file"),
@@ -346,7 +346,7 @@ def test_a_name_that_no_file_can_have_is_a_mistake(served: Context, length: int)
         f"extends: /{long}\n",
     ]
     for text in texts:
-        answer = answer_to(served.home, Asked(text, None, None, (), refusal=None, by="bob"), print)
+        answer = answer_to(served.home, RunRequest(text, None, None, (), refusal=None, by="bob"), print)
         assert answer["failure_class"] == "configuration", (text, answer)
 
 
@@ -396,7 +396,7 @@ def test_the_process_of_a_check_ends_with_all_that_it_has_started(served: Contex
     # A time that is over before the process has come to the callback shows nothing, so that a busy machine gets more.
     for seconds in [4.0, 16.0, 64.0] if end == "too late" else [60.0]:
         with pytest.raises(kind, match=said):
-            made_apart(served.home, Asked(text, None, None, (), refusal=None, by="ann"), seconds=seconds)
+            made_apart(served.home, RunRequest(text, None, None, (), refusal=None, by="ann"), seconds=seconds)
         if pid.exists():
             break
     wait_until(lambda: not psutil.pid_exists(int(pid.read_text())) or is_zombie(int(pid.read_text())))

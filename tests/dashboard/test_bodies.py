@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from ops.dashboard.actions import Rollback, Stop
+from ops.dashboard.actions import Rollback, StopRequest
 from ops.dashboard.context import Context
 from ops.dashboard.pages.acting import ResumeForm, RetryForm, StopForm
 from tests.dashboard.test_permissions import Names
@@ -78,4 +78,4 @@ def test_a_form_that_is_filled_in_means_what_the_body_means() -> None:
     with pytest.raises(ValueError, match="to"):
         Rollback.model_validate({"to": False})
     with pytest.raises(ValueError, match="within_seconds"):
-        Stop.model_validate({"within_seconds": True})
+        StopRequest.model_validate({"within_seconds": True})

@@ -131,6 +131,10 @@ def test_rollouts_without_a_score_are_marked_and_judges_are_quoted(tmp_path: Pat
     run = seed_judged_run(home)
     with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
         page = check_page(browser.get(f"/runs/{run}/rollouts?iteration=1&view=prompts&order=prompt").text)
+        one_by_one = words(check_page(browser.get(f"/runs/{run}/rollouts?iteration=1&view=samples&order=reward").text))
+        listed = browser.get(f"/api/v1/runs/{run}/rollouts/1?order=reward&ascending=true").json()["samples"]
+    assert [row["reward"] is None for row in listed] == [False] * 5 + [True] * 3
+    assert one_by_one.count("no score") >= 3 and "reward None" not in one_by_one
     rows = {}
     for row in page.iter(f"{HTML}tr"):
         for link in row.iter(f"{HTML}a"):
@@ -170,8 +174,8 @@ def test_a_runs_page_says_what_it_waits_for_and_when_it_tries_again(home: Home, 
     with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
         assert "waiting for" not in words(check_page(browser.get("/runs/toy-2").text))
         with Ledger.open(home.ledger) as ledger:
-            ledger.waits.record(Fence("toy-2", 1), row)
-            ledger.runs.set_state(Fence("toy-2", 1), "waiting", "it waits")
+            ledger.waits.record(Fence.of_run("toy-2", 1), row)
+            ledger.runs.set_state(Fence.of_run("toy-2", 1), "waiting", "it waits")
         page = words(check_page(browser.get("/runs/toy-2").text))
         part = words(parsed_part(browser.get("/runs/toy-2/now").text))
     given = "" if returned_at is None else "; its devices are given back"
@@ -184,7 +188,7 @@ def test_a_runs_page_says_what_it_waits_for_and_when_it_tries_again(home: Home, 
 
 def test_a_run_without_sft_shows_none(home: Home) -> None:
     with Ledger.open(home.ledger) as ledger:
-        fence = Fence("toy-2", 1)
+        fence = Fence.of_run("toy-2", 1)
         for run, sft in (("toy-2", "first checkpoint"), ("toy-3", "supervised fine-tuning")):
             if run == "toy-3":
                 document = toy_spec().model_dump(mode="json") | {"sft": {"demonstrations": 5}}

@@ -7,6 +7,7 @@ from pathlib import Path
 from markupsafe import escape
 
 from db.core.holder import this_process
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
 from flows.pipelines.record import start_pipeline
 from flows.run.home import Home
@@ -22,7 +23,7 @@ def test_the_graph_has_a_box_for_each_job_and_a_line_for_each_need(tmp_path: Pat
     jobs = {"last": RUN | {"needs": ["a", "b"]}, "a": RUN, "b": RUN | {"needs": ["a"]}}
     row = start_pipeline(home, parse_pipeline({"name": "line", "jobs": jobs}, "line"), tmp_path, "ann")
     with Ledger.open(home.ledger) as ledger:
-        fence = ledger.pipelines.acquire(row.id, this_process(), 60)
+        fence = ledger.leases.take(of_pipeline(row.id), this_process(), 60)
         attempt = ledger.pipelines.begin(fence, "a", "key", {}, {})
         ledger.pipelines.end(fence, attempt, "failed", {}, "no <space> left")
         view = pipeline_view(ledger, row.id)

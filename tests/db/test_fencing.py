@@ -10,14 +10,15 @@ import pytest
 
 from db.core.engine import Fence
 from db.core.errors import Fenced
+from db.core.queue_rows import AllocationRow, ForecastRow
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from db.write.checkpoint_requests import CheckpointRequest
 from db.write.outbox import OutboxEntry
 from db.write.phases import Attempt
-from db.write.pipelines import PipelineFence
+from db.write.pipelines import JobRow, NewPipeline
 from db.write.records import CheckpointRow, ChoiceRow, DecisionRow, ShardRow, WaveRow
-from db.write.scheduling import SchedulerFence
+from db.write.scheduling import Grant
 from db.write.waits import WaitRow
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
 
@@ -32,7 +33,7 @@ ALARM = {
     "evidence": {},
 }  # fmt: skip
 
-QUESTION = Question("toy-1", "iterations-1", "iterations", "go on?", run="toy-1")
+QUESTION = ApprovalRequest("toy-1", "iterations-1", "iterations", "go on?", run="toy-1")
 WAIT = WaitRow("toy-1", "a judge", "status 503", 1, 2, 1, returned_at=3)
 ASKED = CheckpointRequest("toy-1", 1, 0, 0, "")
 
@@ -133,10 +134,66 @@ def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedCloc
     assert everything(ledger) != before
 
 
-def takes_a_drivers_fence(method: Callable[..., object]) -> bool:
-    """Returns whether a write checks a driver's term; those of the queue's scheduler and of pipelines are others."""
-    fence = inspect.signature(method, eval_str=True).parameters.get("fence")
-    return fence is not None and fence.annotation not in (SchedulerFence, PipelineFence)
+HELD = AllocationRow(
+    "toy-1", 1, "main", "main", "ann", "chat", 0, "0", 0, False, 1, 1, None, None, None, None, 1, None, None, None, None,
+    False, 0, 0,
+)  # fmt: skip
+GRANT = Grant("toy-1", "main", (0,), 0, backfilled=False)
+FORECAST = ForecastRow("toy-1", 1, 1, 1, 0.9, 2, None, None, None)
+JOB = JobRow("line-1", "sft", 1, "running", "key", {}, {}, "", 1, None)
+OTHERS: dict[str, tuple[str, Callable[[Ledger, Fence], object]]] = {
+    "pipelines.begin": ("pipeline/line-1", lambda ledger, fence: ledger.pipelines.begin(fence, "sft", "key", {}, {})),
+    "pipelines.note": ("pipeline/line-1", lambda ledger, fence: ledger.pipelines.note(fence, JOB, {"run": "toy-1"})),
+    "pipelines.end": ("pipeline/line-1", lambda ledger, fence: ledger.pipelines.end(fence, JOB, "done", {})),
+    "pipelines.release": ("pipeline/line-1", lambda ledger, fence: ledger.pipelines.release(fence, "failed", "why")),
+    "scheduling.allocate": ("queue", lambda ledger, fence: ledger.scheduling.allocate(fence, GRANT, 1)),
+    "scheduling.note_driver": ("queue", lambda ledger, fence: ledger.scheduling.note_driver(fence, HELD, 1, 1, 1)),
+    "scheduling.note_stop": ("queue", lambda ledger, fence: ledger.scheduling.note_stop(fence, HELD, "why", None)),
+    "scheduling.ask_again": ("queue", lambda ledger, fence: ledger.scheduling.ask_again(fence, HELD, None)),
+    "scheduling.release": ("queue", lambda ledger, fence: ledger.scheduling.release(fence, HELD, "ended")),
+    "scheduling.unpark": ("queue", lambda ledger, fence: ledger.scheduling.unpark(fence, "toy-1")),
+    "scheduling.end": ("queue", lambda ledger, fence: ledger.scheduling.end(fence, "toy-1", "ended")),
+    "scheduling.note_reasons": ("queue", lambda ledger, fence: ledger.scheduling.note_reasons(fence, {"toy-1": "why"})),
+    "scheduling.note_forecast": ("queue", lambda ledger, fence: ledger.scheduling.note_forecast(fence, FORECAST)),
+    "a sweep's decision": ("sweep/toy-1", lambda ledger, fence: ledger.events.append("toy-1", "trial", {}, fence)),
+    "a soup's choice": ("soup/toy-1", lambda ledger, fence: ledger.events.append("toy-1", "choice", {}, fence)),
+    "a follower's renewal": ("suite/toy-1/held-out", lambda ledger, fence: ledger.leases.renew(fence, 10)),
+    "the home's renewal": ("home", lambda ledger, fence: ledger.leases.renew(fence, 10)),
+    "the home's release": ("home", lambda ledger, fence: ledger.leases.release(fence)),
+}
+"""The subject and the write of those who hold other leases than a run's."""
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("write", OTHERS)
+def test_whoever_lost_another_lease_writes_nothing(ledger: Ledger, run: str, clock: SimulatedClock, write: str) -> None:
+    subject, does = OTHERS[write]
+    ledger.pipelines.create(NewPipeline("line", "digest", {}, "/", "ann"))
+    fence = ledger.leases.take(subject, holder("first"), ttl_seconds=10)
+    clock.advance(60)
+    second = ledger.leases.take(subject, holder("second"), ttl_seconds=10)
+    assert second.term == fence.term + 1
+    before = everything(ledger)
+    with pytest.raises(Fenced, match=f"term {fence.term} has ended"):
+        does(ledger, fence)
+    assert everything(ledger) == before
+    ledger.leases.release(second)
+    before = everything(ledger)
+    with pytest.raises(Fenced, match=f"term {second.term} was released"):
+        does(ledger, second)
+    assert everything(ledger) == before
+
+
+@pytest.mark.parametrize("write", ["pipelines.begin", "pipelines.end", "scheduling.end", "a sweep's decision"])
+def test_a_lease_gives_no_right_to_another_subject(ledger: Ledger, run: str, write: str) -> None:
+    ledger.pipelines.create(NewPipeline("line", "digest", {}, "/", "ann"))
+    other = ledger.runs.create("toy", {}, "digest", 1).id
+    soup = ledger.leases.take(f"soup/{other}", holder("first"), ttl_seconds=10)
+    before = everything(ledger)
+    for does in (OTHERS[write][1], lambda ledger, fence: ledger.runs.set_state(fence, "running")):
+        with pytest.raises(Fenced, match="no right to"):
+            does(ledger, soup)
+    assert everything(ledger) == before
 
 
 def test_every_write_that_takes_a_fence_is_tried_here(ledger: Ledger) -> None:
@@ -145,6 +202,6 @@ def test_every_write_that_takes_a_fence_is_tried_here(ledger: Ledger) -> None:
         for part, thing in vars(ledger).items()
         if not part.startswith("_")
         for name, method in inspect.getmembers(thing, inspect.ismethod)
-        if not name.startswith("_") and takes_a_drivers_fence(method)
+        if not name.startswith("_") and "fence" in inspect.signature(method).parameters
     }
-    assert fenced == set(WRITES)
+    assert fenced - {name for name in OTHERS if "." in name} == set(WRITES)

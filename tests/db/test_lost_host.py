@@ -88,7 +88,7 @@ def test_a_host_lost_between_rows_does_not_keep_the_run(postgresql: Server, know
         writing.start()
         try:
             assert cable.is_cut.wait(60)
-            assert second.leases.acquire(run, holder("second"), ttl_seconds=10) == Fence(run, fence.term + 1)
+            assert second.leases.acquire(run, holder("second"), ttl_seconds=10) == Fence.of_run(run, fence.term + 1)
         finally:
             cable.close()
             writing.join()

@@ -151,7 +151,7 @@ def test_a_driver_stalled_within_a_transaction_does_not_keep_the_run(
                 # blocks until the server closes the first driver's connection
                 later = second.leases.acquire(run, holder("second"), ttl_seconds=10)
                 lock_run(connection, first._database, run)
-            assert later == Fence(run, fence.term + 1)
+            assert later == Fence.of_run(run, fence.term + 1)
 
 
 def test_a_value_that_the_database_rejects_is_not_an_outage(ledger: Ledger) -> None:
@@ -172,4 +172,6 @@ def test_a_locked_file_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ledger.runs.create("toy", {}, "d", 1)
         other.execute("ROLLBACK")
         other.close()
-        assert ledger.leases.acquire(ledger.runs.create("toy", {}, "d", 1).id, holder("me"), 10) == Fence("toy-1", 1)
+        assert ledger.leases.acquire(ledger.runs.create("toy", {}, "d", 1).id, holder("me"), 10) == Fence.of_run(
+            "toy-1", 1
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from db.core.models import ControlState, Iteration, Outbox, PhaseAttempt
+from db.core.models import AttemptRow, ControlStateTable, Iteration, Outbox
 from db.ledger import Ledger
 from db.write.phases import DONE, FAILED
 from tests.db.tools import assert_consistent
@@ -29,12 +29,10 @@ def outcome(ledger: Ledger, run: str) -> dict[str, Any]:
 
         kept = (Iteration.iteration, Iteration.experience_digest, Iteration.weights_digest, Iteration.fingerprint)
         outbox = rows(Outbox.id, Outbox.kind, Outbox.payload, Outbox.logged_at, table=Outbox, order=Outbox.seq)
-        done = select(PhaseAttempt.phase, PhaseAttempt.receipt).where(
-            PhaseAttempt.run == run, PhaseAttempt.state == DONE
-        )
+        done = select(AttemptRow.phase, AttemptRow.receipt).where(AttemptRow.run == run, AttemptRow.state == DONE)
         facts: dict[str, Any] = {
             "iterations": rows(*kept, table=Iteration, order=Iteration.iteration),
-            "control": rows(ControlState.state, table=ControlState, order=ControlState.iteration),
+            "control": rows(ControlStateTable.state, table=ControlStateTable, order=ControlStateTable.iteration),
             "outbox": [(row[0].removeprefix(run), *row[1:]) for row in outbox],
             "done": sorted((tuple(row) for row in connection.execute(done)), key=repr),
         }

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from db.core.engine import Fence
 from db.core.holder import Holder
-from db.core.models import Base, ControlState, Event, Iteration, MetricPoint, MetricSeries
+from db.core.models import Base, ControlStateTable, Event, Iteration, MetricPoint, MetricSeries
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.metrics import Metric
@@ -69,7 +69,9 @@ def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1", outbo
         ).all()
         states = (
             connection.execute(
-                select(ControlState.iteration).where(ControlState.run == run).order_by(ControlState.iteration)
+                select(ControlStateTable.iteration)
+                .where(ControlStateTable.run == run)
+                .order_by(ControlStateTable.iteration)
             )
             .scalars()
             .all()

@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.placement.recorded_run import judged_spec
 from yatt_core.dispatch.pool import pool_setting
-from yatt_core.dispatch.queue import DispatchQueue, Limits
+from yatt_core.dispatch.queue import AdmissionLimits, DispatchQueue
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver, Intake, Switch, Take
 from yatt_core.placement.moments import Moment
-from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.curve import CurvePolicy, Knobs
 from yatt_core.placement.policies.fixed import InTurn
 from yatt_core.placement.seen import RuntimePolicy
 
@@ -139,7 +139,7 @@ def test_an_intake_bounds_the_sequences_of_an_instance() -> None:
 
 
 def test_others_are_taken_in_as_sequences_end() -> None:
-    queue = DispatchQueue([1.0], {ROLLOUT: Limits(None, 10)})
+    queue = DispatchQueue([1.0], {ROLLOUT: AdmissionLimits(None, 10)})
     first = queue.submit("a", 8)
     queue.submit("a", 4)
     assert len(queue.grant()) == 1
@@ -148,7 +148,7 @@ def test_others_are_taken_in_as_sequences_end() -> None:
 
 
 def test_slow_instances_get_a_smaller_share() -> None:
-    queue = DispatchQueue([2.0, 1.0], {ROLLOUT: Limits(None, None)})
+    queue = DispatchQueue([2.0, 1.0], {ROLLOUT: AdmissionLimits(None, None)})
     for _ in range(6):
         queue.submit("a", 1)
     assert sorted(index for _, index in queue.grant()) == [0, 0, 0, 0, 1, 1]
@@ -224,7 +224,7 @@ def test_a_take_is_limited_to_the_existing_sequences() -> None:
         (
             "RJ",
             Moment.TICK,
-            Curve(Knobs(1, 0.5, 1.0, 0.0), "RJ", pool_setting(judged_spec("rollout.engine.instances=2"))),
+            CurvePolicy(Knobs(1, 0.5, 1.0, 0.0), "RJ", pool_setting(judged_spec("rollout.engine.instances=2"))),
         ),
         ("RR", Moment.DRAINED, InTurn()),
         ("JJ", Moment.WAVE, InTurn()),

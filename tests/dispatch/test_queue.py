@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from yatt_core.dispatch.queue import DispatchQueue, Limits, Ticket
+from yatt_core.dispatch.queue import AdmissionLimits, DispatchQueue, Ticket
 from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver
 
 OWNERS = st.sampled_from(["controller-0", "controller-1", "controller-2"])
@@ -15,7 +15,7 @@ OWNERS = st.sampled_from(["controller-0", "controller-1", "controller-2"])
 
 def pool(engines: int, slots: int = 2) -> DispatchQueue:
     """Returns a queue for instances of equal speed that all roll out, with `slots` slots each."""
-    return DispatchQueue([1.0] * engines, {ROLLOUT: Limits(batches=slots)})
+    return DispatchQueue([1.0] * engines, {ROLLOUT: AdmissionLimits(batches=slots)})
 
 
 def outstanding(queue: DispatchQueue) -> list[int]:
@@ -230,7 +230,7 @@ def test_owners_are_those_with_waiting_or_held_batches() -> None:
 
 
 def test_a_migrating_instance_is_listed_until_it_is_empty() -> None:
-    queue = DispatchQueue([1.0, 1.0], {ROLLOUT: Limits(None, 8)})
+    queue = DispatchQueue([1.0, 1.0], {ROLLOUT: AdmissionLimits(None, 8)})
     tickets = [queue.submit("controller", 3) for _ in range(3)]
     assert [index for _, index in queue.grant()] == [0, 1, 0]
     assert queue.apply(HandOver(0, JUDGE, migrate=True)) == 6

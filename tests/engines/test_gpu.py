@@ -23,7 +23,7 @@ from tests.pretend_gpu import GPU, pretended
 from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
-from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rollout.torch.decoding import STEPS_ON_GPU
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.train.steps.objective import TokenInputs, objective
@@ -153,7 +153,7 @@ def test_updates_match_the_cpu(tmp_path: Path, policy: Path, name: str) -> None:
     expected = course(SPECS[name], tmp_path / "cores", policy)
     with pretended() as gpu:
         assert_same(course(SPECS[name], tmp_path / "gpu", policy), expected)
-        assert torch.are_deterministic_algorithms_enabled() == SPECS[name].exact
+        assert torch.are_deterministic_algorithms_enabled() == SPECS[name].is_exact
     assert gpu.transfers, "the weights were on the GPU"
 
 
@@ -241,7 +241,7 @@ def test_the_pretend_gpu_refuses_what_a_gpu_would() -> None:
         (there * here.to(GPU)).sum().backward()
         assert there.grad is not None and there.grad.device == GPU
         assert there.detach().cpu().numpy().tolist() == [1.0, 1.0] and gpu.transfers == 1
-        memory = Offloaded(Held((there,)))
+        memory = Offloaded(HeldMemory((there,)))
         assert not there.untyped_storage().nbytes()
         memory.bring_back()
         assert there.tolist() == [1.0, 1.0] and there.device == GPU

@@ -8,7 +8,7 @@ import pytest
 
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.live import LiveInstance
-from yatt_core.placement.simulation.instance import Request, Sample, Stream
+from yatt_core.placement.simulation.instance import Request, Sample, SimulatedSequence
 from yatt_core.placement.work import SampleWork
 from yatt_core.placement.workload import EngineConstants
 
@@ -45,7 +45,7 @@ def lived(lengths: list[int], late: float, evict_at: float | None = None) -> tup
         instance.serve("R", CONSTANTS)
         for number, length in enumerate(lengths):
             instance.submit(
-                Request(10, (Stream(NOBODY, number, length, 10),)), lambda s: left.append((s.number, s.left))
+                Request(10, (SimulatedSequence(NOBODY, number, length, 10),)), lambda s: left.append((s.number, s.left))
             )
         evicted = evict_at is None
         while len(left) < len(lengths) and not (left and evict_at):

@@ -13,7 +13,7 @@ from tests.judges.parts import TEMPLATE
 from yatt_core.digests import path_digest
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.evaluation.answers import TaskBatch
-from yatt_core.evaluation.panel import Judged, Panel, PanelSpec, panel_estimates
+from yatt_core.evaluation.panel import Panel, PanelScores, PanelSpec, panel_estimates
 from yatt_core.evaluation.suites import load_suite
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.judges.virtual import VirtualJudgeEngine
@@ -83,14 +83,14 @@ def test_half_of_the_judges_are_no_majority() -> None:
 
 
 def test_figures_are_means_over_tasks_with_their_intervals() -> None:
-    found = panel_estimates([Judged(1.0, {"one": 3.0}), Judged(0.0, {"one": 5.0})])
+    found = panel_estimates([PanelScores(1.0, {"one": 3.0}), PanelScores(0.0, {"one": 5.0})])
     assert (found["panel"].value, found["judge_one"].value) == (0.5, 4.0)
-    assert panel_estimates([Judged(1.0, {"one": 3.0}), Judged(None, {"one": None})])["panel"].value == 1.0
+    assert panel_estimates([PanelScores(1.0, {"one": 3.0}), PanelScores(None, {"one": None})])["panel"].value == 1.0
     assert found["judge_one"].low == pytest.approx(4 - 1.96, abs=1e-3) and found["judge_one"].high > 5.9
 
 
 def test_a_judge_that_fails_stops_counts_as_zero_or_is_left_out() -> None:
-    def judged(on_failure: str) -> list[Judged]:
+    def judged(on_failure: str) -> list[PanelScores]:
         part = judge("one", on_failure=on_failure)
         panel = Panel(PanelSpec.model_validate({"parts": [part]}), 0)
         lacking = batch(0, ("a",))
@@ -101,8 +101,8 @@ def test_a_judge_that_fails_stops_counts_as_zero_or_is_left_out() -> None:
             )
             return panel.judge()
 
-    assert judged("zero") == [Judged(0.0, {"one": 0.0})]
-    assert judged("mask") == [Judged(None, {"one": None})]
+    assert judged("zero") == [PanelScores(0.0, {"one": 0.0})]
+    assert judged("mask") == [PanelScores(None, {"one": None})]
     with pytest.raises(DataError, match="judge 'one' failed on task 0, answer 0: data: unreadable"):
         judged("stop")
 

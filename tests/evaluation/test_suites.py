@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.ops.seeding import toy_spec
 from tests.services import ROOT
 from yatt_core.errors import ConfigurationError
-from yatt_core.evaluation.history import Point, regressions
+from yatt_core.evaluation.history import EvaluationPoint, regressions
 from yatt_core.evaluation.suites import Suite, load_suite, open_suite, set_names
 from yatt_core.prompts.media import verified_address
 from yatt_core.spec import load_spec, override_spec
@@ -114,8 +114,8 @@ def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
         load_suite(write_suite(tmp_path, sets=[{"name": "w", "source": source}, {"name": "w", "source": source}]))
 
 
-def point(iteration: int, right: int, digest: str = "d", tasks: int = 20) -> Point:
-    return Point(iteration, digest, {("s", str(n)): float(n < right) for n in range(tasks)})
+def point(iteration: int, right: int, digest: str = "d", tasks: int = 20) -> EvaluationPoint:
+    return EvaluationPoint(iteration, digest, {("s", str(n)): float(n < right) for n in range(tasks)})
 
 
 def test_a_regression_is_worse_than_the_best_or_the_last() -> None:
@@ -127,7 +127,7 @@ def test_a_regression_is_worse_than_the_best_or_the_last() -> None:
     assert found[3][0].found.p_value == 1 / 2**7
 
 
-def without_score(whole: Point, tasks: range) -> Point:
+def without_score(whole: EvaluationPoint, tasks: range) -> EvaluationPoint:
     """Returns an evaluation in which no answer to some tasks has a score."""
     return replace(whole, scores={**whole.scores} | {("s", str(n)): None for n in tasks})
 

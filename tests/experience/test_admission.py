@@ -96,6 +96,7 @@ def test_a_sample_without_a_score_is_as_if_it_had_never_been(rows):
     assert sums["scored"] == len(learned) and sums["unscored"] == len(rows)
     assert sums["reward"] == pytest.approx(sum(whole["reward"][row].as_py() for row in learned))
     assert sums.get("unscored/judge/cut", 0.0) == len(rows)
+    assert sums["reward_errors"] == sum(whole["reward_error"][row].as_py() is not None for row in learned)
 
 
 def test_padding_keeps_its_samples_without_a_score():

@@ -16,7 +16,13 @@ from tests.experience.tables import PARTS, experience
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import batch_of_table
-from yatt_core.experience.table import canonical_table, experience_schema, group_digests, sums_of
+from yatt_core.experience.table import (
+    canonical_table,
+    experience_schema,
+    group_digests,
+    sums_of,
+    without_placeholders,
+)
 
 TABLE = experience(first=5, prompts=4, samples=3)
 FIXED = {"int64": "<i8", "int32": "<i4", "double": "<f8", "float": "<f4", "bool": "|b1"}
@@ -174,3 +180,20 @@ def test_schema_has_a_column_for_each_part():
         "reward/exact",
         "reward/format",
     ]
+
+
+def test_what_was_not_scored_is_null_and_everything_else_stays():
+    assert without_placeholders(TABLE) is TABLE, "in runs whose rewards are never missing nothing is"
+    first, second = PARTS
+    causes = [f"{first}/raised", f"{first}/raised {second}/value", "tools/unavailable", *[None] * (TABLE.num_rows - 3)]
+    rows = without_placeholders(TABLE.append_column("unscored", pa.array(causes, pa.string()))).to_pylist()
+    names = ("reward", "correct", f"reward/{first}", f"reward/{second}")
+    assert [[row[name] is None for name in names] for row in rows[:4]] == [
+        [True, True, True, False],
+        [True, True, True, True],
+        [True, True, True, True],
+        [False, False, False, False],
+    ]
+    lacking = {name for row in rows for name in row if row[name] is None and name not in ("unscored", "reward_error")}
+    assert lacking == set(names)
+    assert [row["reward"] for row in rows[3:]] == TABLE["reward"].to_pylist()[3:]

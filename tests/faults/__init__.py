@@ -10,7 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent / "site"
-PYTHONPATH = os.pathsep.join(str(folder) for folder in (SITE, ROOT))
+WORKLOADS = ROOT / "examples" / "workloads"
+"""Has the package `yatt_workloads`, which is not installed."""
+PYTHONPATH = os.pathsep.join(str(folder) for folder in (SITE, ROOT, WORKLOADS))
 """Goes into the environment of a Ray head."""
 HANG = "test-hang"
 NOT_FINITE = "test-not-finite"

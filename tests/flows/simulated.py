@@ -20,7 +20,7 @@ from benchmarks.simulation.trace import ENGINE, TRAINER, Durations, Trace
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.driver.context import RunContext
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
@@ -148,7 +148,7 @@ class Simulation:
     def ledger(self) -> Ledger:
         return Ledger.open(self.home.ledger, migrate=False, clock=self.cluster.clock.time_ms)
 
-    def drive(self, killed_at: str = "", cold: bool = False, until: int | None = None) -> Outcome | None:
+    def drive(self, killed_at: str = "", cold: bool = False, until: int | None = None) -> SessionOutcome | None:
         """Drives one session; returns None if the driver was killed. cold: no actor survived the previous one."""
         if cold:
             self.cluster.trainer = Trainer()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yatt_core.guards.findings import Alarm
-from yatt_core.guards.judging import History, Judge
+from yatt_core.guards.judging import GuardEvaluator, History
 from yatt_core.spec.sections.guards import CustomGuard, GuardsSpec, NonFiniteGuard, RewardLengthGuard
 
 SMALL = GuardsSpec(
@@ -39,7 +39,7 @@ class Ledger:
         self.since: Mapping[str, int] = {}
         self.committed = 0
 
-    def history(self, judge: Judge) -> History:
+    def history(self, judge: GuardEvaluator) -> History:
         """Returns the history as read by the next driver, no deeper than the rules need."""
         empty = History.of(judge.rules)
         return empty.filled({key: self.points.get(key, [])[-depth:] for key, depth in empty.depths.items()})
@@ -54,18 +54,18 @@ class Ledger:
 
 def drive(ledger: Ledger, stream: Sequence[Values], killed_after: frozenset[int], killed_in: frozenset[int]) -> Ledger:
     """Judges and commits; after some iterations, and in the middle of others, a new driver takes over."""
-    judge = Judge(SMALL)
+    judge = GuardEvaluator(SMALL)
     history = ledger.history(judge)
     for number, values in enumerate(stream, 1):
         history = history.extended(number, values)
         judged = judge.judge(history, number, ledger.since)
         if number in killed_in:  # judged but not committed, so it must leave no trace
-            judge = Judge(SMALL)
+            judge = GuardEvaluator(SMALL)
             history = ledger.history(judge).extended(number, values)
             judged = judge.judge(history, number, ledger.since)
         ledger.commit(number, values, judged.since, judged.alarms)
         if number in killed_after:
-            judge = Judge(SMALL)
+            judge = GuardEvaluator(SMALL)
             history = ledger.history(judge)
     return ledger
 
@@ -92,7 +92,7 @@ def test_a_rollback_restores_the_memory_of_its_target(stream: list[Values], othe
     at = len(stream) // 2
     past = drive(Ledger(), stream[:at], frozenset(), frozenset())
     line = drive(Ledger(), [*stream[:at], other], frozenset(), frozenset())
-    judge = Judge(SMALL)
+    judge = GuardEvaluator(SMALL)
     judged = judge.judge(past.history(judge).extended(at + 1, other), at + 1, past.since)
     assert [alarm for number, alarm in line.alarms if number == at + 1] == list(judged.alarms)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yatt_core.guards.findings import Finding, Seen
-from yatt_core.guards.judging import History, Judge
+from yatt_core.guards.findings import Finding, MetricValue
+from yatt_core.guards.judging import GuardEvaluator, History
 from yatt_core.guards.memory import CreepingMemoryRule, memory_metric
 from yatt_core.spec.sections.guards import CreepingMemoryGuard, GuardsSpec
 
@@ -25,7 +25,7 @@ QUIET = ("start", "restart", "level", "peaks", "saturates", "slow")
 def ever(values: Sequence[float], metric: str = HOST) -> Finding | None:
     """Returns the first finding after any of the iterations, as a run would have raised it."""
     for number in range(1, len(values) + 1):
-        seen = tuple(Seen(step, value) for step, value in enumerate(values[:number], 1))[-RULE.depth :]
+        seen = tuple(MetricValue(step, value) for step, value in enumerate(values[:number], 1))[-RULE.depth :]
         found = RULE.judge({each: seen if each == metric else () for each in RULE.metrics}, -1)
         if found is not None:
             return found
@@ -71,7 +71,7 @@ def test_a_small_process_may_double() -> None:
 
 
 def test_an_alarm_is_about_new_values_and_counts_the_other_processes() -> None:
-    judge = Judge(GuardsSpec(), processes=RULE.processes)
+    judge = GuardEvaluator(GuardsSpec(), processes=RULE.processes)
     history = History.of(judge.rules)
     since: dict[str, int] = {}
     alarms = []
@@ -87,7 +87,7 @@ def test_an_alarm_is_about_new_values_and_counts_the_other_processes() -> None:
 
 
 def test_a_process_that_is_gone_is_not_judged() -> None:
-    gone = tuple(Seen(number, 4000.0 + 100 * number) for number in range(1, 51))
-    alive = tuple(Seen(number, 4000.0) for number in range(40, 90))
+    gone = tuple(MetricValue(number, 4000.0 + 100 * number) for number in range(1, 51))
+    alive = tuple(MetricValue(number, 4000.0) for number in range(40, 90))
     series = dict.fromkeys(RULE.metrics, ()) | {HOST: gone, DEVICE: alive}
     assert RULE.judge(series, -1) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from yatt_core.guards.findings import Finding, Seen
+from yatt_core.guards.findings import Finding, MetricValue
 from yatt_core.guards.rules import MetricRule, RewardLengthRule, Rule, SkippedRule, rules_of
 from yatt_core.spec.sections.guards import CustomGuard, GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
 from yatt_core.spec.sections.rollout import RolloutSpec
@@ -15,8 +15,8 @@ from yatt_core.spec.sections.rollout import RolloutSpec
 DEFAULTS = {rule.name: rule for rule in rules_of(GuardsSpec())}
 
 
-def series(values: Sequence[float], first: int = 1) -> tuple[Seen, ...]:
-    return tuple(Seen(first + place, value) for place, value in enumerate(values))
+def series(values: Sequence[float], first: int = 1) -> tuple[MetricValue, ...]:
+    return tuple(MetricValue(first + place, value) for place, value in enumerate(values))
 
 
 def found(rule: Rule, since: int = -1, **values: Sequence[float]) -> Finding | None:
@@ -143,7 +143,7 @@ def test_longer_responses_have_to_be_worth_it(
 def test_skipped_updates_are_counted_in_a_window_that_need_not_be_full() -> None:
     rule = SkippedRule(NonFiniteGuard(window=3, at_most=1))
     rewards = series([0.0] * 6)
-    marks = (Seen(2, 1.0), Seen(4, 1.0))
+    marks = (MetricValue(2, 1.0), MetricValue(4, 1.0))
     found = rule.judge({"update/skipped": marks, "reward/mean": rewards[:4]}, -1)
     assert found is not None and found.evidence["window"] == [[2, 1.0], [4, 1.0]]
     assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:5]}, -1) is None, "2 is outside the window"

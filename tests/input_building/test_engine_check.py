@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.engines.pictures import make_vision_folder
 from tests.inputs.example_specs import run_spec, write_jsonl
 from tests.models.folders import change_config, make_folder
 from yatt_core.engines.folder_check import Opener, check_folder
 from yatt_core.errors import ConfigurationError
-from yatt_core.input_building.engine_check import check_engines, check_invariance, folder_remarks
+from yatt_core.input_building import engine_check
+from yatt_core.input_building.engine_check import check_engines, check_invariance, folder_remarks, small_batches
 from yatt_core.input_building.materialise import materialise
 from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import embedding_rows
@@ -188,7 +190,7 @@ def test_exact_runs_on_engines_that_batch_by_chance_are_refused(
     parts = [{**part, "model": folder} if part.get("kind") == "generative" else part for part in parts]
     tree = {"rollout": {"max_new_tokens": 6, **rollout}, "rewards": {"parts": parts}}
     check_invariance(spec_of(tmp_path, tmp_path, **tree, exact=False), lambda _: processors)
-    exact = spec_of(tmp_path, tmp_path, **tree)
+    exact = spec_of(tmp_path, tmp_path, **tree, exact=True)
     if not refused:
         check_invariance(exact, lambda _: processors)
         return
@@ -255,3 +257,70 @@ def test_tokenizers_of_other_models_stay_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"end-of-sequence token '<\|im_end\|>' is number 257, .* 257 rows"):
         materialise(spec_of(made, tmp_path), tmp_path / "run")
     assert json.loads((made / "config.json").read_text())["vocab_size"] == 257
+
+
+@pytest.mark.parametrize("sees", [True, False])
+@pytest.mark.parametrize("sync", ["merged", "adapter"])
+def test_adapters_alone_need_the_names_of_the_folders_tensors(tmp_path: Path, sees: bool, sync: str) -> None:
+    """A folder of a model that sees images keeps older names."""
+    folder = (make_vision_folder if sees else make_folder)(tmp_path / "model")
+    spec = spec_of(folder, tmp_path, trainer={"lora": {"sync": sync, "targets": ["q_proj"]}})
+    if not sees or sync == "merged":
+        check_engines(spec)
+        return
+    with pytest.raises(ConfigurationError, match=r"^trainer\.lora\.sync: .*q_proj\.weight .*; expected merged$"):
+        check_engines(spec)
+
+
+@pytest.fixture
+def on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretends that vLLM's build for machines without accelerators is installed."""
+    monkeypatch.setattr(engine_check, "is_installed", lambda kind, given: True)
+    monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: False)
+
+
+@pytest.mark.usefixtures("on_processors")
+@pytest.mark.parametrize("tools", [None, {"functions": [{"name": "c", "function": "calculator"}], "max_turns": 2}])
+def test_a_batch_that_holds_no_longest_prompt_is_refused_with_the_smallest_that_does(
+    tmp_path: Path, tools: dict[str, Any] | None
+) -> None:
+    folder = make_folder(tmp_path / "model", max_position_embeddings=4096)
+    longest = 1024 + 6 + (0 if tools is None else 6 + 128)
+
+    def found(batch: int, **engine: Any) -> list[str]:
+        rollout = {"engine": {**VLLM, "max_num_batched_tokens": batch, **engine}, "max_new_tokens": 6, "tools": tools}
+        return list(small_batches(spec_of(folder, tmp_path, rollout=rollout)))
+
+    assert found(longest) == []
+    (line,) = found(longest - 1)
+    assert line.startswith(f"rollout.engine.max_num_batched_tokens: {longest - 1} is less than the {longest} tokens ")
+    assert line.endswith(f"expected at least {longest}")
+    (line,) = found(longest, max_num_seqs=longest + 1)
+    assert "max_num_seqs" in line and line.endswith(f"expected at least {longest + 1}")
+
+
+@pytest.mark.usefixtures("on_processors")
+def test_a_judges_batch_holds_all_positions_of_its_model(tmp_path: Path) -> None:
+    policy = make_folder(tmp_path / "policy")
+    folder = make_folder(tmp_path / "model", max_position_embeddings=512)
+    judge = {**JUDGED, "model": {"kind": "folder", "path": str(folder)}}
+
+    def found(batch: int) -> list[str]:
+        served = {**judge, "engine": {**VLLM, "max_num_batched_tokens": batch}}
+        return list(small_batches(spec_of(policy, tmp_path, rewards={"parts": [*EXACT["parts"], served]})))
+
+    assert found(512) == []
+    (line,) = found(511)
+    assert line.startswith("rewards.parts.1.engine.max_num_batched_tokens: 511 ") and line.endswith("at least 512")
+
+
+def test_on_gpus_a_batch_may_be_smaller_than_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_check, "is_installed", lambda kind, given: True)
+    monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: True)
+    folder = make_folder(tmp_path / "model", max_position_embeddings=4096)
+    rollout = {"engine": {**VLLM, "max_num_batched_tokens": 256}, "max_new_tokens": 6}
+    spec = spec_of(folder, tmp_path, rollout=rollout, exact=False)
+    assert list(small_batches(spec)) == []
+    monkeypatch.setattr(engine_check, "is_installed", lambda kind, given: False)
+    monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: False)
+    assert list(small_batches(spec)) == [], "of an engine that is not installed, that alone is said"

@@ -20,7 +20,7 @@ from yatt_core.judges.limits import (
     FAILURES_THAT_OPEN,
     LONGEST_HOLD_SECONDS,
     EndpointState,
-    Rates,
+    RateLimits,
 )
 from yatt_core.judges.shared_state import SharedState, state_file
 from yatt_core.outage import JITTER, LONGEST_SECONDS
@@ -37,7 +37,7 @@ def test_no_more_is_sent_in_any_time_than_its_limit_and_a_burst(
     requests: int, tokens: int, arrivals: list[tuple[float, int]]
 ) -> None:
     state = EndpointState()
-    rates = Rates(requests, tokens)
+    rates = RateLimits(requests, tokens)
     now = START
     sent: list[tuple[float, int]] = []
     for pause, amount in arrivals:
@@ -57,13 +57,13 @@ def test_no_more_is_sent_in_any_time_than_its_limit_and_a_burst(
 @given(st.integers(1, 600), st.integers(2, 200))
 def test_those_who_wait_are_sent_at_the_full_rate(requests: int, count: int) -> None:
     state = EndpointState()
-    rates = Rates(requests, None)
+    rates = RateLimits(requests, None)
     waits = [state.take(rates, 1, START) for _ in range(count)]
     assert waits[0] == 0.0 and waits[-1] <= (count - 1) * 60.0 / requests + 1e-6
 
 
 def test_what_the_endpoint_counts_replaces_the_estimate_and_what_was_not_sent_is_given_back() -> None:
-    rates = Rates(60, 6000)
+    rates = RateLimits(60, 6000)
     state = EndpointState()
     state.take(rates, 3000, START)
     state.settle(rates, 3000, 100)
@@ -77,7 +77,7 @@ def test_what_the_endpoint_counts_replaces_the_estimate_and_what_was_not_sent_is
 
 def test_an_endpoint_that_wants_to_be_left_alone_is_by_all_and_not_for_ever() -> None:
     state = EndpointState()
-    rates = Rates(600, None)
+    rates = RateLimits(600, None)
     state.hold(START + 30.0, START)
     state.hold(START + 10.0, START)
     assert [state.take(rates, 1, START + 5.0) for _ in range(3)] == [25.0] * 3
@@ -120,11 +120,11 @@ def test_a_clock_that_is_set_back_keeps_nobody_waiting() -> None:
 TAKES = """
 import sys
 from pathlib import Path
-from yatt_core.judges.limits import Rates
+from yatt_core.judges.limits import RateLimits
 from yatt_core.judges.shared_state import SharedState
 shared = SharedState(Path(sys.argv[1]), now=lambda: 1e9)
 for _ in range(100):
-    shared.change(lambda state, now: state.take(Rates(60, None), 1, now))
+    shared.change(lambda state, now: state.take(RateLimits(60, None), 1, now))
 """
 
 
@@ -150,7 +150,7 @@ def test_a_process_that_keeps_the_lock_stops_no_other(tmp_path: Path, monkeypatc
     path = tmp_path / "one.json"
     shared = SharedState(path)
     with file_lock(path.with_suffix(".lock")):
-        assert shared.change(lambda state, now: state.take(Rates(60, None), 1, now)) == 0.0
+        assert shared.change(lambda state, now: state.take(RateLimits(60, None), 1, now)) == 0.0
     assert not path.exists()
 
 

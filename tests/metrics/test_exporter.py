@@ -14,8 +14,9 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families as parse
 from sqlalchemy import text
 
+from db.core.subjects import QUEUE, subject_of
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from db.write.queueing import Submission
 from db.write.scheduling import Grant
 from db.write.waits import WaitRow
@@ -83,11 +84,11 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
             fence, raised.body(run, 0, 1)
         )
         ledger.submissions.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
-        scheduler = ledger.scheduling.lead(holder("scheduler"), 600)
+        scheduler = ledger.leases.take(subject_of(QUEUE), holder("scheduler"), 600)
         ledger.scheduling.allocate(scheduler, Grant(run, "main", (0, 1), 0, False), 1)
         ledger.submissions.report_outage("main", [3], 0.0, "cloud")
-        ledger.approvals.ask(Question("letters-1", "gate", "pipeline", "promote?"))
-        ledger.approvals.ask(Question("letters-1", "overdue", "pipeline", "promote?", seconds=0))
+        ledger.approvals.ask(ApprovalRequest("letters-1", "gate", "pipeline", "promote?"))
+        ledger.approvals.ask(ApprovalRequest("letters-1", "overdue", "pipeline", "promote?", seconds=0))
         with ledger._database.write() as connection:
             connection.execute(
                 text("UPDATE metric_series SET key = 'seconds/iteration' WHERE key = 'tokens_per_second'")

@@ -27,7 +27,7 @@ from yatt_core.checkpoints.retention import sweep_checkpoints
 from yatt_core.checkpoints.spread import SpreadAttempt
 from yatt_core.errors import DataError
 from yatt_core.manifests import load_manifest
-from yatt_core.protocols.engines import FrozenState, Needed
+from yatt_core.protocols.engines import FrozenState, NeededTensor
 from yatt_core.storage.objects import ObjectStore
 from yatt_core.storage.run_store import ObjectRunStore
 from yatt_core.wire.part_index import SUFFIX
@@ -58,10 +58,10 @@ def frozen(rank: int) -> FrozenState:
     return FrozenState(rank, WRITERS, {"weights": list(contributed(held, rank)), "optimizer": [moment]}, files)
 
 
-def needed_by(rank: int, ranks: int) -> list[Needed]:
+def needed_by(rank: int, ranks: int) -> list[NeededTensor]:
     own = rows(rank, ranks)
     box = Box((own.start, 0), (len(own), WIDTH))
-    return [Needed("weights", "m", box), Needed("weights", "n"), Needed("optimizer", "mean.m", box)]
+    return [NeededTensor("weights", "m", box), NeededTensor("weights", "n"), NeededTensor("optimizer", "mean.m", box)]
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def fetched(server: S3Server, *parts: str) -> int:
     )
 
 
-def bring(objects: ObjectStore, node: Path, sha256: str, ranks: Mapping[int, list[Needed]]) -> int:
+def bring(objects: ObjectStore, node: Path, sha256: str, ranks: Mapping[int, list[NeededTensor]]) -> int:
     """Does what the ranks of a node do together before they load; returns the bytes that were fetched."""
     store = ObjectRunStore(objects, node)
     wanted: list[Spans] = []
@@ -111,13 +111,13 @@ def bring(objects: ObjectStore, node: Path, sha256: str, ranks: Mapping[int, lis
     return sum(bring_needed(store, node, FOLDER, share) for share in divided(wanted))
 
 
-def read(node: Path, ranks: Mapping[int, list[Needed]]) -> Iterator[tuple[Needed, np.ndarray]]:
+def read(node: Path, ranks: Mapping[int, list[NeededTensor]]) -> Iterator[tuple[NeededTensor, np.ndarray]]:
     for needed in ranks.values():
         for each in needed:
             yield each, open_tensors(needed_folder(node, FOLDER), each.subfolder).read(each.name, each.box)
 
 
-def size_of(ranks: Mapping[int, list[Needed]]) -> int:
+def size_of(ranks: Mapping[int, list[NeededTensor]]) -> int:
     """Returns the bytes that ranks need together, of which none needs the same rows."""
     boxes = [each.box for needed in ranks.values() for each in needed if each.box is not None]
     return 4 * (sum(box.sizes[0] * box.sizes[1] for box in boxes) + WIDTH)
@@ -219,7 +219,7 @@ def test_an_index_lets_scalars_and_tensors_of_other_types_be_read(objects: Objec
         both.write(state_of(rank))
     receipt = both.publish(state_of(0), 0.0, Event())
     ObjectRunStore(objects, nodes[0]).publish(FOLDER)
-    everything = {0: [Needed(kind, name) for kind in ("weights", "reference") for name in TENSORS]}
+    everything = {0: [NeededTensor(kind, name) for kind in ("weights", "reference") for name in TENSORS]}
     bring(objects, nodes[1], receipt.manifest_sha256, everything)
     for each, found in read(nodes[1], everything):
         np.testing.assert_array_equal(found, TENSORS[each.name])

@@ -29,7 +29,7 @@ from yatt_core.input_building.arriving import receive_inputs
 from yatt_core.input_building.given_folders import bring_folders, lacking_folders, send_folders, senders
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.keys import shard_folder
-from yatt_core.models.model_folder import _fingerprint
+from yatt_core.models.model_folder import fingerprint
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.storage.objects import ObjectStore
@@ -95,7 +95,7 @@ def test_a_node_fetches_a_model_that_it_lacks_and_refuses_one_with_other_content
     (model / "tokenizer.json").write_text("{}")
     spec = run_spec(SPELL, **VIRTUAL, storage={"url": objects.url}).model_dump_json()
     contents = {path.name: path.read_bytes() for path in model.iterdir()}
-    folders = {str(model): _fingerprint(model)}
+    folders = {str(model): fingerprint(model)}
     assert lacking_folders(folders) == []
     send_folders(spec, place, folders)
     server.requests.clear()

@@ -12,7 +12,7 @@ import pytest
 
 from flows.run.home import Home
 from ops.cli.main import main
-from ops.preflight.library_trial import Trial
+from ops.preflight.library_trial import LibraryTrial
 from tests.ops.audited import make_sound_run
 
 
@@ -61,8 +61,8 @@ def yatt(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 @pytest.fixture(autouse=True)
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[LibraryTrial]:
     """Has `yatt doctor` try no library, which takes ten seconds, but what a test adds."""
-    chosen: list[Trial] = []
+    chosen: list[LibraryTrial] = []
     monkeypatch.setattr("ops.preflight.library_trial.TRIALS", chosen)
     return chosen

@@ -35,7 +35,7 @@ def seed_judged_run(home: Home) -> str:
     run = seed_run(home, committed=0, ends=False)
     spec = toy_spec()
     with Ledger.open(home.ledger) as ledger:
-        fence = Fence(run, 1)
+        fence = Fence.of_run(run, 1)
         sampling = Sampling(SamplingRule(target=GROUPS, shards=SHARDS, samples=SAMPLES))
         plan = sampling.plan()
         ledger.records.wave(fence, WaveRow(0, 1, 0, asdict(plan) | {"cursor": Cursor.start(spec.data).to_json()}))

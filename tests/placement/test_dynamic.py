@@ -14,14 +14,14 @@ from benchmarks.placement_logged import Logged
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.policies import search
-from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.curve import CurvePolicy, Knobs
 from yatt_core.placement.policies.dynamic import HYSTERESIS, Dynamic, chosen
 from yatt_core.placement.policies.expected import ASSUMED_GROUP, LOOKS_BACK
 from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
-from yatt_core.placement.policies.search import Outcome, Search, roles_of, steps_away
+from yatt_core.placement.policies.search import CandidateResult, Search, roles_of, steps_away
 from yatt_core.placement.seen import Plan
 from yatt_core.placement.simulation.campaign import Campaign, run_campaign, setting_of
-from yatt_core.placement.workload import Cluster, Workload
+from yatt_core.placement.workload import Cluster, Scenario
 
 UNEVEN = Cluster.model_validate(
     {"devices_per_instance": 2, "groups": [{"devices": 4, "speed": 1.0}, {"devices": 4, "speed": 0.5}]}
@@ -35,7 +35,7 @@ WORKLOADS = {
 }
 
 
-def logged(workload: Workload) -> tuple[Campaign, list[dict[str, Any]]]:
+def logged(workload: Scenario) -> tuple[Campaign, list[dict[str, Any]]]:
     lines: list[dict[str, Any]] = []
     return run_campaign(workload, Dynamic(), log=lines.append), lines
 
@@ -84,7 +84,7 @@ def test_the_start_roles_change_only_for_a_gain() -> None:
     held = Knobs(1, 0.7, 0.5, 1.0)
     other = Knobs(2, 0.7, 0.5, 1.0)
     best, near, far = (
-        Outcome(knobs, seconds, math.log(seconds))
+        CandidateResult(knobs, seconds, math.log(seconds))
         for knobs, seconds in ((other, 10.0), (held, 10.0 + 9 * HYSTERESIS), (held, 10.0 + 11 * HYSTERESIS))
     )
     assert chosen([best, near], held.judges) == near
@@ -152,7 +152,7 @@ class _Always:
 
     def plan(self, setting, past, state):
         roles = roles_of(setting.speeds, self._knobs.judges)
-        return Plan(roles, Curve(self._knobs, roles, setting), None, "always")
+        return Plan(roles, CurvePolicy(self._knobs, roles, setting), None, "always")
 
 
 def test_instances_drain_if_sequences_cannot_migrate():

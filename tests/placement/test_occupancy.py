@@ -13,7 +13,7 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver, Intake, Switch
 from yatt_core.placement.occupancy import (
     GOING_OVER,
     Change,
-    Span,
+    RoleSpan,
     busy_shares,
     changes_of,
     idle_fraction,
@@ -48,10 +48,10 @@ def test_each_kind_of_role_change_has_its_spans() -> None:
         Change(2, ROLLOUT, JUDGE, "empty", 9.0, None),
     ]
     assert spans_of("RRRJ", changes, role_s=2.0, end_s=10.0) == [
-        Span(0, ROLLOUT, 0.0, 2.0), Span(0, GOING_OVER, 2.0, 4.0), Span(0, JUDGE, 4.0, 10.0),
-        Span(1, ROLLOUT, 0.0, 6.0), Span(1, GOING_OVER, 6.0, 8.0), Span(1, JUDGE, 8.0, 10.0),
-        Span(2, ROLLOUT, 0.0, 9.0), Span(2, GOING_OVER, 9.0, 10.0),
-        Span(3, GOING_OVER, 0.0, 1.0), Span(3, JUDGE, 1.0, 10.0),
+        RoleSpan(0, ROLLOUT, 0.0, 2.0), RoleSpan(0, GOING_OVER, 2.0, 4.0), RoleSpan(0, JUDGE, 4.0, 10.0),
+        RoleSpan(1, ROLLOUT, 0.0, 6.0), RoleSpan(1, GOING_OVER, 6.0, 8.0), RoleSpan(1, JUDGE, 8.0, 10.0),
+        RoleSpan(2, ROLLOUT, 0.0, 9.0), RoleSpan(2, GOING_OVER, 9.0, 10.0),
+        RoleSpan(3, GOING_OVER, 0.0, 1.0), RoleSpan(3, JUDGE, 1.0, 10.0),
     ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_spans_tile_the_time_and_contain_all_work(policy: PlacementPolicy) -> No
 
 
 def test_switching_and_waiting_are_idle() -> None:
-    spans = [Span(0, ROLLOUT, 0.0, 4.0), Span(0, GOING_OVER, 4.0, 6.0), Span(0, JUDGE, 6.0, 10.0)]
+    spans = [RoleSpan(0, ROLLOUT, 0.0, 4.0), RoleSpan(0, GOING_OVER, 4.0, 6.0), RoleSpan(0, JUDGE, 6.0, 10.0)]
     usage = [Usage(0, ROLLOUT, sequence_steps=70, decode_s=3.0), Usage(0, JUDGE, prefill_s=1.0, decode_s=1.0)]
     rollout, judge, going = role_times(spans, usage)
     assert (rollout.idle_fraction, judge.idle_fraction, going.busy_s, rollout.tokens) == (0.25, 0.5, 0.0, 70)

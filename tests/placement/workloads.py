@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.placement import FOLDER
 from benchmarks.placement_files import read_workload
-from yatt_core.placement.workload import Workload
+from yatt_core.placement.workload import Scenario
 
 ENGINE = {
     "base_s": 0.006, "per_sequence_s": 1.5e-5, "per_context_token_s": 2.4e-8, "per_prompt_token_s": 3.1e-5,
@@ -14,16 +14,16 @@ ENGINE = {
 }  # fmt: skip
 
 
-def described(name: str) -> Workload:
+def described(name: str) -> Scenario:
     """Reads one of the eleven described workloads. name: the beginning of its file name."""
     (path,) = FOLDER.glob(f"{name}_*.yaml")
     return read_workload(path)
 
 
-def small(devices: int = 4, **samples: Any) -> Workload:
+def small(devices: int = 4, **samples: Any) -> Scenario:
     """Returns a workload whose simulated collect takes a second or two."""
     lengths: dict[str, Any] = {"median": 200, "sigma": 0.6, "min": 16, "max": 2048}
-    return Workload.model_validate(
+    return Scenario.model_validate(
         {
             "name": "small", "seed": 5, "iterations": 2, "control_period_s": 0.5,
             "cluster": {"devices_per_instance": 1, "groups": [{"devices": devices}]},

@@ -6,14 +6,14 @@ from tests.planning.examples import SHORT, cluster, judged, spec_7b
 from tests.planning.test_fitted import batches, iterations
 from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.roles import roles_of
-from yatt_core.planning.time.fitted import Fitted, fit
+from yatt_core.planning.time.fitted import FittedConstants, fit
 
 SHARES = ("training at 35%", "prefill at 50%, decoding at 75%", "sequence adds 50%")
 TORCH = ("rollout.engine={kind: torch}", "trainer.engine={kind: torch, micro_batch_tokens: 16384}")
 VIRTUAL = ("rollout.engine={kind: virtual}", "trainer.engine={kind: virtual}")
 
 
-def assumed_text(*overrides: str, fitted: Fitted | None = None) -> str:
+def assumed_text(*overrides: str, fitted: FittedConstants | None = None) -> str:
     roles = roles_of(spec_7b(*overrides), SHORT)
     return "\n".join(assumed_lines(roles, cluster("8xH200"), SHORT, fitted))
 

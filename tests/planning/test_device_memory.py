@@ -17,7 +17,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import GIB
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_cluster, read_cards, without_card
-from yatt_core.planning.memory.device_memory import check_device_memory
+from yatt_core.planning.memory.device_memory import check_device_memory, lag_obstacle
 from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.availability import unavailable
@@ -42,6 +42,17 @@ def test_roles_are_resident_or_sleep_in_turn_or_do_not_fit() -> None:
     assert kept["rollout"].kv_cache == kept["judge"].kv_cache == 0 < kept["judge"].weights
     with pytest.raises(ConfigurationError, match=r"2xcore:\n.* GiB more than a node's memory has"):
         check_device_memory(JUDGED, cores(1))
+
+
+@pytest.mark.parametrize("mode", ["asynchrony.lag=1", "asynchrony.streamed=true"])
+def test_engines_that_work_beside_the_trainer_need_memory_of_their_own(mode: str) -> None:
+    spec = load_spec(ROOT / "configs" / "genrm.yaml", [SMALL_JUDGE, "rollout.batch_samples=256", mode])
+    tight = cores((peak_of(spec) - (1 << 20)) / GIB)
+    demands = [(check_device_memory(spec, each), each) for each in (cores(64), tight)]
+    said = [lag_obstacle(spec, demand, where) for demand, where in demands if demand is not None]
+    assert said[0] == "" and said[1].startswith(f"{mode.partition('=')[0]}: "), said
+    alone = check_device_memory(JUDGED, tight)
+    assert alone is not None and lag_obstacle(JUDGED, alone, tight) == ""
 
 
 def test_the_error_says_what_would_fit() -> None:
@@ -112,7 +123,7 @@ def test_the_length_of_prompts_gives_way_to_the_positions_of_a_small_model(state
     small = ["model.max_positions=64", "rollout.max_new_tokens=6"]
     path = ROOT / "configs" / "quickstart.yaml"
     roles = roles_of(load_spec(path, [*small, f"data.max_prompt_tokens={stated}"]), Assumptions())
-    check_sizes(roles)
+    check_sizes(roles, on_processors=True)
     assert roles.lengths.longest_prompt == longest
 
 
@@ -121,7 +132,7 @@ def test_a_response_that_takes_all_positions_is_refused() -> None:
     roles = roles_of(load_spec(ROOT / "configs" / "quickstart.yaml"), Assumptions())
     response = roles.lengths.longest_response
     with pytest.raises(ConfigurationError, match=rf"rollout\.max_new_tokens: .*{response} .* at most {response - 1}"):
-        check_sizes(replace(roles, policy=replace(roles.policy, max_positions=response)))
+        check_sizes(replace(roles, policy=replace(roles.policy, max_positions=response)), on_processors=True)
 
 
 @NEEDS_VLLM

@@ -27,7 +27,7 @@ DENSE = ModelShape(1000, 64, 2, 4, 2, 16, 256, tied=True)
 
 def demand(*overrides: str, devices: str = "8xH200") -> Demand:
     roles = roles_of(spec_7b(*overrides), SHORT)
-    check_sizes(roles)
+    check_sizes(roles, on_processors=False)
     return demand_of(roles, cluster(devices), SHORT)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.planning.examples import SHORT, cluster, judged, on, spec_7b, spec_72b
+from tests.planning.examples import CONFIGS, SHORT, cluster, judged, on, spec_7b, spec_72b
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.workload import SwitchCosts
@@ -19,7 +19,7 @@ from yatt_core.planning.roles import roles_of
 from yatt_core.planning.time.load import Load, load_of
 from yatt_core.planning.time.recommend import best, outcomes
 from yatt_core.planning.time.times import engine_constants, training_times
-from yatt_core.spec import override_spec
+from yatt_core.spec import load_spec, override_spec
 
 SMALL = ("data.prompts_per_iteration=16", "rollout.samples_per_prompt=8")
 
@@ -261,3 +261,21 @@ def test_the_nodes_of_a_cluster_that_exists_may_differ():
     assert found.by_node == gpus
     wide = "trainer.engine.tensor_model_parallel_size=8", "trainer.engine.data_parallel_size=1"
     assert demand_of(roles_of(spec_72b(*wide), SHORT), found, SHORT).ranks >= 8
+
+
+@pytest.mark.parametrize("devices", ["8xcore", "8xH200"])
+def test_a_plan_refuses_a_batch_of_vllm_that_does_not_work(devices: str) -> None:
+    small = ["model.max_positions=4096", "rollout.max_new_tokens=6"]
+    engine = "rollout.engine={{kind: vllm, dtype: float32, instances: 1, max_num_seqs: 64, max_num_batched_tokens: {}}}"
+
+    def planned(batch: int) -> None:
+        spec = load_spec(CONFIGS / "quickstart.yaml", [*small, engine.format(batch), "data.max_prompt_tokens=100"])
+        plan_run(spec, cluster(devices), SHORT)
+
+    least = 106 if devices == "8xcore" else 64
+    planned(least)
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"^rollout\.engine\.max_num_batched_tokens: {least - 1} is less than .*; expected at least {least}$",
+    ):
+        planned(least - 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.spec.trees import tree
 from yatt_core.errors import ConfigurationError
-from yatt_core.prompts.curriculum import NEVER, Curriculum, Outcome, bounded_shares
+from yatt_core.prompts.curriculum import NEVER, Curriculum, PromptOutcome, bounded_shares
 from yatt_core.prompts.stream import Cursor, draw, row_at
 from yatt_core.protocols.receipts import PromptPool, PromptRef
 from yatt_core.spec import parse_spec
@@ -137,7 +137,7 @@ def test_a_pool_near_the_target_is_drawn_from_most() -> None:
     data = data_with(settings)
     start = begun(data).curriculum
     assert start is not None and [pool.share for pool in start.pools] == pytest.approx([2 / 7, 4 / 7, 1 / 7])
-    after = start.after(settings, 1, [Outcome(0, 0, 0.5), Outcome(1, 0, 1.0), Outcome(2, 0, 0.25)])
+    after = start.after(settings, 1, [PromptOutcome(0, 0, 0.5), PromptOutcome(1, 0, 1.0), PromptOutcome(2, 0, 0.25)])
     assert [pool.rate for pool in after.pools] == [0.5, 1.0, 0.25]
     assert [pool.share for pool in after.pools] == pytest.approx([0.9 * 0.8, 0.1, 0.9 * 0.2])
     drawn, _ = draw(data, 5, Cursor(0, (0, 0, 0), after), 4000)
@@ -149,7 +149,7 @@ def test_a_rate_is_a_moving_average() -> None:
     settings = CurriculumSpec(decay=0.75)
     state = Curriculum.start(settings, POOLS, [1, 1, 1])
     for iteration, success in enumerate((1.0, 0.0), 1):
-        state = state.after(settings, iteration, [Outcome(0, 0, success), Outcome(0, 1, success)])
+        state = state.after(settings, iteration, [PromptOutcome(0, 0, success), PromptOutcome(0, 1, success)])
     assert [pool.rate for pool in state.pools] == [0.75, None, None]
 
 
@@ -158,7 +158,7 @@ def test_a_pool_without_open_prompts_is_left_until_one_returns() -> None:
     data = data_with(settings)
     state = begun(data).curriculum
     assert state is not None
-    state = state.after(settings, 1, [Outcome(2, row, 1.0) for row in range(3)])
+    state = state.after(settings, 1, [PromptOutcome(2, row, 1.0) for row in range(3)])
     for iteration in (2, 3):
         assert not state.pools[2].is_open
         assert 2 not in {ref.source for ref in draw(data, 0, Cursor(0, (0, 0, 0), state), 300)[0]}
@@ -169,7 +169,7 @@ def test_a_pool_without_open_prompts_is_left_until_one_returns() -> None:
 def test_if_everything_is_solved_everything_returns() -> None:
     settings = CurriculumSpec.model_validate({"retire": {}})
     state = Curriculum.start(settings, POOLS, [1, 1, 1])
-    every = [Outcome(pool, row, 1.0) for pool, size in enumerate(SIZES) for row in range(size)]
+    every = [PromptOutcome(pool, row, 1.0) for pool, size in enumerate(SIZES) for row in range(size)]
     almost = state.after(settings, 1, every[1:])
     assert [len(pool.solved) for pool in almost.pools] == [4, 9, 3] and almost.pools[0].share == 1.0
     assert almost.pools[0].solved[1] == NEVER

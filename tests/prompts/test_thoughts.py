@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.reading import Reading
-from yatt_core.prompts.steps import Cut, TokenSteps, split_steps
+from yatt_core.prompts.steps import StepText, TokenSteps, split_steps
 from yatt_core.prompts.thoughts import THINK, Marks, final_spans, split_thoughts
 from yatt_core.spec.rewards.steps import Lines
 
@@ -67,5 +67,5 @@ def test_tokens_of_thoughts_belong_to_no_step(text, prefill, expected):
         rest = rest[len(word) :]
     spans = final_spans(text)
     steps = split_steps("".join(text[start:stop] for start, stop in spans), Lines())
-    found = TokenSteps(decode).find(np.array(tokens, np.int32), steps, Cut(text, spans, len(prefill)))
+    found = TokenSteps(decode).find(np.array(tokens, np.int32), steps, StepText(text, spans, len(prefill)))
     assert found.tolist() == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from yatt_core.queueing.facts import Entry, Held, QueueFacts
+from yatt_core.queueing.facts import Allocation, Entry, QueueFacts
 from yatt_core.queueing.pools import PoolsSpec, parse_pools
 
 NOW = 100_000.0
@@ -28,7 +28,7 @@ def holding(run: str, first: int, devices: int, priority: int = 0, **more: Any) 
         "ends_at": NOW + 9000.0,
     }
     pool = own.get("pools", ("main",))[0]
-    held = Held(pool=pool, devices=tuple(range(first, first + devices)), **{**known, **more})
+    held = Allocation(pool=pool, devices=tuple(range(first, first + devices)), **{**known, **more})
     return entry(run, devices, priority, **own, held=held)
 
 

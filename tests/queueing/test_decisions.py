@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.queueing.facts import NOW, entry, facts, holding, pools
 from yatt_core.queueing.decisions import HELD_BACK, RECLAIMED, decide
-from yatt_core.queueing.facts import Decision, Wanted
+from yatt_core.queueing.facts import Decision, QueueIntent
 from yatt_core.queueing.pools import HOUR, parse_pools
 
 
@@ -152,8 +152,8 @@ def test_devices_that_are_away_are_not_given_to_anybody() -> None:
 
 
 def test_a_run_that_is_held_back_stops_and_does_not_start() -> None:
-    held = holding("a", 0, 4, wanted=Wanted.HOLD)
-    decision = decide(pools(), facts(held, entry("b", 4, wanted=Wanted.HOLD)))
+    held = holding("a", 0, 4, wanted=QueueIntent.HOLD)
+    decision = decide(pools(), facts(held, entry("b", 4, wanted=QueueIntent.HOLD)))
     assert [(stop.run, stop.reason) for stop in decision.stops] == [("a", HELD_BACK)]
     assert started(decision) == []
 

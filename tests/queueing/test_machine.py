@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from yatt_core.queueing.decisions import decide
-from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts, Wanted
+from yatt_core.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
 from yatt_core.queueing.limits import Stretch, violations
 from yatt_core.queueing.pools import parse_pools
 
@@ -75,8 +75,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.away.pop(pool, None)
         self.decide()
 
-    @rule(number=st.integers(0, 20), wanted=st.sampled_from([Wanted.RUN, Wanted.HOLD]))
-    def change(self, number: int, wanted: Wanted) -> None:
+    @rule(number=st.integers(0, 20), wanted=st.sampled_from([QueueIntent.RUN, QueueIntent.HOLD]))
+    def change(self, number: int, wanted: QueueIntent) -> None:
         job = self.jobs.get(f"run-{number}")
         if job is not None:
             job.entry = replace(job.entry, wanted=wanted)
@@ -96,7 +96,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.away.clear()
         for job in self.jobs.values():
-            job.entry = replace(job.entry, wanted=Wanted.RUN)
+            job.entry = replace(job.entry, wanted=QueueIntent.RUN)
         # All devices for one run after the other would be enough, with a start and a protected time for each.
         for _ in range(sum(int(job.left / STEP) + 10 for job in self.jobs.values()) * 3 + 50):
             self.step()
@@ -126,7 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
     def decide(self) -> None:
         for job in self.jobs.values():
             held = job.entry.held
-            if held is None and job.entry.wanted is Wanted.RUN:
+            if held is None and job.entry.wanted is QueueIntent.RUN:
                 waited = job.entry.waited + self.now - job.waits_since
                 job.entry = replace(job.entry, waited=waited)
                 job.waits_since = self.now
@@ -141,10 +141,10 @@ class QueueMachine(RuleBasedStateMachine):
             self.jobs[stop.run].entry = replace(self.jobs[stop.run].entry, held=asked)
         for start in decision.starts:
             job = self.jobs[start.run]
-            assert job.entry.held is None and job.entry.wanted is Wanted.RUN
+            assert job.entry.held is None and job.entry.wanted is QueueIntent.RUN
             assert len(start.devices) == job.entry.devices and start.pool in job.entry.pools
             assert not set(start.devices) & set(self.away.get(start.pool, {}))
-            held = Held(start.pool, start.devices, self.now, start.level, backfilled=start.backfilled)
+            held = Allocation(start.pool, start.devices, self.now, start.level, backfilled=start.backfilled)
             job.entry = replace(job.entry, held=held)
         self.no_limit_is_exceeded()
 

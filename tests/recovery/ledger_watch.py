@@ -12,7 +12,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.exc import DBAPIError
 
 from db.core.engine import database_url, open_engine
-from db.core.models import Event, Lease, PhaseAttempt, Run
+from db.core.models import AttemptRow, Event, Lease, RunTable
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
@@ -52,19 +52,17 @@ class LedgerWatch:
 
     def open_phase(self) -> OpenPhase | None:
         """Returns the phase that is dispatched and has not ended, if any."""
-        columns = (PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.number, PhaseAttempt.term)
+        columns = (AttemptRow.iteration, AttemptRow.phase, AttemptRow.number, AttemptRow.term)
         query = select(*columns).where(
-            PhaseAttempt.run == self._run, PhaseAttempt.ended_at.is_(None), PhaseAttempt.state == "DISPATCHED"
+            AttemptRow.run == self._run, AttemptRow.ended_at.is_(None), AttemptRow.state == "DISPATCHED"
         )
         rows = self._rows(query)
         return OpenPhase(*rows[0]) if rows else None
 
     def ended_at(self, phase: OpenPhase) -> int | None:
         """Returns when an attempt ended, or None while it is open."""
-        key = (PhaseAttempt.iteration == phase.iteration, PhaseAttempt.phase == phase.phase)
-        query = select(PhaseAttempt.ended_at).where(
-            PhaseAttempt.run == self._run, *key, PhaseAttempt.number == phase.number
-        )
+        key = (AttemptRow.iteration == phase.iteration, AttemptRow.phase == phase.phase)
+        query = select(AttemptRow.ended_at).where(AttemptRow.run == self._run, *key, AttemptRow.number == phase.number)
         return self._rows(query)[0][0]
 
     def term(self) -> int:
@@ -73,12 +71,12 @@ class LedgerWatch:
 
     def iteration(self) -> int:
         """Returns the last committed iteration."""
-        return int(self._rows(select(Run.iteration).where(Run.id == self._run))[0][0] or 0)
+        return int(self._rows(select(RunTable.iteration).where(RunTable.id == self._run))[0][0] or 0)
 
     def failures_since(self, moment: int) -> int:
         """Returns the number of failed attempts and lost actors since a moment."""
         failed = select(func.count()).where(
-            PhaseAttempt.run == self._run, PhaseAttempt.state == "FAILED", PhaseAttempt.ended_at >= moment
+            AttemptRow.run == self._run, AttemptRow.state == "FAILED", AttemptRow.ended_at >= moment
         )
         lost = select(func.count()).where(Event.run == self._run, Event.kind == ACTOR_LOST, Event.at >= moment)
         return int(self._rows(failed)[0][0]) + int(self._rows(lost)[0][0])
@@ -86,23 +84,23 @@ class LedgerWatch:
     def done_since(self, moment: int, without: Sequence[str] = ()) -> bool:
         """Returns whether a phase was dispatched since a moment and is done; some phases do not count."""
         query = select(func.count()).where(
-            PhaseAttempt.run == self._run,
-            PhaseAttempt.state == "DONE",
-            PhaseAttempt.dispatched_at >= moment,
-            PhaseAttempt.phase.not_in(without),
+            AttemptRow.run == self._run,
+            AttemptRow.state == "DONE",
+            AttemptRow.dispatched_at >= moment,
+            AttemptRow.phase.not_in(without),
         )
         return bool(self._rows(query)[0][0])
 
     def attempts(self) -> list[Attempt]:
         """Returns all attempts at phases that were dispatched and have ended."""
-        columns = (PhaseAttempt.term, PhaseAttempt.state, PhaseAttempt.dispatched_at, PhaseAttempt.ended_at)
-        ended = (PhaseAttempt.dispatched_at.is_not(None), PhaseAttempt.ended_at.is_not(None))
-        return [Attempt(*row) for row in self._rows(select(*columns).where(PhaseAttempt.run == self._run, *ended))]
+        columns = (AttemptRow.term, AttemptRow.state, AttemptRow.dispatched_at, AttemptRow.ended_at)
+        ended = (AttemptRow.dispatched_at.is_not(None), AttemptRow.ended_at.is_not(None))
+        return [Attempt(*row) for row in self._rows(select(*columns).where(AttemptRow.run == self._run, *ended))]
 
     def first_dispatch(self, term: int) -> int | None:
         """Returns when a term's driver dispatched its first phase other than a start or a recovery."""
-        query = select(func.min(PhaseAttempt.dispatched_at)).where(
-            PhaseAttempt.run == self._run, PhaseAttempt.term == term, PhaseAttempt.phase.not_in(("start", "recover"))
+        query = select(func.min(AttemptRow.dispatched_at)).where(
+            AttemptRow.run == self._run, AttemptRow.term == term, AttemptRow.phase.not_in(("start", "recover"))
         )
         return self._rows(query)[0][0]
 

@@ -21,6 +21,7 @@ CONTROL = {
     "flows.phases.recovery": ("restore_newest", "replay"),
     "flows.driver.actors_start.ActorsStart": ("begin", "ready", "make_ready", "end"),
     "flows.driver.threads.DriverThreads": ("start",),
+    "yatt_core.run_actors.wave_collection.WaveCollection": ("receipts",),
     "flows.driver.session.DriverSession": ("book", "close", "end"),
     "ops.integrations.mlflow_tracker.MlflowTracker": ("deliver", "_create_run", "_send_points"),
 }

@@ -40,9 +40,9 @@ REPLAY = "driver dies: before flows.phases.recovery.replay"
 NEVER_MISSING = (
     "driver dies: before COMMIT of db.write.commit.Commits.commit",
     "driver dies: after COMMIT of db.write.commit.Commits.commit",
-    "driver dies: after COMMIT of db.write.lease.Leases.acquire",
+    "driver dies: after COMMIT of db.write.lease.Leases.take",
     "driver dies: after COMMIT of db.write.phases.Phases.dispatch",
-    "driver dies: an item of RunActors.collect",
+    "driver dies: an item of WaveCollection.receipts",
     "driver dies: before COMMIT of db.write.records.Records.wave",
     "driver dies: after COMMIT of db.write.records.Records.wave",
     "driver dies: before COMMIT of db.write.records.Records.settle_wave",

@@ -128,6 +128,9 @@ def test_hostile_json_scores_0_and_is_marked():
         ("no solution", {"extract": "boxed"}, r"\boxed{\text{No solution}}", r"\boxed{on solution}"),
         ("xyz", {"extract": "boxed"}, r"\boxed{z y x}", r"\boxed{zyx^2}"),
         ("infinity", {"extract": "boxed"}, r"\boxed{\infty}", r"\boxed{-\infty}"),
+        ("1011_2", {"extract": "boxed"}, r"\boxed{1011_{2}}", r"\boxed{1011_3}"),
+        ("$52_{8}$", {}, "It is $(52)_8$.", "It is $52_{9}$."),
+        ("52_8", {}, "52_8", "52_9"),
     ],
 )
 def test_mathematically_equal_answers_are_right(monkeypatch, answer, options, right, wrong):

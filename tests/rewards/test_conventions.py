@@ -4,7 +4,7 @@ import pytest
 
 from tests.rewards.own_rewards import spoken
 from tests.rewards.scored import PROMPT, completion, errors, part, scores, totals
-from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
+from yatt_core.errors import AwayError, ConfigurationError, DataError
 from yatt_core.prompts.prompt import Completion, Turn
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.thoughts import Marks
@@ -62,8 +62,10 @@ def test_a_call_that_a_service_does_not_answer_is_made_again_and_then_fails_as_t
     assert zero[1].error == "own: the service is away"
     masked = scores(f"{OWN}mixed", "fine", "away", on_failure="mask")
     assert [score.missing for score in masked] == [(), ("own/service",)]
-    with pytest.raises(InfrastructureError, match="what reward part 'own' asks: the service is away"):
-        scores(f"{OWN}mixed", "fine", "away", on_failure="stop")
+    stopping = RewardScorer(RewardSpec(parts=(part(f"{OWN}mixed", on_failure="stop"),)))
+    named = r"reward part 'own' .* failed on prompt 0/train/a\.jsonl:5, sample 1: the service is away"
+    with pytest.raises(DataError, match=named):
+        stopping.score([Scored(PROMPT, completion(text), 0, sample) for sample, text in enumerate(("fine", "away"))])
     for on_failure in ("stop", "mask", "zero"):
         with pytest.raises(AwayError, match="what reward part 'own' asks is away: the service is away"):
             scores(f"{OWN}mixed", "away", "away", on_failure=on_failure)

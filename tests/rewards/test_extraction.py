@@ -20,7 +20,14 @@ from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.extraction import boxed, with_plain_boxes
 from yatt_core.rewards.functions import load_part
 from yatt_core.rewards.mathematics import MathEqual, check_row, math_equal
-from yatt_core.rewards.written_numbers import DASHES, last_number, number_alone, same_number, with_plain_numbers
+from yatt_core.rewards.written_numbers import (
+    DASHES,
+    last_number,
+    number_alone,
+    numeral,
+    same_number,
+    with_plain_numbers,
+)
 
 SECONDS = 3.0
 """Far more than any of these calls takes, far less than one of quadratic time would."""
@@ -78,6 +85,26 @@ def test_a_number_is_the_same_however_it_is_written(value, dash, separator, curr
     assert Decimal(last_number(f"So it is {written}.")) == value
     assert same_number(written, str(value))
     assert number_alone(with_plain_numbers(written)) == (value, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1011_2", (11, 2)),
+        (" (1011)_{2} ", (11, 2)),
+        ("4A_{16}", (74, 16)),
+        ("a_{16}", None),
+        ("x_2", None),
+        ("19_8", None),
+        ("12_1", None),
+        ("12_0", None),
+        ("(12_8", None),
+        ("12_{8", None),
+        ("1011", None),
+    ],
+)
+def test_a_numeral_has_a_base_and_digits_of_it(text, value):
+    assert numeral(text) == value
 
 
 @given(st.text(alphabet="0123456789.,-+eE$%\\{} !\u2212\u2009abc", max_size=60))

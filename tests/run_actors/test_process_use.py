@@ -13,7 +13,7 @@ from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.protocols.receipts import Holdings
 from yatt_core.run_actors import process_use as module
 from yatt_core.run_actors.process_use import UseReadings
-from yatt_core.spent_time import ENGINE, Spent
+from yatt_core.spent_time import ENGINE, SpentTime
 
 
 class Question:
@@ -43,7 +43,7 @@ class Actor:
         if self.busy:
             return
         for question in self.questions:
-            taken = (Spent(("learn",), ENGINE, self.worked, 1),) if self.worked else ()
+            taken = (SpentTime(("learn",), ENGINE, self.worked, 1),) if self.worked else ()
             question.answer = ProcessUse(self.worked, Holdings(), taken)
             self.worked = 0.0
         self.questions.clear()

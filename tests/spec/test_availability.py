@@ -83,7 +83,7 @@ def test_engines_in_bfloat16_are_not_exact():
     assert tells(line, "exact: ", "false", "rollout.engine.dtype is bfloat16")
     assert spec(
         **{**PLANNED, "exact": True, "rollout__engine__dtype": "float32", "trainer__engine__dtype": "float32"}
-    ).exact
+    ).is_exact
 
 
 def test_impossible_sizes_are_refused():
@@ -138,5 +138,5 @@ def test_a_temperature_that_vllm_cannot_sample_is_reported_early():
 
 
 def test_a_judge_in_bfloat16_is_not_exact():
-    (line,) = mistakes(rewards__parts=PARTS)
+    (line,) = mistakes(rewards__parts=PARTS, exact=True)
     assert tells(line, "exact: ", "false", "'judge'", "bfloat16", "float32")

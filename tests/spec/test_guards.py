@@ -106,6 +106,7 @@ def test_the_known_metrics_are_those_of_the_documentation() -> None:
         "unscored/PART/CAUSE",
         "unread_judgements/PART/CAUSE",
         "seconds/PHASE",
+        "seconds/hidden",
         "seconds/iteration",
         "seconds/waiting",
     }

@@ -313,3 +313,8 @@ def test_an_error_in_a_check_is_not_taken_for_a_key_that_was_left_out(monkeypatc
     monkeypatch.setattr(RunSpec, "_position_mistakes", lambda spec: iter(spec.iterations.nothing))
     with pytest.raises(AttributeError, match="nothing"):
         mistakes(data__prompts_per_iterations=3)
+
+
+def test_streamed_learning_has_no_lag():
+    (line,) = mistakes(asynchrony={"lag": 1, "streamed": True})
+    assert tells(line, "asynchrony: streamed: ", "lag 0", "given: 1")

@@ -12,6 +12,7 @@ from yatt_core.naming import MARK, Named, named_in
 from yatt_core.spec import override_spec
 from yatt_core.spec.schema import json_schema
 from yatt_core.spec.sections.placement import PlacementSpec
+from yatt_core.spec.sections.workload import WorkloadSpec
 
 NAMES_NOTHING = {
     "RunSpec": {"name", "extends"},
@@ -128,6 +129,15 @@ def test_what_an_override_names_is_found(override: str, named: Named) -> None:
 def test_a_policy_of_the_user_is_code_and_a_mode_is_not() -> None:
     assert named_in(PlacementSpec(mode="own.module:policy")) == {Named("mode", "code", '"own.module:policy"')}
     assert named_in(PlacementSpec(mode="dynamic")) == frozenset()
+
+
+def test_a_workload_of_ones_own_is_code_and_a_language_model_is_not() -> None:
+    own = WorkloadSpec(kind="mine:Training", settings={"rate": 1})
+    assert named_in(own) == {
+        Named("kind", "code", '"mine:Training"'),
+        Named("settings", "code", '{"rate": 1}'),
+    }
+    assert named_in(WorkloadSpec()) == frozenset()
 
 
 def test_plain_values_name_nothing() -> None:

@@ -25,7 +25,7 @@ def leaves(value, place=()):
 
 def test_defaults_of_a_real_run():
     made = spec()
-    assert made.exact
+    assert made.exact == "auto" and made.is_exact
     assert not made.virtual
     assert (made.rollout.engine.kind, made.rollout.engine.dtype, made.rollout.engine.instances) == (
         "torch",
@@ -92,7 +92,7 @@ def test_every_part_is_frozen():
 
 def test_the_digest_is_pinned():
     """If this digest changes, every run in a ledger seems to have another spec, so a change must be deliberate."""
-    assert spec(name="pinned").digest == "3b5c39c4ad21a12f2e971228b0b0d449f63244748aaab4b7f85963fa2f0e7b7f"
+    assert spec(name="pinned").digest == "a93553dcec20ea565d25f886e967f1d1fe146fc0eb60c024ca65a4a6d761c1ab"
 
 
 def test_the_digest_does_not_depend_on_the_order_of_keys_or_on_how_values_are_written():
@@ -163,30 +163,34 @@ def test_options_are_free_and_part_of_the_digest():
     assert made.digest != spec().digest
 
 
-def test_exact_needs_float32_and_names_the_obstacles():
+def test_continuous_batching_in_bfloat16_prevents_exactness():
+    """Planned batches do not: they are decoded again as they were, and trainers repeat their bits."""
     bf16 = {"kind": "torch", "dtype": "bfloat16"}
-    (line,) = mistakes(rollout__engine=bf16, trainer__engine=bf16)
-    assert tells(
-        line, "exact: ", "false", "rollout.engine.dtype is bfloat16", "trainer.engine.dtype is bfloat16", "float32"
-    )
-    (obstacle,) = spec(rollout__engine=bf16, exact=False).exact_obstacles()
+    assert spec(rollout__engine=bf16, trainer__engine=bf16, exact=True).is_exact
+    assert spec(rollout__engine=bf16, trainer__engine={"kind": "fsdp2", "ranks": 2, "dtype": "bfloat16"}).is_exact
+    continuous = {"kind": "vllm", "dtype": "bfloat16", "instances": 1}
+    (line,) = mistakes(rollout__engine=continuous, trainer__engine=bf16, exact=True)
+    assert tells(line, "exact: ", "false", "rollout.engine.dtype is bfloat16", "float32", "kind: torch")
+    by_default = spec(rollout__engine=continuous)
+    assert not by_default.is_exact
+    (obstacle,) = by_default.exact_obstacles()
     assert tells(obstacle, "rollout.engine.dtype is bfloat16", "float32")
 
 
 def test_a_narrow_cache_prevents_exactness():
     narrow = {"kind": "vllm", "dtype": "float32", "instances": 1, "kv_cache_dtype": "fp8"}
-    (line,) = mistakes(rollout__engine=narrow)
+    (line,) = mistakes(rollout__engine=narrow, exact=True)
     assert tells(line, "exact: ", "false", "rollout.engine.kv_cache_dtype is fp8", "auto")
     assert not spec(rollout__engine=narrow | {"kv_cache_dtype": "auto"}).exact_obstacles()
 
 
 def test_cutting_stragglers_prevents_exactness():
     cut = {"kind": "valid_group", "overdispatch": {"factor": 1.5}}
-    (line,) = mistakes(dynamic_sampling=cut)
+    (line,) = mistakes(dynamic_sampling=cut, exact=True)
     assert tells(line, "exact: ", "false", "dynamic_sampling.overdispatch")
     assert spec(dynamic_sampling=cut, exact=False).samples_dynamically
     for section in ("dynamic_sampling", "evaluation"):
-        (line,) = mistakes(**{f"{section}__deadline": {"seconds": 60}})
+        (line,) = mistakes(**{f"{section}__deadline": {"seconds": 60}}, exact=True)
         assert tells(line, "exact: ", "false", f"{section}.deadline")
     assert not spec().samples_dynamically
 
@@ -264,7 +268,7 @@ TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
             ("rollout.tools.functions: ", "'calculator'"),
         ),
         (
-            {"rollout__tools": {"functions": [{**CALCULATOR[0], "deterministic": False}]}},
+            {"rollout__tools": {"functions": [{**CALCULATOR[0], "deterministic": False}]}, "exact": True},
             ("exact: ", "false", "'calculator'"),
         ),
         (

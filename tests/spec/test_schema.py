@@ -32,7 +32,7 @@ def test_the_schema_is_titled_and_consistent():
     assert json.loads(json.dumps(SCHEMA, allow_nan=False)) == SCHEMA
     assert {f"#/$defs/{name}" for name in SCHEMA["$defs"]} == set(references(SCHEMA))
     assert set(SCHEMA["properties"]) == {*RunSpec.model_fields, "extends"}
-    assert SCHEMA["required"] == ["name", "data"]
+    assert SCHEMA["required"] == ["name"]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -18,6 +18,10 @@ from tests.db.released import OLDEST, fill, rows
 from tests.db.tools import commit_of, holder
 
 RUN = "toy-1"
+NULL_IN_ROWS_OF_OTHERS = {("lease", "run")}
+"""Columns that a migration has made nullable: an older driver asks for its own run's row only."""
+ONLY_NEWER_ROWS = {("lease", "subject")}
+"""Columns without a default in tables to which an older driver adds no row: who creates a run opens the ledger anew for it."""
 
 
 def opened(address: str | Path) -> Database:
@@ -121,10 +125,12 @@ def test_every_migration_only_adds_what_an_older_version_can_ignore(new_address:
                 continue
             for name, column in columns.items():
                 same = new[table][name]
-                assert (str(same["type"]), same["nullable"]) == (str(column["type"]), column["nullable"]), (table, name)
+                assert str(same["type"]) == str(column["type"]), (table, name)
+                assert same["nullable"] == column["nullable"] or (table, name) in NULL_IN_ROWS_OF_OTHERS, (table, name)
             for name in new[table].keys() - columns.keys():
                 added = new[table][name]
-                assert added["nullable"] or added["default"] is not None, (after, table, name)
+                given = added["nullable"] or added["default"] is not None or (table, name) in ONLY_NEWER_ROWS
+                assert given, (after, table, name)
     database.engine.dispose()
 
 
@@ -132,4 +138,4 @@ def test_a_fence_of_before_the_migration_holds_after_it(tmp_path: Path) -> None:
     fill(tmp_path / "ledger.db")
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         fence = ledger.leases.acquire(RUN, holder("driver"), ttl_seconds=10)
-        ledger.leases.renew(Fence(RUN, fence.term), 10)
+        ledger.leases.renew(Fence.of_run(RUN, fence.term), 10)

@@ -49,7 +49,7 @@ class World(RuleBasedStateMachine):
 
     def write(self, driver: int, step: Callable[[Fence], T]) -> T | None:
         """Performs a driver's step; checks that it is fenced if, and only if, the driver is not the owner."""
-        fence = self.fences.get(driver, Fence(self.run, 0))
+        fence = self.fences.get(driver, Fence.of_run(self.run, 0))
         try:
             result = step(fence)
         except Fenced:
@@ -77,7 +77,7 @@ class World(RuleBasedStateMachine):
         assert free, "two drivers hold the run"
         self.term += 1
         self.links += 1
-        assert fence == Fence(self.run, self.term)
+        assert fence == Fence.of_run(self.run, self.term)
         self.owner = driver
         self.fences[driver] = fence
         self.expires = self.clock.now + TTL * 1000

@@ -20,7 +20,7 @@ from db.ledger import Ledger
 from db.portable.cut import TableHead
 from db.portable.lines import DamagedRow, line_of, values_of
 from db.portable.load import Loading, finish, is_loaded, load
-from db.portable.settle import RESTORED, Origin, moved_paths
+from db.portable.settle import RESTORED, BackupOrigin, moved_paths
 from db.write.outbox import OutboxEntry
 from tests.db.tools import SimulatedClock, commit_of, commit_through, everything, holder
 
@@ -39,8 +39,8 @@ def rows_of(tables: Exported) -> Iterator[tuple[TableHead, Iterator[list[Any]]]]
         yield head, values_of(head.name, iter(lines), len(lines))
 
 
-def origin_of(**changes: Any) -> Origin:
-    return Origin(**({"backup": "b", "cut_at": 5, "old_home": "/old", "new_home": "/old"} | changes))
+def origin_of(**changes: Any) -> BackupOrigin:
+    return BackupOrigin(**({"backup": "b", "cut_at": 5, "old_home": "/old", "new_home": "/old"} | changes))
 
 
 @pytest.fixture

@@ -23,16 +23,18 @@ from db.core.approval_rules import (
 from db.core.engine import Fence
 from db.core.errors import ApprovalNotFound, ApprovalRefused, Fenced, LedgerError, RunNotFound
 from db.ledger import Ledger
-from db.write.approvals import ASKED, DECIDED, Question, Verdict
+from db.write.approvals import ASKED, DECIDED, ApprovalDecision, ApprovalRequest
 from db.write.outbox import NOTIFICATION, PEOPLE, OutboxEntry
 from tests.db.tools import SimulatedClock, everything
 
 WORKERS = 4
-YES = Verdict(APPROVED, "ann", "the curve is good", "cli")
+YES = ApprovalDecision(APPROVED, "ann", "the curve is good", "cli")
 
 
-def question(run: str | None, key: str = "b0-i4", seconds: float | None = None, default: str = REJECTED) -> Question:
-    return Question(
+def question(
+    run: str | None, key: str = "b0-i4", seconds: float | None = None, default: str = REJECTED
+) -> ApprovalRequest:
+    return ApprovalRequest(
         run or "pipeline-1", key, "iterations", "Go on?", run, Deciders(("ann",), ("approver",)), seconds, default
     )
 
@@ -70,7 +72,7 @@ def test_a_question_is_asked_once_and_decided_once(ledger: Ledger, run: str, fen
     assert (done.decision, done.decided_by, done.via, done.reason) == (APPROVED, "ann", "cli", "the curve is good")
     assert ledger.approvals.ask(question(run), fence, told) == done == ledger.approvals.find(asked.id)
     with pytest.raises(ApprovalRefused, match="was approved by ann"):
-        ledger.approvals.decide(asked.id, Verdict(REJECTED, "ann", "no", "api"))
+        ledger.approvals.decide(asked.id, ApprovalDecision(REJECTED, "ann", "no", "api"))
     assert ledger.approvals.list(only_open=True) == []
     kinds = [link.kind for link in ledger.events.links(run) if link.kind in (ASKED, DECIDED)]
     assert kinds == [ASKED, DECIDED] and ledger.events.verify(run) is None
@@ -81,19 +83,22 @@ def test_a_question_is_asked_once_and_decided_once(ledger: Ledger, run: str, fen
 
 def test_something_other_than_a_run_may_ask(ledger: Ledger) -> None:
     asked = ledger.approvals.ask(question(None))
-    assert ledger.approvals.decide(asked.id, Verdict(REJECTED, "bob", "not yet", "api", ("approver",))).run is None
+    assert (
+        ledger.approvals.decide(asked.id, ApprovalDecision(REJECTED, "bob", "not yet", "api", ("approver",))).run
+        is None
+    )
     assert [row.decision for row in ledger.approvals.of("pipeline-1")] == [REJECTED]
 
 
 @pytest.mark.parametrize(
     ("verdict", "says"),
     [
-        (Verdict(APPROVED, "bob", "why not", "cli"), "bob may not decide it; expected ann, role approver"),
-        (Verdict(APPROVED, "ann", "  ", "cli"), "needs a reason"),
-        (Verdict("maybe", "ann", "hm", "cli"), "expected one of approved, rejected"),
+        (ApprovalDecision(APPROVED, "bob", "why not", "cli"), "bob may not decide it; expected ann, role approver"),
+        (ApprovalDecision(APPROVED, "ann", "  ", "cli"), "needs a reason"),
+        (ApprovalDecision("maybe", "ann", "hm", "cli"), "expected one of approved, rejected"),
     ],
 )
-def test_a_refused_decision_changes_nothing(ledger: Ledger, run: str, verdict: Verdict, says: str) -> None:
+def test_a_refused_decision_changes_nothing(ledger: Ledger, run: str, verdict: ApprovalDecision, says: str) -> None:
     asked = ledger.approvals.ask(question(run))
     before = everything(ledger)
     with pytest.raises(ApprovalRefused, match=says):
@@ -109,7 +114,7 @@ def test_questions_that_make_no_sense_are_refused(ledger: Ledger, run: str, fenc
     with pytest.raises(ApprovalNotFound, match="approval 7"):
         ledger.approvals.decide(7, YES)
     with pytest.raises(Fenced):
-        ledger.approvals.ask(question(run), Fence(run, fence.term + 1))
+        ledger.approvals.ask(question(run), Fence.of_run(run, fence.term + 1))
 
 
 def test_the_deadline_decides_and_nobody_after_it(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
@@ -119,7 +124,7 @@ def test_the_deadline_decides_and_nobody_after_it(ledger: Ledger, run: str, cloc
     assert ledger.approvals.take_default(asked.id) == asked and ledger.approvals.take_defaults() == []
     clock.advance(1)
     with pytest.raises(ApprovalRefused, match="was approved by its deadline"):
-        ledger.approvals.decide(asked.id, Verdict(REJECTED, "ann", "too late", "cli"))
+        ledger.approvals.decide(asked.id, ApprovalDecision(REJECTED, "ann", "too late", "cli"))
     assert ledger.approvals.take_defaults("other-1") == []
     [done] = ledger.approvals.take_defaults()
     assert (done.id, done.decision, done.decided_by) == (asked.id, APPROVED, "deadline")
@@ -143,7 +148,7 @@ def test_concurrent_askers_and_deciders_agree(ledger: Ledger, run: str) -> None:
         barrier.wait()
         mine, free = (ledger.approvals.ask(question(subject)).id for subject in (run, None))
         try:
-            ledger.approvals.decide(mine, Verdict(DECISIONS[worker % 2], "ann", f"worker {worker}", "cli"))
+            ledger.approvals.decide(mine, ApprovalDecision(DECISIONS[worker % 2], "ann", f"worker {worker}", "cli"))
         except LedgerError:
             return mine, free, False
         return mine, free, True
@@ -164,7 +169,7 @@ def test_a_deleted_run_takes_its_approvals_along(ledger: Ledger, run: str, fence
 def test_what_is_not_carried_out_or_ended_is_found_among_any_number(ledger: Ledger) -> None:
     run = ledger.runs.create("toy", {}, "d", 3).id
     for number in (1, 2, 3):
-        ledger.approvals.ask(Question(run, str(number), "promotion", "go on?", run))
+        ledger.approvals.ask(ApprovalRequest(run, str(number), "promotion", "go on?", run))
         ledger.events.append(run, "begun", {"approval": number})
 
     def found() -> tuple[list[str], list[int]]:
@@ -172,8 +177,8 @@ def test_what_is_not_carried_out_or_ended_is_found_among_any_number(ledger: Ledg
         return ledger.approvals.runs_to_settle("promotion", "done"), [row.id for row in between]
 
     assert found() == ([], [])
-    ledger.approvals.decide(1, Verdict(APPROVED, "ann", "well", "cli"))
-    ledger.approvals.decide(2, Verdict(REJECTED, "ann", "no", "cli"))
+    ledger.approvals.decide(1, ApprovalDecision(APPROVED, "ann", "well", "cli"))
+    ledger.approvals.decide(2, ApprovalDecision(REJECTED, "ann", "no", "cli"))
     assert found() == ([run], [1, 2]) and ledger.approvals.runs_to_settle("iterations", "done") == []
     ledger.events.append(run, "done", {"approval": 1})
     ledger.events.append(run, "ended", {"approval": 2})

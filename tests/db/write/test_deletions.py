@@ -58,8 +58,12 @@ def test_a_deleted_run_leaves_its_record_and_nothing_else(ledger: Ledger, run: s
     use(ledger, other, ledger.leases.acquire(other, holder("other"), 10))
     of_other = {name: [row for row in rows if other in map(str, row)] for name, rows in everything(ledger).items()}
     assert len(rows_of(ledger, run)) >= 9
+    kinds = (f"sweep/{run}", f"soup/{run}", f"suite/{run}/words", f"sweep/{other}", "home")
+    for subject in kinds:
+        ledger.leases.take(subject, holder("a command"), 10)
     made = ledger.deletions.delete(fence, "ann", "mistyped", {"owner": "o"})
     assert rows_of(ledger, run) == []
+    assert sorted(str(row[0]) for row in everything(ledger)["lease"]) == ["home", f"run/{other}", f"sweep/{other}"]
     assert {
         name: [row for row in rows if other in map(str, row)] for name, rows in everything(ledger).items()
     } == of_other

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, update
 
 from db.core.engine import Fence
 from db.core.errors import LedgerError, RunNotFound
-from db.core.models import Event, Run
+from db.core.models import Event, RunTable
 from db.ledger import Ledger
 from tests.db.tools import commit_through
 
@@ -48,7 +48,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], int]] = {
     "dropped at the end": (lambda c: c.execute(delete(Event).where(Event.seq == 5)), 5),
     "dropped at the start": (lambda c: c.execute(delete(Event).where(Event.seq < 3)), 1),
     "all dropped": (lambda c: c.execute(delete(Event)), 1),
-    "head put back": (lambda c: c.execute(update(Run).values(event_seq=4)), 5),
+    "head put back": (lambda c: c.execute(update(RunTable).values(event_seq=4)), 5),
 }
 
 
@@ -70,3 +70,13 @@ def test_a_link_needs_a_run_and_a_json_body(ledger: Ledger, run: str) -> None:
     with pytest.raises(LedgerError, match="as JSON"):
         ledger.events.append(run, "note", {"loss": float("nan")})
     assert ledger.events.head(run).seq == 1
+
+
+def test_links_of_a_kind_are_found_in_the_newest_runs(ledger: Ledger) -> None:
+    runs = [ledger.runs.create("many", {}, "digest", 1).id for _ in range(3)]
+    for number, run in enumerate(runs):
+        ledger.events.append(run, "note", {"of": number})
+        ledger.events.append(run, "other", {})
+    found = ledger.events.of_newest_runs("note", 2)
+    assert {(link.run, link.body["of"]) for link in found} == {(runs[1], 1), (runs[2], 2)}
+    assert [link.at for link in found] == sorted((link.at for link in found), reverse=True)

@@ -7,7 +7,7 @@ import pytest
 from db.core.engine import Fence
 from db.core.errors import Conflict, OutOfOrder
 from db.ledger import Ledger
-from db.write.outbox import MLFLOW, NOTIFICATION, PEOPLE, OutboxEntry, Undelivered
+from db.write.outbox import MLFLOW, NOTIFICATION, PEOPLE, OutboxEntry, PendingDelivery
 from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
 
@@ -105,12 +105,12 @@ def test_runs_with_undelivered_rows_are_listed_with_their_holder(
     ledger.leases.release(other)
     clock.advance(25)
     assert ledger.outbox.undelivered() == (
-        Undelivered(idle, 1, None, 25.0),
-        Undelivered(run, 2, holder("first"), 15.0),
+        PendingDelivery(idle, 1, None, 25.0),
+        PendingDelivery(run, 2, holder("first"), 15.0),
     )
     ledger.leases.renew(fence, ttl_seconds=10)
     ledger.outbox.claim(fence)
-    assert ledger.outbox.undelivered()[1] == Undelivered(run, 2, holder("first"), -10.0), (
+    assert ledger.outbox.undelivered()[1] == PendingDelivery(run, 2, holder("first"), -10.0), (
         "a claimed row is not yet delivered"
     )
     ledger.outbox.delivered(fence, ["toy-1/a", "toy-1/b"])

@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from db.core.errors import PipelineNotFound
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
-from db.write.pipeline_triggers import Seen
+from db.write.pipeline_triggers import TriggerObservation
 from db.write.pipelines import FAILED, FINISHED, RUNNING, WAITING, NewPipeline, insert_pipeline
 from tests.db.tools import holder
 
@@ -18,7 +19,7 @@ NEW = NewPipeline("line", "digest", {"name": "line"}, "/", "ann")
 
 
 def end(ledger: Ledger, pipeline: str, state: str) -> None:
-    ledger.pipelines.release(ledger.pipelines.acquire(pipeline, holder("first"), 60), state, "")
+    ledger.pipelines.release(ledger.leases.take(of_pipeline(pipeline), holder("first"), 60), state, "")
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def deployed(ledger: Ledger) -> Ledger:
 def test_each_content_of_a_trigger_is_seen_once_and_the_first_begins_nothing(deployed: Ledger) -> None:
     triggers = deployed.pipeline_triggers
     seen = [
-        triggers.see("line", Seen("t", content, f"is {content}", content)) for content in ("a", "a", "b", "c", "b", "a")
+        triggers.see("line", TriggerObservation("t", content, f"is {content}", content))
+        for content in ("a", "a", "b", "c", "b", "a")
     ]
     assert seen == [False, False, True, True, False, False]
     assert [(row.number, row.content, row.pipeline) for row in triggers.seen("line")] == [
@@ -40,7 +42,7 @@ def test_each_content_of_a_trigger_is_seen_once_and_the_first_begins_nothing(dep
         (3, "c", None),
     ]
     assert [row.content for row in triggers.remembered("line")] == ["b", "c"]
-    triggers.see("line", Seen("t", "b", "is b", "touched"))
+    triggers.see("line", TriggerObservation("t", "b", "is b", "touched"))
     assert [row.signature for row in triggers.seen("line")] == ["a", "touched", "c"]
 
 
@@ -50,7 +52,7 @@ def test_one_run_begins_for_all_that_is_remembered(deployed: Ledger) -> None:
     assert triggers.begin(NEW) is None
     for trigger in ("t", "u"):
         for content in ("a", "b"):
-            triggers.see("line", Seen(trigger, content, f"{trigger} is {content}"))
+            triggers.see("line", TriggerObservation(trigger, content, f"{trigger} is {content}"))
     begun = triggers.begin(NEW)
     assert begun is not None and begun.id == "line-1"
     assert [row.why for row in triggers.of("line-1")] == ["t is b", "u is b"] and triggers.begin(NEW) is None
@@ -62,7 +64,7 @@ def test_a_run_that_goes_on_or_waits_is_followed_later(deployed: Ledger, state: 
     if state != RUNNING:
         end(deployed, "line-1", state)
     for content in ("a", "b"):
-        deployed.pipeline_triggers.see("line", Seen("t", content, content))
+        deployed.pipeline_triggers.see("line", TriggerObservation("t", content, content))
     begun = deployed.pipeline_triggers.begin(NEW)
     assert (begun is not None and begun.id == "line-2") == begins
     if not begins:
@@ -74,10 +76,10 @@ def test_a_run_that_goes_on_or_waits_is_followed_later(deployed: Ledger, state: 
 @pytest.mark.postgresql
 def test_concurrent_watchers_begin_one_run(deployed: Ledger) -> None:
     triggers = deployed.pipeline_triggers
-    triggers.see("line", Seen("t", "a", "a"))
+    triggers.see("line", TriggerObservation("t", "a", "a"))
 
     def watch(_: int) -> str | None:
-        triggers.see("line", Seen("t", "b", "b"))
+        triggers.see("line", TriggerObservation("t", "b", "b"))
         begun = triggers.begin(NEW)
         return None if begun is None else begun.id
 
@@ -89,7 +91,7 @@ def test_concurrent_watchers_begin_one_run(deployed: Ledger) -> None:
 
 def test_a_first_run_that_somebody_creates_at_the_same_moment_is_followed(deployed: Ledger) -> None:
     for content in ("a", "b"):
-        deployed.pipeline_triggers.see("line", Seen("t", content, content))
+        deployed.pipeline_triggers.see("line", TriggerObservation("t", content, content))
     taken = IntegrityError("INSERT", {}, Exception("line-1 is taken"))
     with mock.patch(
         "db.write.pipeline_triggers.insert_pipeline", side_effect=[taken, mock.DEFAULT], wraps=insert_pipeline
@@ -99,7 +101,7 @@ def test_a_first_run_that_somebody_creates_at_the_same_moment_is_followed(deploy
 
 
 def test_a_deployment_is_replaced_and_keeps_what_was_seen(deployed: Ledger) -> None:
-    deployed.pipeline_triggers.see("line", Seen("t", "a", "a"))
+    deployed.pipeline_triggers.see("line", TriggerObservation("t", "a", "a"))
     deployed.pipeline_triggers.deploy("line", "/other.yaml", "bob")
     row = deployed.pipeline_triggers.deployment("line")
     assert (row.file, row.by) == ("/other.yaml", "bob") and len(deployed.pipeline_triggers.seen("line")) == 1

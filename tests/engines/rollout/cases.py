@@ -120,9 +120,10 @@ def vllm_case_of(folder: Path, **settings: Any) -> Case:
 
 
 def build_case(name: str, folder: Path) -> Case:
-    """Builds the named engine with the weights of version 0."""
+    """Builds the named engine with the weights of version 0; `torch/bfloat16` computes in bfloat16."""
     makers = {"virtual": virtual_case, "vllm": vllm_case_of}
-    case = makers[name](folder) if name in makers else torch_case(folder, name=name)
+    kind, _, dtype = name.partition("/")
+    case = makers[name](folder) if name in makers else torch_case(folder, dtype or "float32", kind)
     case.engine.update_weights(case.weights(0), 0)
     return case
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from yatt_core.bfloat16.products import NATIVE, WIDENED
-from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
+from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_jointly
 
 PROMPTS = 3
 SAMPLES = 4
@@ -47,7 +47,7 @@ def test_matches_torch(dtype, products, gap):
     )
     mask = torch.zeros(count, 1, 1, PROMPT_SLOTS + OWN_SLOTS).masked_fill_(hidden[:, None, None], -torch.inf)
     held = [products.operand(each) for each in (shared, own)]
-    found = attend_jointly(queries, *held, mask, Groups(asking, places, SAMPLES, in_order=False), products)
+    found = attend_jointly(queries, *held, mask, RowGroups(asking, places, SAMPLES, in_order=False), products)
     keys, values = (torch.cat([shared[kind][prompts], own[kind]], dim=2).double() for kind in (0, 1))
     expected = scaled_dot_product_attention(queries.double(), keys, values, attn_mask=mask.double())
     assert found.dtype == dtype
@@ -57,7 +57,7 @@ def test_matches_torch(dtype, products, gap):
 def test_rows_already_in_order_are_not_moved():
     noise = torch.Generator().manual_seed(0)
     numbers = torch.arange(PROMPTS * SAMPLES)
-    moved, still = (Groups(numbers, numbers, SAMPLES, in_order) for in_order in (False, True))
+    moved, still = (RowGroups(numbers, numbers, SAMPLES, in_order) for in_order in (False, True))
     of_rows = torch.randn(len(numbers), KEY_HEADS, SHARING, SIZE, generator=noise)
     assert torch.equal(still.spread(of_rows), moved.spread(of_rows))
     grouped = torch.randn(PROMPTS, KEY_HEADS, SAMPLES * SHARING, SIZE, generator=noise)

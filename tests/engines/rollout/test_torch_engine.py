@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +21,7 @@ from tests.engines.rollout.cases import (
     build_case,
     prompts_of,
     request_of,
+    result_digest,
     rows_of,
     torch_case,
 )
@@ -175,6 +178,23 @@ def test_bfloat16_is_close_but_promises_no_invariance(model_folder, torch_engine
     exact = torch_engine.engine.generate(request)
     assert np.abs(result.log_probs - exact.log_probs).max() < 0.3
     assert (result.log_probs != exact.log_probs).any()
+
+
+@pytest.mark.parametrize("name", ["torch", "torch-general", "torch-waiting"])
+def test_bfloat16_repeats_a_planned_batch_whatever_it_decoded_before(name, model_folder):
+    """In this process and in a fresh one: an exact run decodes a batch again as it was."""
+    case = build_case(f"{name}/bfloat16", model_folder)
+    request = request_of(prompts_of([3, 9, 20, 70]), samples=4)
+    expected = result_digest(case.engine.generate(request))
+    for lengths, samples in (([200, 300], 1), ([1], 7), (list(range(1, 60)), 2)):
+        case.engine.generate(request_of(prompts_of(lengths), samples=samples))
+        assert result_digest(case.engine.generate(request)) == expected
+    case.engine.update_weights(case.weights(1), 0)
+    assert result_digest(case.engine.generate(request)) != expected
+    case.engine.update_weights(case.weights(0), 0)
+    assert result_digest(case.engine.generate(request)) == expected
+    command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", f"{name}/bfloat16", str(model_folder)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
 
 
 def test_prompts_and_answers_beyond_the_limits_are_refused(torch_engine):

@@ -17,7 +17,7 @@ from yatt_core.engines.sync.sending import send_weights
 from yatt_core.engines.sync.sent_weights import SentWeights
 from yatt_core.engines.train.ranks.collective import NO_GPU
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
-from yatt_core.protocols.transfers import Member, TransferTask
+from yatt_core.protocols.transfers import SyncMember, TransferTask
 from yatt_core.wire.parts import TensorPart
 
 CPU = torch.device("cpu")
@@ -49,12 +49,12 @@ class Members:
     def __post_init__(self) -> None:
         self.address, self.store = serve_meeting(LOOPBACK)
         names = [f"trainer-{rank}" for rank in range(self.ranks)]
-        self.members = tuple(Member(name, name) for name in names)
+        self.members = tuple(SyncMember(name, name) for name in names)
         self.takers = {f"rollout-{place}": engine for place, engine in enumerate(self.engines)}
 
     def task(self, version: int, base: str = "") -> TransferTask:
         self.transfers += 1
-        receivers = tuple(Member(name, name) for name in self.takers)
+        receivers = tuple(SyncMember(name, name) for name in self.takers)
         return TransferTask(1, version, f"transfer {self.transfers}", self.address, self.members, receivers, base)
 
     def group(self, task: TransferTask, name: str) -> SyncGroup:

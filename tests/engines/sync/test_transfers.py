@@ -19,7 +19,7 @@ from yatt_core.engines.train.ranks.waiting import current_waits
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.protocols.transfers import HeldWeights
 from yatt_core.run_actors.sync_parties import SyncParties
-from yatt_core.run_actors.weight_check import Comparison, compare_weights
+from yatt_core.run_actors.weight_check import WeightComparison, compare_weights
 from yatt_core.wire.parts import TensorPart, contributed
 from yatt_core.wire.transfer_plan import Rectangle
 
@@ -151,7 +151,7 @@ def test_what_an_engine_computes_with_is_compared_with_what_the_ranks_hold(folde
     for each in Members(2, [engine]).transfer(1, parts, dtype):
         each.result()
 
-    def compared() -> Comparison:
+    def compared() -> WeightComparison:
         answers = iter([[HeldWeights(1, part_digests(each, dtype)) for each in parts], None])
 
         def ask(references: list[Any], what: str, names: list[str]) -> list[HeldWeights]:

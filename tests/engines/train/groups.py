@@ -10,7 +10,7 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -52,6 +52,7 @@ class Job:
         engine is told to reload after the first one and has to reload by itself after the others.
     vocabulary: the vocabulary size of the experience.
     make_task: writes an iteration's experience.
+    ahead: with streamed learning, the numbers of an iteration's first shards that are learnt from before it is prepared.
     host: rank 0's address, where the ranks meet.
     reader: reads what ranks with a model learn from.
     """
@@ -68,6 +69,7 @@ class Job:
     offloads: Mapping[int, bool] = field(default_factory=dict)
     vocabulary: int = 24
     make_task: Callable[..., BatchTask] = random_task
+    ahead: Sequence[int] = ()
     host: str = LOOPBACK
     reader: type[BatchReader] = BatchReader
 
@@ -239,6 +241,8 @@ def _learn_or_skip(engine: TrainEngine, work: Work, task: BatchTask) -> UpdateRe
         receipt = engine.skip(task)
         again = engine.skip(task)
     else:
+        for count in work.job.ahead:
+            engine.accumulate(replace(task, shards=task.shards[:count]))
         prepared = broadcast(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
         receipt = engine.learn(task, prepared)
         again = engine.learn(task, prepared)

@@ -52,9 +52,9 @@ class Layout:
         return bool(self.engine["kind"] != "virtual")
 
 
-def _torch(ranks: int, *marks: pytest.MarkDecorator) -> Any:
-    engine = {"kind": "torch", "ranks": ranks, "micro_batch_tokens": BUDGET}
-    return pytest.param(Layout(ranks, engine), id=f"torch-{ranks}", marks=marks)
+def _torch(ranks: int, *marks: pytest.MarkDecorator, **options: Any) -> Any:
+    engine = {"kind": "torch", "ranks": ranks, "micro_batch_tokens": BUDGET, **options}
+    return pytest.param(Layout(ranks, engine), id="-".join([f"torch-{ranks}", *options]), marks=marks)
 
 
 def _virtual(ranks: int, *marks: pytest.MarkDecorator) -> Any:
@@ -108,13 +108,19 @@ IN_BFLOAT16 = [
     _megatron(1, 1, 2, VERIFY, dtype="bfloat16"),
     _megatron(2, 1, 1, VERIFY, dtype="bfloat16", use_distributed_optimizer=False),
 ]
+REPEATING = [
+    _torch(1, dtype="bfloat16"),
+    _torch(2, VERIFY, dtype="bfloat16"),
+    _fsdp2(2, VERIFY, dtype="bfloat16", activation_checkpointing=True),
+    _megatron(2, 1, 1, VERIFY, dtype="bfloat16"),
+    *IN_BFLOAT16,
+]
 
 
 def spec_of(engine: dict[str, Any], clip: float, algorithm: dict[str, Any] | None = None) -> RunSpec:
     optimizer = {"learning_rate": RATE, "epsilon": 1e-4, "weight_decay": 0.05, "max_grad_norm": clip}
     rollout = {"engine": {"kind": "virtual" if engine["kind"] == "virtual" else "torch"}}
     return make_spec(
-        exact=engine.get("dtype") != "bfloat16",
         rollout=rollout,
         trainer={"engine": engine, "optimizer": optimizer},
         algorithm=algorithm or {},

@@ -18,6 +18,7 @@ from tests.engines.train.layouts import (
     CLIP,
     IN_BFLOAT16,
     LAYOUTS,
+    REPEATING,
     SEVERAL_STEPS,
     UNCLIPPED,
     Arrays,
@@ -236,3 +237,21 @@ def test_bfloat16_keeps_weights_in_float32(layout: Layout, expectations: Expecta
     low_bits = np.concatenate([array.reshape(-1).view(np.uint32) & 0xFFFF for array in found.weights.values()])
     assert np.count_nonzero(low_bits) > 0.9 * len(low_bits), "weights were never rounded to bfloat16"
     assert norms_of(found.receipts) == pytest.approx(expected.norms[UNCLIPPED], rel=0.1)
+
+
+@pytest.mark.parametrize("layout", REPEATING)
+def test_bfloat16_repeats_its_bits(layout: Layout, expectations: Expectations, tmp_path: Path) -> None:
+    """In other processes, and after a restored checkpoint, as an exact run requires."""
+    expected = expectations(layout.family)
+    spec = spec_of(layout.engine, CLIP, SEVERAL_STEPS)
+    assert spec.is_exact and not spec.exact_obstacles()
+    saved = tmp_path / "saved"
+    whole = Job(spec, expected.model, range(1, 5), save=saved, save_at=2)
+    (first, restored), *_ = run_ranks(
+        layout.ranks, [whole, Job(spec, expected.model, (3, 4), restore=(saved, 2))], tmp_path / "first"
+    )
+    (again,), *_ = run_ranks(layout.ranks, [Job(spec, expected.model, range(1, 5))], tmp_path / "again")
+    fingerprints = [receipt.fingerprint for receipt in first.receipts]
+    assert [receipt.fingerprint for receipt in again.receipts] == fingerprints
+    assert [receipt.fingerprint for receipt in restored.receipts] == fingerprints[2:]
+    assert weights_digest(again.weights) == weights_digest(restored.weights) == weights_digest(first.weights)

@@ -13,7 +13,7 @@ from transformers import GPT2Config, LlamaConfig, Qwen2Config
 from tests.engines.train.largest import Largest
 from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, transformer_config
 from yatt_core.engines.train.megatron.attention import CausalAttention
-from yatt_core.engines.train.megatron.bridge import Cut, Place, place_of, shard_of, whole_of
+from yatt_core.engines.train.megatron.bridge import Cut, ParameterMapping, place_of, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import widened
 from yatt_core.engines.train.megatron.regions import regions_in, regions_of
@@ -164,7 +164,7 @@ def test_the_patches_for_the_cpu_are_undone(monkeypatch: pytest.MonkeyPatch) -> 
 def test_regions_hold_the_same_numbers_as_the_shards(cut: Cut, ranks: int, pieces: int) -> None:
     """Also holds if the flattened parameter is divided into ranges that begin and end within rows."""
     parts = [torch.randn(shape) for shape in PARTS[cut]]
-    place = Place(tuple(str(number) for number in range(len(parts))), cut)
+    place = ParameterMapping(tuple(str(number) for number in range(len(parts))), cut)
     found = [torch.full_like(part, torch.nan) for part in parts]
     for rank in range(ranks):
         shard = shard_of(parts, cut, SHAPE, rank, ranks)

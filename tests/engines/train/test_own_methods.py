@@ -56,7 +56,7 @@ def spec_of(**settings: Any) -> RunSpec:
 
 def test_the_documented_example_trains(module: Path, tmp_path: Path) -> None:
     spec = spec_of(epochs=2)
-    assert spec.exact and spec.algorithm.loss.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()  # type: ignore[union-attr]
+    assert spec.is_exact and spec.algorithm.loss.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()  # type: ignore[union-attr]
     engine = make_engine(spec, tmp_path, make_model_folder(tmp_path / "model"))
     before = weights_of(engine)
     task = random_task(tmp_path, 1)

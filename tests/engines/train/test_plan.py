@@ -106,3 +106,13 @@ def test_even_ranks_without_samples_idle() -> None:
     one = np.array([4], dtype=np.int64)
     plan = plan_step(one, np.arange(1), 3, 10, even=True)
     assert [[batch.tolist() for batch in part] for part in plan.parts] == [[[0]], [[]], [[]]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_batch_without_samples_has_steps_without_any(ranks: int) -> None:
+    """A streamed shard of which no sample has a score."""
+    nothing = np.empty(0, dtype=np.int64)
+    for even in (False, True):
+        (step,) = plan_steps(nothing, np.zeros(1, dtype=np.int64), PlanShape(ranks, 64, 1, 1, even=even), 5, 0, 1)
+        assert len(step.samples) == 0
+        assert [sum(map(len, part)) for part in step.parts] == [0] * ranks

@@ -97,12 +97,17 @@ def test_ranks_hold_the_same_bits_and_give_the_same_receipts(group: dict[str, An
     assert first["sft"].weights_digest == second["sft"].weights_digest
 
 
+TOLERANCE = 1e-5
+"""A thousandth of an optimizer step, which moves a weight by up to the learning rate of 1e-2. Sums in another order differ by
+rounding errors, which the optimizer divides by small gradients; how large they get depends on the processor's instructions."""
+
+
 def test_two_ranks_learn_what_one_rank_learns(group: dict[str, Any]) -> None:
     double = group["ranks"][0]
     single = group["single"]
     assert double["sft"].probe_accuracy == single["sft"].probe_accuracy
     for name, array in single["weights"].items():
-        np.testing.assert_allclose(double["weights"][name], array, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(double["weights"][name], array, atol=TOLERANCE, rtol=0)
     for mine, other in zip(double["updates"], single["updates"], strict=True):
         assert mine.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-6)
         assert mine.fingerprint["plan"] != other.fingerprint["plan"]

@@ -157,3 +157,21 @@ def test_buffers_are_reused_and_what_never_changes_is_not_copied() -> None:
     assert float(first.values[0, 0]) == values[len(values) // 2, 0] - 1, "the copy does not change with the tensor"
     (kept,) = buffers.fill("reference", [part], 0, changes=False)
     assert np.shares_memory(kept.values, values.numpy())
+
+
+def test_a_tensor_of_another_shape_or_type_gets_another_buffer() -> None:
+    """A workload's state may grow, shrink, or change its type between two checkpoints."""
+    buffers = FreezeBuffers()
+    for values in (
+        torch.arange(3, dtype=torch.float32),
+        torch.ones(1),
+        torch.full((5,), 0.1, dtype=torch.float64),
+        torch.full((5,), 0.1, dtype=torch.float32),
+    ):
+        part = TensorPart("x", tuple(values.shape), (0,), values, (0,))
+        (kept,) = buffers.fill("weights", [part], 0)
+        assert kept.values.dtype == values.numpy().dtype
+        assert kept.values.tolist() == values.tolist()
+        assert buffers.nbytes == values.nbytes, "the old buffer is not kept"
+    assert buffers.fill("weights", [], 0) == []
+    assert buffers.nbytes == 0, "nor is that of a tensor that is gone"

@@ -201,3 +201,23 @@ def test_a_spec_of_another_trainer_is_refused(tmp_path):
     tree = {**TREE, "rollout": {}, "trainer": {}}
     with pytest.raises(ConfigurationError, match="torch"):
         VirtualTrainEngine(parse_spec(tree, "test"), RankContext(tmp_path, tmp_path, "", 0))
+
+
+def test_shards_that_are_taken_as_they_come_give_the_weights_of_all_at_once_and_take_their_time_then(tmp_path):
+    slept = {"at once": [], "streamed": []}
+    engines = {name: engine_of(tmp_path, slept=naps, asynchrony={"streamed": True}) for name, naps in slept.items()}
+    shards = [sealed(tmp_path, 1, experience(first=4 * shard), shard) for shard in range(3)]
+    engines["streamed"].accumulate(task_of(1, *shards[:2]))
+    engines["streamed"].accumulate(task_of(1, *shards[:1]))
+    before = sum(slept["streamed"])
+    for engine in engines.values():
+        learn(engine, task_of(1, *shards))
+    assert state_of(engines["at once"]) == state_of(engines["streamed"])
+    assert 0.0 < before < sum(slept["streamed"]) == pytest.approx(sum(slept["at once"]))
+    states = {state_of(engines["at once"])}
+    for other in (shards[::-1], shards[:2]):
+        engine = engine_of(tmp_path, asynchrony={"streamed": True})
+        engine.accumulate(task_of(1, *shards[:2]))
+        learn(engine, task_of(1, *other))
+        states.add(state_of(engine))
+    assert len(states) == 3, "the order of the shards, and each of them, shows in the weights"

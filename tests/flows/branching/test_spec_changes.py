@@ -1,4 +1,4 @@
-"""Which parts of a spec a resumed run cannot change: models other than the policy."""
+"""Which parts of a spec a resumed run cannot change: models other than the policy, and what does not go together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from flows.branching.spec_changes import refuse_fixed
+from flows.branching.spec_changes import keys_read_by_samples, keys_read_by_updates, refuse_combinations, refuse_fixed
+from tests.services import ROOT
 from tests.spec.trees import spec
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec import load_spec
 
+COUNTING = ROOT / "tests" / "workloads" / "counting.yaml"
 GRPO: dict[str, Any] = {}
 PPO: dict[str, Any] = {"advantage": {"kind": "gae"}, "critic": {}}
 
@@ -40,3 +43,39 @@ def test_their_hyperparameters_may_change() -> None:
     refuse_fixed(
         spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "advantage": {"kind": "gae", "gae_lambda": 1.0}})
     )
+
+
+def test_a_lag_may_change_anywhere_but_streamed_learning_only_where_nothing_is_replayed() -> None:
+    """Streamed updates sum gradients in another order."""
+    plain = spec()
+    assert keys_read_by_updates(plain, spec(asynchrony={"lag": 2})) == []
+    assert keys_read_by_updates(plain, spec(asynchrony={"streamed": True})) == ["asynchrony.streamed"]
+
+
+def test_the_number_of_iterations_may_not_change_what_is_replayed() -> None:
+    """A workload of one's own is told it, for a schedule of its own; a language model's rate may be constant."""
+    plain = spec(iterations=4)
+    assert keys_read_by_updates(plain, spec(iterations=6)) == []
+    own = load_spec(COUNTING)
+    longer = load_spec(COUNTING, ["iterations=60"])
+    assert keys_read_by_updates(own, longer) == keys_read_by_samples(own, longer) == ["iterations"]
+
+
+PICTURES = {
+    "data": {"sources": [{"kind": "jsonl", "path": "p.jsonl", "image_field": "image"}]},
+    "model": {"vision": {}},
+}
+EXACT = {"name": "exact", "function": "exact_match"}
+JUDGE = {"name": "judge", "kind": "endpoint", "url": "http://127.0.0.1:9/v1", "model": "m", "template": "{response}?"}
+
+
+def test_a_change_cannot_bring_together_what_new_runs_cannot_have() -> None:
+    """A run of an earlier version that has it already may change everything else."""
+    alone = spec(**PICTURES, rewards={"parts": [EXACT]}, exact=False)
+    judged = spec(**PICTURES, rewards={"parts": [EXACT, JUDGE]}, exact=False)
+    with pytest.raises(ConfigurationError, match=r"^rewards\.parts 'judge': a judge reads texts alone"):
+        refuse_combinations(alone, judged)
+    refuse_combinations(judged, judged.model_copy(update={"iterations": 7}))
+    refuse_combinations(judged, alone)
+    with pytest.raises(ConfigurationError, match=r"^trainer\.engine\.kind: 'fsdp2' supports text prompts only"):
+        refuse_combinations(judged, spec(**PICTURES, trainer={"engine": {"kind": "fsdp2"}}, exact=False))

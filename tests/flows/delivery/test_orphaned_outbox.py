@@ -13,12 +13,12 @@ from db.core.engine import Fence
 from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
-from db.write.outbox import OutboxEntry, Undelivered
+from db.write.outbox import OutboxEntry, PendingDelivery
 from flows.delivery.orphaned_outbox import (
     FIRST_DELAY,
     MAX_DELAY,
     SILENT_SECONDS,
-    Trouble,
+    DeliveryBackoff,
     deliver_dead,
     is_dead,
     lost_runs,
@@ -89,17 +89,17 @@ def left_behind(ledger: Ledger, rows: int = 150) -> tuple[str, Fence]:
 def test_only_a_run_that_nobody_will_drive_again_is_dead(
     holder: Holder | None, silent: float, gone: Callable[[Holder], bool], dead: bool
 ) -> None:
-    assert is_dead(Undelivered("toy-1", 3, holder, silent), gone) is dead
+    assert is_dead(PendingDelivery("toy-1", 3, holder, silent), gone) is dead
 
 
 def test_a_stopped_driver_does_not_count_as_dead() -> None:
     """A driver that was stopped for a minute can still continue, unless a keeper has taken its lease meanwhile."""
-    assert not is_dead(Undelivered("toy-1", 3, HOLDER, 60.0))
-    assert is_dead(Undelivered("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
+    assert not is_dead(PendingDelivery("toy-1", 3, HOLDER, 60.0))
+    assert is_dead(PendingDelivery("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
 
 
 def test_delays_double_up_to_their_limit() -> None:
-    trouble = Trouble()
+    trouble = DeliveryBackoff()
     delays = []
     for _ in range(12):
         trouble = trouble.failed(100.0, "away")
@@ -113,10 +113,10 @@ def test_rows_are_delivered_once_and_the_lease_is_released(place: str, ledger: L
     run, fence = left_behind(ledger)
     assert [(left.run, left.rows, left.holder) for left in ledger.outbox.undelivered()] == [(run, 151, HOLDER)]
     with pytest.raises(LeaseHeld):
-        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder()))
+        deliver_dead(ledger, run, TrackerDeliverer(Recorder()))
     ledger.leases.release(fence)
     tracker = Recorder()
-    assert deliver_dead(place, ledger, run, TrackerDeliverer(tracker)) == 151
+    assert deliver_dead(ledger, run, TrackerDeliverer(tracker)) == 151
     assert tracker.arrived == [f"{run}/run", *(f"{run}/tag{i}" for i in range(150))]
     assert ledger.outbox.undelivered() == ()
     assert ledger.runs.find(run).mlflow_run_id == "tracking-run"
@@ -135,7 +135,7 @@ def test_the_tracker_is_closed_only_after_the_lease_is_released(place: str, ledg
             with Ledger.open(place, migrate=False) as other:
                 holders.append(other.overview.line(run).holder)
 
-    assert deliver_dead(place, ledger, run, TrackerDeliverer(Closing())) == 4
+    assert deliver_dead(ledger, run, TrackerDeliverer(Closing())) == 4
     assert holders == [None]
 
 
@@ -147,10 +147,10 @@ def test_undelivered_rows_wait_for_the_next_attempt(place: str, ledger: Ledger) 
         raise InfrastructureError("the tracker is away")
 
     with pytest.raises(InfrastructureError, match="is away"):
-        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(unreachable)))
+        deliver_dead(ledger, run, TrackerDeliverer(Recorder(unreachable)))
     assert ledger.overview.line(run).holder is None
     assert ledger.outbox.counts(run) == (151, 0)
-    assert deliver_dead(place, ledger, run, TrackerDeliverer(Recorder())) == 151
+    assert deliver_dead(ledger, run, TrackerDeliverer(Recorder())) == 151
 
 
 def test_a_driver_waits_only_for_the_keeper(place: str, ledger: Ledger) -> None:
@@ -164,7 +164,7 @@ def test_a_driver_waits_only_for_the_keeper(place: str, ledger: Ledger) -> None:
         assert go_on.wait(30)
 
     tracker = Recorder(slow)
-    keeper = threading.Thread(target=deliver_dead, args=(place, ledger, run, TrackerDeliverer(tracker)))
+    keeper = threading.Thread(target=deliver_dead, args=(ledger, run, TrackerDeliverer(tracker)))
     keeper.start()
     assert delivering.wait(30)
     with pytest.raises(LeaseHeld, match=KEEPER):
@@ -191,7 +191,7 @@ def test_a_replaced_keeper_records_nothing(place: str, ledger: Ledger) -> None:
             other.leases.acquire(run, this_process("driver"), 60, lambda holder: True)
 
     with pytest.raises(Fenced):
-        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(replaced)))
+        deliver_dead(ledger, run, TrackerDeliverer(Recorder(replaced)))
     assert ledger.outbox.counts(run) == (4, 0)
     assert ledger.overview.line(run).holder is not None
 

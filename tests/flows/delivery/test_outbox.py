@@ -23,7 +23,7 @@ from flows.delivery.outbox import (
     mlflow_place,
     tracking_run,
 )
-from flows.run.protocols import Notice, OutboxItem, Told
+from flows.run.protocols import Notice, NotificationResult, OutboxItem
 from tests.waiting import wait_until
 from yatt_core.errors import InfrastructureError
 from yatt_core.spec.sections.guards import NotifySpec
@@ -226,9 +226,9 @@ class People:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+    def notify(self, run: str, notices: Sequence[Notice]) -> NotificationResult:
         self.heard += [notice.key for notice in notices]
-        return Told(frozenset(notice.key for notice in notices), ())
+        return NotificationResult(frozenset(notice.key for notice in notices), ())
 
 
 def test_a_failing_tracker_is_retried(filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from db.core.errors import LeaseHeld, RunNotFound
 from db.core.holder import this_process
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
 from db.write.aliases import CheckpointKey
 from db.write.pipelines import DONE, FINISHED, WAITING, NewPipeline
@@ -154,13 +155,13 @@ def test_an_archived_run_keeps_the_checkpoints_that_others_need(home: Home, run:
         spec["model"] = {"kind": "folder", "path": f"{folder / rows[1].folder}/weights"}
         user = ledger.runs.create("user", spec, "digest", 4).id
         line = ledger.pipelines.create(NewPipeline("line", "digest", {"name": "line"}, str(tmp_path), "ann"))
-        fence = ledger.pipelines.acquire(line.id, this_process("pipeline"), 60)
+        fence = ledger.leases.take(of_pipeline(line.id), this_process("pipeline"), 60)
         attempt = ledger.pipelines.begin(fence, "train", "key", {}, {})
         outputs = {"run": run, "iteration": 2, "checkpoint": str(folder / rows[2].folder)}
         ledger.pipelines.end(fence, attempt, DONE, outputs)
         ledger.pipelines.release(fence, WAITING, "its gate")
         assert archive_run(home, ledger, run, "ann", "").checkpoints == ()
-        fence = ledger.pipelines.acquire(line.id, this_process("pipeline"), 60)
+        fence = ledger.leases.take(of_pipeline(line.id), this_process("pipeline"), 60)
         ledger.pipelines.release(fence, FINISHED, "")
         assert archive_run(home, ledger, run, "ann", "").checkpoints == (2,)
         assert user != run and sorted(restored(home, run)) == [0, 1, 3]

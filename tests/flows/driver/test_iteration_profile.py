@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.driver.iteration_profile import IterationProfile
-from flows.run.profile_record import BETWEEN, DRIVER, Part, ProfileRecord, read_profile, write_profile
+from flows.run.profile_record import BETWEEN, DRIVER, ProfilePart, ProfileRecord, read_profile, write_profile
 from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.experience.telemetry import write_telemetry
 from yatt_core.protocols.receipts import Holdings
-from yatt_core.spent_time import ENGINE, LEDGER, OTHER, PREFECT, Spent, spent
+from yatt_core.spent_time import ENGINE, LEDGER, OTHER, PREFECT, SpentTime, spent
 
 
 class Hands:
@@ -21,7 +21,7 @@ class Hands:
         return self.now
 
 
-def use(*parts: Spent) -> ProcessUse:
+def use(*parts: SpentTime) -> ProcessUse:
     return ProcessUse(None, Holdings(), parts)
 
 
@@ -44,28 +44,28 @@ def test_the_driver_s_parts_add_up_to_the_time_from_commit_to_commit(tmp_path: P
     first = read_profile(tmp_path, 0, 0)
     assert first is not None and first.wall == 15.0
     assert set(first.processes[DRIVER]) == {
-        Part("commit", (), PREFECT, 1.0, 1),
-        Part("commit", (DRIVER,), OTHER, 0.0, 1),
-        Part("commit", (DRIVER, "write"), LEDGER, 2.0, 1),
-        Part(BETWEEN, ("report",), PREFECT, 4.0, 1),
-        Part(BETWEEN, (), OTHER, 8.0, 0),
+        ProfilePart("commit", (), PREFECT, 1.0, 1),
+        ProfilePart("commit", (DRIVER,), OTHER, 0.0, 1),
+        ProfilePart("commit", (DRIVER, "write"), LEDGER, 2.0, 1),
+        ProfilePart(BETWEEN, ("report",), PREFECT, 4.0, 1),
+        ProfilePart(BETWEEN, (), OTHER, 8.0, 0),
     }
     second = read_profile(tmp_path, 0, 1)
     assert second is not None and second.wall == 16.0
-    assert Part(BETWEEN, (), OTHER, 16.0, 0) in second.processes[DRIVER]
+    assert ProfilePart(BETWEEN, (), OTHER, 16.0, 0) in second.processes[DRIVER]
 
 
 def test_calls_of_actors_belong_to_phases_and_those_that_are_part_of_no_iteration_are_left_out(tmp_path: Path) -> None:
     profile = IterationProfile()
-    profile.hear({"trainer-0": use(Spent(("load",), OTHER, 9.0, 1))})
+    profile.hear({"trainer-0": use(SpentTime(("load",), OTHER, 9.0, 1))})
     profile.discard()
     profile.hear(
         {
             "rollout-0": use(
-                Spent(("generate", "version 4"), ENGINE, 1.0, 2),
-                Spent(("generate", "version 5"), ENGINE, 2.0, 2),
-                Spent(("judge",), ENGINE, 4.0, 1),
-                Spent(("load",), OTHER, 8.0, 1),
+                SpentTime(("generate", "version 4"), ENGINE, 1.0, 2),
+                SpentTime(("generate", "version 5"), ENGINE, 2.0, 2),
+                SpentTime(("judge",), ENGINE, 4.0, 1),
+                SpentTime(("load",), OTHER, 8.0, 1),
             )
         }
     )
@@ -74,14 +74,16 @@ def test_calls_of_actors_belong_to_phases_and_those_that_are_part_of_no_iteratio
     assert record is not None
     assert "trainer-0" not in record.processes
     assert set(record.processes["rollout-0"]) == {
-        Part("collect", ("generate", "version 4"), ENGINE, 1.0, 2),
-        Part("evaluate", ("generate", "version 5"), ENGINE, 2.0, 2),
-        Part("collect", ("judge",), ENGINE, 4.0, 1),
+        ProfilePart("collect", ("generate", "version 4"), ENGINE, 1.0, 2),
+        ProfilePart("evaluate", ("generate", "version 5"), ENGINE, 2.0, 2),
+        ProfilePart("collect", ("judge",), ENGINE, 4.0, 1),
     }
 
 
 def test_a_record_is_read_back_and_one_that_is_missing_or_damaged_is_none(tmp_path: Path) -> None:
-    record = ProfileRecord(2.5, {"driver": (Part("learn", ("driver", "read"), LEDGER, 0.25, 3),), "trainer-0": ()})
+    record = ProfileRecord(
+        2.5, {"driver": (ProfilePart("learn", ("driver", "read"), LEDGER, 0.25, 3),), "trainer-0": ()}
+    )
     assert read_profile(tmp_path, 0, 1) is None
     write_profile(tmp_path, 0, 1, record)
     assert read_profile(tmp_path, 0, 1) == record

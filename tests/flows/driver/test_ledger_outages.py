@@ -40,7 +40,8 @@ class Absence:
         if self.clock.monotonic() < self.began + self.seconds:
             if (found := read_waiting(self.folder)) is not None:
                 self.seen.append(found)
-            raise LedgerUnavailable("the ledger at db:5432 does not answer")
+            is_late = self.clock.monotonic() > self.began + self.seconds / 2
+            raise LedgerUnavailable("no space is left" if is_late else "the ledger at db:5432 does not answer")
 
 
 @pytest.fixture
@@ -87,7 +88,8 @@ def test_a_driver_waits_for_the_ledger_and_says_so_in_the_runs_folder(
     assert left[0] - made.began == pytest.approx(5 * MINUTE, abs=1.0), "not one pause later"
     last = made.seen[-1]
     assert (last.dependency, last.iteration) == ("the ledger", 1) and last.returned_at is not None
-    assert last.reason == "the ledger at db:5432 does not answer" and last.next_try_at > last.since
+    assert made.seen[0].reason == "the ledger at db:5432 does not answer"
+    assert last.reason == "no space is left" and last.next_try_at > last.since
     assert read_waiting(made.folder) is None, "it is gone with the outage"
     with simulation.ledger() as ledger, quiet.ledger() as other:
         assert same_result(run_results(ledger, simulation.run), run_results(other, quiet.run))

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.simulation import cluster as simulation_cluster
 from benchmarks.simulation.cluster import Cluster, DriverKilled
-from flows.phases.experience import references_of
+from flows.phases.sealed_groups import references_of
 from flows.run.creation import current_spec
 from flows.run.results import RunResults, run_results
 from tests.collection.local import FewPrompts, LocalStream
@@ -25,7 +25,7 @@ from yatt_core.experience.batch import load_table
 from yatt_core.experience.table import is_scored
 from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardTask
-from yatt_core.rewards.calls import SERVICE, Outcome
+from yatt_core.rewards.calls import SERVICE, RewardOutcome
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec import RunSpec
@@ -53,9 +53,9 @@ class AtVersion(LocalStream):
 class OutOfOrder(RewardScorer):
     """Scores responses with a function that fails on one response to some prompts, and on all but one to the others."""
 
-    def outcomes(self, unit: Unit, responses: Sequence[Scored]) -> list[dict[str, Outcome]]:
+    def outcomes(self, unit: Unit, responses: Sequence[Scored]) -> list[dict[str, RewardOutcome]]:
         found = super().outcomes(unit, responses)
-        down = Outcome(0.0, "status 503", failed=True, cause=SERVICE)
+        down = RewardOutcome(0.0, "status 503", failed=True, cause=SERVICE)
         fails = [(one.sample == 0) != (one.prompt.index % 2 == 0) for one in responses]
         return [dict.fromkeys(one, down) if failed else one for failed, one in zip(fails, found, strict=True)]
 

@@ -40,6 +40,7 @@ class Outage:
         self.method = method
         self.seconds = seconds
         self.inner = getattr(BranchRunActors, method)
+        self.reason = "it does not answer"
         self.calls = 0
         self.failed = list[float]()
 
@@ -48,7 +49,7 @@ class Outage:
         now = self.clock.monotonic()
         if self.calls > 1 and (not self.failed or now < self.failed[0] + self.seconds):
             self.failed.append(now)
-            raise AwayError(f"{WAYS[self.method]} is away: it does not answer")
+            raise AwayError(f"{WAYS[self.method]} is away: {self.reason}")
         return self.inner(actors, *given)
 
 
@@ -101,6 +102,30 @@ def test_a_run_that_has_waited_for_too_long_is_paused_and_goes_on_later(
     made.seconds = 0.0
     later = simulation.drive()
     assert later is not None and (later.state, later.iteration) == ("completed", 3)
+
+
+def test_what_a_run_waits_for_is_named_once_with_the_newest_reason(
+    tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    made = outage(simulation, "collect", 10 * MINUTE)
+    rows = list[WaitRow]()
+    record = Waits.record
+
+    def recording(waits: Waits, fence: Fence, row: WaitRow) -> None:
+        made.reason = "cannot be reached"
+        rows.append(row)
+        record(waits, fence, row)
+
+    monkeypatch.setattr(Waits, "record", recording)
+    ended = simulation.drive()
+    assert ended is not None and ended.state == "completed"
+    assert {row.dependency for row in rows} == {WAYS["collect"]}
+    assert rows[0].reason == "it does not answer" and {row.reason for row in rows[1:]} == {"cannot be reached"}
+    told = [reason for reason in reasons(simulation) if reason.startswith("waiting for ")]
+    assert told[0].endswith(" UTC: it does not answer") and told[1].endswith(
+        "devices are given back: cannot be reached"
+    )
 
 
 def test_a_run_that_waits_for_a_node_heeds_a_request_to_stop(

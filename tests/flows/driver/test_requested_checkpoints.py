@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.driver.test_outages import MINUTE, Outage
 from tests.flows.simulated import BranchRunActors, Simulation
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import CheckpointReceipt
@@ -22,6 +23,13 @@ def taken(simulation: Simulation) -> list[int]:
 def ask(simulation: Simulation) -> None:
     with simulation.ledger() as ledger:
         ledger.checkpoint_requests.ask(simulation.run, "before the upgrade", "alice")
+
+
+def met(simulation: Simulation) -> list[int]:
+    """Returns the iterations of the checkpoints that met requests, in order."""
+    with simulation.ledger() as ledger:
+        events = ledger.events.of_kind(simulation.run, "checkpoint_request_met")
+    return [event.body["iteration"] for event in events]
 
 
 def finish(simulation: Simulation) -> None:
@@ -72,12 +80,49 @@ def test_the_weights_are_those_of_a_run_that_nobody_asked(tmp_path: Path) -> Non
             assert there is not None and here is not None and there.weights_digest == here.weights_digest
 
 
-def test_a_checkpoint_of_the_commit_meets_the_request_at_once(tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_there_before_does_not_meet_the_request(tmp_path: Path) -> None:
     simulation = Simulation.of(tmp_path, *OVERRIDES)
     assert simulation.drive(until=3) is not None
+    simulation.cluster.clock.sleep(1.0)
     ask(simulation)
     finish(simulation)
-    assert taken(simulation) == [0, 3, 6]
+    assert taken(simulation) == [0, 3, 4, 6] and met(simulation) == [4]
+
+
+def test_the_checkpoint_of_the_last_commit_meets_a_request_from_after_it(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *OVERRIDES)
+    assert simulation.drive(until=6, killed_at="committed:6") is None
+    ask(simulation)
+    finish(simulation)
+    assert taken(simulation) == [0, 6] and met(simulation) == [6]
+
+
+def test_a_run_that_waits_takes_it_with_the_devices_back_or_after_the_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests while it waits: the first one before the devices are given back, the second one after that."""
+    simulation = Simulation.of(tmp_path, *OVERRIDES)
+    clock = simulation.cluster.clock
+    outage = Outage(simulation, "collect", 30 * MINUTE)
+    met_after = list[list[int]]()
+
+    def answering(actors: BranchRunActors, dependency: str) -> bool:
+        since = clock.monotonic() - outage.failed[0]
+        if not met_after:
+            ask(simulation)
+            met_after.append([])
+        elif len(met_after) == 1 and since > 10 * MINUTE:
+            met_after.append(met(simulation))
+            ask(simulation)
+        elif len(met_after) == 2 and since > 20 * MINUTE:
+            met_after.append(met(simulation))
+        return since >= outage.seconds
+
+    monkeypatch.setattr(BranchRunActors, "collect", lambda actors, *given: outage(actors, *given))
+    monkeypatch.setattr(BranchRunActors, "answers", answering)
+    finish(simulation)
+    assert met_after == [[], [1], [1]], "the second one is newer than the checkpoint of the last commit"
+    assert met(simulation) == [1, 2] and taken(simulation) == [0, 1, 2, 6]
 
 
 def test_one_whose_publication_failed_is_taken_after_the_next_iteration(

@@ -21,6 +21,7 @@ from ops.group.members import Ports
 from tests.ops.group.test_address import ANSWERS, group
 from tests.supervisor.support import script_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.planning.start import PREFECT, RAY
 from yatt_core.supervisor.client import current_state, stop_supervisor
 from yatt_core.supervisor.runner import free_port
 from yatt_core.supervisor.state import SupervisorState
@@ -85,17 +86,19 @@ def test_a_service_that_fails_ends_the_wait(services: SessionServices, monkeypat
 def test_a_run_with_a_shared_server_starts_no_server_of_its_own(services: SessionServices, tmp_path: Path) -> None:
     found: list[SharedServer | None] = [SharedServer("http://127.0.0.1:1", "a server"), None]
     services.find_server = lambda say: found.pop(0)
-    for expected in ({"ray"}, {"ray", NAME}):
+    for expected in ((RAY,), (RAY, PREFECT)):
         services.choose_server()
         services.keep()
         state = current_state(tmp_path)
-        assert state is not None and set(state.services) == expected, "the choice is made at each attempt to start"
+        assert state is not None and set(state.services) == set(expected), "the choice is made at each attempt to start"
+        assert services.own == expected
 
 
 def test_a_cluster_needs_a_shared_server(services: SessionServices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(module.RAY_VARIABLE, "127.0.0.1:9")
     with pytest.raises(ConfigurationError, match=module.RAY_VARIABLE):
         services.choose_server()
+    assert services.own == ()
 
 
 @pytest.fixture

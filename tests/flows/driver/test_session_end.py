@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from db.core.engine import Database
 from db.core.errors import Fenced, LedgerReadOnly, LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
@@ -18,6 +19,7 @@ from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session, ended_on_error, ended_unless_claimed, offered
 from flows.driver.windows import Window
 from flows.launch import open_session
+from flows.reports.session_report import publish_reports
 from flows.run.clock import SystemClock
 from flows.run.control_state import ControlState
 from flows.run.creation import create_run
@@ -110,6 +112,51 @@ def test_a_ledger_that_became_read_only_counts_as_unavailable(
             session.ledger_outage.wait(LedgerReadOnly("the ledger x"))
     assert exit_code(raised.value) == ExitCode.FAILURE
     session.end("ended")
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize(("part", "method"), [("leases", "start_session"), ("waits", "over"), ("runs", "set_state")])
+def test_a_ledger_that_is_away_when_a_session_is_recorded_ends_no_driver(
+    session: DriverSession, monkeypatch: pytest.MonkeyPatch, part: str, method: str, lost: str
+) -> None:
+    owner = getattr(session.context.ledger, part)
+    record = getattr(owner, method)
+    tried: list[str] = []
+
+    def recording(*given: object) -> object:
+        tried.append(method)
+        found = record(*given) if lost == "answer" or len(tried) > 1 else None
+        if len(tried) == 1:
+            raise LedgerUnavailable("the ledger at db:5432 does not answer")
+        return found
+
+    monkeypatch.setattr(owner, method, recording)
+    run = session.context.run
+    with offered(session), claimed_session(run):
+        session.book("flow-run", "brave-otter")
+        assert recorded(session)[0] == "running"
+    with Ledger.open(session.context.home.ledger) as ledger:
+        (row,) = ledger.overview.sessions(run)
+    assert (row.flow_run_id, row.outcome) == ("flow-run", "ended") and len(tried) >= 2
+
+
+def test_a_ledger_that_is_away_from_the_outcome_on_changes_it_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "runs")
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml")
+    session = open_session(home, create_run(home, spec), spec, SilentObserver(), {})
+
+    def away(*_: object) -> None:
+        raise LedgerUnavailable("the ledger at db:5432 does not answer")
+
+    with monkeypatch.context() as patch, offered(session), claimed_session(session.context.run):
+        session.book("flow-run", "brave-otter")
+        session.pause("enough")
+        for name in ("read", "write", "fenced"):
+            patch.setattr(Database, name, away)
+        publish_reports(session.context)
+    assert session.failure is None and recorded(session)[:2] == ("paused", "enough")
 
 
 def test_a_fenced_driver_leaves_the_state_to_its_successor(session: DriverSession) -> None:

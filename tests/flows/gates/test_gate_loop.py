@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from db.core.approval_rules import APPROVED, REJECTED, WITHDRAWN, Approval
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from flows.branching.branches import revise, rollback
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.gates.waiting import awaited, may_go_on
 from flows.run.results import RunResults, run_results
 from tests.flows.simulated import Simulation
@@ -28,7 +28,7 @@ def approvals(simulation: Simulation) -> list[Approval]:
 
 def decide(simulation: Simulation, number: int, decision: str) -> None:
     with simulation.ledger() as ledger:
-        ledger.approvals.decide(number, Verdict(decision, "ann", "looked at it", "cli"))
+        ledger.approvals.decide(number, ApprovalDecision(decision, "ann", "looked at it", "cli"))
 
 
 def results(simulation: Simulation) -> RunResults:
@@ -36,7 +36,7 @@ def results(simulation: Simulation) -> RunResults:
         return run_results(ledger, simulation.run)
 
 
-def ended(outcome: Outcome | None) -> tuple[str, int, int]:
+def ended(outcome: SessionOutcome | None) -> tuple[str, int, int]:
     assert outcome is not None
     return outcome.state, outcome.iteration, outcome.exit_code
 

@@ -12,12 +12,12 @@ import pytest
 from db.core.approval_rules import REJECTED, Approval, Deciders
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from flows.delivery.notifications import NotificationDeliverer, approval_entry, message_of
 from flows.gates.links import KEY_FILE, addresses, is_valid, link_key, sign
 from flows.run.home import Home
 from flows.run.pages import Pages
-from flows.run.protocols import Notice, Told
+from flows.run.protocols import Notice, NotificationResult
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.gates import GatesSpec
 from yatt_core.spec.sections.guards import NotifySpec
@@ -57,7 +57,7 @@ def test_a_notification_tells_where_to_decide(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "d", 3).id
-        asked = ledger.approvals.ask(Question(run, "k", "iterations", "go on?", run))
+        asked = ledger.approvals.ask(ApprovalRequest(run, "k", "iterations", "go on?", run))
         pages = Pages(dashboard="http://127.0.0.1:8686")
         assert addresses(home, pages, GatesSpec())(ledger, run, "other") == ""
         assert addresses(home, Pages(), GatesSpec())(ledger, run, "k") == "`yatt approve 1 --why ...`"
@@ -76,9 +76,9 @@ class Collector:
     def __init__(self) -> None:
         self.bodies: list[str] = []
 
-    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+    def notify(self, run: str, notices: Sequence[Notice]) -> NotificationResult:
         self.bodies.append(message_of(run, notices).body)
-        return Told(frozenset(notice.key for notice in notices), ())
+        return NotificationResult(frozenset(notice.key for notice in notices), ())
 
 
 def test_a_notification_carries_the_link_and_the_ledger_does_not(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_notification_carries_the_link_and_the_ledger_does_not(tmp_path: Path)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "d", 3).id
         fence = ledger.leases.acquire(run, this_process(), 60)
-        question = Question(run, "iterations-b0-i2", "iterations", "continue?", run)
+        question = ApprovalRequest(run, "iterations-b0-i2", "iterations", "continue?", run)
         ledger.approvals.ask(question, fence, [approval_entry(run, "iterations-b0-i2", "continue?", 1)])
         deliverer = NotificationDeliverer(told, notify, addresses(home, pages, GatesSpec(links=True)))
         assert deliverer.deliver(ledger, fence, last=True) == 1
@@ -106,7 +106,7 @@ def test_a_notification_goes_out_without_a_link_if_the_key_cannot_be_used(tmp_pa
     pages = Pages(dashboard="http://127.0.0.1:8686")
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "d", 3).id
-        ledger.approvals.ask(Question(run, "k", "iterations", "go on?", run))
+        ledger.approvals.ask(ApprovalRequest(run, "k", "iterations", "go on?", run))
         address = addresses(home, pages, GatesSpec(links=True))
         (tmp_path / KEY_FILE).write_bytes(b"short")
         unsigned = "http://127.0.0.1:8686/approvals/1 or `yatt approve 1 --why ...`"

@@ -11,7 +11,7 @@ from benchmarks.simulation.cluster import DriverKilled
 from db.core.approval_rules import APPROVED, REJECTED, WITHDRAWN
 from db.ledger import Ledger
 from db.write.aliases import CARRIED_OUT, Aliases, AliasMove, CheckpointKey
-from db.write.approvals import Approvals, Verdict
+from db.write.approvals import ApprovalDecision, Approvals
 from db.write.events import Events
 from flows.gates.candidates import JUDGED
 from flows.gates.promotions import champion_by_gate, settle
@@ -93,7 +93,7 @@ def test_a_champion_is_asked_for_and_becomes_the_one_to_beat(tmp_path: Path) -> 
     assert facts(simulation)[2] == [(2, None)], "the run does not wait for it"
     with simulation.ledger() as ledger:
         assert settle(ledger, simulation.run) == []
-        ledger.approvals.decide(1, Verdict(APPROVED, "ann", "reads well", "cli"))
+        ledger.approvals.decide(1, ApprovalDecision(APPROVED, "ann", "reads well", "cli"))
     simulation.drive()  # the driver carries it out
     moves, tests, asked = facts(simulation)
     assert moves == [("candidate", 2), ("champion", 2)]
@@ -107,7 +107,7 @@ def test_a_rejected_candidate_stays_candidate(tmp_path: Path) -> None:
     simulation = Simulation.of(tmp_path, *RULE, GATE)
     simulation.drive(until=2)
     with simulation.ledger() as ledger:
-        ledger.approvals.decide(1, Verdict(REJECTED, "ann", "too wordy", "cli"))
+        ledger.approvals.decide(1, ApprovalDecision(REJECTED, "ann", "too wordy", "cli"))
     simulation.drive()
     assert facts(simulation)[0] == [("candidate", 2), ("candidate", 3)]
 
@@ -161,7 +161,7 @@ def test_a_person_who_may_decide_promotes_and_brings_the_former_one_back(tmp_pat
         spec = current_spec(ledger, run)
 
         def promote(iteration: int, by: str) -> tuple[list[AliasMove], int | None]:
-            verdict = Verdict(APPROVED, by, "better", "cli")
+            verdict = ApprovalDecision(APPROVED, by, "better", "cli")
             return champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, iteration), verdict)
 
         moves, waits = promote(3, "bob")
@@ -182,7 +182,7 @@ def test_an_approved_promotion_is_carried_out_once_even_if_it_moves_nothing(tmp_
     with simulation.ledger() as ledger:
         two, one = (CheckpointKey(0, iteration, 1) for iteration in (2, 1))
         ledger.aliases.promote(run, "champion", two, "bob", "approval 99: by hand")
-        ledger.approvals.decide(1, Verdict(APPROVED, "ann", "reads well", "cli"))
+        ledger.approvals.decide(1, ApprovalDecision(APPROVED, "ann", "reads well", "cli"))
         assert settle(ledger, run) == [] and ledger.aliases.carried_out(run) == {1}
         ledger.aliases.promote(run, "champion", one, "bob", "approval 1: the way back")
         assert settle(ledger, run) == [] and ledger.aliases.pointing(run)["champion"] == one
@@ -206,7 +206,7 @@ def test_a_reason_that_names_an_approval_does_not_carry_it_out(tmp_path: Path) -
     run = simulation.run
     with simulation.ledger() as ledger:
         ledger.aliases.promote(run, "candidate", CheckpointKey(0, 1, 1), "bob", "approval 1: forged")
-        ledger.approvals.decide(1, Verdict(APPROVED, "ann", "reads well", "cli"))
+        ledger.approvals.decide(1, ApprovalDecision(APPROVED, "ann", "reads well", "cli"))
         assert [move.iteration for move in settle(ledger, run)] == [2]
 
 
@@ -216,7 +216,7 @@ def test_one_question_about_a_checkpoint_is_open_whatever_is_decided_about_other
     run = simulation.run
     with simulation.ledger() as ledger:
         spec = current_spec(ledger, run)
-        asked = Verdict(APPROVED, "bob", "better", "cli")
+        asked = ApprovalDecision(APPROVED, "bob", "better", "cli")
         first = champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, 2), asked)
-        ledger.approvals.decide(2, Verdict(REJECTED, "ann", "too wordy", "cli"))
+        ledger.approvals.decide(2, ApprovalDecision(REJECTED, "ann", "too wordy", "cli"))
         assert champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, 2), asked) == first

@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 
 from db.core.engine import Fence
+from db.core.errors import Fenced
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.backup.folder import BackupFolder
 from flows.maintenance import steps
 from flows.maintenance.record import KEPT, MaintenanceResult, StepResult, add_result, read_results
-from flows.maintenance.runner import Finding, maintain
+from flows.maintenance.runner import MaintenanceError, maintain
 from flows.maintenance.settings import MaintenanceSettings, read_settings
 from flows.maintenance.steps import UNSOUND, audit_all, prune_idle, steps_of
 from flows.run.deletion import delete_run
 from flows.run.home import Home
 from flows.run.lease import LeaseKeeper
+from tests.db.tools import holder
 from tests.flows.run.scenarios import Told
 from tests.flows.run.test_deletion import started
 from tests.ops.audited import make_sound_run
@@ -136,7 +138,9 @@ def test_a_run_that_cannot_be_checked_keeps_no_other_from_being_audited_and_prun
             if run == other:
                 raise InfrastructureError("the tracker is away")
 
-        with pytest.raises(Finding, match=rf"^{other}: could not be audited: the tracker is away; toy-1: checkpoints"):
+        with pytest.raises(
+            MaintenanceError, match=rf"^{other}: could not be audited: the tracker is away; toy-1: checkpoints"
+        ):
             audit_all(home, ledger, reader_of)
         asked = list[str]()
         current = steps.current_spec
@@ -148,7 +152,7 @@ def test_a_run_that_cannot_be_checked_keeps_no_other_from_being_audited_and_prun
             return current(ledger, run)
 
         monkeypatch.setattr(steps, "current_spec", current_spec)
-        with pytest.raises(Finding, match=f"^nothing to delete; {other}: rollout.kind: unknown key$"):
+        with pytest.raises(MaintenanceError, match=f"^nothing to delete; {other}: rollout.kind: unknown key$"):
             prune_idle(home, ledger)
         assert asked[:2] == [other, "toy-1"]
 
@@ -160,12 +164,12 @@ def test_nothing_is_deleted_once_the_lease_is_lost(home: Home, monkeypatch: pyte
 
         def lost(lease: LeaseKeeper) -> None:
             line = ledger.overview.line("toy-1")
-            ledger.leases.release(Fence("toy-1", line.term))
+            ledger.leases.release(Fence.of_run("toy-1", line.term))
             ledger.leases.acquire("toy-1", this_process("driver"), 600)
             raise FencedError("another driver has it")
 
         monkeypatch.setattr(LeaseKeeper, "check", lost)
-        with pytest.raises(Finding, match=r"toy-1: another driver has it$"):
+        with pytest.raises(MaintenanceError, match=r"toy-1: another driver has it$"):
             prune_idle(home, ledger)
         assert trash.exists() and list(ledger.leases.holders()) == ["toy-1"]
 
@@ -184,7 +188,7 @@ def test_free_pages_are_given_back_when_nobody_drives(home: Home) -> None:
 
 def test_a_step_that_fails_is_told_without_secrets_and_the_others_run(home: Home) -> None:
     def finds() -> str:
-        raise Finding("postgresql://me:secret@host/db is wrong")
+        raise MaintenanceError("postgresql://me:secret@host/db is wrong")
 
     def fails() -> str:
         raise PermissionError(13, "Permission denied", "/backups/x")
@@ -207,11 +211,40 @@ def test_two_do_not_maintain_a_home_at_once(home: Home) -> None:
     thread = threading.Thread(target=maintain, args=(home, {"waits": waits}, "ann"))
     thread.start()
     assert begun.wait(30)
-    with pytest.raises(InfrastructureError, match="another process maintains this home"):
+    with pytest.raises(InfrastructureError, match="another process maintains this home, yatt maintenance"):
         maintain(home, {}, "bob")
     go_on.set()
     thread.join()
     assert maintain(home, {}, "bob").ok
+
+
+def test_a_home_that_another_host_maintains_is_left_alone_until_its_lease_ends(home: Home) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.take("home", holder("maintenance far away"), 600)
+        with pytest.raises(InfrastructureError, match="another process maintains this home, maintenance far away"):
+            maintain(home, {}, "bob")
+        ledger.leases.renew(fence, -1)
+        assert maintain(home, {}, "bob").ok
+        with pytest.raises(Fenced):
+            ledger.leases.renew(fence, 10)
+
+
+def test_maintenance_that_was_replaced_begins_no_other_step(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = list[str]()
+    lost = threading.Event()
+    lose = LeaseKeeper._lose
+    monkeypatch.setattr("flows.maintenance.runner.LIFE_SECONDS", 0.5)
+    monkeypatch.setattr(LeaseKeeper, "_lose", lambda keeper, reason: (lose(keeper, reason), lost.set()))
+
+    def is_replaced() -> str:
+        with Ledger.open(home.ledger) as ledger:
+            ledger.leases.take("home", holder("maintenance far away"), 600, lambda _: True)
+        assert lost.wait(30)
+        return "done"
+
+    with pytest.raises(FencedError, match="term 2 holds the lease"):
+        maintain(home, {"first": is_replaced, "second": lambda: done.append("second") or "done"}, "ann")
+    assert not done
 
 
 def test_results_are_kept_up_to_a_number_and_a_damaged_file_is_named(home: Home) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,23 @@ from db.write.commit import IterationCommit
 from db.write.records import CheckpointRow
 from flows.driver.session import DriverSession
 from flows.launch import open_session
-from flows.phases.failure_policy import CURSOR, Paused, PhaseRetry, handle_failure, is_skipped, obey_rollback
+from flows.phases.experience import row_of
+from flows.phases.failure_policy import (
+    CURSOR,
+    Paused,
+    PhaseRetry,
+    allowed_failures,
+    handle_failure,
+    is_skipped,
+    obey_rollback,
+)
 from flows.phases.recovery import committed_state
 from flows.phases.waves import plan_wave
 from flows.run.control_state import ControlState
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
+from tests.experience.tables import experience
 from tests.services import ROOT
 from yatt_core.errors import (
     DataError,
@@ -28,9 +39,13 @@ from yatt_core.errors import (
     StorageFullError,
     YattError,
 )
+from yatt_core.experience.batch import SAMPLES_FILE
 from yatt_core.experience.dynamic_sampling import WavePlan
+from yatt_core.experience.shard_log import ShardLog
+from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import draw
 from yatt_core.spec import load_spec
+from yatt_core.storage.run_store import Check, NoStore
 
 Opened = Callable[..., DriverSession]
 
@@ -101,6 +116,26 @@ def test_budgets_are_kept_by_class(opened: Opened) -> None:
     fail(session, "collect", 1, LostActorError("rollout-0: its actor died"))
     with pytest.raises(PhaseRetry):
         fail(session, "collect", 2, InfrastructureError("another iteration has its own"))
+
+
+def test_a_damaged_copy_is_a_failure_of_the_disk_even_if_the_durable_tier_has_another(opened: Opened) -> None:
+    session = opened("recovery.budgets.infrastructure=2")
+    context = session.context
+    receipt = ShardLog(context.folder, WorkKey(context.run, 0, 1, "collect"), 1).seal(experience(), {})
+    context.ledger.records.shard(context.fence, row_of(receipt))
+    path = context.folder / receipt.folder / SAMPLES_FILE
+    whole = path.read_bytes()
+
+    class Tier(NoStore):
+        def fetch(self, folder: str, manifest_sha256: str | None = None, check: Check | None = None) -> bool:
+            path.write_bytes(whole)
+            return True
+
+    error = DataError("does not match its manifest")
+    stored = replace(context, store=Tier())
+    assert allowed_failures(stored, 1, "prepare", error) == 1
+    path.write_bytes(whole[:-1])
+    assert allowed_failures(stored, 1, "prepare", error) == 2
 
 
 def test_a_full_disk_pauses(opened: Opened) -> None:

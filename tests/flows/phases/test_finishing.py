@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulation.cluster import SimulatedClock
 from flows.phases.evaluation import EVALUATED, answer_held_out
-from flows.phases.finishing import Finish
+from flows.phases.finishing import AttemptDeadline
 from flows.run.home import Home
 from tests.flows.opened import new_run, opened
 from tests.flows.simulated import SHARDS, Simulation
@@ -31,11 +31,11 @@ OVERRIDES = (
 
 def test_enough_must_be_done_and_the_time_be_over() -> None:
     clock = SimulatedClock()
-    finish = Finish.start(FinishSpec(seconds=60, at_least=0.5), 5, clock)
+    finish = AttemptDeadline.start(FinishSpec(seconds=60, at_least=0.5), 5, clock)
     assert not finish.allows(5), "there is time"
     clock.sleep(60.0)
     assert finish.is_over and not finish.allows(2) and finish.allows(3)
-    never = Finish.start(None, 5, clock)
+    never = AttemptDeadline.start(None, 5, clock)
     clock.sleep(1e9)
     assert not never.is_over and not never.allows(5)
 

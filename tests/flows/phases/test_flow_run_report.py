@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import flows.train
 from db.core.errors import LedgerUnavailable
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
 from flows.phases import flow_run_report as module
 from flows.phases.flow_run_report import flow_run_report
@@ -46,7 +46,7 @@ def test_an_unreachable_server_ends_no_run_and_is_reported_once(monkeypatch: pyt
         for iteration in range(40):
             report.before(committed(iteration))
             report.after(committed(iteration + 1))
-        report.conclude(Outcome("toy-1", "completed", 40, "target reached", 0))
+        report.conclude(SessionOutcome("toy-1", "completed", 40, "target reached", 0))
     assert len(said) == 1 and address in said[0]
     assert time.monotonic() - began < 10.0, "requests are not repeated"
 
@@ -114,7 +114,7 @@ def test_a_ledger_that_is_away_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> N
         assert logged == [1, 2, 3, 4], "the lines follow"
         trouble.append(LedgerUnavailable("away"))
         report.before(committed(39))  # closes the block
-        report.conclude(Outcome("toy-1", "completed", 40, "target reached", 0))
+        report.conclude(SessionOutcome("toy-1", "completed", 40, "target reached", 0))
 
 
 @pytest.mark.parametrize("error", [ConnectionError("of the run's own"), KeyboardInterrupt()])
@@ -155,7 +155,7 @@ def test_a_run_that_waits_has_a_waiting_flow_run_until_what_it_waits_for_is_back
     drive = flows.train.drive
     collect = BranchRunActors.collect
 
-    def drive_with_report(session: DriverSession, _: object) -> Outcome:
+    def drive_with_report(session: DriverSession, _: object) -> SessionOutcome:
         report = module.FlowRunReport(client, session)
         try:
             return drive(session, report)

@@ -12,13 +12,13 @@ import pytest
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.records import DecisionRow
-from flows.phases.placement import decide
+from flows.phases.placement import begin_planning, decide
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.home import Home
 from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSession, judged_spec
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.policies.curve import Curve
+from yatt_core.placement.policies.curve import CurvePolicy
 from yatt_core.placement.policies.fixed import Hold, InTurn
 from yatt_core.placement.seen import Plan
 
@@ -117,10 +117,10 @@ def record(session: Any, decision: dict[str, Any]) -> None:
 def test_a_new_decision_is_kept_when_made_again(session: Any) -> None:
     placement, runtime_policy = decide(session, 1, {})
     row = placement.decision
-    assert isinstance(runtime_policy, Curve) and len(row.decision["start"]) == 4
+    assert isinstance(runtime_policy, CurvePolicy) and len(row.decision["start"]) == 4
     placement, runtime_policy = decide(session, 1, {})
     again = placement.decision
-    assert again.decision == row.decision and isinstance(runtime_policy, Curve)
+    assert again.decision == row.decision and isinstance(runtime_policy, CurvePolicy)
 
 
 def test_a_different_recorded_decision_is_obeyed_unchanged(session: Any) -> None:
@@ -158,3 +158,18 @@ def test_a_policy_remembers_only_what_the_ledger_recorded(session: Any) -> None:
     assert row.inputs["state"] == state == {"seen": [7]}, "its inputs are recorded as they were given"
     (recorded,) = session.context.ledger.records.decisions(session.context.run, 0, 1)
     assert (recorded.decision, recorded.reason) == (row.decision, "why \\ud800 not")
+
+
+def test_the_first_decision_is_planned_while_the_actors_start(session: Any) -> None:
+    planned = list[str]()
+
+    class Counted(Noting):
+        def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+            planned.append(threading.current_thread().name)
+            return super().plan(setting, past, state)
+
+    session.prefetch = PlacementPrefetch(Counted())
+    begin_planning(session, 1, {})
+    assert session.prefetch.expected(1) is not None and session.prefetch.expected(2) is None
+    decide(session, 1, {})
+    assert planned == ["placement"], "the plan that was begun is taken"

@@ -11,8 +11,9 @@ import pytest
 
 from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import this_process
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from db.write.pipelines import NewPipeline
 from flows.pipelines.runner import PipelineRunner
 from tests.flows.pipelines.support import JOBS, Plant
@@ -29,7 +30,7 @@ WORK = ["drive sft-1", "export sft-1", "drive brew-1", "evaluate brew-1", "promo
 def decide(plant: Plant, decision: str) -> int:
     with Ledger.open(plant.home.ledger) as ledger:
         (approval,) = ledger.approvals.list(only_open=True)
-        return ledger.approvals.decide(approval.id, Verdict(decision, "ann", "looked at it", "api")).id
+        return ledger.approvals.decide(approval.id, ApprovalDecision(decision, "ann", "looked at it", "api")).id
 
 
 def champions(plant: Plant) -> list[tuple[str, int]]:
@@ -173,10 +174,10 @@ def test_a_job_whose_checkpoint_was_pruned_is_done_again(tmp_path: Path, inputs:
 def test_one_process_drives_a_pipeline_and_one_that_was_replaced_cannot_write(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         ledger.pipelines.create(NewPipeline("line", "digest", {}, "/", "ann"))
-        held = ledger.pipelines.acquire("line-1", this_process("first"), 60)
+        held = ledger.leases.take(of_pipeline("line-1"), this_process("first"), 60)
         with pytest.raises(LeaseHeld):
-            ledger.pipelines.acquire("line-1", this_process("second"), 60)
-        ledger.pipelines.renew(held, 0)
-        ledger.pipelines.acquire("line-1", this_process("second"), 60)
+            ledger.leases.take(of_pipeline("line-1"), this_process("second"), 60)
+        ledger.leases.renew(held, 0)
+        ledger.leases.take(of_pipeline("line-1"), this_process("second"), 60)
         with pytest.raises(Fenced):
             ledger.pipelines.release(held, "finished", "")

@@ -10,7 +10,7 @@ import pytest
 from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.placement.disks import DISKS, Disk, disks_during, last_disks
-from ops.presentation.placement_tables import write_disks
+from ops.cli.commands.inspection.placement_tables import write_disks
 from tests.db.tools import SimulatedClock
 from tests.flows.placement.test_seats import begin
 

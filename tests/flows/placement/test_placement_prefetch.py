@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.placement.inputs import REMEMBERED, Inputs
+from flows.placement.inputs import REMEMBERED, DecisionInputs
 from flows.placement.prefetch import PlacementPrefetch
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError, StuckError
@@ -32,33 +32,33 @@ class Counting(Dynamic):
 
 
 @pytest.fixture(scope="module")
-def inputs() -> Inputs:
+def inputs() -> DecisionInputs:
     workload = small()
     campaign = run_campaign(workload, Dynamic())
-    first = Inputs(setting_of(workload), (), (), {})
+    first = DecisionInputs(setting_of(workload), (), (), {})
     return first.after(campaign.past[0], {"iteration": 1}, campaign.plans[0].state)
 
 
-def test_a_prefetched_plan_equals_the_plan(inputs: Inputs) -> None:
+def test_a_prefetched_plan_equals_the_plan(inputs: DecisionInputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
-    prefetch.begin(inputs)
-    plan = prefetch.plan(replace(inputs), SECONDS)
+    prefetch.begin(1, inputs)
+    plan = prefetch.plan(1, replace(inputs), SECONDS)
     now = inputs.plan(Dynamic())
     assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
     assert policy.threads == ["placement"], "planned once, in its own thread"
 
 
-def test_changed_inputs_are_planned_again(inputs: Inputs) -> None:
+def test_changed_inputs_are_planned_again(inputs: DecisionInputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
-    prefetch.begin(inputs)
+    prefetch.begin(1, inputs)
     other = replace(inputs, past=(), names=())
-    assert prefetch.plan(other, SECONDS).roles == other.plan(Dynamic()).roles
+    assert prefetch.plan(1, other, SECONDS).roles == other.plan(Dynamic()).roles
     assert set(policy.threads) == {"placement"}, "also in a thread, because it may never return"
 
 
-def test_a_policy_that_never_returns_is_not_waited_for(inputs: Inputs) -> None:
+def test_a_policy_that_never_returns_is_not_waited_for(inputs: DecisionInputs) -> None:
     freed = threading.Event()
     threads = queue.SimpleQueue[threading.Thread]()
 
@@ -69,25 +69,25 @@ def test_a_policy_that_never_returns_is_not_waited_for(inputs: Inputs) -> None:
             return super().plan(setting, past, state)
 
     prefetch = PlacementPrefetch(Endless())
-    prefetch.begin(inputs)
+    prefetch.begin(1, inputs)
     with pytest.raises(StuckError, match=r"^placement\.mode: .* 0\.01 s"):
-        prefetch.plan(inputs, 0.01)
+        prefetch.plan(1, inputs, 0.01)
     thread = threads.get()
     assert thread.daemon, "it must not keep the process alive"
     freed.set()
     thread.join()
 
 
-def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
+def test_a_policy_that_exits_has_failed(inputs: DecisionInputs) -> None:
     class Leaving(Dynamic):
         def plan(self, setting, past, state) -> Plan:
             raise SystemExit(0)
 
     with pytest.raises(ConfigurationError, match=r"^placement\.mode: .*SystemExit: 0"):
-        PlacementPrefetch(Leaving()).plan(inputs, SECONDS)
+        PlacementPrefetch(Leaving()).plan(1, inputs, SECONDS)
 
 
-def test_memory_is_limited_to_what_is_used(inputs: Inputs) -> None:
+def test_memory_is_limited_to_what_is_used(inputs: DecisionInputs) -> None:
     later = inputs
     for iteration in range(2, 9):
         later = later.after(inputs.past[0], {"iteration": iteration}, {})

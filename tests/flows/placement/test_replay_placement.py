@@ -14,7 +14,7 @@ from db.ledger import Ledger
 from db.write.runs import Parent
 from flows.placement import replay as module
 from flows.placement.record import PlacementRecord
-from flows.placement.replay import Comparison, ReplayedDecision, compare_all, parse_policy, replay
+from flows.placement.replay import PolicyComparison, ReplayedDecision, compare_all, parse_policy, replay
 from flows.placement.work_files import work_file
 from flows.run.home import Home
 from tests.placement.recorded_run import judged_spec, record_run, rewrite
@@ -64,7 +64,7 @@ def replayed(home: Home, run: str) -> list[ReplayedDecision]:
         return [replay(placement) for placement in record.between(1, record.last)]
 
 
-def compared(home: Home, run: str, policy: str, first: int = 1) -> Comparison:
+def compared(home: Home, run: str, policy: str, first: int = 1) -> PolicyComparison:
     with recorded(home, run) as record:
         return compare_all(run, policy, record.between(first, record.last))
 

@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from db.ledger import Ledger
 from flows import launch, train
-from flows.driver.run_status import Outcome
+from flows.driver.run_status import SessionOutcome
 from flows.prefect_io import prefect_events
 from flows.prefect_io.optional_client import OptionalClient
 from flows.prefect_io.prefect_client import server_needed, server_trouble, start_trouble
@@ -101,7 +101,7 @@ def artifact(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "train", unreachable)
     monkeypatch.setattr(prefect_events, "sent_events", nullcontext)
-    outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
+    outcome = SessionOutcome("toy-1", "completed", 4, "target reached", 0)
     observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
     context = SimpleNamespace(run="toy-1", observer=observer)
     session: Any = SimpleNamespace(context=context, window=None, failure=None, outcome=outcome, claimed=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from db.core.errors import Conflict, Fenced, QueueRefused, SchedulerHeld
+from db.core.engine import Fence
+from db.core.errors import Conflict, Fenced, LeaseHeld, QueueRefused
 from db.core.holder import this_process
+from db.core.subjects import QUEUE, subject_of
 from db.write.queueing import Submission
 from db.write.scheduling import Grant
 from flows.queueing.pools_file import pools_file
@@ -110,7 +112,7 @@ def test_the_ledger_refuses_a_gpu_of_another_pool_that_is_held(world: World) -> 
     one = world.submit()
     two = world.submit()
     world.scheduler.resign()
-    fence = world.ledger.scheduling.lead(this_process("other"), 9.0)
+    fence = world.ledger.leases.take(subject_of(QUEUE), this_process("other"), 9.0)
     world.ledger.scheduling.allocate(fence, Grant(one, "main", (0, 1), 0, False, gpus=True), 0)
     with pytest.raises(Conflict, match="are held by run"):
         world.ledger.scheduling.allocate(fence, Grant(two, "spot", (1,), 0, False, gpus=True), 0)
@@ -271,7 +273,7 @@ def test_predictions_are_recorded_and_scored(world: World) -> None:
 def test_there_is_one_scheduler_and_a_newer_one_fences_the_older(world: World) -> None:
     second = Scheduler(world.home, world.ledger, world.drivers)
     world.scheduler.round()
-    with pytest.raises(SchedulerHeld, match="is scheduled by yatt scheduler"):
+    with pytest.raises(LeaseHeld, match="the queue is held by yatt scheduler"):
         second.lead()
     older = world.scheduler
     world.scheduler = world.elect()
@@ -301,7 +303,6 @@ WRITES = (
     "note_reasons",
     "note_forecast",
     "ask_again",
-    "renew",
 )
 
 
@@ -322,6 +323,13 @@ def killed_at(world: World, monkeypatch: pytest.MonkeyPatch, steps: set[int]) ->
 
     for name in WRITES:
         monkeypatch.setattr(world.ledger.scheduling, name, dying(getattr(world.ledger.scheduling, name)))
+    renew = world.ledger.leases.renew
+    renew_and_die = dying(renew)
+
+    def renewing(fence: Fence, ttl_seconds: float) -> None:
+        (renew_and_die if fence.subject == subject_of(QUEUE) else renew)(fence, ttl_seconds)
+
+    monkeypatch.setattr(world.ledger.leases, "renew", renewing)
     monkeypatch.setattr(world.drivers, "start", dying(world.drivers.start))
     return lambda: taken
 

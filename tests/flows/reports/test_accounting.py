@@ -29,7 +29,7 @@ class Story:
         self.clock = SimulatedClock()
         self.ledger = Ledger.open(folder / "ledger.sqlite", clock=self.clock)
         self.run = self.ledger.runs.create("toy", {}, "digest", 100).id
-        self.fence = Fence(self.run, 0)
+        self.fence = Fence.of_run(self.run, 0)
 
     def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.reports.profile import Step, critical_path, process_steps, profile_of
-from flows.run.profile_record import BETWEEN, PHASES, Part, ProfileRecord
+from flows.reports.profile import ProfileStep, critical_path, process_steps, profile_of
+from flows.run.profile_record import BETWEEN, PHASES, ProfilePart, ProfileRecord
 from yatt_core.spent_time import DATA, ENGINE, KINDS, LEDGER, OTHER, PREFECT, RAY, REWARDS, WAITING
 
 
-def part(phase: str, kind: str, seconds: float, *path: str) -> Part:
-    return Part(phase, path, kind, seconds, 1)
+def part(phase: str, kind: str, seconds: float, *path: str) -> ProfilePart:
+    return ProfilePart(phase, path, kind, seconds, 1)
 
 
 LEARN = ProfileRecord(
@@ -38,24 +38,24 @@ COLLECT = ProfileRecord(
 
 def test_what_the_driver_waits_for_is_the_work_of_the_busiest_rank_and_the_rest_is_ray() -> None:
     assert set(critical_path(LEARN)) == {
-        Step("learn", "driver", LEDGER, 0.5),
-        Step("learn", "driver", PREFECT, 0.25),
-        Step(BETWEEN, "driver", OTHER, 1.0),
-        Step("learn", "trainer-1", ENGINE, 7.0),
-        Step("learn", "trainer-1", DATA, 1.0),
-        Step("learn", "driver", RAY, 2.0),
+        ProfileStep("learn", "driver", LEDGER, 0.5),
+        ProfileStep("learn", "driver", PREFECT, 0.25),
+        ProfileStep(BETWEEN, "driver", OTHER, 1.0),
+        ProfileStep("learn", "trainer-1", ENGINE, 7.0),
+        ProfileStep("learn", "trainer-1", DATA, 1.0),
+        ProfileStep("learn", "driver", RAY, 2.0),
     }
 
 
 def test_what_the_busiest_controller_waits_for_is_the_work_of_the_busiest_engine() -> None:
     assert set(critical_path(COLLECT)) == {
-        Step("collect", "driver", LEDGER, 1.0),
-        Step("collect", "driver", RAY, 1.0),
-        Step("collect", "controller-0", REWARDS, 2.0),
-        Step("collect", "controller-0", DATA, 1.0),
-        Step("collect", "controller-0", WAITING, 2.0),
-        Step("collect", "rollout-0", ENGINE, 3.0),
-        Step("collect", "rollout-0 as judge", ENGINE, 1.0),
+        ProfileStep("collect", "driver", LEDGER, 1.0),
+        ProfileStep("collect", "driver", RAY, 1.0),
+        ProfileStep("collect", "controller-0", REWARDS, 2.0),
+        ProfileStep("collect", "controller-0", DATA, 1.0),
+        ProfileStep("collect", "controller-0", WAITING, 2.0),
+        ProfileStep("collect", "rollout-0", ENGINE, 3.0),
+        ProfileStep("collect", "rollout-0 as judge", ENGINE, 1.0),
     }
 
 
@@ -88,7 +88,7 @@ def test_iterations_without_a_record_count_nowhere_and_are_named() -> None:
     profile = profile_of({1: None, 2: None, 3: LEARN, 4: empty})
     assert (profile.recorded, profile.not_recorded) == ((3, 4), (1, 2))
     assert profile.wall == 7.0
-    assert Step("learn", "trainer-1", ENGINE, 3.5) in profile.path
+    assert ProfileStep("learn", "trainer-1", ENGINE, 3.5) in profile.path
     assert profile.unheard == ("trainer-0", "trainer-1")
     nothing = profile_of({1: None})
     assert (nothing.recorded, nothing.not_recorded, nothing.processes, nothing.path) == ((), (1,), (), ())
@@ -98,7 +98,7 @@ NAMES = st.sampled_from(
     ["driver", "controller-0", "controller-1", "rollout-0", "rollout-10", "trainer-0", "endpoint-0"]
 )
 PARTS = st.builds(
-    Part,
+    ProfilePart,
     st.sampled_from(PHASES),
     st.sampled_from([(), ("judge",), ("generate", "version 1")]),
     st.sampled_from(KINDS),

@@ -15,6 +15,7 @@ from flows.reports import session_report
 from flows.reports.session_report import publish_reports, sample_table
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
+from tests.ops.judged_run import CUT, FAILED, UNREADABLE, seed_judged_run
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
@@ -94,6 +95,18 @@ def test_a_file_that_cannot_be_made_is_left_out_alone(
 
     monkeypatch.setattr(session_report, broken, fail)
     assert sorted(published(Home(tmp_path / "runs"), toy_spec())) == others
+
+
+def test_a_sample_without_a_score_has_no_reward_in_the_table(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    run = seed_judged_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        table = sample_table(ledger, run, home.folder, 8)
+    assert table is not None
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    found = {(row["prompt_ordinal"], row["sample"]): (row["reward"], row["correct"]) for row in rows}
+    assert {place for place, scores in found.items() if scores == (None, None)} == {CUT, FAILED, UNREADABLE}
+    assert len(found) == 8 and all(None not in scores for scores in found.values() if scores != (None, None))
 
 
 def test_a_damaged_file_leaves_out_the_table(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from unittest.mock import Mock
 import pytest
 
 from db.core.engine import Fence
-from db.core.errors import LedgerUnavailable, LedgerVersionError
+from db.core.errors import Fenced, LeaseHeld, LedgerUnavailable, LedgerVersionError
 from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.run.lease import LeaseKeeper
+from flows.run.lease import LeaseKeeper, operator_lease, renewed
+from tests.db.tools import holder
 from tests.waiting import wait_until
 from yatt_core.errors import FencedError
 
@@ -93,6 +94,38 @@ def test_a_main_loop_that_hangs_is_not_kept_alive(held: tuple[str, Ledger, Fence
     assert "learn of iteration 3" in reason
     assert "test_lease_keeper" in reason, "it contains the main thread's stack"
     keeper.stop()
+
+
+def test_the_lease_of_a_sweep_whose_main_loop_hangs_is_another_hosts_soon(held: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, _ = held
+    subject = "sweep/toy-1"
+    fence = ledger.leases.take(subject, holder("near"), LIFE)
+    with renewed(ledger, fence, LIFE) as keeper:
+        keeper.allow(0.05, "proposing a setting")
+        assert "proposing a setting" in lost(keeper)
+        wait_until(lambda: is_taken(ledger, subject), seconds=20.0)
+    with pytest.raises(Fenced, match="sweep toy-1: term 1 has ended; term 2 holds the lease"):
+        ledger.events.append("toy-1", "trial", {}, fence)
+
+
+def test_a_command_holds_a_run_as_long_as_it_works_on_it(held: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, fence = held
+    ledger.leases.release(fence)
+    with operator_lease(ledger, fence.run, "yatt rollback of toy", life_seconds=LIFE) as lease:
+        time.sleep(3 * LIFE)
+        lease.check()
+        with pytest.raises(LeaseHeld, match="yatt rollback of toy"):
+            ledger.leases.acquire(fence.run, holder("far"), LIFE)
+    assert ledger.leases.acquire(fence.run, holder("far"), LIFE).term == lease.fence.term + 1
+
+
+def is_taken(ledger: Ledger, subject: str) -> bool:
+    """Returns True once a process on another host has the lease."""
+    try:
+        ledger.leases.take(subject, holder("far"), 600)
+    except LeaseHeld:
+        return False
+    return True
 
 
 def test_opening_an_unreachable_ledger_is_retried(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.reports.profile import Step, critical_path, profile_of
+from flows.reports.profile import ProfileStep, critical_path, profile_of
 from flows.run.profile_merging import KEPT, merged
-from flows.run.profile_record import DRIVER, PHASES, Part, ProfileRecord, read_profile, write_profile
+from flows.run.profile_record import DRIVER, PHASES, ProfilePart, ProfileRecord, read_profile, write_profile
 from yatt_core.experience.telemetry import write_telemetry
 from yatt_core.spent_time import DATA, ENGINE, PARTS, RAY
 
@@ -18,13 +18,13 @@ def ranks(count: int, late: int = 0) -> ProfileRecord:
 
     late: that rank.
     """
-    processes = {DRIVER: (Part("learn", (), RAY, 2.0, 1), Part("prepare", (), RAY, 1.0, 1))}
+    processes = {DRIVER: (ProfilePart("learn", (), RAY, 2.0, 1), ProfilePart("prepare", (), RAY, 1.0, 1))}
     for rank in range(count):
         processes[f"trainer-{rank}"] = (
-            Part("learn", ("learn",), ENGINE, 0.001 * (rank + 1), 1),
-            Part("prepare", ("prepare",), DATA, 0.0001, 2),
+            ProfilePart("learn", ("learn",), ENGINE, 0.001 * (rank + 1), 1),
+            ProfilePart("prepare", ("prepare",), DATA, 0.0001, 2),
         )
-    processes[f"trainer-{late}"] = (Part("prepare", ("prepare",), DATA, 0.0002, 2),)
+    processes[f"trainer-{late}"] = (ProfilePart("prepare", ("prepare",), DATA, 0.0002, 2),)
     return ProfileRecord(3.0, processes)
 
 
@@ -41,8 +41,8 @@ def test_of_many_the_busiest_are_kept_and_the_means_of_the_others() -> None:
     assert others.count == 92
     learned = sum(0.001 * (rank + 1) for rank in range(93) if rank != 3) / 92
     assert others.parts == (
-        Part("learn", ("learn",), ENGINE, pytest.approx(learned), 1),
-        Part("prepare", ("prepare",), DATA, pytest.approx(0.0001), 2),
+        ProfilePart("learn", ("learn",), ENGINE, pytest.approx(learned), 1),
+        ProfilePart("prepare", ("prepare",), DATA, pytest.approx(0.0001), 2),
     )
 
 
@@ -62,7 +62,7 @@ def test_a_file_does_not_grow_with_the_number_of_processes(tmp_path: Path) -> No
 
 def test_too_many_parts_are_added_up_by_phase_and_kind() -> None:
     parts = tuple(
-        Part(PHASES[number % 2], (f"part {number}",), ENGINE if number % 4 < 2 else DATA, float(number), 1)
+        ProfilePart(PHASES[number % 2], (f"part {number}",), ENGINE if number % 4 < 2 else DATA, float(number), 1)
         for number in range(3 * PARTS)
     )
     (found,) = merged(ProfileRecord(1.0, {"trainer-0": parts})).processes.values()
@@ -95,4 +95,4 @@ def test_a_process_that_only_one_iteration_records_has_the_mean_of_the_others_el
     learned = {step.process: step.seconds for step in profile.processes if step.phase == "learn"}
     mean = one.others["trainer"].parts[0].seconds
     assert learned["trainer-4"] == pytest.approx(mean / 2), "it was idle in the other one"
-    assert Step("learn", "trainer-99", ENGINE, pytest.approx(0.1)) in profile.processes
+    assert ProfileStep("learn", "trainer-99", ENGINE, pytest.approx(0.1)) in profile.processes

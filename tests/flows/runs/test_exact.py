@@ -77,6 +77,27 @@ def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: 
     check_nothing_generated_twice(driver, run)
 
 
+NARROW = ("torch.yaml", "rollout.engine.dtype=bfloat16", "trainer.engine.dtype=bfloat16")
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("trainer", ["torch", "fsdp2"])
+def test_in_bfloat16_it_ends_with_the_same_bits(driver: Driver, trainer: str) -> None:
+    """Killed in every phase; its actors are lost half-way, so that other engines and ranks continue, on other controllers."""
+    spec = (*NARROW, f"trainer.engine={{kind: {trainer}, ranks: 2, dtype: bfloat16}}")
+    quiet = driver.create(*spec)
+    driver.drive(quiet)
+    struck = driver.create(*spec, "controllers.count=3", "rollout.engine.instances=2")
+    for place in ("collect:1", "prepare:2", "learn:2"):
+        driver.drive_until_killed(struck, place)
+    driver.end_actors(struck)
+    for place in ("collect:3", "learn:3", "sync:4"):
+        driver.drive_until_killed(struck, place)
+    driver.drive(struck)
+    assert same_result(driver.results(struck), driver.results(quiet))
+    check_each_point_once(driver, struck)
+
+
 @pytest.mark.verify
 def test_weights_in_many_buckets_are_the_same_and_survive_a_kill_in_sync(
     undisturbed: RunResults, driver: Driver

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.branching.branches import revise
-from flows.branching.safe_point import Asked
+from flows.branching.safe_point import RevisionOptions
 from flows.run.results import RunResults
 from tests.faults import hang_at
 from tests.flows.tools import SECONDS, Driver, same_result
@@ -109,7 +109,7 @@ def test_a_reward_file_that_raises_in_mid_run_is_corrected_by_one_command(driver
         at = ledger.runs.find(run).iteration
     driver.drive(run, expect=1)  # the same code fails again
     file.write_text("def score(prompt, response):\n    return len(response) % 5 / 5\n")
-    assert revise(driver.home, run, [], asked=Asked(new_code=True)) == 2
+    assert revise(driver.home, run, [], asked=RevisionOptions(new_code=True)) == 2
     driver.drive(run)
     with driver.ledger() as ledger:
         row = ledger.runs.find(run)

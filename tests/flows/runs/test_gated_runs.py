@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from db.core.approval_rules import APPROVED
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from tests.flows.tools import Driver, same_result
 
 SHORT = ("iterations=3", "evaluation.every=0")
@@ -13,7 +13,7 @@ SHORT = ("iterations=3", "evaluation.every=0")
 
 def approve(driver: Driver, number: int) -> None:
     with driver.ledger() as ledger:
-        ledger.approvals.decide(number, Verdict(APPROVED, "ann", "fine", "cli"))
+        ledger.approvals.decide(number, ApprovalDecision(APPROVED, "ann", "fine", "cli"))
 
 
 @pytest.mark.verify

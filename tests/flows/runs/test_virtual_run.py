@@ -15,10 +15,13 @@ import pytest
 from db.ledger import Ledger
 from flows.placement.seats import seat_spans
 from flows.reports.profile import profile_of
+from flows.run.creation import current_spec
 from flows.run.profile_record import read_profile
+from flows.run.starts import SESSION_READY, Machine, SessionStart
 from tests.flows.tools import Driver
 from tests.waiting import wait_until
 from yatt_core.experience.telemetry import read_telemetry
+from yatt_core.planning.start import actors_of, engines_of
 from yatt_core.spent_time import DATA, ENGINE, LEDGER, PREFECT, RAY, REWARDS, WAITING
 
 ITERATIONS = 8
@@ -54,6 +57,7 @@ def check_ledger(driver: Driver, run: str) -> None:
         assert [step for step, _ in ledger.metrics.history(run, "reward/mean")] == list(range(1, ITERATIONS + 1))
         assert [step for step, _ in ledger.metrics.history(run, "evaluation/accuracy")] == [0, 4, 8]
         check_evaluation(ledger, run)
+        check_start(ledger, run)
         assert [checkpoint.iteration for checkpoint in ledger.records.checkpoints(run)] == [8, 6, 0]
         for iteration in range(1, ITERATIONS + 1):
             (decision,) = ledger.records.decisions(run, 0, iteration)
@@ -70,6 +74,21 @@ def check_ledger(driver: Driver, run: str) -> None:
     results = driver.results(run)
     assert 0 < results.flow_bytes_per_sample <= 1024
     assert results.weights_digest and results.experience_digest and results.metrics_digest
+
+
+def check_start(ledger: Ledger, run: str) -> None:
+    """Checks what is recorded of the start of the run's only session, on services that runs share."""
+    spec = current_spec(ledger, run)
+    (link,) = ledger.events.of_kind(run, SESSION_READY)
+    start = SessionStart.from_json(link.body)
+    assert link.body["term"] == 1
+    assert start.seconds > 0
+    assert start.machine == Machine.this()
+    assert not start.is_new, "another process has created the run"
+    assert start.parts.actors == actors_of(spec)
+    assert start.parts.engines == engines_of(spec)
+    assert start.parts.services == ()
+    assert start.parts.prompts > 0
 
 
 def check_evaluation(ledger: Ledger, run: str) -> None:

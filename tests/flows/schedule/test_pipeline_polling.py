@@ -13,8 +13,9 @@ import pytest
 
 from db.core.errors import PipelineNotFound
 from db.core.holder import this_process
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from db.write.pipeline_triggers import PipelineTriggers
 from db.write.pipelines import FAILED, FINISHED, NewPipeline
 from db.write.runs import Runs
@@ -51,7 +52,7 @@ class Watched:
 
     def end(self, pipeline: str, state: str = FINISHED) -> None:
         with Ledger.open(self.plant.home.ledger) as ledger:
-            fence = ledger.pipelines.acquire(pipeline, this_process(), 60)
+            fence = ledger.leases.take(of_pipeline(pipeline), this_process(), 60)
             ledger.pipelines.release(fence, state, "")
 
     def begins(self, said: str) -> None:
@@ -207,7 +208,7 @@ def test_a_pipeline_that_waits_goes_on_once_people_have_decided(plant: Plant) ->
     assert found.pipeline is None and "a run follows for what has changed" in found.said
     with Ledger.open(plant.home.ledger) as ledger:
         (approval,) = ledger.approvals.list(only_open=True)
-        ledger.approvals.decide(approval.id, Verdict("approved", "ann", "fine", "api"))
+        ledger.approvals.decide(approval.id, ApprovalDecision("approved", "ann", "fine", "api"))
     assert watched.poll() == PollResult("line-1", "pipeline line-1 goes on, since people have decided")
     assert plant.run() == ("line-1", "finished")
     assert watched.poll().pipeline == "line-2"
@@ -221,7 +222,7 @@ def test_a_pipeline_whose_run_was_resumed_by_hand_goes_on(plant: Plant) -> None:
         assert plant.run() == ("line-1", "waiting")
     assert watched.poll().pipeline is None
     with Ledger.open(plant.home.ledger) as ledger:
-        ledger.approvals.decide(1, Verdict("approved", "ann", "fine", "cli"))
+        ledger.approvals.decide(1, ApprovalDecision("approved", "ann", "fine", "cli"))
     drive_run(plant, "sft-1", 2)
     assert watched.poll() == PollResult("line-1", "pipeline line-1 goes on, since people have decided")
     assert plant.run() == ("line-1", "finished")

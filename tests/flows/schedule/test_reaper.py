@@ -29,7 +29,7 @@ from flows.schedule.flow_run_process import FLOW_RUN_VARIABLE, WORKER_LABEL
 from flows.schedule.reaper import (
     SILENT_SECONDS,
     START_SECONDS,
-    Signs,
+    ProcessSigns,
     cause_of_death,
     end_of_session,
     end_of_worker,
@@ -43,7 +43,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "runs")
 
 
-SIGNS = Signs(process="window of toy-1", here=True, gone=False, replaced=False, silent_seconds=1e6)
+SIGNS = ProcessSigns(process="window of toy-1", here=True, gone=False, replaced=False, silent_seconds=1e6)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ SIGNS = Signs(process="window of toy-1", here=True, gone=False, replaced=False, 
         (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS - 1), None),
         (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS), ".* 1800 s: window of toy-1"),
         (replace(SIGNS, replaced=True), ".*driver.*: window of toy-1"),
-        (Signs("", False, False, False, 1e4), ".* 10000 s: .*"),
-        (Signs("", False, False, False, 10.0), None),
+        (ProcessSigns("", False, False, False, 1e4), ".* 10000 s: .*"),
+        (ProcessSigns("", False, False, False, 10.0), None),
     ],
 )
-def test_what_counts_as_dead(signs: Signs, cause: str | None) -> None:
+def test_what_counts_as_dead(signs: ProcessSigns, cause: str | None) -> None:
     found = cause_of_death(signs)
     assert found is None if cause is None else found is not None and re.search(f"{cause}$", found)
 

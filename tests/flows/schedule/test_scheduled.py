@@ -37,7 +37,8 @@ from flows.schedule.scheduled import drive_window, stopped_in_order
 from flows.schedule.window_record import record_window, recorded_windows
 from flows.schedule.window_start import BegunWindow, Ending, begin_window
 from ops.cli.commands.inspection.show import run_facts
-from ops.preflight.run import check_functions, refused_since
+from ops.preflight.new_runs import refused_since
+from ops.preflight.run import check_functions
 from ops.queries.run import run_view
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.errors import ConfigurationError
@@ -420,10 +421,10 @@ def test_a_new_run_with_the_model_of_its_deployment_is_made_although_this_versio
 
     def check(spec: RunSpec, copies: Path, accepted: bool) -> list[str]:
         refused = refused_since(spec)
-        assert refused is not None
+        assert refused
         if not accepted:
-            raise ConfigurationError(refused)
-        return [refused]
+            raise ConfigurationError("\n".join(refused))
+        return refused
 
     def begun(overrides: Mapping[str, Any]) -> BegunWindow | Ending:
         flow_run = FlowRun(id=uuid4(), flow_id=uuid4(), expected_start_time=NOON)

@@ -12,7 +12,7 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Completed, Running
 
 from db.core.approval_rules import APPROVED, PENDING
-from db.write.approvals import Verdict
+from db.write.approvals import ApprovalDecision
 from flows.gates.waiting import awaited
 from flows.schedule import suspension
 from flows.schedule.suspension import RESUMED, SUSPENDED, resume_windows
@@ -44,7 +44,7 @@ def test_a_window_is_suspended_at_a_gate_and_goes_on_once_it_is_approved(
         assert work(driver, client, flow_run) == "Suspended"
         assert [row.decision or PENDING for row in ledger.approvals.of(run)] == [PENDING]
 
-        ledger.approvals.decide(asked.id, Verdict(APPROVED, "ann", "it learns", "cli"))
+        ledger.approvals.decide(asked.id, ApprovalDecision(APPROVED, "ann", "it learns", "cli"))
         assert resume_windows(ledger) == [str(flow_run.id)] and resume_windows(ledger) == []
         assert work(driver, client, flow_run) == "Completed"
         assert (ledger.runs.find(run).state, ledger.runs.find(run).iteration) == ("completed", 3)

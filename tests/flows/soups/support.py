@@ -14,7 +14,7 @@ import safetensors.numpy
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from db.write.commit import IterationCommit
 from db.write.metrics import Metric
 from db.write.records import CheckpointRow
@@ -157,7 +157,7 @@ def ask_on_the_way(kitchen: Place, run: str, until: int, *, kind: str = "iterati
     """Ends a run before its first iteration with an open question; it is paused for that reason, or has failed."""
     with Ledger.open(kitchen.home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process(f"yatt driver of {run}"), 600)
-        approval = ledger.approvals.ask(Question(run, kind, kind, "go on?", run))
+        approval = ledger.approvals.ask(ApprovalRequest(run, kind, kind, "go on?", run))
         state, reason = ("paused", waiting_reason(approval)) if pauses else ("failed", "the disk is full")
         ledger.runs.set_state(fence, state, reason)
         ledger.leases.release(fence)

@@ -13,13 +13,13 @@ from flows.soups.plan import (
     SEARCH,
     SOUP,
     Choose,
-    Drive,
     Measure,
-    Member,
     SoupFacts,
+    SoupMember,
     SoupPlan,
     Step,
     Supervise,
+    Train,
 )
 from tests.flows.soups.support import SOUP as TREE
 from yatt_core.soups.spec import parse_soup
@@ -34,7 +34,7 @@ def done(plan: SoupPlan, facts: SoupFacts, step: Step, better: float = 0.8) -> S
     match step:
         case Supervise():
             return replace(facts, supervised=0)
-        case Drive(members, until):
+        case Train(members, until):
             return replace(facts, reached={**facts.reached, **dict.fromkeys(members, until)})
         case Measure(points, _):
             found = {
@@ -60,32 +60,32 @@ def steps_of(plan: SoupPlan, better: float = 0.8) -> tuple[list[Step], SoupFacts
 def test_only_the_backbones_of_the_better_beta_are_trained_to_the_end(better: float) -> None:
     plan = plan_of()
     steps, facts = steps_of(plan, better)
-    searched = tuple(Member(beta, objective) for beta in (0.6, 0.8) for objective in (0, 1))
-    trained = (Member(better, 0), Member(better, 1), Member(1.0, 0), Member(1.0, 1))
-    assert steps[:2] == [Supervise(), Drive(searched, 2)]
+    searched = tuple(SoupMember(beta, objective) for beta in (0.6, 0.8) for objective in (0, 1))
+    trained = (SoupMember(better, 0), SoupMember(better, 1), SoupMember(1.0, 0), SoupMember(1.0, 1))
+    assert steps[:2] == [Supervise(), Train(searched, 2)]
     assert [(step.points[0].stage, step.points[0].beta, step.iteration) for step in steps if isinstance(step, Measure)] == [
         (SEARCH, 0.6, 2), (SEARCH, 0.8, 2), (SOUP, better, 10), (REWARDED, 1.0, 10),
     ]  # fmt: skip
     (choice,) = [step for step in steps if isinstance(step, Choose)]
     assert choice.beta == better and choice.hypervolumes[better] == max(choice.hypervolumes.values())
-    assert [step for step in steps if isinstance(step, Drive)][1] == Drive(trained, 10)
+    assert [step for step in steps if isinstance(step, Train)][1] == Train(trained, 10)
     assert facts.chosen == better
 
 
 def test_a_single_beta_needs_no_search_and_rewarded_soup_can_be_left_out() -> None:
     steps, _ = steps_of(plan_of(betas=[0.7], rewarded_soup=False))
-    assert [type(step) for step in steps] == [Supervise, Choose, Drive, Measure]
-    assert steps[2] == Drive((Member(0.7, 0), Member(0.7, 1)), 10)
+    assert [type(step) for step in steps] == [Supervise, Choose, Train, Measure]
+    assert steps[2] == Train((SoupMember(0.7, 0), SoupMember(0.7, 1)), 10)
 
 
 def test_what_is_done_is_not_repeated() -> None:
     plan = plan_of()
-    reached = {Member(beta, objective): 2 for beta in (0.6, 0.8) for objective in (0, 1)}
+    reached = {SoupMember(beta, objective): 2 for beta in (0.6, 0.8) for objective in (0, 1)}
     keys = plan.keys(SEARCH, 0.6)
     facts = SoupFacts(0, reached, {keys[0]: (1.0, 1.0), keys[2]: (1.0, 1.0)})
     assert plan.next_step(facts) == Measure((keys[1],), 2)
-    short = replace(facts, reached={**reached, Member(0.8, 1): 1})
-    assert plan.next_step(short) == Drive((Member(0.8, 1),), 2)
+    short = replace(facts, reached={**reached, SoupMember(0.8, 1): 1})
+    assert plan.next_step(short) == Train((SoupMember(0.8, 1),), 2)
 
 
 def test_equal_hypervolumes_choose_the_smaller_beta() -> None:

@@ -7,14 +7,15 @@ from unittest import mock
 
 import pytest
 
-from db.core.errors import LeaseHeld
+from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.members.driving import Goals
 from flows.run.creation import current_spec
 from flows.soups.record import POINT, SOUP, SoupRecord
+from tests.db.tools import holder
 from tests.flows.soups.support import Killed, Kitchen, drive_run
-from yatt_core.errors import ConfigurationError, DrivenElsewhereError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DrivenElsewhereError, FencedError, InfrastructureError
 
 CALLS = 21
 """Calls of driver and meter in an undisturbed soup: 7 runs, of which 2 are driven twice, and 12 measured models."""
@@ -130,6 +131,25 @@ def test_a_second_command_is_refused_while_one_drives_the_soup(tmp_path: Path, u
     with pytest.raises(Killed):
         kitchen.cook(drive)
     assert not kitchen.driven
+
+
+def test_a_soup_that_another_host_has_taken_over_is_left_alone(tmp_path: Path, undisturbed: Kitchen) -> None:
+    kitchen = Kitchen.of(tmp_path / "runs", undisturbed.inputs, betas=[0.7], rewarded_soup=False)
+    subject = f"soup/{kitchen.soup}"
+
+    def drive(goals: Goals) -> None:
+        begun = 0 not in goals().values()
+        kitchen.drive(goals)
+        if begun:
+            with Ledger.open(kitchen.home.ledger) as ledger:
+                ledger.leases.take(subject, holder("yatt soup far away"), 600, lambda _: True)
+
+    with pytest.raises((Fenced, FencedError), match=f"soup {kitchen.soup}: term 1 has ended; term 2 holds the lease"):
+        kitchen.cook(drive)
+    with Ledger.open(kitchen.home.ledger) as ledger:
+        assert not ledger.events.of_kind(kitchen.soup, POINT), "nothing is recorded by a command that was replaced"
+    with pytest.raises(DrivenElsewhereError, match="yatt soup far away"):
+        kitchen.cook()
 
 
 def test_a_run_of_no_soup_is_refused(undisturbed: Kitchen) -> None:

@@ -8,16 +8,18 @@ from unittest import mock
 
 import pytest
 
-from db.core.errors import LeaseHeld
+from db.core.engine import Fence
+from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.metrics import Metric
 from flows.members.driving import Goals, ended_early
 from flows.members.tags import maker_of
 from flows.sweeps.record import PROMOTION, TRIAL, VALUE, WINNER, SweepRecord
+from tests.db.tools import holder
 from tests.flows.soups.support import Killed, drive_run
 from tests.flows.sweeps.support import RATE, TEMPERATURE, Lab, measured
-from yatt_core.errors import ConfigurationError, DrivenElsewhereError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DrivenElsewhereError, FencedError, InfrastructureError
 from yatt_core.spec import RunSpec
 
 FEW = (2, 7)
@@ -211,6 +213,31 @@ def test_a_second_command_is_refused_while_one_drives_the_sweep(tmp_path: Path, 
     with pytest.raises(Killed):
         lab.run(drive)
     assert not lab.driven
+
+
+def test_two_hosts_compete_for_a_sweep(tmp_path: Path, undisturbed: Lab) -> None:
+    lab = Lab.of(tmp_path / "runs", undisturbed.inputs)
+    subject = f"sweep/{lab.sweep}"
+    with Ledger.open(lab.home.ledger) as ledger:
+        far = ledger.leases.take(subject, holder("yatt sweep far away"), 600)
+        with pytest.raises(
+            DrivenElsewhereError, match=f"sweep {lab.sweep} is driven by .*, yatt sweep far away; .* 600 s"
+        ):
+            lab.run()
+        assert not lab.driven
+        ledger.leases.renew(far, -1)  # the host is lost, and the lease has expired
+
+        def drive(goals: Goals) -> None:
+            drive_run(lab, lab.sweep, 0, measured)
+            ledger.leases.take(subject, holder("yatt sweep far away"), 600, lambda _: True)
+            goals()
+
+        with pytest.raises((Fenced, FencedError), match=f"sweep {lab.sweep}: term 2 has ended; term 3 holds the lease"):
+            lab.run(drive)
+        assert not any(kind == TRIAL for kind, _ in lab.chain()), "nothing is decided by a command that was replaced"
+        ledger.leases.renew(Fence(subject, 3), -1)
+    lab.run()
+    assert lab.chain() == undisturbed.chain()
 
 
 def test_a_run_without_a_first_commit_has_not_begun(tmp_path: Path, undisturbed: Lab) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.sweeps.starts import Start, Starts
+from flows.sweeps.starts import SharedStart, Starts
 from tests.flows.sweeps.support import RATE, RUN
 from yatt_core.spec import parse_spec
 from yatt_core.sweeps.spec import parse_sweep
@@ -35,7 +35,7 @@ def test_trials_with_the_same_values_of_these_share_a_start_for_each_seed() -> N
     small, other, large = ({"model.hidden_size": size, RATE: rate} for size, rate in ((8, 1e-3), (8, 1e-4), (16, 1e-3)))
     assert starts.start(small, 0) == starts.start(other, 0) != starts.start(large, 0)
     names = {starts.start(setting, seed).name for setting in (small, other, large) for seed in (0, 1)}
-    assert len(names) == 4 and Start(3, {}).name == "start/3"
+    assert len(names) == 4 and SharedStart(3, {}).name == "start/3"
     assert starts.own_overrides(small) == [f"{RATE}=0.001"]
     assert starts.start(large, 7).overrides() == ["model.hidden_size=16", "seed=7"]
 

@@ -63,17 +63,16 @@ def test_a_retry_names_who(yatt: Yatt, home: Home, run: str) -> None:
 
 def test_a_driver_names_who_started_it_once(home: Home, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YATT_HOME", str(home.folder))
-    train._request(home, run, accept_drift=False)
-    train._request(home, run, accept_drift=False)  # as in the process that a dashboard starts for a request
+    driven = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
+        train._request(ledger, run, accept_drift=False)
+        train._request(ledger, run, accept_drift=False)  # as in the process that a dashboard starts for a request
         (link,) = ledger.events.of_kind(run, RESUME_REQUESTED)
         ledger.annotations.write_note(run, "x", "bob")
-    assert link.body["by"] == "alice"
-    train._request(home, run, accept_drift=True)
-    assert newest(home, run, RESUME_REQUESTED) == {"by": "alice", "reason": "", "accept_drift": True}
-    driven = seed_run(home, ends=False)
-    train._request(home, driven, accept_drift=False)
-    with Ledger.open(home.ledger) as ledger:
+        assert link.body["by"] == "alice"
+        train._request(ledger, run, accept_drift=True)
+        assert newest(home, run, RESUME_REQUESTED) == {"by": "alice", "reason": "", "accept_drift": True}
+        train._request(ledger, driven, accept_drift=False)
         assert ledger.events.of_kind(driven, RESUME_REQUESTED) == [], "its driver refuses another"
 
 

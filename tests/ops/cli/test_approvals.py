@@ -7,7 +7,7 @@ import pytest
 from db.core.approval_rules import Deciders
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from flows.gates.waiting import waiting_reason
 from flows.run.home import Home
 from ops.people.caller import login_name
@@ -22,8 +22,10 @@ def run(home: Home) -> str:
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("test"), 60)
         mine = Deciders((login_name(),))
-        asked = ledger.approvals.ask(Question(run, "k", "iterations", "continue after 2?", run, mine), fence)
-        ledger.approvals.ask(Question("pipeline-1", "k", "gate", "promote?", deciders=Deciders(("nobody-else",))))
+        asked = ledger.approvals.ask(ApprovalRequest(run, "k", "iterations", "continue after 2?", run, mine), fence)
+        ledger.approvals.ask(
+            ApprovalRequest("pipeline-1", "k", "gate", "promote?", deciders=Deciders(("nobody-else",)))
+        )
         ledger.runs.set_state(fence, "paused", waiting_reason(asked))
         ledger.leases.release(fence)
     return run

@@ -48,6 +48,22 @@ def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spe
     assert "24 training, 4 held-out, 2 SFT probe" in yatt("check", str(spec)).out
 
 
+def test_whether_a_run_is_exact_is_said(yatt: Yatt, spec: Path) -> None:
+    assert "\nexact: " in yatt("check", str(spec)).out
+    late = yatt("check", str(spec), "--set", "dynamic_sampling.deadline.seconds=60", "-o", "json").document
+    assert not late["exact"]["holds"] and "dynamic_sampling.deadline" in late["exact"]["obstacles"][0]
+    assert any(line.startswith("exact: auto: ") for line in late["warnings"])
+
+
+def test_the_time_of_the_start_is_said(yatt: Yatt, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("YATT_RAY_ADDRESS", raising=False)
+    start = yatt("check", str(spec), "-o", "json").document["start"]
+    assert start["starts"] == []
+    assert start["seconds"] == start["estimate"]["seconds"] > 0.0
+    assert {"checks", "ray", "fork_server", "controller", "inputs"} <= start["estimate"]["cpu_seconds"].keys()
+    assert "\nstart: about " in yatt("check", str(spec)).out
+
+
 @pytest.mark.parametrize(
     ("named", "answered", "warned"), [(True, 0, True), (False, 29, True), (False, 0, False), (True, 30, False)]
 )
@@ -109,7 +125,10 @@ def test_a_failure_that_only_marks_samples_is_shown(yatt: Yatt, spec: Path) -> N
     parts = "[{name: mine, function: 'tests.rewards.broken_rewards:raising', on_failure: zero}]"
     answer = yatt("check", str(spec), "--set", f"rewards.parts={parts}", "-o", "json")
     assert answer.code == 0, answer.err
-    assert all(trial["failed"] and "broken_rewards.py:" in trial["place"] for trial in answer.document["trials"])
+    assert all(
+        trial["failed"] and trial["score"] is None and "broken_rewards.py:" in trial["place"]
+        for trial in answer.document["trials"]
+    )
 
 
 def test_a_row_that_is_too_long_is_named(yatt: Yatt, spec: Path) -> None:

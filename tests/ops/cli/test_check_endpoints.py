@@ -74,7 +74,7 @@ def test_the_answer_is_in_the_table_and_nothing_is_asked_offline(
         (Reply(400, {"error": {"message": "'temperature' does not support 1"}}), {}, 2, "set send_temperature: false"),
         (Reply(status=302), {}, 2, "(moved); redirects are not followed"),
         (Reply(body="not a completion"), {}, None, "not a chat completion"),
-        (Reply(status=503), {}, None, "status 503, 1 times in a row; `yatt check --offline` asks no endpoint"),
+        (Reply(status=503), {}, None, "status 503; `yatt check --offline` asks no endpoint"),
         (Reply(body=completion("no idea, honestly")), {"on_unparsed": "error", "parse": {"kind": "number"}}, 2,
          "parse (number) finds no score in the answer 'no idea, honestly'"),
         (Reply(body=completion("no idea, honestly")), {"parse": {"kind": "number"}}, 0,
@@ -96,6 +96,38 @@ def test_what_is_wrong_with_an_endpoint_is_told_after_one_request(
         assert len(server.bodies) == 1
     assert answer.code == code if code is not None else answer.code not in (0, 2)
     assert says in answer.err and KEY not in answer.err + answer.out
+
+
+@pytest.mark.parametrize("down", ["first", "second"])
+def test_an_endpoint_that_is_silent_while_another_one_answers_is_a_warning(
+    yatt: Yatt, tmp_path: Path, down: str
+) -> None:
+    with (
+        serving(lambda body, number: Reply(status=503)) as silent,
+        serving(lambda *_: Reply(body=completion("Yes"))) as up,
+    ):
+        first, second = (silent, up) if down == "first" else (up, silent)
+        spec = write_spec(tmp_path, first.url, fallbacks=[{"url": second.url}])
+        answer = yatt("check", str(spec), "-o", "json")
+        assert answer.code == 0, answer.err
+        (told,) = [line for line in answer.document["warnings"] if "'tone'" in line]
+        assert f"{silent.url}: status 503" in told and up.url not in told
+        (trial,) = (each for each in answer.document["trials"] if each["part"] == "tone")
+        assert (trial["score"], trial["error"]) == (1.0, "")
+    gone = yatt("check", str(spec))
+    assert gone.code not in (0, 2) and silent.url in gone.err and up.url in gone.err, "none answers"
+
+
+def test_a_score_that_was_not_found_is_not_0(yatt: Yatt, tmp_path: Path) -> None:
+    with serving(lambda body, number: Reply(body=completion("no idea"))) as server:
+        spec = write_spec(tmp_path, server.url, parse={"kind": "number"})
+        (trial,) = (
+            each for each in yatt("check", str(spec), "-o", "json").document["trials"] if each["part"] == "tone"
+        )
+        text = yatt("check", str(spec)).out
+    assert trial["score"] is None and trial["failed"]
+    (row,) = [line for line in text.splitlines() if line.lstrip().startswith("tone")]
+    assert " - " in row and " 0 " not in row
 
 
 def test_an_address_where_nothing_listens_is_named(yatt: Yatt, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from db.core.errors import LeaseHeld
 from db.core.holder import this_process
+from db.core.subjects import of_run
 from db.ledger import Ledger
 from flows.disposal.archiving import ARCHIVED
 from flows.run.creation import create_run
@@ -106,7 +107,7 @@ def test_what_is_done_is_said_although_a_later_run_fails(
 
     def interrupted(run: str, **given: Any) -> Any:
         if done:
-            raise LeaseHeld(run, "yatt driver of it", 60.0)
+            raise LeaseHeld(of_run(run), "yatt driver of it", 60.0)
         done.append(run)
         return real(run=run, **given)
 

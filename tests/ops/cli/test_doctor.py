@@ -12,8 +12,8 @@ import yaml
 
 from flows.run.home import Home
 from ops.preflight import gpus, machine
-from ops.preflight.library_trial import TRIALS, Trial, tried
-from ops.preflight.verdicts import Check, Verdict
+from ops.preflight.library_trial import TRIALS, LibraryTrial, tried
+from ops.preflight.verdicts import Check, CheckStatus
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run
 from tests.spec.trees import tells
@@ -25,12 +25,12 @@ def verdicts(answer: Answer) -> dict[str, str]:
     return {check["name"]: check["verdict"] for check in answer.document["checks"]}
 
 
-def test_a_library_that_is_installed_and_does_not_work_is_a_failure(yatt: Yatt, trials: list[Trial]) -> None:
+def test_a_library_that_is_installed_and_does_not_work_is_a_failure(yatt: Yatt, trials: list[LibraryTrial]) -> None:
     trials += [
-        Trial("fine", "import json"),
-        Trial("odd", "raise TypeError('Router() got an unexpected keyword: token=hunter22')"),
-        Trial("gone", "import no_such_library"),
-        Trial("dead", "import os; os._exit(3)"),
+        LibraryTrial("fine", "import json"),
+        LibraryTrial("odd", "raise TypeError('Router() got an unexpected keyword: token=hunter22')"),
+        LibraryTrial("gone", "import no_such_library"),
+        LibraryTrial("dead", "import os; os._exit(3)"),
     ]
     answer = yatt("doctor", "-o", "json")
     found = {check["name"]: check for check in answer.document["checks"]}
@@ -42,14 +42,14 @@ def test_a_library_that_is_installed_and_does_not_work_is_a_failure(yatt: Yatt, 
 
 
 def test_a_library_that_hangs_is_a_failure(tmp_path: Path) -> None:
-    check = tried(Trial("slow", "import time; time.sleep(60)"), tmp_path, seconds=0.5)
-    assert (check.verdict, check.found) == (Verdict.FAIL, "does not begin within 0.5 s")
+    check = tried(LibraryTrial("slow", "import time; time.sleep(60)"), tmp_path, seconds=0.5)
+    assert (check.verdict, check.found) == (CheckStatus.FAIL, "does not begin within 0.5 s")
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("trial", TRIALS, ids=[trial.name for trial in TRIALS])
-def test_each_library_of_this_environment_works(trial: Trial, tmp_path: Path) -> None:
-    assert tried(trial, tmp_path) == Check(trial.name, Verdict.OK, "works")
+def test_each_library_of_this_environment_works(trial: LibraryTrial, tmp_path: Path) -> None:
+    assert tried(trial, tmp_path) == Check(trial.name, CheckStatus.OK, "works")
 
 
 def test_all_checks_pass_before_the_first_run_and_after_it(yatt: Yatt, home: Home) -> None:
@@ -182,7 +182,7 @@ def test_hidden_gpus_are_named(
     ],
 )
 def test_missing_packages_are_named_on_a_machine_with_gpus(installed: dict[str, str], found: str) -> None:
-    found_gpus = gpus.Gpus(("H200", "H200"), (), "12.4")
+    found_gpus = gpus.GpuReport(("H200", "H200"), (), "12.4")
     whole = {"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.4.127", "nvidia-nccl-cu12": "2.27"}
     whole |= {"vllm": "0.32.0", "megatron-core": "0.16.1"}
     assert list(gpus.missing(found_gpus, whole)) == []

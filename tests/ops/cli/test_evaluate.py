@@ -26,6 +26,7 @@ from yatt_core.prompts.codec import open_codec
 from yatt_core.prompts.prompt import Completion
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateRequest
+from yatt_core.protocols.receipts import TaskResult
 from yatt_core.rewards.scoring import RewardScorer, Scored
 
 
@@ -45,7 +46,7 @@ def run(home: Home) -> str:
             name = str(checkpoint_folder(0, iteration, 1))
             receipt = publish_checkpoint(folder, name, identity, trainer.freeze_state(), 1000)
             row = CheckpointRow(run, 0, iteration, 1, name, receipt.manifest_sha256, receipt.bytes, "", 0.1)
-            ledger.records.checkpoint(Fence(run, 1), row)
+            ledger.records.checkpoint(Fence.of_run(run, 1), row)
     return run
 
 
@@ -67,6 +68,15 @@ def answered_one_by_one(home: Home, run: str) -> int:
         text = codec.decode(engine.generate(request).tokens)
         correct += scorer.score([Scored(prompt, Completion.of_turns(text, [text], 1))])[0].correct
     return correct
+
+
+def test_a_task_without_a_score_has_no_reward(yatt: Yatt, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = TaskResult(prompt_id="a", source=0, samples=1, correct=0, reward=0.0)
+    failed = TaskResult(prompt_id="b", source=0, samples=0, correct=0, reward=0.0, unscored=1)
+    monkeypatch.setattr("ops.cli.commands.checkpoints.evaluate.evaluate_weights", lambda *_: [scored, failed])
+    document = yatt("evaluate", run, "--iteration", "0", "-o", "json").document
+    assert [task["reward"] for task in document["results"]] == [0.0, None]
+    assert (document["tasks"], document["reward"], document["unscored"]) == (1, 0.0, 1)
 
 
 def test_a_kept_checkpoint_answers_the_held_out_tasks(yatt: Yatt, home: Home, run: str) -> None:

@@ -30,7 +30,7 @@ def trained_run(home: Home, folder: Path, kind: str) -> tuple[str, Trained]:
     receipt = publish_checkpoint(home.run_folder(run), name, identity, trained.engine.freeze_state(), 1000)
     with Ledger.open(home.ledger) as ledger:
         row = CheckpointRow(run, 0, 2, 1, name, receipt.manifest_sha256, receipt.bytes, "", 0.1)
-        ledger.records.checkpoint(Fence(run, 1), row)
+        ledger.records.checkpoint(Fence.of_run(run, 1), row)
     return run, trained
 
 

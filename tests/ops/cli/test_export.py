@@ -83,7 +83,7 @@ def run(home: Home, spec: RunSpec) -> str:
         row = CheckpointRow(
             run, 0, 0, 1, name, receipt.manifest_sha256, receipt.bytes, receipt.weights_digest, receipt.seconds
         )
-        ledger.records.checkpoint(Fence(run, 1), row)
+        ledger.records.checkpoint(Fence.of_run(run, 1), row)
     return run
 
 
@@ -141,7 +141,9 @@ def test_a_run_that_begins_with_the_export_has_the_same_weights_bit_for_bit(
 
 def test_an_alias_names_the_checkpoint(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
     with Ledger.open(home.ledger) as ledger:
-        ledger.records.checkpoint(Fence(run, 1), CheckpointRow(run, 0, 1, 1, "checkpoints/newer", "", 0, "", 0.0))
+        ledger.records.checkpoint(
+            Fence.of_run(run, 1), CheckpointRow(run, 0, 1, 1, "checkpoints/newer", "", 0, "", 0.0)
+        )
         ledger.aliases.promote(run, "champion", CheckpointKey(0, 0, 1), "ann", "good")
     document = yatt("export", run, "--alias", "champion", "--to", str(tmp_path / "champion"), "-o", "json").document
     assert document["iteration"] == 0 and (tmp_path / "champion" / "config.json").exists()
@@ -212,6 +214,6 @@ def test_a_damaged_checkpoint_is_not_exported(yatt: Yatt, home: Home, run: str, 
 def test_a_virtual_run_has_no_model(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        ledger.records.checkpoint(Fence(run, 1), CheckpointRow(run, 0, 0, 1, "checkpoints/x", "", 0, "", 0.0))
+        ledger.records.checkpoint(Fence.of_run(run, 1), CheckpointRow(run, 0, 0, 1, "checkpoints/x", "", 0, "", 0.0))
     answer = yatt("export", run)
     assert answer.code == 2 and answer.err.startswith(f"error: run {run}: ") and "virtual" in answer.err

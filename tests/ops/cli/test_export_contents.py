@@ -50,7 +50,7 @@ def checkpointed(home: Home, **changes: Any) -> tuple[str, Any]:
         run, 0, 0, 1, name, receipt.manifest_sha256, receipt.bytes, receipt.weights_digest, receipt.seconds
     )
     with Ledger.open(home.ledger) as ledger:
-        ledger.records.checkpoint(Fence(run, 1), row)
+        ledger.records.checkpoint(Fence.of_run(run, 1), row)
     return run, spec
 
 

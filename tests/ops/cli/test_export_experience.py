@@ -28,7 +28,7 @@ SAMPLES = 8
 
 def one_unscored(table: pa.Table) -> pa.Table:
     """Returns the samples with the column of a run whose rewards may be missing."""
-    return table.append_column(UNSCORED, pa.array(["exact/TimeoutError", *[None] * (table.num_rows - 1)], pa.string()))
+    return table.append_column(UNSCORED, pa.array(["virtual/raised", *[None] * (table.num_rows - 1)], pa.string()))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run(home: Home) -> str:
     """A run with three iterations, of which the last has a column more."""
     run = seed_run(home, committed=ITERATIONS - 1, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        fence = Fence(run, 1)
+        fence = Fence.of_run(run, 1)
         seal_iteration(home, ledger, fence, ITERATIONS, one_unscored)
         ledger.commits.commit(fence, commit_of(ITERATIONS))
     return run
@@ -53,11 +53,13 @@ def test_other_programs_read_the_folder_whole(yatt: Yatt, home: Home, run: str, 
         for iteration in range(1, ITERATIONS + 1):
             own = samples_table(ledger, home, run, iteration).to_pylist()
             part = frame[frame["iteration"] == iteration]
-            for name in ("prompt", "response", "reward", "tokens", "validity"):
-                assert part[name].tolist() == [row[name] for row in own], name
+            for name in ("prompt", "response", "reward", "correct", "reward/virtual", "tokens", "validity"):
+                assert [None if pd.isna(each) else each for each in part[name]] == [row[name] for row in own], name
             assert [list(tokens) for tokens in part["response_tokens"]] == [row["response_tokens"] for row in own]
     assert frame[frame["iteration"] == ITERATIONS][UNSCORED].notna().sum() == 2
     assert not frame[frame["iteration"] < ITERATIONS][UNSCORED].notna().any()
+    for name in ("reward", "correct", "reward/virtual"):
+        assert (frame[name].isna() == frame[UNSCORED].notna()).all(), name
     counted = duckdb.sql(f"select count(*), count({UNSCORED}), sum(reward) from '{folder}/*.parquet'").fetchall()
     assert counted == [(ITERATIONS * SAMPLES, 2, pytest.approx(frame["reward"].sum()))]
     loaded = load_dataset(str(folder), split="train", cache_dir=str(tmp_path / "cache"))

@@ -61,7 +61,7 @@ def test_a_reason_is_cut_after_a_word_and_wrapped_to_the_terminal(
     reason = "window until 2026-11-22 06:00:00 +01:00 is over\n" + "and nobody has looked since " * 9 + "then"
     run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        ledger.runs.set_state(Fence(run, 1), "paused", reason)
+        ledger.runs.set_state(Fence.of_run(run, 1), "paused", reason)
     assert yatt("runs", "-o", "json").document["runs"][0]["state_reason"] == reason
     for width in (200, 100, 80):
         monkeypatch.setattr(output, "WIDTH_OF_FILES", width)
@@ -199,6 +199,7 @@ def test_rollouts_without_a_score_are_marked_and_the_judges_words_are_there(yatt
     found = {(row["prompt_ordinal"], row["sample"]): row for row in samples}
     assert {place for place, row in found.items() if row["validity"] == "no score"} == lacking
     assert {row["validity"] for place, row in found.items() if place not in lacking} == {"used"}
+    assert {place for place, row in found.items() if row["reward"] is None and row["correct"] is None} == lacking
     said = {
         place: [(one["words"], one["score"], one["why"]) for one in row["judgements"]] for place, row in found.items()
     }
@@ -285,7 +286,7 @@ def test_reading_writes_nothing(yatt: Yatt, home: Home, run: str) -> None:
 def test_show_has_the_use_of_time_and_the_cost_of_crashes(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, committed=1, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        first = Fence(run, 1)
+        first = Fence.of_run(run, 1)
         ledger.phases.dispatch(first, ledger.phases.plan(first, 0, 2, "learn"))
         second = ledger.leases.acquire(run, this_process("second"), 600, lambda _: True)
         ledger.leases.start_session(second, "", "second")

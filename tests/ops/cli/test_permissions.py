@@ -11,8 +11,8 @@ from typer.main import get_command
 
 from flows.run.home import Home
 from ops.cli import people
+from ops.cli.command_table import COMMANDS, permission_of
 from ops.cli.main import app
-from ops.cli.permissions import COMMANDS, permission_of
 from ops.people.caller import TOKEN_VARIABLE
 from ops.people.roles import ALLOWED, Role
 from ops.people.tokens import TokenStore

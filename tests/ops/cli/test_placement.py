@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.placement.explain import Gantt, RoleUse
-from flows.placement.replay import ComparedDecision, Comparison
+from flows.placement.replay import ComparedDecision, PolicyComparison
 from flows.placement.work_files import work_file
 from flows.run.home import Home
 from ops.presentation.page import ticks
@@ -22,7 +22,7 @@ from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
 from tests.placement.recorded_run import judged_spec, record_run, rewrite
 from yatt_core.digests import file_sha256
-from yatt_core.placement.occupancy import Span
+from yatt_core.placement.occupancy import RoleSpan
 
 ITERATIONS = 4
 HOSTILE = """<script>alert("1")</script>' onload='x' & $\\frac{1}$"""
@@ -73,7 +73,7 @@ def test_explain_as_text(yatt: Yatt, run: str) -> None:
     text = yatt("placement", "explain", run, "3").out
     for words in (
         "judged-1, iteration 3 of branch 0: dynamic", "instances from the start: ", "reason ", "predicted ", "took ",
-        "after the last rollout", "iteration 1 of judged-1", "requested at s", "switching", "idle fraction of all devices",
+        "after the last rollout", "iteration 1 of judged-1", "requested at", "switching", "idle fraction of all devices",
     ):  # fmt: skip
         assert words in text
     first, under_way = (yatt("placement", "explain", run, number).out for number in ("1", "5"))
@@ -261,7 +261,7 @@ class Page(HTMLParser):
 
 
 def gantt(instances: int = 2) -> Gantt:
-    spans = [Span(index, "R", 0.0, 2.5) for index in range(instances)] + [Span(0, "J", 2.5, 4.0)]
+    spans = [RoleSpan(index, "R", 0.0, 2.5) for index in range(instances)] + [RoleSpan(0, "J", 2.5, 4.0)]
     roles = (
         RoleUse("R", 5.0, 2.5, 0.5, 70, 17.5),
         RoleUse("J", 1.5, 1.5, 0.0, 7, 2.0),
@@ -272,9 +272,9 @@ def gantt(instances: int = 2) -> Gantt:
     )
 
 
-def comparison() -> Comparison:
+def comparison() -> PolicyComparison:
     row = ComparedDecision(1, "RJ", "RR", False, HOSTILE, 2.0, 2.5, None, (HOSTILE,))
-    return Comparison(HOSTILE, HOSTILE, (row,), 1, 2.0, 2.5, 3.0, 1.2, ())
+    return PolicyComparison(HOSTILE, HOSTILE, (row,), 1, 2.0, 2.5, 3.0, 1.2, ())
 
 
 @pytest.mark.parametrize("markup", [gantt_page(gantt()), comparison_page(comparison())], ids=["gantt", "comparison"])

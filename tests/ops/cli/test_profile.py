@@ -9,7 +9,7 @@ import pytest
 
 from flows.run.home import Home
 from flows.run.profile_merging import merged
-from flows.run.profile_record import BETWEEN, Part, ProfileRecord, write_profile
+from flows.run.profile_record import BETWEEN, ProfilePart, ProfileRecord, write_profile
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 from yatt_core.spent_time import DATA, ENGINE, LEDGER, OTHER, RAY, WAITING
@@ -19,16 +19,16 @@ def record(engine: float, trainers: int = 2) -> ProfileRecord:
     """Returns an iteration of 4 seconds, of which its driver waited 3 seconds for updates."""
     parts = {
         f"trainer-{number}": (
-            Part("learn", ("learn",), ENGINE, engine - 0.1 * number, 1),
-            Part("learn", ("learn", "read <experience>"), DATA, 0.5, 1),
-            Part("learn", ("learn", "read <experience>", "fsync"), DATA, 0.25, 4),
+            ProfilePart("learn", ("learn",), ENGINE, engine - 0.1 * number, 1),
+            ProfilePart("learn", ("learn", "read <experience>"), DATA, 0.5, 1),
+            ProfilePart("learn", ("learn", "read <experience>", "fsync"), DATA, 0.25, 4),
         )
         for number in range(trainers)
     }
     driver = (
-        Part("learn", ("driver", "answers"), RAY, 3.0, 1),
-        Part("learn", ("driver", "write"), LEDGER, 0.5, 3),
-        Part(BETWEEN, (), OTHER, 0.25, 0),
+        ProfilePart("learn", ("driver", "answers"), RAY, 3.0, 1),
+        ProfilePart("learn", ("driver", "write"), LEDGER, 0.5, 3),
+        ProfilePart(BETWEEN, (), OTHER, 0.25, 0),
     )
     return ProfileRecord(4.0, {"driver": driver, **parts})
 

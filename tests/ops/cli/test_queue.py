@@ -11,7 +11,7 @@ from flows.queueing.pools_file import pools_file
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import DRIVER
-from ops.queueing.submitting import Asked, submit
+from ops.queueing.submitting import SubmissionOptions, submit
 from tests.db.tools import holder
 from tests.flows.queueing.simulated import POOLS, World
 from tests.ops.conftest import Yatt
@@ -58,7 +58,7 @@ def test_a_spec_becomes_a_run_that_waits(yatt: Yatt, pooled: Home) -> None:
     ]
     assert listed["scheduler"] is None
     text = yatt("queue")
-    assert "virtual-1" in text.out and "1 of spot,main" in text.out and "2 EUR a device and hour" in text.out
+    assert "virtual-1" in text.out and "1 of spot or main" in text.out and "2 EUR a device and hour" in text.out
 
 
 def test_people_change_the_queue_and_the_chain_says_who(yatt: Yatt, pooled: Home) -> None:
@@ -134,4 +134,4 @@ def test_a_run_that_somebody_drives_cannot_come_back_to_the_queue(tmp_path: Path
         world.round()
         ledger.leases.acquire(run, holder(f"{DRIVER}{run}"), 9e9)
         with pytest.raises(ConfigurationError, match="is driven by"):
-            submit(world.home, ledger, run, current_spec(ledger, run), Asked(["main"]), "ada")
+            submit(world.home, ledger, run, current_spec(ledger, run), SubmissionOptions(["main"]), "ada")

@@ -23,8 +23,8 @@ def three(home: Home) -> list[str]:
     first = seed_run(home, committed=2)
     second = seed_run(home, committed=4, spec=toy_spec(8).model_copy(update={"name": "other"}), ends=False)
     with Ledger.open(home.ledger) as ledger:
-        ledger.runs.set_state(Fence(second, 1), "failed", "an actor was lost")
-        ledger.leases.release(Fence(second, 1))
+        ledger.runs.set_state(Fence.of_run(second, 1), "failed", "an actor was lost")
+        ledger.leases.release(Fence.of_run(second, 1))
     return [first, second, create_run(home, toy_spec())]
 
 

@@ -51,8 +51,8 @@ def test_wait_returns_when_the_driver_has_ended(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
 
     def end(ledger: Ledger) -> None:
-        ledger.runs.set_state(Fence(run, 1), "stopped", "stop requested")
-        ledger.leases.release(Fence(run, 1))
+        ledger.runs.set_state(Fence.of_run(run, 1), "stopped", "stop requested")
+        ledger.leases.release(Fence.of_run(run, 1))
 
     answer = waited(yatt, home, run, end)
     assert (answer.code, answer.out) == (0, f"{run} is stopped\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,6 +16,7 @@ from db.write.suites import SuiteRow
 from flows.run.home import Home
 from ops.cli.commands.checkpoints.following import follow
 from ops.cli.commands.checkpoints.suites import evaluated_once
+from tests.db.tools import holder
 from tests.evaluation.test_suites import write_suite
 from tests.ops.cli.test_evaluate import run as run
 from tests.ops.conftest import Yatt
@@ -31,7 +31,7 @@ def pinned(home: Home, run: str) -> str:
     with Ledger.open(home.ledger) as ledger:
         with ledger._database.write() as connection:
             connection.execute(text("UPDATE checkpoint SET weights_digest = 'weights-of-' || iteration"))
-        ledger.leases.release(Fence(run, 1))
+        ledger.leases.release(Fence.of_run(run, 1))
     return run
 
 
@@ -114,14 +114,14 @@ def test_a_follower_evaluates_what_is_kept_and_ends_with_the_run(home: Home, pin
 
 
 def test_one_follower_a_suite(home: Home, pinned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = home.run_folder(pinned) / "suites" / "mixed.lock"
-    path.parent.mkdir()
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        follow(home, pinned, write_suite(tmp_path), left_seconds=0.0)
-    assert "another process follows it for suite mixed" in capsys.readouterr().err
     with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.take(f"suite/{pinned}/mixed", holder("a follower far away"), 600)
+        follow(home, pinned, write_suite(tmp_path), left_seconds=0.0)
+        assert "another process follows it for suite mixed: a follower far away" in capsys.readouterr().err
         assert ledger.suites.of(pinned) == []
+        ledger.leases.renew(fence, -1)
+        follow(home, pinned, write_suite(tmp_path), left_seconds=0.0)
+        assert len(ledger.suites.of(pinned)) == 2
 
 
 def test_following_needs_a_suite(yatt: Yatt, run: str) -> None:

@@ -23,7 +23,7 @@ JUDGE = "judge 'kind' at https://judge.example/v1"
 def wait(home: Home, run: str, returned_at: int | None = None) -> None:
     now = round(1000 * time.time())
     with Ledger.open(home.ledger) as ledger:
-        fence = Fence(run, 1)
+        fence = Fence.of_run(run, 1)
         ledger.waits.record(fence, WaitRow(run, JUDGE, "status 503", now - 60_000, now + 9_000, 4, returned_at))
         ledger.runs.set_state(fence, "waiting", "waiting for a judge")
 
@@ -53,7 +53,7 @@ def test_resume_now_has_a_driver_that_waits_try_at_once(yatt: Yatt, home: Home) 
     answer = yatt("resume", run, "--now")
     assert (answer.code, answer.out) == (0, f"{run} waits for {JUDGE}; its driver looks at once whether that is back\n")
     with Ledger.open(home.ledger) as ledger:
-        assert [ledger.waits.take(Fence(run, 1)) for _ in range(2)] == [True, False]
+        assert [ledger.waits.take(Fence.of_run(run, 1)) for _ in range(2)] == [True, False]
 
 
 def test_a_lost_driver_waits_for_nothing_and_tries_nothing(yatt: Yatt, home: Home) -> None:

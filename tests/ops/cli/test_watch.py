@@ -29,8 +29,8 @@ def test_it_ends_at_once_with_the_state_of_a_run_that_nobody_drives(
 ) -> None:
     run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        ledger.runs.set_state(Fence(run, 1), state, "for a reason")
-        ledger.leases.release(Fence(run, 1))
+        ledger.runs.set_state(Fence.of_run(run, 1), state, "for a reason")
+        ledger.leases.release(Fence.of_run(run, 1))
     answer = yatt("watch")
     assert answer.code == code and "iteration 2/4" in answer.out and "for a reason" in answer.out
     assert yatt("watch", run, "--once").code == 0
@@ -45,9 +45,9 @@ def test_it_follows_a_run_to_its_end_in_lines(yatt: Yatt, home: Home, monkeypatc
     def drive() -> None:
         assert seen.wait(60)
         with Ledger.open(home.ledger) as ledger:
-            ledger.commits.commit(Fence(run, 1), commit_of(3))
-            ledger.runs.set_state(Fence(run, 1), "stopped", "stop requested")
-            ledger.leases.release(Fence(run, 1))
+            ledger.commits.commit(Fence.of_run(run, 1), commit_of(3))
+            ledger.runs.set_state(Fence.of_run(run, 1), "stopped", "stop requested")
+            ledger.leases.release(Fence.of_run(run, 1))
 
     driver = threading.Thread(target=drive)
     driver.start()
@@ -70,7 +70,7 @@ def test_a_lost_driver_ends_it(yatt: Yatt, home: Home) -> None:
 def test_a_driver_stays_lost_once_the_keeper_has_released_its_lease(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        ledger.leases.renew(Fence(run, 1), -1)
+        ledger.leases.renew(Fence.of_run(run, 1), -1)
         kept = ledger.leases.acquire(run, this_process(KEEPER), 60, lambda holder: True)
         assert yatt("watch", run).code == 1, "the keeper does not drive"
         ledger.leases.release(kept)
@@ -83,7 +83,7 @@ def test_a_driver_stays_lost_once_the_keeper_has_released_its_lease(yatt: Yatt, 
 def test_the_picture_has_phase_curves_devices_and_alarms(home: Home) -> None:
     run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        fence = Fence(run, 1)
+        fence = Fence.of_run(run, 1)
         ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 3, "collect"))
         ledger.alarms.record(fence, alarm("entropy", "entropy is 0.01 nats [bold]"))
         seen = watched(ledger, run)

@@ -18,7 +18,7 @@ from db.ledger import Ledger
 from flows.run import lease
 from flows.run.home import Home
 from ops.group import control
-from ops.group.control import Group, await_ready, hold, start, stop
+from ops.group.control import ServiceGroup, await_ready, hold, start, stop
 from ops.group.members import KEEPER, MLFLOW, Ports
 from ops.group.record import read_record, write_record
 from ops.group.status import group_status
@@ -61,7 +61,7 @@ def small(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     assert supervised(home.group) == []
 
 
-def running(home: Home, detach: bool = True) -> Group:
+def running(home: Home, detach: bool = True) -> ServiceGroup:
     group = start(home, ANY, detach, {})
     await_ready(group, threading.Event(), lambda line: None)
     return group
@@ -136,7 +136,7 @@ def test_down_names_the_drivers_that_continue_without_the_group(home: Home, smal
 def test_one_signal_ends_a_group_in_a_terminal(
     home: Home, small: Members, yatt: Yatt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def after_it_is_up(group: Group, ended: threading.Event, say: control.Say) -> str:
+    def after_it_is_up(group: ServiceGroup, ended: threading.Event, say: control.Say) -> str:
         os.kill(os.getpid(), signal.SIGTERM)
         return hold(group, ended, say)
 

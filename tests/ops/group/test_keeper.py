@@ -11,7 +11,7 @@ import pytest
 
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.approvals import Question
+from db.write.approvals import ApprovalRequest
 from db.write.outbox import NOTIFICATION, OutboxEntry
 from flows.delivery import orphaned_outbox
 from flows.run.creation import create_run
@@ -282,8 +282,8 @@ def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:
 def test_a_round_records_the_defaults_of_deadlines_that_have_passed(home: Home) -> None:
     run = dead_run(home)
     with Ledger.open(home.ledger) as ledger:
-        late = ledger.approvals.ask(Question(run, "late", "iterations", "on?", run, seconds=0.0))
-        early = ledger.approvals.ask(Question(run, "early", "iterations", "on?", run, seconds=3600.0))
+        late = ledger.approvals.ask(ApprovalRequest(run, "late", "iterations", "on?", run, seconds=0.0))
+        early = ledger.approvals.ask(ApprovalRequest(run, "early", "iterations", "on?", run, seconds=3600.0))
     one_round(home, "nowhere")
     with Ledger.open(home.ledger) as ledger:
         done = ledger.approvals.find(late.id)

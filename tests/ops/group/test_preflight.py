@@ -24,13 +24,24 @@ from flows.run.home import Home, with_driver
 from flows.run.protocols import OutboxItem
 from ops.group.control import changes, start
 from ops.group.keeper import Keeper
-from ops.group.keeper_state import Undelivered, read_undelivered
+from ops.group.keeper_state import UndeliveredRows, read_undelivered
 from ops.group.members import KEEPER, MLFLOW, ORDER, PREFECT, WORKER, Ports, databases, members, secrets
 from ops.group.password import password_file, settle_password
 from ops.group.ports import settled
 from ops.group.preflight import check_ports, check_surroundings, listener
 from ops.group.record import GroupRecord, read_record, write_record
-from ops.group.status import DEGRADED, DOWN, LOST, SILENT, STARTING, UP, GroupStatus, Member, group_status, overall
+from ops.group.status import (
+    DEGRADED,
+    DOWN,
+    LOST,
+    SILENT,
+    STARTING,
+    UP,
+    GroupStatus,
+    MemberStatus,
+    group_status,
+    overall,
+)
 from tests.ops.conftest import Yatt
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.process import ProcessIdentity
@@ -150,7 +161,7 @@ def test_a_custom_password_replaces_the_generated_one(home: Home, monkeypatch: p
 
 
 def test_the_settings_for_prefects_commands_do_not_show_the_password(home: Home) -> None:
-    prefect = Member(PREFECT, "ready", PORTS.address(PREFECT), 1, 1.0, 0, "", "", "")
+    prefect = MemberStatus(PREFECT, "ready", PORTS.address(PREFECT), 1, 1.0, 0, "", "", "")
     found = GroupStatus(str(home.folder), "up", 1, "detached", (prefect,), (), "/my home/group/prefect-password")
     address = f"export PREFECT_API_URL={PORTS.address(PREFECT)}/api"
     assert found.prefect_client == f"{address} PREFECT_API_AUTH_STRING=\"$(cat '/my home/group/prefect-password')\""
@@ -350,7 +361,7 @@ def test_the_keeper_delivers_rows_of_dead_runs_and_reports_failures(home: Home) 
         links = len(ledger.events.links(dead.run))
         keeper = Keeper(home, tracker, tracker.check_reachable, threading.Event())
         keeper.round(ledger)
-        away = Undelivered(dead.run, 2, 1, "MLflow is away, see http://me:***@mlflow")
+        away = UndeliveredRows(dead.run, 2, 1, "MLflow is away, see http://me:***@mlflow")
         assert read_undelivered(home.group) == (away,)
         assert len(ledger.events.links(dead.run)) == links, "no lease is taken without need"
         tracker.away = False

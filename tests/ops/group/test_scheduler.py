@@ -14,7 +14,7 @@ from db.ledger import Ledger
 from flows.queueing.pools_file import pools_file
 from flows.run.home import Home
 from ops.group.members import QUEUE, QUEUE_READY, Ports, members
-from ops.group.scheduler import Service
+from ops.group.scheduler import SchedulerService
 from ops.queueing.processes import DriverProcesses
 from tests.db.tools import holder
 from yatt_core.errors import InfrastructureError
@@ -57,7 +57,7 @@ def test_it_waits_for_a_pools_file_and_says_so_once(home: Home, caplog: pytest.L
         lambda: pools_file(home).write_text(POOLS),
         lambda: seen.append(scheduled_by(home)),
     )
-    Service(home, rounds).run()
+    SchedulerService(home, rounds).run()
     assert seen[0] is not None and seen[0].startswith("yatt scheduler")
     assert scheduled_by(home) is None
     assert caplog.text.count("there are no pools yet") == 1
@@ -67,10 +67,10 @@ def test_it_waits_for_a_pools_file_and_says_so_once(home: Home, caplog: pytest.L
 def test_it_stands_by_while_another_one_is_alive(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     pools_file(home).write_text(POOLS)
     with Ledger.open(home.ledger) as ledger:
-        fence = ledger.scheduling.lead(holder("yatt scheduler far away"), 600.0)
+        fence = ledger.leases.take("queue", holder("yatt scheduler far away"), 600.0)
         seen: list[str | None] = []
-        rounds = Rounds(lambda: ledger.scheduling.resign(fence), lambda: seen.append(scheduled_by(home)))
-        Service(home, rounds).run()
+        rounds = Rounds(lambda: ledger.leases.release(fence), lambda: seen.append(scheduled_by(home)))
+        SchedulerService(home, rounds).run()
     assert "the queue is scheduled by yatt scheduler far away" in caplog.text
     assert seen[0] is not None and "far away" not in seen[0]
 
@@ -78,7 +78,7 @@ def test_it_stands_by_while_another_one_is_alive(home: Home, caplog: pytest.LogC
 def test_a_mistake_in_the_pools_file_does_not_end_it(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     pools_file(home).write_text("pools: {main: {device: 2}}\n")
     rounds = Rounds(lambda: None, lambda: pools_file(home).write_text(POOLS), lambda: None)
-    Service(home, rounds).run()
+    SchedulerService(home, rounds).run()
     assert caplog.text.count("did you mean 'devices'") == 1
 
 

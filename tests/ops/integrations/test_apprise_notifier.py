@@ -15,7 +15,7 @@ from db.write.outbox import NOTIFICATION, PEOPLE, OutboxEntry
 from flows.delivery import outbox
 from flows.delivery.notifications import LONGEST_LIST, NotificationDeliverer, message_of
 from flows.delivery.outbox import OutboxPump
-from flows.run.protocols import Notice, Told
+from flows.run.protocols import Notice, NotificationResult
 from ops.integrations.apprise_notifier import AppriseNotifier, _without
 from tests.http_sink import Sink, http_sink
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ from yatt_core.spec.sections.guards import NotifySpec
 NOTICE = Notice("toy-1/a", "entropy fell")
 
 
-def notify(notifier: AppriseNotifier, *notices: Notice) -> Told:
+def notify(notifier: AppriseNotifier, *notices: Notice) -> NotificationResult:
     return notifier.notify("toy-1", notices or (NOTICE,))
 
 
@@ -41,7 +41,7 @@ def address(sink: Sink, options: str = "") -> str:
 
 
 def test_a_message_arrives_with_its_title(sink: Sink) -> None:
-    assert notify(AppriseNotifier([address(sink)], "YATT_NOTIFY")) == Told(frozenset({"toy-1/a"}), ())
+    assert notify(AppriseNotifier([address(sink)], "YATT_NOTIFY")) == NotificationResult(frozenset({"toy-1/a"}), ())
     (post,) = sink.posts
     assert (post["title"], post["message"], post["type"]) == ("YATT: toy-1", "- entropy fell [toy-1/a]", "warning")
 
@@ -88,7 +88,7 @@ def test_each_address_gets_its_missing_messages_and_none_twice(sink: Sink) -> No
         notify(notifier, NOTICE, later)
         assert [post["message"] for post in sink.posts] == ["- entropy fell [toy-1/a]", "- kl rose [toy-1/b]"]
         other.status = 200
-        assert notify(notifier, NOTICE, later) == Told(frozenset({"toy-1/a", "toy-1/b"}), ())
+        assert notify(notifier, NOTICE, later) == NotificationResult(frozenset({"toy-1/a", "toy-1/b"}), ())
         assert len(sink.posts) == 2 and other.posts[-1]["message"].splitlines() == [
             "- entropy fell [toy-1/a]", "- kl rose [toy-1/b]",
         ]  # fmt: skip

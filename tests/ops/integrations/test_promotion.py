@@ -16,12 +16,13 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.aliases import ALIASES, PROMOTION, CheckpointKey
-from flows.branching.branches import open_branch, operator_lease, revise
+from flows.branching.branches import open_branch, revise
 from flows.delivery.outbox import deliver_pending
 from flows.delivery.registry import pruned_entries, version_id
 from flows.files.retention import needed_checkpoints
 from flows.run.creation import current_spec
 from flows.run.home import Home
+from flows.run.lease import operator_lease
 from ops.cli.lookup import opened_checkpoint
 from ops.cli.options import Alias
 from ops.integrations.mlflow_registry import EXTERNAL_TAG, alias_tag
@@ -171,7 +172,8 @@ def damage(home: Home) -> None:
 
 
 def prune(home: Home) -> None:
-    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, RUN, "a test") as fence:
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, RUN, "a test") as lease:
+        fence = lease.fence
         checkpoint = next(s for s in ledger.records.checkpoints(RUN) if s.iteration == 2)
         entries = pruned_entries(current_spec(ledger, RUN), checkpoint)
         assert ledger.records.checkpoint_pruned(fence, checkpoint, entries)
@@ -214,7 +216,8 @@ def test_the_newest_committed_checkpoint_is_the_default(registered: Home) -> Non
 
 
 def test_an_alias_keeps_its_checkpoint_and_leads_to_it(registered: Home) -> None:
-    with Ledger.open(registered.ledger) as ledger, operator_lease(ledger, RUN, "a test") as fence:
+    with Ledger.open(registered.ledger) as ledger, operator_lease(ledger, RUN, "a test") as lease:
+        fence = lease.fence
         newest = {"checkpoints/b000-i000000.t0001"}
         open_branch(ledger, fence, current_spec(ledger, RUN), 0, "a rollback")
         assert needed_checkpoints(ledger, RUN, keep=1) == newest

@@ -21,10 +21,10 @@ from ops.integrations.tensorboard_tracker import TensorboardTracker
 from ops.integrations.trackers import trackers_of
 from tests.db.tools import commit_of
 from tests.ops.seeding import toy_spec
-from yatt_core import installed
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.tracking import TrackingSpec
+from yatt_core.tracker_kinds import TRACKER_KINDS, TrackerKind
 
 LANE = "tensorboard"
 
@@ -187,7 +187,8 @@ def test_a_missing_package_is_named_with_its_extra(home: Home, monkeypatch: pyte
     spec = toy_spec().model_copy(update={"tracking": TrackingSpec(trackers=("mlflow", "tensorboard"))})
     assert sorted(trackers_of(home, spec)) == ["mlflow", "tensorboard"]
     check_available(spec)
-    monkeypatch.setitem(installed.TRACKERS, "tensorboard", "no-such-package")
+    lacking = TrackerKind("tensorboard", package="no-such-package")
+    monkeypatch.setitem(TRACKER_KINDS, "tensorboard", lacking)
     for check in (lambda: check_available(spec), lambda: trackers_of(home, spec)):
         with pytest.raises(ConfigurationError, match=r"tracking\.trackers: .*yatt\[tensorboard\]"):
             check()

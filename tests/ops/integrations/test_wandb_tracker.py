@@ -21,12 +21,12 @@ from ops.integrations.wandb_tracker import LONGEST_DELIVERY_SECONDS, WandbTracke
 from tests.ops.integrations.wandb_process import CREATION
 from tests.ops.integrations.wandb_service import Received, ReceivedRun, wandb_service
 from tests.ops.seeding import toy_spec
-from yatt_core import installed
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import keep_secret
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.tracking import TrackingSpec
+from yatt_core.tracker_kinds import TRACKER_KINDS, TrackerKind
 
 KEY = "0f" * 20
 SECONDS = 60
@@ -137,7 +137,8 @@ def test_a_missing_package_or_key_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert list(trackers_of(home, tracked(wandb_mode="offline"))) == ["wandb"]
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert list(trackers_of(home, tracked())) == ["wandb"]
-    monkeypatch.setitem(installed.TRACKERS, "wandb", "no-such-package")
+    lacking = TrackerKind("wandb", package="no-such-package")
+    monkeypatch.setitem(TRACKER_KINDS, "wandb", lacking)
     for check in (lambda: check_available(tracked()), lambda: trackers_of(home, tracked())):
         with pytest.raises(ConfigurationError, match=r"tracking\.trackers: .*yatt\[wandb\]"):
             check()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flows.run.home import Home
-from ops.preflight.run import check_before_start, refused_since
+from ops.preflight.new_runs import refused_since
+from ops.preflight.run import check_before_start
 from tests.ops.seeding import toy_spec
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import override_spec
@@ -15,5 +16,6 @@ def test_a_model_that_earlier_versions_made_is_refused_to_people_and_said_to_win
     spec = override_spec(toy_spec(), ["model.architecture=qwen2"], "toy")
     with pytest.raises(ConfigurationError, match="expected qwen3 or llama"):
         check_before_start(home.folder, spec)
-    assert refused_since(spec) in check_before_start(home.folder, spec, accepted=True).warnings
-    assert refused_since(override_spec(spec, ["model.architecture=llama"], "toy")) is None
+    (refused,) = refused_since(spec)
+    assert refused in check_before_start(home.folder, spec, accepted=True).warnings
+    assert refused_since(override_spec(spec, ["model.architecture=llama"], "toy")) == []

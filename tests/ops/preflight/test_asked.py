@@ -8,7 +8,7 @@ from db.ledger import Ledger
 from flows.branching.branches import revise
 from flows.run.creation import current_spec
 from flows.run.home import Home
-from ops.preflight.apart import Asked
+from ops.preflight.apart import RunRequest
 from ops.preflight.asked import answer_to
 from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import seed_run, toy_spec
@@ -18,8 +18,8 @@ from yatt_core.spec import override_spec
 PARTS = [{"name": name, "function": "virtual_score"} for name in ("first", "second")]
 
 
-def asked_fork(run: str, at: int, *overrides: str) -> Asked:
-    return Asked(None, run, None, overrides, None, "ann", act="fork", at=at)
+def asked_fork(run: str, at: int, *overrides: str) -> RunRequest:
+    return RunRequest(None, run, None, overrides, None, "ann", act="fork", at=at)
 
 
 def test_a_fork_at_an_earlier_iteration_has_the_changes_of_that_iteration_s_spec(home: Home) -> None:

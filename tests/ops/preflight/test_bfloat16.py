@@ -9,7 +9,7 @@ import pytest
 from ops.preflight.bfloat16 import bfloat16_products
 from tests.spec.trees import VIRTUAL, spec
 from yatt_core.bfloat16 import choice
-from yatt_core.bfloat16.choice import Rates
+from yatt_core.bfloat16.choice import MatmulRates
 
 HALF: dict[str, Any] = {"exact": False, "trainer__engine": {"kind": "torch", "ranks": 1, "dtype": "bfloat16"}}
 
@@ -17,7 +17,7 @@ HALF: dict[str, Any] = {"exact": False, "trainer__engine": {"kind": "torch", "ra
 @pytest.mark.parametrize("way", ["native", "widened"])
 def test_the_way_is_said_with_rates(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "way_of_processor", lambda: way)
-    monkeypatch.setattr(choice, "measured_rates", lambda products: Rates(float32=51.0, bfloat16=45.0))
+    monkeypatch.setattr(choice, "measured_rates", lambda products: MatmulRates(float32=51.0, bfloat16=45.0))
     found = bfloat16_products(spec(**HALF))
     assert found.facts == {"roles": ["trainer.engine"], "way": way, "float32": 51.0, "bfloat16": 45.0}
     (line,) = found.lines
@@ -27,7 +27,7 @@ def test_the_way_is_said_with_rates(way: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_rate_far_below_that_of_float32_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "measured_rates", lambda products: Rates(float32=51.0, bfloat16=0.4))
+    monkeypatch.setattr(choice, "measured_rates", lambda products: MatmulRates(float32=51.0, bfloat16=0.4))
     (warning,) = bfloat16_products(spec(**HALF)).warnings
     assert warning.startswith("trainer.engine: ")
     assert "0.4 GFLOP/s" in warning

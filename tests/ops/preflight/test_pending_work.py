@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from db.core.holder import this_process
+from db.core.subjects import of_pipeline
 from db.ledger import Ledger
 from db.write.pipelines import DONE, FINISHED, NewPipeline
 from db.write.queueing import Submission
@@ -94,9 +95,9 @@ def test_pipelines_that_have_not_finished_and_deployed_ones(home: Home, tmp_path
         left = pipeline("left", {"jobs": jobs})
         odd = pipeline("odd", UNREAD)
         over = pipeline("over", UNREAD)
-        fence = ledger.pipelines.acquire(left, this_process("pipeline"), 60)
+        fence = ledger.leases.take(of_pipeline(left), this_process("pipeline"), 60)
         ledger.pipelines.end(fence, ledger.pipelines.begin(fence, "first", "key", {}, {}), DONE, {})
-        ledger.pipelines.release(ledger.pipelines.acquire(over, this_process("pipeline"), 60), FINISHED, "")
+        ledger.pipelines.release(ledger.leases.take(of_pipeline(over), this_process("pipeline"), 60), FINISHED, "")
         ledger.pipeline_triggers.deploy("nightly", str(tmp_path / "line.yaml"), "ann")
     found = said_of(home, "pipeline", "deployed")
     assert found.count((f"pipeline {left}", None, True)) == 2, "the second job and the evaluation, but not what is done"

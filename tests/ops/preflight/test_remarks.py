@@ -35,3 +35,19 @@ def test_a_deadline_that_has_passed_is_named() -> None:
         spec = run_spec(SPELL, guards={"deadline": {"at": f"{year}-01-01T00:00:00+00:00", "action": "pause"}})
         found = [line for line in remarks(spec) if "guards.deadline.at" in line]
         assert len(found) == count and all("the run will pause at once" in line for line in found)
+
+
+def test_what_keeps_a_run_from_being_exact_is_named() -> None:
+    def said(**parts: object) -> list[str]:
+        return [line for line in remarks(run_spec(SPELL, **parts)) if line.startswith("exact: ")]
+
+    late = {"dynamic_sampling": {"deadline": {"seconds": 60}}}
+    (line,) = said(**late)
+    assert "dynamic_sampling.deadline" in line and "will not be exact" in line
+    assert said(**late, exact=False) == said() == []
+
+
+def test_streamed_learning_without_shards_to_learn_from_meanwhile_is_named() -> None:
+    for shards, count in ((1, 1), (4, 0)):
+        spec = run_spec(SPELL, asynchrony={"streamed": True}, data={"logical_shards": shards})
+        assert len([line for line in remarks(spec) if line.startswith("asynchrony.streamed: ")]) == count

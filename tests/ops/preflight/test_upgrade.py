@@ -9,22 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from db.core.migrate import HEAD
+from db.core.engine import Database, DatabaseTime, database_url, open_engine
+from db.core.migrate import HEAD, upgrade
 from flows.run.home import Home
 from ops.preflight.home_folder import ledger_file
 from ops.preflight.upgrade import pending_changes
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
+OLDER = "0007"
+
 
 def aged(home: Home) -> Path:
-    """Takes the newest migration off a ledger, as a version before it had left it."""
+    """Takes the newest migrations off a ledger, as a version before them had left it."""
     file = ledger_file(home)
     assert file is not None
+    made, columns = table_of_leases(home.folder / "older.db")
     with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("ALTER TABLE lease RENAME TO newer")
+        connection.execute(made)
+        connection.execute(f"INSERT INTO lease ({columns}) SELECT {columns} FROM newer WHERE run IS NOT NULL")
+        connection.execute("DROP TABLE newer")
         connection.execute("DROP TABLE home_event")
-        connection.execute("UPDATE alembic_version SET version_num = '0007'")
+        connection.execute("UPDATE alembic_version SET version_num = ?", (OLDER,))
     return file
+
+
+def table_of_leases(path: Path) -> tuple[str, str]:
+    """Returns the statement that makes the older version's table of leases, and its columns."""
+    database = Database(open_engine(database_url(path)), DatabaseTime)
+    with database.write() as connection:
+        upgrade(connection, "the test's ledger", OLDER)
+    database.engine.dispose()
+    with closing(sqlite3.connect(path)) as ledger:
+        (made,) = ledger.execute("SELECT sql FROM sqlite_master WHERE name = 'lease'").fetchone()
+        columns = ", ".join(row[1] for row in ledger.execute("PRAGMA table_info(lease)"))
+    path.unlink()
+    return str(made), columns
 
 
 def test_a_ledger_of_an_older_version_stays_as_it_is_until_it_is_upgraded(yatt: Yatt, home: Home) -> None:
@@ -34,7 +55,7 @@ def test_a_ledger_of_an_older_version_stays_as_it_is_until_it_is_upgraded(yatt: 
     answer = yatt("upgrade", "--check", "-o", "json")
     assert answer.code == 0, answer.err
     ledger = next(change for change in answer.document["changes"] if change["what"] == "ledger")
-    assert (ledger["before"], ledger["after"]) == ("0007", HEAD)
+    assert (ledger["before"], ledger["after"]) == (OLDER, HEAD)
     assert "audit chain" in ledger["effect"]
     assert not answer.document["migrated"]
     assert file.read_bytes() == before

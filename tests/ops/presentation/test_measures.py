@@ -14,6 +14,7 @@ from db.write.commit import IterationCommit
 from db.write.metrics import RESULT, Metric
 from flows.reports.learning_curve import learning_figure, write_learning_plot
 from flows.reports.measures import BY_KIND, POLICY, SAMPLED_PAIRS, SFT, measures_for, measures_of
+from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.protocols import IterationSummary
 from flows.run.results import run_results
@@ -71,7 +72,7 @@ def learnt(home: Home, folder: Path, kind: str) -> str:
                 weights_digest="w",
                 metrics=metrics,
             )
-            ledger.commits.commit(Fence(run, 1), commit)
+            ledger.commits.commit(Fence.of_run(run, 1), commit)
     return run
 
 
@@ -81,7 +82,7 @@ def test_the_summary_and_show_tell_what_the_objective_measures(
 ) -> None:
     run = learnt(home, tmp_path / "rows", kind)
     with Ledger.open(home.ledger) as ledger:
-        print_summary(ledger, home, run_results(ledger, run))
+        print_summary(ledger, home, run_results(ledger, run), current_spec(ledger, run))
         seen = line(watched(ledger, run))
         health = run_view(ledger, run).health
     text = capsys.readouterr().out
@@ -140,7 +141,7 @@ def test_a_picture_has_no_axis_without_points_and_there_is_none_without_any(home
 def test_the_summary_says_why_there_is_no_picture(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     run = seed_run(home, committed=-1)
     with Ledger.open(home.ledger) as ledger:
-        print_summary(ledger, home, run_results(ledger, run))
+        print_summary(ledger, home, run_results(ledger, run), current_spec(ledger, run))
     assert "picture   none: nothing is measured yet" in capsys.readouterr().out
 
 

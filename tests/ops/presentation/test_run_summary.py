@@ -11,6 +11,7 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.metrics import RESULT, Metric
 from flows.reports import learning_curve
+from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.results import run_results
 from ops.presentation import run_summary
@@ -22,7 +23,7 @@ from yatt_core.spec.sections.model import SftSpec
 
 def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> str:
     with Ledger.open(home.ledger) as ledger:
-        print_summary(ledger, home, run_results(ledger, run))
+        print_summary(ledger, home, run_results(ledger, run), current_spec(ledger, run))
     return capsys.readouterr().out
 
 
@@ -64,7 +65,7 @@ def test_an_accuracy_has_its_interval(home: Home, capsys: pytest.CaptureFixture[
     bounds = [Metric("evaluation/accuracy_low", 0.2, RESULT), Metric("evaluation/accuracy_high", 0.8, RESULT)]
     with Ledger.open(home.ledger) as ledger:
         commit = replace(commit_of(3), metrics=[Metric("evaluation/accuracy", 0.5, RESULT), *bounds])
-        ledger.commits.commit(Fence(run, 1), commit)
+        ledger.commits.commit(Fence.of_run(run, 1), commit)
     assert "now 0.500 (95 % interval 0.200 to 0.800)" in closing_words(home, run, capsys)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ops.dashboard.pages.templating import evidence
+from ops.dashboard.pages.formats import evidence
 from ops.presentation.words import large_number
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops.queries.experience import Iteration
+from ops.queries.experience import IterationExperience
 from ops.queries.judge_words import JudgementView, judgements_of
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import SHARD_KIND
@@ -23,13 +23,13 @@ def said(answer: str, score: float | None, cut: bool = False) -> dict[str, Any]:
     return {"answer": answer, "score": score, "tokens": 3, "prompt_tokens": 5, "cut": cut}
 
 
-def iteration(folder: Path, rows: list[dict[str, Any]]) -> Iteration:
+def iteration(folder: Path, rows: list[dict[str, Any]]) -> IterationExperience:
     (folder / "shard").mkdir()
     path = folder / "shard" / JUDGEMENTS_FILE
     pq.write_table(pa.Table.from_pylist(rows, schema=JUDGEMENTS_SCHEMA), path)
     digest = publish_manifest(folder / "shard", SHARD_KIND, {}, {JUDGEMENTS_FILE: entry_of_file(path)})
     shard = cast(Any, SimpleNamespace(folder="shard", manifest_sha256=digest))
-    return Iteration("run", "run", 0, 1, True, folder, (shard,))
+    return IterationExperience("run", "run", 0, 1, True, folder, (shard,))
 
 
 def test_each_judgement_is_told_with_its_score_or_why_there_is_none(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.cli.commands.inspection.rollout_tables import write_page, write_summary
@@ -20,7 +22,9 @@ from ops.queries.rollout_comparison import comparison, group_pairs, read_both
 from ops.queries.rollouts import rollouts
 from ops.queries.sample_filters import InvalidQuery, Selection
 from tests.ops.queries.sampled_run import seed_sampled_run
+from tests.ops.seeding import SHARDS, commit_of, seal_iteration, seed_run
 from yatt_core.errors import DataError
+from yatt_core.experience.table import UNSCORED, experience_schema
 from yatt_core.inputs.manifest import INPUTS
 
 
@@ -202,7 +206,94 @@ def test_missing_inputs_and_advantages_are_explained(seeded: Home, tmp_path: Pat
 
 def test_a_group_without_any_score_has_no_reward(ledger: Ledger, seeded: Home) -> None:
     found = groups(ledger, seeded, RUN, 1, Selection()).groups[0]
-    lacking = [replace(sample, validity=Validity.UNSCORED) for sample in found.samples]
+    lacking = [replace(sample, validity=Validity.UNSCORED, reward=None, correct=None) for sample in found.samples]
     group = group_of(lacking, matching=len(lacking))
     assert (group.reward, group.spread, group.lowest, group.highest, group.correct_fraction) == (None,) * 5
     assert group.rewards == {} and group.tokens == found.tokens and group.validity == ("no score",)
+
+
+def with_failures(table: pa.Table, failed: int = 1) -> pa.Table:
+    """Returns samples of which the first ones have no score, because `virtual` failed on them; their other part has a value."""
+    rows = table.to_pylist()
+    for number, row in enumerate(rows):
+        missing = "virtual/raised" if number < failed else None
+        lost = {"reward": 0.0, "correct": False, "reward/virtual": 0.0} if missing else {"correct": number % 2 == 0}
+        row |= {"reward/other": 0.5, UNSCORED: missing} | lost
+    return pa.Table.from_pylist(rows, schema=experience_schema(["virtual", "other"], [UNSCORED]))
+
+
+@pytest.fixture
+def partly_scored(tmp_path: Path) -> tuple[Home, str]:
+    """A run in whose second iteration the first sample of each shard has no score."""
+    home = Home(tmp_path / "runs")
+    run = seed_run(home, committed=1, ends=False)
+    with Ledger.open(home.ledger) as ledger:
+        seal_iteration(home, ledger, Fence.of_run(run, 1), 2, with_failures)
+        ledger.commits.commit(Fence.of_run(run, 1), commit_of(2))
+    return home, run
+
+
+def test_a_sample_without_a_score_has_no_reward(partly_scored: tuple[Home, str]) -> None:
+    home, run = partly_scored
+    with Ledger.open(home.ledger) as ledger:
+        first, second, *_ = rollouts(ledger, home, run, 2, Selection()).samples
+    assert (first.reward, first.correct, first.validity) == (None, None, "no score")
+    assert first.rewards == {"virtual": None, "other": 0.5}
+    assert second.reward is not None and second.correct is False and second.rewards["virtual"] is not None
+
+
+@pytest.mark.parametrize("where", ["reward <= 0.5", "reward != 7", "correct = no", "virtual = 0", "correct != yes"])
+def test_no_condition_on_a_missing_score_holds(partly_scored: tuple[Home, str], where: str) -> None:
+    home, run = partly_scored
+    with Ledger.open(home.ledger) as ledger:
+        found = rollouts(ledger, home, run, 2, Selection(where=(where,))).samples
+        assert all(sample.reward is not None for sample in found)
+        other = rollouts(ledger, home, run, 2, Selection(where=("other = 0.5", "validity = no score")))
+    assert other.matching == SHARDS, "the part that has a value has one"
+
+
+@pytest.mark.parametrize("order", ["reward", "virtual"])
+@pytest.mark.parametrize("ascending", [True, False])
+def test_samples_without_a_score_come_last(partly_scored: tuple[Home, str], order: str, ascending: bool) -> None:
+    home, run = partly_scored
+    with Ledger.open(home.ledger) as ledger:
+        found = rollouts(ledger, home, run, 2, Selection(order=order, ascending=ascending)).samples
+    rewards = [sample.reward for sample in found]
+    known = [reward for reward in rewards if reward is not None]
+    assert rewards == [*sorted(known, reverse=not ascending), *[None] * SHARDS]
+
+
+def test_groups_are_sorted_by_what_they_show(partly_scored: tuple[Home, str]) -> None:
+    home, run = partly_scored
+    with Ledger.open(home.ledger) as ledger:
+        for order, shown in (
+            ("reward", lambda group: group.reward),
+            ("spread", lambda group: group.spread),
+            ("correct", lambda group: group.correct_fraction),
+            ("virtual", lambda group: group.rewards["virtual"]),
+        ):
+            found = [shown(group) for group in groups(ledger, home, run, 2, Selection(order=order)).groups]
+            assert found == sorted(found, reverse=True), order
+
+
+def test_a_comparison_counts_samples_that_have_a_score(partly_scored: tuple[Home, str]) -> None:
+    home, run = partly_scored
+    with Ledger.open(home.ledger) as ledger:
+        scored = [sample for sample in rollouts(ledger, home, run, 2, Selection()).samples if sample.reward is not None]
+        found = comparison(*read_both(ledger, home, run, 1, 2))
+    assert found.after.mean == pytest.approx(sum(sample.reward or 0.0 for sample in scored) / len(scored))
+    assert found.after.correct_fraction == sum(sample.correct is True for sample in scored) / len(scored)
+    assert sum(found.after.counts) == len(scored) < found.after.samples
+
+
+def test_an_iteration_without_any_score_has_no_mean_and_its_prompts_no_change(
+    partly_scored: tuple[Home, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, run = partly_scored
+    with Ledger.open(home.ledger) as ledger:
+        seal_iteration(home, ledger, Fence.of_run(run, 1), 3, lambda table: with_failures(table, table.num_rows))
+        found = comparison(*read_both(ledger, home, run, 2, 3))
+    assert [(shared.after, shared.change) for shared in found.prompts] == [(None, None)] * found.shared
+    assert (found.after.mean, found.after.deviation, found.after.correct_fraction) == (None, None, None)
+    write_summary(found)
+    assert "None" not in capsys.readouterr().out

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ops.starter.recognition.recognised import Abilities, Asked, Recognised
+from ops.starter.recognition.recognised import Abilities, Recognised, RecognitionOptions
 from ops.starter.recognition.shapes import recognise
 from yatt_core.errors import ConfigurationError
 
 MODEL = Abilities(images=True, tools=True, calls=True, system=True, frame=("<|im_start|>", "<|im_end|>"))
-NOTHING = Asked()
+NOTHING = RecognitionOptions()
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 Rows = list[dict[str, Any]]
 
@@ -31,11 +31,11 @@ def numbered(value: Any, number: int) -> Any:
     return [numbered(each, number) for each in value] if isinstance(value, list) else value
 
 
-def meaning(rows: Rows, asked: Asked = NOTHING, model: Abilities = MODEL) -> Recognised:
+def meaning(rows: Rows, asked: RecognitionOptions = NOTHING, model: Abilities = MODEL) -> Recognised:
     return recognise(rows, asked, model)
 
 
-def refusal(rows: Rows, asked: Asked = NOTHING, model: Abilities = MODEL) -> str:
+def refusal(rows: Rows, asked: RecognitionOptions = NOTHING, model: Abilities = MODEL) -> str:
     with pytest.raises(ConfigurationError) as error:
         recognise(rows, asked, model)
     return str(error.value)

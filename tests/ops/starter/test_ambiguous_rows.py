@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ops.starter.recognition.recognised import Abilities, Asked, Objective
+from ops.starter.recognition.recognised import Abilities, ObjectiveKind, RecognitionOptions
 from tests.ops.starter.numbered_rows import WORDS, Rows, many, meaning, refusal
 from tests.ops.starter.sample_files import answered, user
 
@@ -40,7 +40,7 @@ def test_conversations_with_labels_are_unpaired_preferences(rows: Rows, label: s
 def test_labels_of_conversations_that_are_not_clear_are_refused(rows: Rows, says: str) -> None:
     text = refusal(rows)
     assert says in text and "--objective sft" in text
-    assert meaning(rows, Asked(objective=Objective.SFT)).objective == "sft"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.SFT)).objective == "sft"
 
 
 def test_a_label_that_rates_nothing_is_named_as_not_used() -> None:
@@ -75,7 +75,7 @@ def test_a_task_that_differs_from_row_to_row_is_a_prompt() -> None:
 def test_prompts_that_are_the_same_in_most_rows_are_refused(row: dict[str, Any], key: str) -> None:
     rows = many(**row)
     assert f"the prompts under {key!r} are the same in 12 of the first 12 rows" in refusal(rows)
-    assert meaning(rows, Asked(prompt_field=key)).source["prompt_field"] == key
+    assert meaning(rows, RecognitionOptions(prompt_field=key)).source["prompt_field"] == key
 
 
 def test_the_same_question_about_other_texts_or_images_is_no_repetition() -> None:
@@ -92,7 +92,7 @@ def test_words_that_two_responses_begin_with_by_chance_are_no_prompt(key: str) -
         return
     text = refusal(rows)
     assert repr(key) in text and "--prompt-field" in text
-    assert meaning(rows, Asked(prompt_field=key)).source["prompt_field"] == key
+    assert meaning(rows, RecognitionOptions(prompt_field=key)).source["prompt_field"] == key
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_texts_of_choices_are_compared_as_they_are_shown(texts: list[str]) -> No
 def test_a_given_answer_says_what_choices_are_called() -> None:
     rows = many(question="§ q", choices=["x", "y", "z"], answer=("x", "z"), gold=(0, 2))
     assert "and the right choice" in meaning(rows).source["prompt_template"]
-    given = meaning(rows, Asked(answer_field="gold"))
+    given = meaning(rows, RecognitionOptions(answer_field="gold"))
     assert "number of the right choice" in given.source["prompt_template"]
     assert given.reward is not None and "numbers" in given.reward.reads
 
@@ -245,9 +245,9 @@ def test_answers_that_prompts_ask_for_are_compared(row: dict[str, Any]) -> None:
 def test_an_option_that_names_the_answers_decides() -> None:
     for label in ((0, 1), ("joy", "anger")):
         rows = many(question="§, true?", label=label)
-        assert meaning(rows, Asked(answer_field="label")).source["answer_field"] == "label"
+        assert meaning(rows, RecognitionOptions(answer_field="label")).source["answer_field"] == "label"
     rated = many(question="§?", answer=("3", "4"), is_correct=(True, False))
-    found = meaning(rated, Asked(answer_field="answer", objective=Objective.RL))
+    found = meaning(rated, RecognitionOptions(answer_field="answer", objective=ObjectiveKind.RL))
     assert (found.objective, found.unused) == ("rl", ("is_correct",))
 
 
@@ -273,13 +273,13 @@ def test_an_answer_that_is_a_part_of_something_else_is_none() -> None:
 def test_pairs_may_have_ratings_of_all_responses() -> None:
     rows = many(input="§ x?", generations=["y", "z"], rating=[2.0, 1.0], chosen="y", rejected="z")
     assert meaning(rows).objective == "dpo"
-    assert meaning(rows, Asked(objective=Objective.DPO)).source["prompt_field"] == "input"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.DPO)).source["prompt_field"] == "input"
 
 
 def test_a_response_that_is_not_preferred_needs_the_one_that_is() -> None:
     rows = many(messages=TALK, rejected_response="z")
     assert "no preferred one; expected it under 'chosen'" in refusal(rows)
-    assert meaning(rows, Asked(objective=Objective.SFT)).unused == ("rejected_response",)
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.SFT)).unused == ("rejected_response",)
 
 
 def test_texts_that_are_the_same_are_learnt_as_they_are() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ops.starter.recognition.recognised import Asked, Objective
+from ops.starter.recognition.recognised import ObjectiveKind, RecognitionOptions
 from tests.ops.starter.numbered_rows import many, meaning, refusal
 from tests.ops.starter.sample_files import answered, user
 
-SFT = Objective.SFT
+SFT = ObjectiveKind.SFT
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_the_question_shows_already_is_no_loss() -> None:
     row = {"question": "A knot: §. Who tied it?", "answer": ("Ada", "Bo"), "documents": ["A knot: §"], "passages": []}
     assert meaning(many(**row, code="§.")).source["prompt_field"] == "question"
     about = many(question="§?", answer=("Ada", "Bo"), documents=["It is §"])
-    assert meaning(about, Asked(prompt_field="question")).unused == ("documents",)
+    assert meaning(about, RecognitionOptions(prompt_field="question")).unused == ("documents",)
 
 
 def test_code_beside_tests_is_a_solution() -> None:
@@ -83,7 +83,7 @@ def test_answers_that_agree_or_are_of_another_kind_are_no_conflict(row: dict[str
 
 def test_an_option_says_which_answer_is_right() -> None:
     rows = many(question="§?", answer="3", target="0", answer_aliases=["three"])
-    assert meaning(rows, Asked(answer_field="target")).source["answer_field"] == "target"
+    assert meaning(rows, RecognitionOptions(answer_field="target")).source["answer_field"] == "target"
 
 
 def test_further_right_answers_are_not_taken_for_wrong() -> None:
@@ -111,14 +111,36 @@ def test_system_messages_that_differ_are_refused_with_both(row: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("row", "key", "asked"),
     [
-        ({"Question": "§?", "Complex_CoT": "hm", "Response": "§."}, "Complex_CoT", Asked(None, "Response", SFT)),
-        ({"prompt": "§?", "reasoning": "so", "response": ("§ so", "yes")}, "reasoning", Asked(None, "response", SFT)),
-        ({"instruction": "§?", "thinking": ("", "so"), "output": "§ is."}, "thinking", Asked(None, "output", SFT)),
-        ({"prompt": "§?", "cot": ["a"], "completion": answered("x", "§")[1:]}, "cot", Asked(None, "completion", SFT)),
-        ({"messages": answered("§?", "y"), "reasoning_content": "so"}, "reasoning_content", Asked("messages")),
+        (
+            {"Question": "§?", "Complex_CoT": "hm", "Response": "§."},
+            "Complex_CoT",
+            RecognitionOptions(None, "Response", SFT),
+        ),
+        (
+            {"prompt": "§?", "reasoning": "so", "response": ("§ so", "yes")},
+            "reasoning",
+            RecognitionOptions(None, "response", SFT),
+        ),
+        (
+            {"instruction": "§?", "thinking": ("", "so"), "output": "§ is."},
+            "thinking",
+            RecognitionOptions(None, "output", SFT),
+        ),
+        (
+            {"prompt": "§?", "cot": ["a"], "completion": answered("x", "§")[1:]},
+            "cot",
+            RecognitionOptions(None, "completion", SFT),
+        ),
+        (
+            {"messages": answered("§?", "y"), "reasoning_content": "so"},
+            "reasoning_content",
+            RecognitionOptions("messages"),
+        ),
     ],
 )
-def test_thoughts_in_a_column_of_their_own_are_not_dropped(row: dict[str, Any], key: str, asked: Asked) -> None:
+def test_thoughts_in_a_column_of_their_own_are_not_dropped(
+    row: dict[str, Any], key: str, asked: RecognitionOptions
+) -> None:
     rows = many(**row)
     text = refusal(rows)
     option = f"--objective sft --answer-field {asked.answer_field}" if asked.answer_field else "--prompt-field messages"
@@ -145,9 +167,9 @@ def test_thoughts_beside_an_answer_mean_two_things() -> None:
     rows = many(question="§?", answer=("3", "4"), thinking_trajectories=["I count §"])
     text = refusal(rows)
     assert "the rows mean two things" in text and "thoughts under 'thinking_trajectories'" in text
-    assert meaning(rows, Asked(objective=Objective.RL)).objective == "rl"
-    assert meaning(rows, Asked(objective=SFT, answer_field="answer")).objective == "sft"
-    assert "learns the responses without thoughts" in refusal(rows, Asked(objective=SFT))
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.RL)).objective == "rl"
+    assert meaning(rows, RecognitionOptions(objective=SFT, answer_field="answer")).objective == "sft"
+    assert "learns the responses without thoughts" in refusal(rows, RecognitionOptions(objective=SFT))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from ops.starter.recognition import answer_rewards
 from ops.starter.recognition.answer_kinds import AnswerKind, kind_of
-from ops.starter.recognition.recognised import Abilities, Asked, Objective
+from ops.starter.recognition.recognised import Abilities, ObjectiveKind, RecognitionOptions
 from tests.ops.starter.numbered_rows import Rows, many, meaning, refusal
 from tests.ops.starter.sample_files import answered, user
 
@@ -101,9 +101,9 @@ def test_a_reward_is_never_invented(rows: Rows, says: str) -> None:
 
 
 def test_a_reward_of_ones_own_needs_no_answers() -> None:
-    found = meaning(many(prompt="§ Tell a story."), Asked(own_reward=True))
+    found = meaning(many(prompt="§ Tell a story."), RecognitionOptions(own_reward=True))
     assert (found.objective, found.reward, dict(found.source)) == ("rl", None, {"prompt_field": "prompt"})
-    with_answers = meaning(many(prompt="§ Why?", answer="Because of many things."), Asked(own_reward=True))
+    with_answers = meaning(many(prompt="§ Why?", answer="Because of many things."), RecognitionOptions(own_reward=True))
     assert with_answers.source["answer_field"] == "answer"
 
 
@@ -150,9 +150,9 @@ def test_preferences_have_a_prompt_or_a_common_beginning(rows: Rows, prompt: str
 def test_preferences_come_first_and_may_train_a_reward_model() -> None:
     rows = many(prompt="§ x?", chosen="y", rejected="z", answer="3", messages=answered("§ x?", "y"))
     assert meaning(rows).objective == "dpo"
-    assert meaning(rows, Asked(objective=Objective.REWARD_MODEL)).objective == "reward_model"
-    assert meaning(rows, Asked(objective=Objective.SFT)).source["prompt_field"] == "messages"
-    assert meaning(rows, Asked(objective=Objective.RL)).source["answer_field"] == "answer"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.REWARD_MODEL)).objective == "reward_model"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.SFT)).source["prompt_field"] == "messages"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.RL)).source["answer_field"] == "answer"
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_rows_that_mean_two_things_are_refused_with_the_option_that_decides() ->
     rows = many(problem="§ x?", answer="3", messages=answered("§ x?", "y"))
     text = refusal(rows)
     assert "--objective rl" in text and "--objective sft" in text
-    assert meaning(rows, Asked(objective=Objective.RL)).source["answer_field"] == "answer"
-    assert meaning(rows, Asked(objective=Objective.SFT)).source["prompt_field"] == "messages"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.RL)).source["answer_field"] == "answer"
+    assert meaning(rows, RecognitionOptions(objective=ObjectiveKind.SFT)).source["prompt_field"] == "messages"
 
 
 def test_a_rendered_prompt_is_taken_as_it_is_or_refused() -> None:
@@ -243,7 +243,7 @@ def test_what_a_question_is_about_belongs_to_the_prompt(rows: Rows, template: st
 def test_a_question_about_something_that_is_no_text_is_refused() -> None:
     rows = many(question="§ q", context={"title": ["t"], "sentences": [["s"]]}, answer="yes")
     assert "'context', which is not text" in refusal(rows)
-    assert meaning(rows, Asked(prompt_field="question")).source["prompt_field"] == "question"
+    assert meaning(rows, RecognitionOptions(prompt_field="question")).source["prompt_field"] == "question"
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,9 @@ def test_what_cannot_be_used_is_refused_with_what_is_missing(rows: Rows, says: s
 
 def test_given_keys_take_the_place_of_the_usual_ones() -> None:
     rows = many(prompt="§ x?", wanted="3", other="s")
-    assert dict(meaning(rows, Asked(answer_field="wanted")).source) == {
+    assert dict(meaning(rows, RecognitionOptions(answer_field="wanted")).source) == {
         "prompt_field": "prompt",
         "answer_field": "wanted",
     }
-    assert meaning(rows, Asked("other", "wanted")).source["prompt_field"] == "other"
-    assert "--answer-field want: no row has this key" in refusal(rows, Asked(answer_field="want"))
+    assert meaning(rows, RecognitionOptions("other", "wanted")).source["prompt_field"] == "other"
+    assert "--answer-field want: no row has this key" in refusal(rows, RecognitionOptions(answer_field="want"))

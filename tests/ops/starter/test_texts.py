@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ops.starter.looks import DataLook, ModelLook
-from ops.starter.places import Place
+from ops.starter.places import DataLocation
 from ops.starter.recognition.recognised import RL, Abilities, Recognised, RewardChoice
 from ops.starter.sizes import Sizes
 from ops.starter.texts import part_names, spec_text
@@ -27,7 +27,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 def read_back(path: str, model: str, recognised: Recognised) -> dict[str, Any]:
     """Returns the values of a spec for a data file and a model, both relative to the spec's folder."""
     folder = Path("/specs")
-    look = DataLook(Place(folder / path, "jsonl"), ({"a": 1},) * 20, True)
+    look = DataLook(DataLocation(folder / path, "jsonl"), ({"a": 1},) * 20, True)
     source = SourceMeaning(look, recognised, {"held_out_path": str(folder / path)}, (), says=(f"held out: {path}",))
     understanding = Understanding((source,), RL, recognised.reward, None)
     network = ModelLook(folder / model, 10, 128, Abilities())

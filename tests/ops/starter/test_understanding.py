@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops.starter.looks import ModelLook, look_at_data
-from ops.starter.recognition.recognised import Asked
+from ops.starter.recognition.recognised import RecognitionOptions
 from ops.starter.understanding import SourceMeaning, Understanding, understand
 from tests.ops.starter.numbered_rows import MODEL, NOTHING, many
 from tests.ops.starter.sample_files import user, write_jsonl
@@ -17,7 +17,7 @@ from yatt_core.errors import ConfigurationError
 CHECK = "def check(c):\n    assert c() == 1\n"
 
 
-def understood(*paths: Path, asked: Asked = NOTHING) -> Understanding:
+def understood(*paths: Path, asked: RecognitionOptions = NOTHING) -> Understanding:
     network = ModelLook(path=Path("model"), parameters=10, positions=128, abilities=MODEL)
     return understand([look_at_data(path) for path in paths], network, asked)
 

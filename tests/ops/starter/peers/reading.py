@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ops.starter.peers.entries import Entry, List, PeerFile
+from ops.starter.peers.entries import ConfigEntry, List, PeerFile
 from ops.starter.peers.files import read_peer_file
-from ops.starter.peers.places import Options
+from ops.starter.peers.places import TranslationOptions
 from ops.starter.peers.programs import PROGRAMS
 from ops.starter.peers.translating import Translation, translate
 
@@ -18,9 +18,11 @@ SOURCE = {"kind": "jsonl", "path": "/data/rows.jsonl"}
 ROWS = 7_473
 
 
-def options(**changes: Any) -> Options:
+def options(**changes: Any) -> TranslationOptions:
     """Returns options with a number of rows, and of processes for what does not say it."""
-    return Options(**{"folder": Path("/nowhere"), "processes": None, "count_rows": lambda sources: ROWS, **changes})
+    return TranslationOptions(
+        **{"folder": Path("/nowhere"), "processes": None, "count_rows": lambda sources: ROWS, **changes}
+    )
 
 
 def of_file(path: Path, processes: int | None = None, **changes: Any) -> Translation:
@@ -32,7 +34,7 @@ def of_file(path: Path, processes: int | None = None, **changes: Any) -> Transla
 def of_keys(program: str, keys: Mapping[str, Any], **changes: Any) -> Translation:
     """Translates keys beside a model, data and rewards that the options name."""
     given = {"model": MODEL, "sources": (SOURCE,), "rewarded": True, "processes": 1, **changes}
-    entries = tuple(Entry(key, value, number) for number, (key, value) in enumerate(keys.items(), start=1))
+    entries = tuple(ConfigEntry(key, value, number) for number, (key, value) in enumerate(keys.items(), start=1))
     return translate(PROGRAMS[program], PeerFile(program, entries), "file", options(**given))
 
 

@@ -325,10 +325,9 @@ def test_what_would_be_another_algorithm_is_refused_with_its_line(
         of_keys(program, keys)
 
 
-def test_a_run_in_float32_can_be_exact() -> None:
-    assert at(of_keys("trl-grpo", {"bf16": False}), "exact") is True
-    assert at(of_keys("trl-grpo", {"bf16": False, "use_vllm": True}), "exact") is False
-    assert at(of_keys("trl-grpo", {}), "exact") is False
+@pytest.mark.parametrize(("program", "keys"), [("trl-grpo", {}), ("trl-grpo", {"use_vllm": True}), ("verl-ppo", GRPO)])
+def test_a_run_is_exact_where_its_engines_can_be(program: str, keys: dict[str, Any]) -> None:
+    assert at(of_keys(program, keys), "exact") is None
 
 
 def test_a_weight_decay_that_exempts_norms_is_said() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops.starter.peers.entries import Entry, List
+from ops.starter.peers.entries import ConfigEntry, List
 from ops.starter.peers.files import read_peer_file
 from ops.starter.peers.places import model_of
 from ops.starter.peers.programs import PROGRAMS, Program, named_program
@@ -235,7 +235,7 @@ def test_ordinary_keys_with_such_names_are_shown(program: Program) -> None:
     hidden = {key for key in (*program.defaults, *program.older) if may_be_secret(key)}
     allowed = {"env", "hub_token", "logger.wandb.key", "use_wandb", "data.balance_dp_token"}
     assert {key for key in hidden if not key.startswith(("ray_kwargs.", "distillation."))} <= allowed
-    assert Entry("data.balance_dp_token", True, 1).shown is True
+    assert ConfigEntry("data.balance_dp_token", True, 1).shown is True
 
 
 @pytest.mark.parametrize(
