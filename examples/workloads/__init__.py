@@ -1,0 +1,1 @@
+"""Trainings of one's own, on the public contract alone (docs/workloads.md)."""

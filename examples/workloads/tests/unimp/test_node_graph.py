@@ -1,0 +1,70 @@
+"""Graphs from arrays: what cannot be used is refused with file and node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from yatt_workloads.unimp.node_graph import read_graph, write_generated, write_graph_of
+from yatt_workloads.unimp.settings import BlockModel
+
+GOOD: dict[str, Any] = {
+    "features": np.eye(5),
+    "edges": np.array([[0, 1], [1, 0], [2, 3], [4, 4]]),
+    "labels": np.array([0, 1, 0, 1, -1]),
+    "splits": np.array([0, 0, 1, 2, -1]),
+}
+
+
+def source_of(folder: Path, **changed: Any) -> Path:
+    source = folder / "source"
+    source.mkdir()
+    for name, array in {**GOOD, **changed}.items():
+        np.save(source / f"{name}.npy", array)
+    return source
+
+
+def test_edges_go_both_ways_once(tmp_path: Path) -> None:
+    write_graph_of(source_of(tmp_path), tmp_path)
+    graph = read_graph(tmp_path)
+    pairs = zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)
+    assert list(pairs) == [(1, 0), (0, 1), (3, 2), (2, 3)], "by target, without the loop"
+    assert graph.classes == 2 and graph.known_best is None and graph.features.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"labels": np.array([0, 1, 0, -1, -1])}, r"labels.npy: node 3 is in the test split and has no label"),
+        ({"labels": np.array([-1, 1, 0, 1, -1])}, r"labels.npy: node 0 is in the train split and has no label"),
+        ({"labels": np.array([0, 0, 0, 1, -1])}, r"labels.npy: class 1 has no node in the train split"),
+        ({"labels": np.array([0, 1, 0])}, r"labels.npy: has shape \(3,\); expected \[nodes\]"),
+        ({"labels": np.array([0, 1, 0, 1.5, 0])}, r"labels.npy: has numbers of type float64; expected integers"),
+        ({"features": np.full((5, 2), np.nan)}, r"features.npy: node 0 has a feature that is not finite"),
+        ({"edges": np.array([[0, 1], [2, 5]])}, r"edges.npy: edge 1 joins \[2, 5\]; expected nodes from 0 to 4"),
+        ({"edges": np.array([0, 1])}, r"edges.npy: has shape \(2,\); expected \[edges, 2\]"),
+        ({"splits": np.array([0, 0, 1, 3, -1])}, r"splits.npy: node 3 has 3; expected -1, 0, 1 or 2"),
+        ({"splits": np.array([0, 0, 1, 1, -1])}, r"splits.npy: no node is in the test split"),
+        ({"labels": np.array([{}], dtype=object)}, r"labels.npy: cannot be read as an array: .*allow_pickle"),
+    ],
+)
+def test_arrays_that_cannot_be_used(changed: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=text):
+        write_graph_of(source_of(tmp_path, **changed), tmp_path)
+
+
+def test_a_missing_array_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"features.npy: cannot be read as an array: .*No such file"):
+        write_graph_of(tmp_path, tmp_path)
+
+
+def test_a_block_model_has_its_degrees_and_its_known_best(tmp_path: Path) -> None:
+    write_generated(BlockModel(nodes=600, classes=3, within=8, across=2), 1, tmp_path)
+    graph = read_graph(tmp_path)
+    same = graph.labels[graph.sources] == graph.labels[graph.targets]
+    assert same.sum() / 600 == pytest.approx(8, rel=0.1) and (~same).sum() / 600 == pytest.approx(2, rel=0.15)
+    assert [len(graph.nodes(split)) for split in ("train", "valid", "test")] == [360, 60, 180]
+    assert graph.known_best is not None and 0.9 < graph.known_best <= 1

@@ -1,0 +1,133 @@
+"""A knowledge graph: reads it from text files or generates it, checks it, and keeps it as the run's inputs.
+
+Consumes `train.txt`, `valid.txt` and `test.txt`, or the settings of a generated graph; produces `graph.safetensors` with the
+three splits as numbers, and the names of entities and relations, a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
+
+from yatt_workloads.kge.settings import GeneratedGraph
+
+Triples = npt.NDArray[np.int64]
+"""Heads, relations and tails: [triples, 3]."""
+
+TRAIN = "train"
+SPLITS = (TRAIN, "valid", "test")
+GRAPH = "graph.safetensors"
+ENTITIES = "entities.txt"
+RELATIONS = "relations.txt"
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeGraph:
+    """The splits, and how many entities and relations they name."""
+
+    train: Triples
+    valid: Triples
+    test: Triples
+    entities: int
+    relations: int
+
+    @property
+    def known(self) -> Triples:
+        """All triples: the true ones that a ranking leaves out."""
+        return np.concatenate([self.train, self.valid, self.test])
+
+
+def write_graph_of(source: Path, folder: Path) -> None:
+    """Checks the text files in `source` and writes the run's inputs.
+
+    Raises `ValueError`, with file and line, for what is no triple; for an entity or a relation of the other splits that no
+    training triple has, which nothing could be learnt about; and for one of their triples that stands in an earlier split.
+    """
+    numbers: tuple[dict[str, int], ...] = ({}, {})
+    splits: dict[str, list[tuple[int, int, int]]] = {name: [] for name in SPLITS}
+    seen: dict[tuple[int, int, int], str] = {}
+    for split in SPLITS:
+        for place, head, relation, tail in _lines(source / f"{split}.txt"):
+            entities, relations = numbers
+            triple = (
+                _number(numbers=entities, name=head, kind="entity", split=split, place=place),
+                _number(numbers=relations, name=relation, kind="relation", split=split, place=place),
+                _number(numbers=entities, name=tail, kind="entity", split=split, place=place),
+            )
+            if (earlier := seen.setdefault(triple, split)) != split:
+                raise ValueError(f"{place}: this triple is in {earlier}.txt too; expected it in one split only")
+            splits[split].append(triple)
+    for split, found in splits.items():
+        if not found:
+            raise ValueError(f"{source / split}.txt: is empty; expected at least one triple")
+    _write(folder, {name: np.array(found, np.int64) for name, found in splits.items()}, numbers)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the place of each line, its head, relation and tail."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.absolute()}: cannot be read: {error}") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        parts = line.rstrip("\r").split("\t")
+        if line and (len(parts) != 3 or not all(part.strip() for part in parts)):
+            raise ValueError(
+                f"{path}:{number}: expected head, relation and tail, separated by tabs (given: {line[:80]!r})"
+            )
+        if line:
+            yield f"{path}:{number}", parts[0], parts[1], parts[2]
+
+
+def _number(numbers: dict[str, int], name: str, kind: str, split: str, place: str) -> int:
+    """Returns the number of a name; a new name gets one in the training split only."""
+    if split != TRAIN and name not in numbers:
+        raise ValueError(
+            f"{place}: the {kind} {name!r} is in no training triple, so that nothing can be learnt about it; leave the triple "
+            "out, or train on another one with it"
+        )
+    return numbers.setdefault(name, len(numbers))
+
+
+def write_generated(settings: GeneratedGraph, seed: int, folder: Path) -> None:
+    """Writes a generated graph as the run's inputs: its best MRR is 1."""
+    noise = np.random.default_rng(seed)
+    turns = noise.choice(np.arange(1, settings.entities), settings.relations, replace=False)
+    heads = np.tile(np.arange(settings.entities), settings.relations)
+    relations = np.repeat(np.arange(settings.relations), settings.entities)
+    triples = np.stack([heads, relations, (heads + turns[relations]) % settings.entities], axis=1)
+    order = noise.permutation(len(triples))
+    held_out = max(1, int(settings.held_out * len(triples)))
+    parts = {
+        "valid": triples[order[:held_out]],
+        "test": triples[order[held_out : 2 * held_out]],
+        TRAIN: triples[order[2 * held_out :]],
+    }
+    train = parts[TRAIN]
+    if len(np.unique(train[:, [0, 2]])) < settings.entities or len(np.unique(train[:, 1])) < settings.relations:
+        raise ValueError(
+            "generated: a name is left without a training triple; expected more relations, or less held out"
+        )
+    names = (
+        {f"entity {number}": number for number in range(settings.entities)},
+        {f"relation {number}": number for number in range(settings.relations)},
+    )
+    _write(folder, parts, names)
+
+
+def _write(folder: Path, splits: Mapping[str, Triples], numbers: tuple[dict[str, int], ...]) -> None:
+    save_file(dict(splits), folder / GRAPH)
+    for name, known in zip((ENTITIES, RELATIONS), numbers, strict=True):
+        (folder / name).write_text("".join(f"{each}\n" for each in known), encoding="utf-8")
+
+
+def read_graph(folder: Path) -> KnowledgeGraph:
+    """Reads the run's inputs."""
+    splits = load_file(folder / GRAPH)
+    counts = [(folder / name).read_bytes().count(b"\n") for name in (ENTITIES, RELATIONS)]
+    return KnowledgeGraph(**{name: splits[name] for name in SPLITS}, entities=counts[0], relations=counts[1])

@@ -1,0 +1,98 @@
+"""What held-out queries say of an encoder, and the documents that it takes for relevant: by an index of all documents.
+
+Consumes an encoder, a corpus and the ranks, each of which encodes its share. Produces figures and mined documents, the same on
+every rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from yatt_core.workloads.contract import Ranks, advanced
+from yatt_workloads.retrieval.corpus import NO_DOCUMENT, Corpus, Numbers
+from yatt_workloads.retrieval.encoder import DOCUMENT, QUERY, Encoded, Encoder, late_interaction
+from yatt_workloads.retrieval.ranking import Vectors, mean_reciprocal, nearest, ranks_of, recall, searched
+from yatt_workloads.retrieval.settings import RetrievalSettings
+
+TEXTS_AT_ONCE = 250
+QUERIES_AT_ONCE = 50
+
+
+class Embedder:
+    """Encodes texts without learning from them."""
+
+    def __init__(self, encoder: Encoder, ranks: Ranks) -> None:
+        self._encoder = encoder
+        self._ranks = ranks
+
+    @torch.no_grad()
+    def encoded(self, words: Numbers, side: int) -> Encoded:
+        """Returns the vectors of all texts, of which each rank has encoded its share."""
+        own = self._ranks.share(len(words))
+        device = next(self._encoder.parameters()).device
+        pieces = []
+        for first in range(own.start, own.stop, TEXTS_AT_ONCE):
+            texts = torch.from_numpy(words[first : min(first + TEXTS_AT_ONCE, own.stop)])
+            pieces.append(self._encoder(texts.to(device), side))
+            advanced()
+        empty = self._encoder(torch.from_numpy(words[:1]).to(device), side)
+        mine = {
+            "vectors": torch.cat([empty.vectors[:0], *(piece.vectors for piece in pieces)]).cpu().numpy(),
+            "tokens": torch.cat([empty.tokens[:0], *(piece.tokens for piece in pieces)]).cpu().numpy(),
+        }
+        parts = self._ranks.gathered(mine)
+        vectors = np.concatenate([part["vectors"] for part in parts])
+        tokens = np.concatenate([part["tokens"] for part in parts])
+        return Encoded(torch.from_numpy(vectors), torch.from_numpy(tokens))
+
+
+def figures(embedder: Embedder, corpus: Corpus, settings: RetrievalSettings) -> dict[str, float]:
+    """Returns the figures of the development and test queries.
+
+    `accuracy` is the MRR@10 of the development queries. Settings and iterations are chosen by it; the test queries' say what the
+    choice is worth. Raises `ValueError` for vectors that are not finite.
+    """
+    documents = embedder.encoded(corpus.documents, DOCUMENT)
+    found: dict[str, float] = {}
+    for split in ("dev", "test"):
+        questions = corpus.queries[split]
+        asked = embedder.encoded(questions.words, QUERY)
+        depth = searched(settings.recall_at, len(corpus.documents))
+        scores, numbers = nearest(asked.vectors.numpy(), documents.vectors.numpy(), depth)
+        found[f"{split}/mrr_at_10"] = mean_reciprocal(ranks_of(scores, numbers, questions.relevant))
+        name = f"{split}/recall_at_{settings.recall_at}"
+        found[name] = recall(scores, numbers, questions.relevant, settings.recall_at)
+        if settings.has_late:
+            late, order = late_nearest(asked.tokens, documents.tokens, depth)
+            found[f"{split}/late_mrr_at_10"] = mean_reciprocal(ranks_of(late, order, questions.relevant))
+    return {"accuracy": found["dev/late_mrr_at_10" if not settings.has_dual else "dev/mrr_at_10"], **found}
+
+
+def late_nearest(queries: torch.Tensor, documents: torch.Tensor, k: int) -> tuple[Vectors, Numbers]:
+    """Returns scores and numbers of the k best documents by late interaction, [queries, k], compared with all."""
+    scores = []
+    numbers = []
+    for first in range(0, len(queries), QUERIES_AT_ONCE):
+        best = late_interaction(queries[first : first + QUERIES_AT_ONCE], documents).topk(k, dim=1)
+        scores.append(best.values.numpy())
+        numbers.append(best.indices.numpy())
+        advanced()
+    return np.concatenate(scores), np.concatenate(numbers)
+
+
+def mine(embedder: Embedder, corpus: Corpus, depth: int) -> Numbers:
+    """Returns the documents that an encoder ranks highest for each training query and that are not relevant, [queries, depth].
+
+    Filled up with `NO_DOCUMENT` where there are too few documents.
+    """
+    questions = corpus.queries["train"]
+    documents = embedder.encoded(corpus.documents, DOCUMENT).vectors.numpy()
+    asked = embedder.encoded(questions.words, QUERY).vectors.numpy()
+    wanted = min(depth + questions.relevant.shape[1], len(documents))
+    _, numbers = nearest(asked, documents, wanted)
+    found = np.full((len(numbers), depth), NO_DOCUMENT, dtype=np.int64)
+    for row, (ranked, relevant) in enumerate(zip(numbers, questions.relevant, strict=True)):
+        kept = ranked[~np.isin(ranked, relevant)][:depth]
+        found[row, : len(kept)] = kept
+    return found

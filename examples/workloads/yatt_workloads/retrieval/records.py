@@ -1,0 +1,102 @@
+"""Documents and queries as a corpus' files hold them.
+
+Consumes a folder with two files of JSON lines: `documents.jsonl` with `id`, `text` and, optionally, `group`, a number that
+near-duplicates share; `queries.jsonl` with `id`, `text`, `relevant`, a list of documents, and `split`: `train`, `dev` or `test`.
+Produces checked records; a `ValueError` names file, line and remedy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SPLITS = ("train", "dev", "test")
+DOCUMENTS = "documents.jsonl"
+QUERIES = "queries.jsonl"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document. group: what its near-duplicates share; -1 if it has none."""
+
+    name: str
+    text: str
+    group: int = -1
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query. relevant: the names of the documents that answer it."""
+
+    name: str
+    text: str
+    relevant: tuple[str, ...]
+    split: str
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text: what white space separates, in lower case."""
+    return text.lower().split()
+
+
+def read_records(folder: Path) -> tuple[list[Document], list[Query]]:
+    """Reads a corpus. Raises `ValueError` for a line that cannot be used, and `OSError` for a file that cannot be read."""
+    documents = []
+    seen: set[str] = set()
+    for place, row in _rows(folder / DOCUMENTS):
+        name = _named(row, place, seen)
+        group = row.get("group", -1)
+        if not isinstance(group, int):
+            raise ValueError(f"{place}: group is {group!r}; expected a number, or none")
+        documents.append(Document(name, _text(row, place, f"document {name!r}"), group))
+    queries = []
+    asked: set[str] = set()
+    for place, row in _rows(folder / QUERIES):
+        name = _named(row, place, asked)
+        relevant = row.get("relevant")
+        if not isinstance(relevant, list) or not relevant:
+            raise ValueError(f"{place}: query {name!r} has no relevant document; expected a list of documents")
+        for document in relevant:
+            if document not in seen:
+                raise ValueError(f"{place}: query {name!r} names {document!r}, which is not in {DOCUMENTS}")
+        if row.get("split") not in SPLITS:
+            raise ValueError(f"{place}: split is {row.get('split')!r}; expected one of {', '.join(SPLITS)}")
+        queries.append(Query(name, _text(row, place, f"query {name!r}"), tuple(relevant), row["split"]))
+    for split in SPLITS:
+        if not any(query.split == split for query in queries):
+            raise ValueError(f"{folder / QUERIES}: has no query of the split {split}; expected at least one")
+    return documents, queries
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the objects of a file, each with its place."""
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, 1):
+            place = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{place}: is no JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{place}: is {type(row).__name__}; expected an object")
+            yield place, row
+
+
+def _named(row: dict[str, Any], place: str, seen: set[str]) -> str:
+    name = row.get("id")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{place}: id is {name!r}; expected a text")
+    if name in seen:
+        raise ValueError(f"{place}: the id {name!r} is used twice")
+    seen.add(name)
+    return name
+
+
+def _text(row: dict[str, Any], place: str, what: str) -> str:
+    text = row.get("text")
+    if not isinstance(text, str) or not words_of(text):
+        raise ValueError(f"{place}: {what} is empty; expected a text of at least one word")
+    return text

@@ -1,0 +1,126 @@
+"""A trained retriever outside of its run: exported to a folder, and opened there to search.
+
+Consumes a run's inputs and one of its checkpoints, as docs/formats.md describes it. Produces a folder with the student's
+weights, the vectors of all documents, and their texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from yatt_workloads.retrieval.corpus import (
+    FIRST_WORD,
+    SETTINGS,
+    VOCABULARY,
+    Corpus,
+    encode_texts,
+    read_corpus,
+)
+from yatt_workloads.retrieval.encoder import DOCUMENT, QUERY, Encoder, new_encoder
+from yatt_workloads.retrieval.ranking import Vectors, nearest
+from yatt_workloads.retrieval.records import DOCUMENTS, words_of
+from yatt_workloads.retrieval.settings import RetrievalSettings
+
+WEIGHTS = "encoder.safetensors"
+VECTORS = "vectors.npy"
+STUDENT = "student."
+TEXTS_AT_ONCE = 250
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that a search has found. score: the cosine of its vector and the query's."""
+
+    document: str
+    text: str
+    score: float
+
+
+class Retriever:
+    """Searches an exported folder."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = RetrievalSettings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
+        known = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
+        self._numbers = {word: number for number, word in enumerate(known, FIRST_WORD)}
+        weights = load_file(folder / WEIGHTS)
+        longest = weights["body.embeddings.position_embeddings.weight"].shape[0] - 1
+        self._longest = min(settings.query_words, longest)
+        self._encoder = Encoder(FIRST_WORD + len(known), longest, settings)
+        self._encoder.load_state_dict(weights, strict=True)
+        self._vectors: Vectors = np.load(folder / VECTORS, allow_pickle=False)
+        lines = (folder / DOCUMENTS).read_text(encoding="utf-8").splitlines()
+        self._documents = [json.loads(line) for line in lines]
+
+    def search(self, query: str, limit: int) -> list[Hit]:
+        """Returns the best documents, the best one first; fewer than the limit if there are fewer.
+
+        Raises `ValueError` for an empty query, a limit below 1, and vectors that are not finite.
+        """
+        if not words_of(query):
+            raise ValueError("the query is empty; expected at least one word")
+        if limit < 1:
+            raise ValueError(f"limit: expected at least 1 (given: {limit})")
+        words = torch.from_numpy(encode_texts([query], self._numbers, self._longest))
+        with torch.no_grad():
+            asked = self._encoder(words, QUERY).vectors.numpy()
+        scores, numbers = nearest(asked, self._vectors, min(limit, len(self._documents)))
+        found = []
+        for score, number in zip(scores[0].tolist(), numbers[0].tolist(), strict=True):
+            document = self._documents[number]
+            found.append(Hit(document["id"], document["text"], score))
+        return found
+
+
+def export_retriever(inputs: Path, checkpoint: Path, folder: Path) -> None:
+    """Writes a retriever into a new folder.
+
+    inputs: `RUN/inputs`. checkpoint: one of `RUN/checkpoints`, whichever number of ranks wrote it.
+
+    Raises `ValueError` for weights that give vectors that are not finite, `FileExistsError` for a folder that exists.
+    """
+    settings = RetrievalSettings(**json.loads((inputs / SETTINGS).read_text(encoding="utf-8")))
+    corpus = read_corpus(inputs)
+    encoder = new_encoder(corpus, settings, 0)
+    weights = {f"{STUDENT}{name}": parameter.detach() for name, parameter in encoder.named_parameters()}
+    load(weights, storage_reader=HuggingFaceStorageReader(str(checkpoint / "weights")), no_dist=True)
+    vectors = _vectors(encoder, corpus)
+    nearest(vectors[:1], vectors, 1)  # refuses what is not finite
+    folder.mkdir(parents=True)
+    save_file({name: parameter.detach() for name, parameter in encoder.named_parameters()}, folder / WEIGHTS)
+    np.save(folder / VECTORS, vectors, allow_pickle=False)
+    (folder / SETTINGS).write_text(json.dumps(asdict(settings)), encoding="utf-8")
+    for name in (VOCABULARY, DOCUMENTS):
+        (folder / name).write_bytes((inputs / name).read_bytes())
+
+
+@torch.no_grad()
+def _vectors(encoder: Encoder, corpus: Corpus) -> Vectors:
+    words = torch.from_numpy(corpus.documents)
+    found: Vectors = np.concatenate(
+        [encoder(some, DOCUMENT).vectors.numpy() for some in torch.split(words, TEXTS_AT_ONCE)]
+    )
+    return found
+
+
+def main() -> None:
+    """Exports a retriever: `python -m yatt_workloads.retrieval.retriever RUN/inputs RUN/checkpoints/NAME FOLDER`."""
+    parser = argparse.ArgumentParser(description="Exports the retriever of a checkpoint.")
+    parser.add_argument("inputs", type=Path, help="RUN/inputs")
+    parser.add_argument("checkpoint", type=Path, help="one of RUN/checkpoints")
+    parser.add_argument("folder", type=Path, help="new folder for the retriever")
+    options = parser.parse_args()
+    export_retriever(options.inputs, options.checkpoint, options.folder)
+
+
+if __name__ == "__main__":
+    main()

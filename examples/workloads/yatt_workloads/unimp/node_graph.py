@@ -1,0 +1,176 @@
+"""A graph whose nodes have features and classes: reads it from arrays or generates it, checks it, keeps it as the run's inputs.
+
+Consumes `features.npy` [nodes, features], `edges.npy` [edges, 2] (each edge once, in any direction), `labels.npy` [nodes] (-1 for
+none) and `splits.npy` [nodes] (0 train, 1 valid, 2 test, -1 for none), or the settings of a generated graph. Produces
+`graph.safetensors`, and `about.json` with what is known of the best possible accuracy.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
+
+from yatt_workloads.unimp.beliefs import posterior
+from yatt_workloads.unimp.settings import BlockModel
+
+Array = npt.NDArray[Any]
+GRAPH = "graph.safetensors"
+ABOUT = "about.json"
+KNOWN_BEST = "known_best"
+SPLITS = ("train", "valid", "test")
+NAMES = ("features", "edges", "labels", "splits")
+
+
+@dataclass(frozen=True, eq=False)
+class NodeGraph:
+    """The graph.
+
+    features: [nodes, features], of 32 bits.
+    sources, targets: ends of the edges, [2 * edges]: each edge in both directions, by target.
+    labels, splits: [nodes].
+    known_best: accuracy of the exact model on the test split; None if it is not known.
+    """
+
+    features: Array
+    sources: Array
+    targets: Array
+    labels: Array
+    splits: Array
+    classes: int
+    known_best: float | None
+
+    def nodes(self, split: str) -> Array:
+        """Returns the numbers of a split's nodes."""
+        return np.flatnonzero(self.splits == SPLITS.index(split))
+
+
+def write_graph_of(source: Path, folder: Path) -> None:
+    """Checks the arrays in `source` and writes the run's inputs. Raises `ValueError` for arrays that cannot be used."""
+    arrays = {name: _array(source / f"{name}.npy") for name in NAMES}
+    _require_shapes(source, arrays)
+    _require_values(source, arrays)
+    _write(folder, arrays, None)
+
+
+def _array(path: Path) -> Array:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path.absolute()}: cannot be read as an array: {error}") from error
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"{path}: expected one array")
+    return found
+
+
+def _require_shapes(source: Path, arrays: dict[str, Array]) -> None:
+    nodes = len(arrays["features"]) if arrays["features"].ndim else 0
+    edges = len(arrays["edges"]) if arrays["edges"].ndim else 0
+    width = arrays["features"].shape[-1] if arrays["features"].ndim == 2 else 1
+    shapes = {"features": (nodes, width), "edges": (edges, 2), "labels": (nodes,), "splits": (nodes,)}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape or not all(shape):
+            raise ValueError(f"{source / name}.npy: has shape {arrays[name].shape}; expected {_expected(name)}")
+        expected = "f" if name == "features" else "iu"
+        if arrays[name].dtype.kind not in expected:
+            kind = "floating-point numbers" if name == "features" else "integers"
+            raise ValueError(f"{source / name}.npy: has numbers of type {arrays[name].dtype}; expected {kind}")
+
+
+def _expected(name: str) -> str:
+    nodes = "[nodes], for as many nodes as features.npy has"
+    return {"features": "[nodes, features]", "edges": "[edges, 2]"}.get(name, nodes)
+
+
+def _require_values(source: Path, arrays: dict[str, Array]) -> None:
+    nodes = len(arrays["features"])
+    labels = arrays["labels"]
+    splits = arrays["splits"]
+    broken = np.flatnonzero(~np.isfinite(arrays["features"]).all(axis=1))
+    if len(broken):
+        raise ValueError(f"{source}/features.npy: node {broken[0]} has a feature that is not finite")
+    outside = np.flatnonzero(((arrays["edges"] < 0) | (arrays["edges"] >= nodes)).any(axis=1))
+    if len(outside):
+        ends = arrays["edges"][outside[0]].tolist()
+        raise ValueError(f"{source}/edges.npy: edge {outside[0]} joins {ends}; expected nodes from 0 to {nodes - 1}")
+    unknown = np.flatnonzero((splits < -1) | (splits >= len(SPLITS)))
+    if len(unknown):
+        raise ValueError(f"{source}/splits.npy: node {unknown[0]} has {splits[unknown[0]]}; expected -1, 0, 1 or 2")
+    for number, split in enumerate(SPLITS):
+        inside = np.flatnonzero(splits == number)
+        without = inside[labels[inside] < 0]
+        if len(without):
+            raise ValueError(
+                f"{source}/labels.npy: node {without[0]} is in the {split} split and has no label; give it one, or leave it out "
+                "of the splits (-1)"
+            )
+        if not len(inside):
+            raise ValueError(f"{source}/splits.npy: no node is in the {split} split; expected at least one")
+    missing = np.setdiff1d(labels[splits > 0], labels[splits == 0])
+    if len(missing):
+        raise ValueError(
+            f"{source}/labels.npy: class {missing[0]} has no node in the train split, so that it cannot be learnt"
+        )
+
+
+def write_generated(settings: BlockModel, seed: int, folder: Path) -> None:
+    """Writes a graph of a stochastic block model, with the accuracy of belief propagation under its true parameters."""
+    noise = np.random.default_rng(seed)
+    nodes = settings.nodes
+    labels = noise.integers(settings.classes, size=nodes)
+    within = settings.within * settings.classes / nodes
+    across = settings.across * settings.classes / (settings.classes - 1) / nodes
+    chance = np.where(labels[:, None] == labels[None], within, across)
+    edges = np.stack(np.nonzero(np.triu(noise.random((nodes, nodes)) < chance, 1)), axis=1)
+    centres = settings.signal * noise.normal(size=(settings.classes, settings.features))
+    features = (centres[labels] + noise.normal(size=(nodes, settings.features))).astype(np.float32)
+    order = noise.permutation(nodes)
+    splits = np.full(nodes, 2)
+    splits[order[: round(nodes * settings.train)]] = 0
+    splits[order[round(nodes * settings.train) : round(nodes * (settings.train + settings.valid))]] = 1
+    arrays: dict[str, Array] = {"features": features, "edges": edges, "labels": labels, "splits": splits}
+    _require_values(folder, arrays)
+    chances = np.full((settings.classes, settings.classes), across)
+    np.fill_diagonal(chances, within)
+    sources, targets = _both_ways(edges)
+    found = posterior(
+        features=features,
+        centres=centres,
+        labels=np.where(splits == 0, labels, -1),
+        sources=sources,
+        targets=targets,
+        chances=chances,
+    ).argmax(axis=1)
+    _write(folder, arrays, float((found == labels)[splits == 2].mean()))
+
+
+def _both_ways(edges: Array) -> tuple[Array, Array]:
+    """Returns sources and targets of edges in both directions, without loops and doubles, by target."""
+    ends = np.concatenate([edges, edges[:, ::-1]]).astype(np.int64)
+    ends = np.unique(ends[ends[:, 0] != ends[:, 1]][:, ::-1], axis=0)
+    return ends[:, 1].copy(), ends[:, 0].copy()
+
+
+def _write(folder: Path, arrays: dict[str, Array], known_best: float | None) -> None:
+    sources, targets = _both_ways(arrays["edges"])
+    columns = {
+        "features": arrays["features"].astype(np.float32),
+        "sources": sources,
+        "targets": targets,
+        "labels": arrays["labels"].astype(np.int64),
+        "splits": arrays["splits"].astype(np.int64),
+    }
+    save_file(columns, folder / GRAPH)
+    (folder / ABOUT).write_text(json.dumps({KNOWN_BEST: known_best}) + "\n", encoding="utf-8")
+
+
+def read_graph(folder: Path) -> NodeGraph:
+    """Reads the run's inputs."""
+    columns = load_file(folder / GRAPH)
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    return NodeGraph(**columns, classes=int(columns["labels"].max()) + 1, known_best=about[KNOWN_BEST])
