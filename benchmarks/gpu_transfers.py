@@ -54,11 +54,11 @@ def _take_part(rank: Rank, devices: Sequence[str], folder: Path, model: Path, sp
     from yatt_core.engines.device import own_device
     from yatt_core.engines.sync.group import SyncGroup, serve_meeting
     from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
-    from yatt_core.protocols.transfers import Member, TransferTask
+    from yatt_core.protocols.transfers import SyncMember, TransferTask
     from yatt_core.spec.weights import type_sent
 
     names = ["trainer-0", *(f"rollout-{number}" for number in range(len(devices) - 1))]
-    members = tuple(Member(name, name) for name in names)
+    members = tuple(SyncMember(name, name) for name in names)
     end = _Trainer(folder, model, spec) if rank.rank == 0 else _Engine(model, spec)
     address, store = serve_meeting(LOOPBACK) if rank.rank == 0 else ("", None)
     address = rank.shared(address)

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from flows.phases.experience import split_shards
+from flows.phases.sealed_groups import split_shards
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.collection.collector import Collector
-from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.train.steps.coefficients import adapted
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
@@ -70,7 +70,7 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Does nothing: there is no placement."""
 
-    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
+    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
         """Yields the answers until nothing is left; all responses of a batch are judged together."""
         number = 0
         while self._requests or self._questions:
@@ -84,7 +84,7 @@ class LocalStream:
                 number += 1
             yield from self._verdicts()
 
-    def _verdicts(self) -> Iterator[Judged[Any]]:
+    def _verdicts(self) -> Iterator[VerdictArrival[Any]]:
         questions = self._questions
         self._questions = []
         together: dict[tuple[int, str], tuple[Any, list[JudgeItem]]] = {}
@@ -94,7 +94,7 @@ class LocalStream:
             started = time.process_time()
             verdicts = [one for piece in self.judges[part].judge(JudgeRequest(tuple(items))) for one in piece]
             self.judge_seconds += time.process_time() - started
-            yield Judged(tag, part, tuple(verdicts))
+            yield VerdictArrival(tag, part, tuple(verdicts))
 
 
 class InProcessRun:

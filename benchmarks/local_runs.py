@@ -17,15 +17,17 @@ from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.metrics import Metric
 from db.write.records import CheckpointRow
-from flows.branching.branches import operator_lease
 from flows.members.driving import Goals
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
 from flows.run.home import Home
+from flows.run.lease import operator_lease
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
-from yatt_core.collection.collector import Collector, OpenBatch
-from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.collection.collector import Collector
+from yatt_core.collection.open_shards import OpenBatch
+from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
+from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.materialise import initial_model, materialise
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
@@ -71,7 +73,7 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Ignores how far a wave has come."""
 
-    def arrivals(self) -> Iterator[Arrival[OpenBatch] | Judged[OpenBatch]]:
+    def arrivals(self) -> Iterator[Arrival[OpenBatch] | VerdictArrival[OpenBatch]]:
         """Yields the answers."""
         number = 0
         while self._waiting:
@@ -101,7 +103,8 @@ class LocalRuns:
         """Trains runs until no goals are left."""
         while left := goals():
             run, until = next(iter(left.items()))
-            with operator_lease(self._ledger, run, f"benchmark of {run}") as fence:
+            with operator_lease(self._ledger, run, f"benchmark of {run}") as lease:
+                fence = lease.fence
                 self._train(fence, until)
                 self._ledger.runs.set_state(fence, "stopped")
 
@@ -110,6 +113,10 @@ class LocalRuns:
         run = fence.run
         folder = self._home.run_folder(fence.run)
         spec = current_spec(ledger, run)
+        if spec.asynchrony.overlaps or spec.rollout.sliced:
+            raise ConfigurationError(
+                f"{run}: asynchrony and rollout.slice_tokens need drivers; here an iteration is collected whole, then learnt from"
+            )
         materialise(spec, folder)
         model = initial_model(spec, folder)
         trainer = build_train_engine(spec, RankContext(folder, folder / INPUTS, model, 0))

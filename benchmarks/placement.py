@@ -22,7 +22,7 @@ from benchmarks.placement_lower_bound import wave_lower_bound
 from yatt_core.placement.policies.dynamic import Dynamic
 from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
 from yatt_core.placement.simulation.campaign import Campaign, draw_iterations, run_campaign, setting_of
-from yatt_core.placement.workload import Workload, value_at
+from yatt_core.placement.workload import Scenario, value_at
 
 FOLDER = Path(__file__).parent / "placement_workloads"
 GOLDEN = FOLDER / "golden.json"
@@ -131,7 +131,7 @@ def judge_share(colocate: Campaign) -> float:
     return sum(iteration.judging_s for iteration in colocate.past) / sum(colocate.collect_s)
 
 
-def spread(workload: Workload) -> float:
+def spread(workload: Scenario) -> float:
     """Returns the minimum sigma of the responses' lengths over the run."""
     return min(value_at(workload.samples.response.sigma, iteration) for iteration in range(workload.iterations))
 
@@ -192,7 +192,7 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     }
 
 
-def golden_of(workload: Workload) -> Mapping[str, Any] | None:
+def golden_of(workload: Scenario) -> Mapping[str, Any] | None:
     """Returns the golden figures of a described workload; None for any other one, even of the same name."""
     if all(read_workload(path) != workload for path in FOLDER.glob("*.yaml")):
         return None

@@ -26,7 +26,7 @@ from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.seen import IterationTelemetry, Setting
 from yatt_core.placement.simulation.campaign import collect
-from yatt_core.placement.workload import EngineConstants, Workload, value_at
+from yatt_core.placement.workload import EngineConstants, Scenario, value_at
 from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.spec.sections.placement import PlacementSpec
 
@@ -81,7 +81,7 @@ def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[L
     return list(_compared(workload, run))
 
 
-def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
+def _compared(workload: Scenario, run: Path) -> Iterator[LiveIteration]:
     """Compares each iteration with its record. A policy is a pure function, so a run's decisions follow from its
     records.
     """
@@ -125,7 +125,7 @@ def recorded_runtime_policy(record: Mapping[str, Any], setting: Setting) -> Logg
     return LoggedRuntimePolicy((line["t"] // period * period, parse_action(line, "the record")) for line in lines)
 
 
-def scaled_down(workload: Workload, divisor: int) -> Workload:
+def scaled_down(workload: Scenario, divisor: int) -> Scenario:
     """Returns the same workload with fewer devices and prompts."""
     groups = tuple(g.model_copy(update={"devices": g.devices // divisor}) for g in workload.cluster.groups)
     return workload.model_copy(
@@ -136,12 +136,12 @@ def scaled_down(workload: Workload, divisor: int) -> Workload:
     )
 
 
-def spec_name(workload: Workload) -> str:
+def spec_name(workload: Scenario) -> str:
     """Returns a valid name for the workload's spec."""
     return workload.name.replace("_", "-")
 
 
-def spec_of(workload: Workload, prompts: Path) -> dict[str, Any]:
+def spec_of(workload: Scenario, prompts: Path) -> dict[str, Any]:
     """Returns a spec whose virtual engines have the workload's constants and length distributions.
 
     prompts: the file to which the prompts are written.
@@ -198,7 +198,7 @@ def _constants(engine: EngineConstants) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_prompts(workload: Workload, path: Path) -> None:
+def _write_prompts(workload: Scenario, path: Path) -> None:
     """Writes texts of the workload's prompt lengths: a virtual run counts a byte as a token."""
     spec = workload.samples.prompt
     rng = np.random.default_rng(workload.seed)

@@ -1,6 +1,6 @@
-"""Computes a bound that no policy can beat: the least time in which a clairvoyant one could collect a wave.
+"""Computes bounds that no policy can beat: the least time of a wave, and of iterations whose phases overlap.
 
-Consumes a wave's work and the pool on which it runs; produces seconds. The argument: every sample's own chain at
+Consumes waves' work and the pool on which they run; produces seconds. The argument for a wave: every sample's own chain at
 batch 1 bounds the time from below. Sharing decode steps costs a sample time, so the remaining time bounds the part of
 an engine's fixed step time that it can share. The resulting work must fit the pool. Every part of the work decreases
 as the time grows, so bisection finds the least feasible time.
@@ -8,14 +8,16 @@ as the time grows, so bisection finds the least feasible time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from yatt_core.placement.seen import Setting
+from yatt_core.placement.simulation.campaign import setting_of
 from yatt_core.placement.work import SampleWork, WaveWork
-from yatt_core.placement.workload import EngineConstants
+from yatt_core.placement.workload import EngineConstants, Scenario
 
 BISECTIONS = 200
 RELATIVE = 1e-12
@@ -159,4 +161,42 @@ def _flat(rows: list[tuple[int, int, float]], constants: EngineConstants, least:
         own=own,
         cost_of_company=own_step(constants, least),
         constants=constants,
+    )
+
+
+def overlapped_lower_bound(workload: Scenario, waves: Sequence[WaveWork]) -> float:
+    """Returns the least mean seconds between two commits of iterations like this one, if everything may overlap.
+
+    Engines are always full and never switch, no token is read twice, and all devices always work: for the engines, or
+    for the trainer, whose time does not depend on a device's speed and which therefore has the slowest ones.
+    """
+    setting = setting_of(workload)
+    work = sum(full_work(setting, wave) for wave in waves)
+    tokens = sum(sample.prompt + sample.response for wave in waves for sample in wave.samples)
+    learning = workload.training.device_seconds_per_token * tokens / workload.cluster.devices_per_instance
+    speeds = np.sort(np.array(setting.speeds))
+
+    def feasible(seconds: float) -> bool:
+        learnt = np.clip(learning / seconds - np.arange(len(speeds)), 0.0, 1.0)
+        return bool(learning <= seconds * len(speeds) and (speeds * (1.0 - learnt)).sum() * seconds >= work)
+
+    high = (work + learning) / float(speeds[0])
+    low = 0.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+        if high - low <= RELATIVE * high:
+            break
+    return high
+
+
+def full_work(setting: Setting, wave: WaveWork) -> float:
+    """Returns the engines' seconds for a wave at speed 1, with each decode step shared by as many as there are places."""
+    prefill = sum(
+        part["rollout_prefill"] + part["judge_prefill"] for part in (_chain(setting, s) for s in wave.samples)
+    )
+    decodings = _decoding(setting, wave)
+    return prefill + sum(
+        float((each.own + each.tokens * each.constants.base_s / each.constants.max_concurrent).sum())
+        for each in decodings
     )

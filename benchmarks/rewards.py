@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from yatt_core.prompts.prompt import Completion, Prompt
-from yatt_core.rewards.calls import Limits, evaluate
+from yatt_core.rewards.calls import CallLimits, evaluate
 from yatt_core.rewards.conventions import Candidate, RewardFunction, reward_function
 from yatt_core.rewards.process import reward_process
 from yatt_core.rewards.registry import FunctionName
 
 NAME = "benchmarks.rewards:characters"
-LIMITS = Limits(seconds=10.0, weight=1.0)
+LIMITS = CallLimits(seconds=10.0, weight=1.0)
 BATCH = 256
 CHARACTERS = 2_000
 ROUNDS = 5

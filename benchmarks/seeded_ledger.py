@@ -30,17 +30,17 @@ from sqlalchemy import (
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.core.models import (
-    Checkpoint,
-    ControlState,
-    DriverSession,
+    AttemptRow,
+    CheckpointRow,
+    ControlStateTable,
+    DriverSessionTable,
     Event,
     Iteration,
     MetricPoint,
     MetricSeries,
     Outbox,
-    PhaseAttempt,
     PlacementDecision,
-    Run,
+    RunTable,
     Shard,
 )
 from db.ledger import Ledger
@@ -98,8 +98,8 @@ def seed(ledger: Ledger, home: Home, spec: RunSpec, runs: int = RUNS, iterations
         _short_runs(connection)
         _long_run(connection, run, iterations, StateOfFlow.initial(spec.data).to_json())
         connection.execute(
-            update(Run)
-            .where(Run.id == run)
+            update(RunTable)
+            .where(RunTable.id == run)
             .values(iteration=iterations, committed_at=newest, created_at=START, event_seq=iterations + 20)
         )
     _files(ledger, home, fence, iterations)
@@ -130,14 +130,14 @@ def _insert(connection: Connection, table: Any, source: Any, values: Mapping[str
 
 def _short_runs(connection: Connection) -> None:
     """Inserts commits, metrics and a fault for every short run; these runs have ended."""
-    short = Run.spec_name == "short"
+    short = RunTable.spec_name == "short"
     connection.execute(
-        update(Run)
+        update(RunTable)
         .where(short)
         .values(state="completed", iteration=SHORT, committed_at=_begin_of(SHORT), created_at=START)
     )
     for key in ("reward/mean", "entropy", "kl", "seconds/iteration"):
-        query = select(Run.id, literal(key), literal("result")).where(short)
+        query = select(RunTable.id, literal(key), literal("result")).where(short)
         connection.execute(insert(MetricSeries).from_select(["run", "key", "metric_class"], query))
     steps = _counter(SHORT)
     number = (MetricSeries.id * 37 + steps.c.i * 7919) % 1000
@@ -157,7 +157,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
     digest = cast(step, Text)
     committed = key | {"term": 1, "experience_digest": digest, "weights_digest": digest}
     _insert(connection, Iteration, steps, committed | {"fingerprint": _json({"loss": 0.5}), "committed_at": at})
-    _insert(connection, ControlState, steps, key | {"state": _json(state)})
+    _insert(connection, ControlStateTable, steps, key | {"state": _json(state)})
     _attempts(connection, steps, key, at)
     decision = _json({"mode": "dynamic", "start": "rrrrrrjj", "state": {}})
     inputs = _json({"setting": {"switch": {"role_s": 1.0}}, "past": [], "state": {}, "policy": {"kind": "dynamic"}})
@@ -209,13 +209,13 @@ def _attempts(connection: Connection, steps: Any, key: Mapping[str, Any], at: Nu
         begin = at + place * PHASE_MS
         times = {"planned_at": begin, "dispatched_at": begin + 5, "ended_at": begin + PHASE_MS - 10}
         done = {"state": "DONE", "receipt": receipt, "seconds": 8.9, "bytes_to_driver": 1000, "term": 1}
-        _insert(connection, PhaseAttempt, steps, {**key, "phase": phase, "number": 2, **done, **times})
+        _insert(connection, AttemptRow, steps, {**key, "phase": phase, "number": 2, **done, **times})
     failed = select(steps.c.i).where(steps.c.i % FAILING == 1).subquery()
     begin = literal(START, BigInteger) + failed.c.i * ITERATION_MS + PHASE_MS - 1_000
     values = {**key, "iteration": failed.c.i, "phase": "collect", "number": 1, "state": "FAILED", "term": 1}
     values |= {"planned_at": begin, "dispatched_at": begin + 5, "ended_at": begin + 900, "seconds": 0.9}
     values |= {"failure_class": "infrastructure", "reason": "rollout-3 was lost", "receipt": null()}
-    _insert(connection, PhaseAttempt, failed, values)
+    _insert(connection, AttemptRow, failed, values)
 
 
 def _sparse(connection: Connection, run: str, iterations: int) -> None:
@@ -230,13 +230,15 @@ def _sparse(connection: Connection, run: str, iterations: int) -> None:
         "folder": literal("checkpoints/") + cast(place, Text),
     }
     row |= {"manifest_sha256": "d" * 64, "bytes": 10**9, "weights_digest": cast(place, Text), "seconds": 3.5}
-    _insert(connection, Checkpoint, taken, row | {"state": "pruned", "recorded_at": literal(START, BigInteger) + place})
+    _insert(
+        connection, CheckpointRow, taken, row | {"state": "pruned", "recorded_at": literal(START, BigInteger) + place}
+    )
     sessions = _counter(iterations // SESSION, first=2)
     begin = literal(START, BigInteger) + sessions.c.i * SESSION * ITERATION_MS
     row = {"run": run, "term": sessions.c.i, "flow_run_id": "", "flow_run_name": "long session", "started_at": begin}
     _insert(
         connection,
-        DriverSession,
+        DriverSessionTable,
         sessions,
         row | {"ended_at": begin + SESSION * ITERATION_MS - 5_000, "outcome": "ended"},
     )

@@ -4,19 +4,22 @@ Consumes the number of rounds, and a commit to compare with. In each round, the 
 once more in that home, by this tree and by that commit's, in turn. `--sweep` has a sweep of four trials of three iterations
 driven, one after the other, and `--whole` the whole quickstart. The commit has a worktree and an environment of its own below
 `build/start/`, made as its users would. The ledgers say when phases began and iterations were committed; the CPU time is that of
-all processes that the command has started.
+all processes that the command has started. `--spec` starts another spec; the CPU seconds by part are those of the table in
+`yatt_core/planning/start.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +29,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from yatt_core.spec import load_spec
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = Path("configs", "quickstart.yaml")
@@ -34,6 +38,18 @@ MARK = "YATT_BENCHMARK_START"
 """The variable by which a command's processes are known, also those that outlive it."""
 LOOK_SECONDS = 0.1
 ITERATION = 1
+OTHER = "other"
+PARTS = {
+    "fork_server": "yatt_core.cluster.fork_server",
+    "prefect": "prefect_serving",
+    "supervisor": "yatt_core.supervisor",
+    "ray": r"yatt_core\.cluster\.head|worker_start|/ray/|ray::(IDLE|\w*Agent)\b",
+    "command": r"ops\.cli\.main.* train ",
+}
+"""The services and the command, by an expression that is found in their command lines; the first one that is found counts."""
+ACTOR = re.compile(r"ray::(\w+)")
+REWARDS = "yatt_core.rewards.worker"
+"""The process that calls reward functions: the command has one for its checks, and each controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +65,13 @@ class CpuMeter:
     """Adds up the CPU time of all processes of a command.
 
     seconds: of each process, as last seen.
+    parts: the part of the start that each of them is, as last seen: a copy of the fork server becomes a worker of Ray, and that
+        an actor.
     """
 
     home: str
     seconds: dict[tuple[int, float], float] = field(default_factory=dict)
+    parts: dict[tuple[int, float], str] = field(default_factory=dict)
     strangers: set[tuple[int, float]] = field(default_factory=set)
 
     def look(self) -> None:
@@ -69,11 +88,34 @@ class CpuMeter:
                     continue
                 times = process.cpu_times()
                 self.seconds[key] = times.user + times.system
+                self.parts.setdefault(key, OTHER)
+                self.parts[key] = part_of(" ".join(process.cmdline()))
 
     @property
     def total(self) -> float:
         """The sum."""
         return sum(self.seconds.values())
+
+    @property
+    def by_part(self) -> dict[str, float]:
+        """The sum of each part of the start; of actors and of processes for rewards, the mean of one."""
+        sums: dict[str, float] = {}
+        for key, part in self.parts.items():
+            sums[part] = sums.get(part, 0.0) + self.seconds[key]
+        counts = Counter(self.parts.values())
+        services = {*PARTS, OTHER}
+        return {part: seconds if part in services else seconds / counts[part] for part, seconds in sums.items()}
+
+
+def part_of(command_line: str) -> str:
+    """Returns the part of the start that a process is: a service, the command, rewards, or the class of an actor."""
+    for part, expression in PARTS.items():
+        if re.search(expression, command_line):
+            return part
+    if REWARDS in command_line:
+        return "rewards"
+    actor = ACTOR.match(command_line)
+    return OTHER if actor is None else actor[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +124,14 @@ class Start:
 
     cpu_s: CPU seconds of all processes until the first phase began.
     over_work_s: seconds until the first commit, less those of the phases themselves.
+    parts: the CPU seconds by part.
     """
 
     sft_begins_s: float
     first_commit_s: float
     cpu_s: float
     over_work_s: float
+    parts: Mapping[str, float]
 
 
 def build_of(commit: str) -> Build:
@@ -111,28 +155,29 @@ def yatt(build: Build, home: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=build.root, env=environment, stdout=sys.stderr, stderr=subprocess.STDOUT)
 
 
-def start_once(build: Build, home: Path, run: str) -> Start:
-    """Starts the quickstart up to its first iteration.
+def start_once(build: Build, home: Path, spec: Path, run: str) -> Start:
+    """Starts a run up to its first iteration.
 
     run: the name that the run will have.
     """
     home.mkdir(exist_ok=True)
     meter = CpuMeter(str(home))
     began = time.time()
-    running = yatt(build, home, "train", str(QUICKSTART), "--until", str(ITERATION))
+    running = yatt(build, home, "train", str(spec), "--until", str(ITERATION))
     sft = None
     while sft is None and running.poll() is None:
         meter.look()
         sft = number(home, "SELECT min(dispatched_at) FROM phase_attempt WHERE phase = 'sft' AND run = ?", run)
         time.sleep(LOOK_SECONDS)
     if running.wait() or sft is None:
-        raise RuntimeError(f"the quickstart of {build.root} ended with {running.returncode}")
+        raise RuntimeError(f"{spec} of {build.root} ended with {running.returncode}")
     commit = committed_at(home, run, ITERATION)
     return Start(
         sft_begins_s=sft / 1000 - began,
         first_commit_s=commit - began,
         cpu_s=meter.total,
         over_work_s=commit - began - work_seconds(home, run, ITERATION),
+        parts=meter.by_part,
     )
 
 
@@ -199,19 +244,28 @@ def figures_of(cold: Sequence[Start], warm: Sequence[Start]) -> dict[str, float]
         "first_commit_s": statistics.median(start.first_commit_s for start in cold),
         "cpu_s": statistics.median(start.cpu_s for start in cold),
         "first_commit_s_warm_over_work": statistics.median(start.over_work_s for start in warm),
+        **{f"cpu_s_{part}": statistics.median(start.parts.get(part, 0.0) for start in cold) for part in parts_of(cold)},
     }
 
 
-def measured(builds: Mapping[str, Build], rounds: int, whole: bool, sweep: bool) -> dict[str, dict[str, float]]:
+def parts_of(starts: Sequence[Start]) -> list[str]:
+    """Returns the parts that any of the starts had, sorted."""
+    return sorted({part for start in starts for part in start.parts})
+
+
+def measured(
+    builds: Mapping[str, Build], spec: Path, rounds: int, *, whole: bool, sweep: bool
+) -> dict[str, dict[str, float]]:
     """Returns the figures of each build."""
+    name_of_run = load_spec(spec).name
     cold: dict[str, list[Start]] = {name: [] for name in builds}
     warm: dict[str, list[Start]] = {name: [] for name in builds}
     for round_ in range(rounds):
         for name, build in builds.items():
             progress(f"round {round_ + 1} of {rounds}: {name}")
             with folder() as place:
-                cold[name].append(start_once(build, place / "runs", "quickstart-1"))
-                warm[name].append(start_once(build, place / "runs", "quickstart-2"))
+                cold[name].append(start_once(build, place / "runs", spec, f"{name_of_run}-1"))
+                warm[name].append(start_once(build, place / "runs", spec, f"{name_of_run}-2"))
     found = {name: figures_of(cold[name], warm[name]) for name in builds}
     for name, build in builds.items():
         if sweep:
@@ -235,6 +289,7 @@ def folder() -> Iterator[Path]:
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's options."""
     made = argument_parser(__doc__)
+    made.add_argument("--spec", type=Path, default=QUICKSTART, help=f"the spec of the starts (default: {QUICKSTART})")
     made.add_argument("--rounds", type=int, default=3, help="starts of each build; the median counts (default: 3)")
     made.add_argument("--against", metavar="COMMIT", help="also measure this commit, in turn, and report ratios")
     made.add_argument("--sweep", action="store_true", help="also drive a sweep of four trials, once for each build")
@@ -249,10 +304,12 @@ def main() -> None:
     builds = {"this": Build(ROOT, Path(sys.executable))}
     if arguments.against:
         builds["against"] = build_of(arguments.against)
-    found = measured(builds, arguments.rounds, arguments.whole, arguments.sweep)
+    found = measured(builds, arguments.spec, arguments.rounds, whole=arguments.whole, sweep=arguments.sweep)
     figures: dict[str, float | None] = dict(found["this"])
     other = found.get("against", {})
-    figures |= {f"{name}_ratio": found["this"][name] / seconds for name, seconds in other.items()}
+    figures |= {
+        f"{name}_ratio": found["this"][name] / seconds for name, seconds in other.items() if seconds and name in figures
+    }
     baselines = {f"{name}_against": seconds for name, seconds in other.items()}
     print_report(
         Report(name="start", figures=figures, seeds=[0], load=[load, load_average()], baselines=baselines),

@@ -1,6 +1,6 @@
 """Do runs grow beyond one device and one machine without needing more of anything than their share?
 
-Consumes nothing; each module of this package measures one part and says how. Files are below `.tmp` of the repository,
+Consumes nothing; each module of this package measures one part and says how. Files are below `.tmp` in the repository,
 and are deleted.
 """
 

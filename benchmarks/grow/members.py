@@ -71,11 +71,11 @@ class _Member:
         from yatt_core.engines.sync.group import SyncGroup, serve_meeting
         from yatt_core.engines.train.ranks.collective import HOST
         from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
-        from yatt_core.protocols.transfers import Member
+        from yatt_core.protocols.transfers import SyncMember
 
         self._rank = rank
         names = [f"trainer-{n}" for n in range(RANKS)] + [f"rollout-{n}" for n in range(KINDS[kind].count)]
-        self._members = tuple(Member(name, name) for name in names)
+        self._members = tuple(SyncMember(name, name) for name in names)
         self._work: _Sender | _Taker = (
             _Sender(rank, folder, sizes) if rank.rank < RANKS else _Taker(rank, folder, KINDS[kind])
         )

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from db.core.engine import database_url, open_engine
-from db.core.models import PhaseAttempt, Run, Shard
+from db.core.models import AttemptRow, RunTable, Shard
 from db.core.wait_models import RunWait
 from flows.run.waiting_file import NAME as WAITING_FILE
 from yatt_core.experience.chunks import read_chunk
@@ -107,11 +107,13 @@ class Watch:
                     look()
 
     def _look_at_ledger(self) -> None:
-        progress = PhaseAttempt.state == "DONE", PhaseAttempt.phase.not_in(NO_PROGRESS)
+        progress = AttemptRow.state == "DONE", AttemptRow.phase.not_in(NO_PROGRESS)
         with self._engine.connect() as connection:
             shards = connection.scalar(select(func.count()).where(Shard.run == self._run)) or 0
-            phases = connection.scalar(select(func.count()).where(PhaseAttempt.run == self._run, *progress)) or 0
-            state, iteration = connection.execute(select(Run.state, Run.iteration).where(Run.id == self._run)).one()
+            phases = connection.scalar(select(func.count()).where(AttemptRow.run == self._run, *progress)) or 0
+            state, iteration = connection.execute(
+                select(RunTable.state, RunTable.iteration).where(RunTable.id == self._run)
+            ).one()
             wanted = select(RunWait.dependency, RunWait.since, RunWait.returned_at).where(RunWait.run == self._run)
             row = connection.execute(wanted).one_or_none()
         now = now_ms()

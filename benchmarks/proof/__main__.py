@@ -54,7 +54,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in SURROUNDINGS:
         os.environ.pop(name, None)
-    overrides = [*arguments.set, "name=proof", f"iterations={arguments.iterations}", f"seed={arguments.seed}"]
+    types = [f"{place}.engine.dtype={arguments.dtype}" for place in ("rollout", "trainer")]
+    overrides = [*types, *arguments.set, "name=proof", f"iterations={arguments.iterations}", f"seed={arguments.seed}"]
     if arguments.kills < 1:
         parser.error(f"--kills {arguments.kills}: at least 1")
     if arguments.iterations < (fewest := fewest_iterations(arguments.kills)):
@@ -79,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.prog = "python -m benchmarks.proof"
     parser.add_argument("--spec", type=Path, default=SPEC, help="what to train (default: the quickstart)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="type of both engines (default: float32)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of both runs; the kills have none (default: 0)")
     parser.add_argument(
         "--iterations", type=int, default=ITERATIONS, help=f"iterations of each run (default: {ITERATIONS})"

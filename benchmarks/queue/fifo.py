@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from yatt_core.queueing.facts import Decision, QueueFacts, Start
-from yatt_core.queueing.limits import Limits
+from yatt_core.queueing.facts import Decision, QueueFacts, RunStart
+from yatt_core.queueing.limits import LimitTracker
 from yatt_core.queueing.pools import PoolsSpec
 from yatt_core.queueing.reservations import PoolState
 
 
 def decide_fifo(pools: PoolsSpec, facts: QueueFacts) -> Decision:
     """Returns what a queue without priorities, preemption and backfilling does; interrupted runs are first again."""
-    limits = Limits(pools, facts.entries)
+    limits = LimitTracker(pools, facts.entries)
     states = {
         name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts) for name, pool in pools.pools.items()
     }
-    starts: list[Start] = []
+    starts: list[RunStart] = []
     closed: set[str] = set()
     for entry in sorted(facts.entries, key=lambda each: each.order):
         if entry.held is not None or closed.issuperset(entry.pools):
@@ -23,7 +23,7 @@ def decide_fifo(pools: PoolsSpec, facts: QueueFacts) -> Decision:
             fits = entry.devices <= len(states[name].free) and limits.why_blocked(entry, name) is None
             if fits and name not in closed:
                 limits.add(entry, name)
-                starts.append(Start(entry.run, name, states[name].take(entry.devices), 0))
+                starts.append(RunStart(entry.run, name, states[name].take(entry.devices), 0))
                 break
         else:
             closed.update(entry.pools)

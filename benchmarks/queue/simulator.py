@@ -15,7 +15,7 @@ from itertools import count
 from benchmarks.queue.simulated_run import Segment, SimulatedRun
 from benchmarks.queue.workload import DAYS, Job, Outage
 from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import NEVER, Decision, Entry, Held, QueueFacts, Start, Stop
+from yatt_core.queueing.facts import NEVER, Allocation, Decision, Entry, QueueFacts, RunStart, RunStop
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.limits import Stretch
@@ -136,7 +136,7 @@ class Simulator:
 
     # Runs
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: RunStart) -> None:
         run = self._runs[start.run]
         run.choose_interval(self._rate(start.pool) * run.job.devices)
         self._expect(run, run.begin(self._now, start.pool, start.devices, start.level, start.backfilled))
@@ -264,7 +264,7 @@ class Simulator:
             held=None if segment is None else self._held_by_segment(segment, progress),
         )
 
-    def _held_by_segment(self, segment: Segment, progress: RunProgress) -> Held:
+    def _held_by_segment(self, segment: Segment, progress: RunProgress) -> Allocation:
         found = held(
             pool=segment.pool,
             devices=segment.devices,
@@ -304,7 +304,7 @@ class Simulator:
             used[account] = used.get(account, 0.0) + seconds
         return used
 
-    def _carry_out(self, stop: Stop) -> None:
+    def _carry_out(self, stop: RunStop) -> None:
         run = self._runs[stop.run]
         assert run.segment is not None
         if not run.segment.stopping:

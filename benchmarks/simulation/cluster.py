@@ -16,8 +16,9 @@ from benchmarks.simulation.files import seal_shard, write_checkpoint
 from benchmarks.simulation.trace import DRIVER, ENGINE, TRAINER, Fault, Trace
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
+from yatt_core.experience.carried import CARRIED_FILE
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.receipts import BatchTask, CheckpointReceipt, ShardReceipt, ShardTask, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, CheckpointReceipt, ShardReceipt, ShardRef, ShardTask, UpdateReceipt
 
 START_MS = 1_700_000_000_000
 
@@ -62,6 +63,18 @@ class Update:
 
 
 @dataclass(slots=True)
+class Streamed:
+    """Shards of an iteration that the trainer learns from one after another, as they are sealed.
+
+    worked: seconds spent on them.
+    """
+
+    iteration: int
+    shards: list[ShardRef]
+    worked: float = 0.0
+
+
+@dataclass(slots=True)
 class Publication:
     """A checkpoint that is written in the background."""
 
@@ -79,6 +92,7 @@ class Trainer:
     state: bytes = b""
     receipt: UpdateReceipt | None = None
     update: Update | None = None
+    streamed: Streamed | None = None
     publication: Publication | None = None
     published: CheckpointReceipt | None = None
 
@@ -153,6 +167,8 @@ class Cluster:
         self.clock.sleep(seconds)
         self._seal(seconds)
         trainer = self.trainer
+        if (streamed := trainer.streamed) is not None:
+            streamed.worked = min(streamed.worked + seconds, self.learn_seconds(len(streamed.shards)))
         if (update := trainer.update) is not None:
             update.remaining -= seconds
             if update.remaining <= 1e-9:
@@ -173,6 +189,10 @@ class Cluster:
         """The seconds that one shard takes."""
         return self.trace.durations.collect / self.shards
 
+    def learn_seconds(self, shards: int) -> float:
+        """Returns the seconds of preparing and learning from some shards, if they are taken one after another."""
+        return (self.trace.durations.prepare + self.trace.durations.learn) * shards / self.shards
+
     def _seal(self, seconds: float) -> None:
         if self.collection is None:
             return
@@ -188,7 +208,11 @@ class Cluster:
 
     def _apply(self, task: BatchTask) -> None:
         trainer = self.trainer
-        shards = "".join(shard.manifest_sha256 for shard in task.shards)
+        learnt = task.shards if trainer.streamed is None else trainer.streamed.shards
+        trainer.streamed = None
+        shards = "".join(shard.manifest_sha256 for shard in learnt)
+        if any((self.folder / shard.folder / CARRIED_FILE).exists() for shard in learnt):
+            shards += repr(task.admission)  # with slices, a shard may have groups that another update learns from
         trainer.state = hashlib.sha256(trainer.state + shards.encode()).digest()
         trainer.version = task.key.iteration
         fingerprint: dict[str, float | str] = {"weights_digest": trainer.state.hex()}

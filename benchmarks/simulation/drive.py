@@ -17,7 +17,9 @@ from unittest import mock
 
 from prefect import Task
 
+import flows.phases.ahead
 import flows.phases.recovery
+import flows.phases.rows
 import flows.phases.tasks
 import flows.train
 from benchmarks.simulation.cluster import Cluster, DriverKilled
@@ -168,7 +170,7 @@ def without_prefect_and_ray() -> Iterator[None]:
         for i in range(DEVICES)
     )
     with ExitStack() as stack:
-        for module in (flows.train, flows.phases.tasks, flows.phases.recovery):
+        for module in (flows.train, flows.phases.ahead, flows.phases.tasks, flows.phases.recovery, flows.phases.rows):
             for name, value in list(vars(module).items()):
                 if isinstance(value, Task):
                     stack.enter_context(mock.patch.object(module, name, value.fn))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Update
+from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Streamed, Update
 from benchmarks.simulation.files import read_checkpoint
 from benchmarks.simulation.trace import ENGINE, TRAINER
 from yatt_core.actors.leftovers import Leftovers
@@ -52,6 +52,18 @@ class OneDisk:
     def log_sources(self) -> tuple[LogSource, ...]:
         """Returns nothing: no node has a disk of its own."""
         return ()
+
+
+class SimulatedCollection:
+    """Shards that simulated engines are at work on."""
+
+    def __init__(self, actors: SimulatedRunActors, tasks: Sequence[ShardTask]) -> None:
+        self._actors = actors
+        self._tasks = tasks
+
+    def receipts(self, is_enough: Callable[[], bool] | None = None) -> Iterator[ShardReceipt]:
+        """Yields shards as they are sealed."""
+        return self._actors.collect(self._tasks, is_enough)
 
 
 class SimulatedRunActors:
@@ -152,6 +164,9 @@ class SimulatedRunActors:
         """Returns 0: there is no object store."""
         return 0
 
+    batches_by_chance = False
+    """Whether engines answer differently in another batch."""
+
     def environments(self) -> list[Mapping[str, str]]:
         """Returns an environment that never changes."""
         return [{"layout": "simulated"}]
@@ -174,15 +189,31 @@ class SimulatedRunActors:
     def rest(self) -> None:
         """Does nothing: no memory is simulated."""
 
+    def begin_collecting(self, tasks: Sequence[ShardTask]) -> SimulatedCollection:
+        """Has the engines begin with shards; they go on as time passes."""
+        self.engage(tasks)
+        return SimulatedCollection(self, tasks)
+
+    def engage(self, tasks: Sequence[ShardTask]) -> None:
+        """Begins a collection unless an earlier driver began one. Raises `InfrastructureError` without the right weights."""
+        cluster = self._cluster
+        waiting = [task for task in tasks if task.key not in cluster.sealed]
+        if not waiting or cluster.collection is not None:
+            return
+        cluster.spend(0.0, needs=(ENGINE,))
+        wanted = waiting[0].weight_version
+        if any(held != wanted for held in cluster.engine_versions):
+            raise InfrastructureError(
+                f"simulated: the engines hold versions {cluster.engine_versions}, not {wanted}; sync them first"
+            )
+        cluster.collection = Gathering(waiting)
+
     def collect(
         self, tasks: Sequence[ShardTask], is_enough: Callable[[], bool] | None = None
     ) -> Iterator[ShardReceipt]:
-        """Yields shards as they are sealed; continues a collection that an earlier driver began."""
+        """Yields shards as they are sealed; continues a collection that was begun before."""
         cluster = self._cluster
-        waiting = [task for task in tasks if task.key not in cluster.sealed]
-        if waiting and cluster.collection is None:
-            cluster.spend(0.0, needs=(ENGINE,))
-            cluster.collection = Gathering(waiting)
+        self.engage(tasks)
         for task in tasks:
             while task.key not in cluster.sealed:
                 if is_enough is not None and is_enough():
@@ -197,9 +228,33 @@ class SimulatedRunActors:
         """Ends the collection in progress."""
         self._cluster.collection = None
 
+    def accumulate(self, task: BatchTask) -> None:
+        """Has the trainer learn from an iteration's first shards, beside the engines; what was begun for others is lost."""
+        cluster = self._cluster
+        trainer = cluster.trainer
+        if TRAINER in cluster.lost or trainer.version != task.key.iteration - 1:
+            return  # the call fails, which shows when the trainer is waited for
+        streamed = trainer.streamed
+        if streamed is None or streamed.iteration != task.key.iteration:
+            streamed = trainer.streamed = Streamed(task.key.iteration, [])
+        known = len(streamed.shards)
+        if streamed.shards[: len(task.shards)] != list(task.shards[:known]):
+            streamed = trainer.streamed = Streamed(task.key.iteration, [])
+            known = 0
+        streamed.shards += task.shards[known:]
+
+    def _streamed_rest(self, task: BatchTask) -> float:
+        """Returns the seconds that are left of learning from all shards of an iteration."""
+        self.accumulate(task)
+        streamed = self._cluster.trainer.streamed
+        done = 0.0 if streamed is None else streamed.worked
+        return self._cluster.learn_seconds(len(task.shards)) - done
+
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Lets the phase's time pass; an attempt that is lost starts over."""
-        self._cluster.spend(self._cluster.trace.durations.prepare, needs=(TRAINER,))
+        streams = self._spec.asynchrony.streamed
+        seconds = self._streamed_rest(task) if streams else self._cluster.trace.durations.prepare
+        self._cluster.spend(seconds, needs=(TRAINER,))
         return PrepareReceipt(key=task.key, folder=f"prepared.t{self._term:04d}", files={}, metrics={}, timing={})
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
@@ -216,7 +271,8 @@ class SimulatedRunActors:
             return trainer.receipt
         if trainer.version != task.key.iteration - 1:
             raise InfrastructureError(f"simulated: {task.key} was asked of a trainer at version {trainer.version}")
-        trainer.update = Update(task, cluster.trace.durations.learn)
+        streams = self._spec.asynchrony.streamed
+        trainer.update = Update(task, self._streamed_rest(task) if streams else cluster.trace.durations.learn)
         cluster.spend(trainer.update.remaining, needs=(TRAINER,))
         assert trainer.receipt is not None, "an update's time has passed"
         return trainer.receipt
@@ -298,3 +354,4 @@ class SimulatedRunActors:
         trainer.state = read_checkpoint(cluster.folder, folder, manifest_sha256)
         trainer.version = version
         trainer.receipt = None
+        trainer.streamed = None

@@ -1,0 +1,1 @@
+"""Whole iterations under the modes of asynchrony, in simulated time."""

@@ -1,0 +1,1 @@
+"""Part of `benchmarks.diffusion`, which `__main__.py` describes."""
