@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from yatt_core.spec.sections.workload import LANGUAGE
+from yatt_core.workload_kinds import LANGUAGE
 
 if TYPE_CHECKING:
     from db.ledger import Ledger

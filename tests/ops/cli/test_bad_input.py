@@ -77,7 +77,8 @@ def test_an_invalid_spec(yatt: Yatt, home: Home, spec_file: Path, override: str,
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("name: [unclosed", "YAML"), ("- a list", "a list"), ("name: toy", "data: ")]
+    ("text", "says"),
+    [("name: [unclosed", "YAML"), ("- a list", "a list"), ("name: toy", "data.sources: expected at least 1")],
 )
 def test_a_file_that_is_not_a_spec(yatt: Yatt, home: Home, tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "wrong.yaml"

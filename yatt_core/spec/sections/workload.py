@@ -10,9 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from yatt_core.code_names import CodeFileName
 from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
-
-LANGUAGE = "language"
-CUSTOM = "custom"
+from yatt_core.workload_kinds import CUSTOM, LANGUAGE
 
 
 class WorkloadSpec(SpecModel):

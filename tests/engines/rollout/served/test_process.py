@@ -154,7 +154,7 @@ def test_both_sides_say_their_versions(process: EngineProcess) -> None:
 
 def test_an_engine_of_another_protocol_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VERSION", 7)
-    with pytest.raises(ConfigurationError, match=r"speaks protocol 1, and its actor protocol 7: .* resume it"):
+    with pytest.raises(ConfigurationError, match=rf"speaks protocol {VERSION}, and its actor protocol 7: .* resume it"):
         start()
 
 
