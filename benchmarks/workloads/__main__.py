@@ -25,12 +25,18 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder that keeps finished figures (default: a temporary one)")
     parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--seeds", nargs="+", type=int, help="seeds, instead of each subject's own")
+    parser.add_argument(
+        "--curves", type=Path, metavar="PAGES", help="draw curves for the docs instead, below this folder"
+    )
     options = parser.parse_args()
     if str(PACKAGE) not in sys.path:
         sys.path.append(str(PACKAGE))
     load = [load_average()]
     with tempfile.TemporaryDirectory() as scratch:
         work = options.work or Path(scratch)
+        if options.curves is not None:
+            import_module("benchmarks.workloads.curves").draw_curves(work, options.curves, options.subjects)
+            return
         found = {name: _measured(name, work, options.seeds) for name in options.subjects}
     report = Report(
         name="workloads",

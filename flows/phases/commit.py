@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from db.write.commit import IterationCommit
 from db.write.metrics import RESULT, TIMING, Metric
+from db.write.outbox import OutboxEntry
 from flows.driver.context import RunContext
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
@@ -210,8 +211,12 @@ def write_commit(
     metrics: list[Metric],
     experience_digest: str | None,
     meter: IterationMeter,
+    outbox: Sequence[OutboxEntry] = (),
 ) -> ControlState:
-    """Judges the metrics and writes the transaction. Returns the control state that was committed."""
+    """Judges the metrics and writes the transaction. Returns the control state that was committed.
+
+    outbox: rows for trackers, beside those of the guards and of the metrics.
+    """
     context = session.context
     judged = session.guards.judge(context.branch, state.iteration, state.guards, metrics)
     after = replace(state, best=_best(state, metrics), environment=session.start.environment, guards=judged.since)
@@ -225,7 +230,7 @@ def write_commit(
         weights_digest=None if digest is None else str(digest),
         fingerprint=after.fingerprint,
         metrics=metrics,
-        outbox=judged.entries,
+        outbox=[*judged.entries, *outbox],
         alarms=judged.alarms,
         trackers=context.spec.tracking.names,
     )

@@ -27,7 +27,7 @@ from flows.phases.waves import planned_waves
 from flows.run.control_state import ControlState, Recovered
 from yatt_core.counting import many
 from yatt_core.engine_environments import VLLM
-from yatt_core.engines.environment import BFLOAT16_PRODUCTS
+from yatt_core.engines.environment import BFLOAT16_PRODUCTS, WORKLOAD_PACKAGE
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor
@@ -37,7 +37,7 @@ from yatt_core.run_actors.actors_state import ActorsState
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
 NOT_RECORDED = "not recorded"
-NOT_YET_RECORDED = frozenset({"tokenizers"})
+NOT_YET_RECORDED = frozenset({"tokenizers", WORKLOAD_PACKAGE})
 """Facts of the environment that were added to those of commits later on."""
 BEFORE_RECORDED = {BFLOAT16_PRODUCTS: "native"}
 """Facts that were added later on, with the only value that they could have had before."""

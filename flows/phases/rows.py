@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from db.write.metrics import RESULT, Metric
+from db.write.outbox import OutboxEntry
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
 from flows.phases.attempts import phase
@@ -17,6 +18,7 @@ from flows.phases.batches import DrawnRows
 from flows.phases.commit import clear_up, write_commit
 from flows.phases.metrics import learning_metrics, timing_metrics
 from flows.phases.process_gauges import process_gauges
+from flows.reports.evaluation_tables import keep_tables
 from flows.run.control_state import ControlState
 from yatt_core.evaluation.row_figures import row_figures
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
@@ -59,7 +61,12 @@ def commit_start(
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": initial.weights_digest})
     session.profile.hear(session.actors.process_use())
     return write_commit(
-        session=session, state=after, metrics=_results(row_figures(evaluation)), experience_digest=None, meter=meter
+        session=session,
+        state=after,
+        metrics=_results(row_figures(evaluation)),
+        experience_digest=None,
+        meter=meter,
+        outbox=keep_tables(session.context, evaluation),
     )
 
 
@@ -81,8 +88,10 @@ def commit(
         state, iteration=iteration, cursor=results.rows.cursor, fingerprint=dict(results.update.fingerprint)
     )
     metrics = learning_metrics(results.prepared, update)
+    outbox: list[OutboxEntry] = []
     if results.evaluation is not None:
         metrics += _results(row_figures(results.evaluation))
+        outbox = keep_tables(context, results.evaluation)
     tokens = update.metrics.get("tokens", 0.0)
     rows = float(len(results.rows.rows))
     used = session.actors.process_use()
@@ -96,7 +105,9 @@ def commit(
         driver_bytes=meter.driver_bytes,
         gauges=gauges,
     )
-    committed = write_commit(session=session, state=after, metrics=metrics, experience_digest=None, meter=meter)
+    committed = write_commit(
+        session=session, state=after, metrics=metrics, experience_digest=None, meter=meter, outbox=outbox
+    )
     session.accounted()
     clear_up(session=session, iteration=iteration, shards=[], prepared=results.prepared, new_checkpoint=new_checkpoint)
     return committed

@@ -1,6 +1,6 @@
-"""What makes a run readable in MLflow: its note, its data, and files of its folder as artifacts.
+"""What makes a run readable in MLflow: its note, its data, files of its folder as artifacts, and tables of evaluations.
 
-Consumes outbox rows of the kinds `note`, `datasets` and `file`. Every delivery may be repeated: a note replaces the part
+Consumes outbox rows of the kinds `note`, `datasets`, `file` and `table`. Every delivery may be repeated: a note replaces the part
 of the description that an earlier note wrote, and keeps what people added; MLflow stores a dataset of the same name and
 digest once; a file replaces the artifact of the same name.
 """
@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.reports.learning_curve import can_draw
+from ops.integrations.table_pictures import figure_of
 from yatt_core.errors import InfrastructureError
+from yatt_core.workloads.listings import decode_listing
 
 log = logging.getLogger("yatt_core.outbox")
 NOTE_TAG = "mlflow.note.content"
@@ -79,6 +82,27 @@ def send_file(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> N
     client.log_artifact(run, str(file), None if below == "." else below)
     if body.get("table"):
         _mark_table(client, run, body["name"])
+
+
+def send_table(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> None:
+    """Stores a table of an evaluation: as the newest one of its name, and with its iteration, also as a picture.
+
+    body: `name`, `iteration`, and `path` of the file in the run's folder.
+
+    Without matplotlib there is no picture. Raises as `send_file` does.
+    """
+    name = f"evaluation/{body['name']}"
+    send_file(client, run, folder, {"name": f"{name}.json", "path": body["path"], "table": True})
+    file = folder / body["path"]
+    if not file.is_file():
+        return
+    data = file.read_bytes()
+    step = f"{name}/{body['iteration']:06d}"
+    client.log_text(run, data.decode(), f"{step}.json")
+    if can_draw():
+        figure = figure_of(decode_listing(data, str(file)), f"{body['name']}, iteration {body['iteration']}")
+        if figure is not None:
+            client.log_figure(run, figure, f"{step}.png")
 
 
 def _mark_table(client: Any, run: str, name: str) -> None:

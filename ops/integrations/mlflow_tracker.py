@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from db.write import outbox
 from flows.delivery import registry
+from flows.reports import evaluation_tables
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
 from ops.integrations.mlflow_database import begin_database
@@ -217,6 +218,8 @@ class MlflowTracker:
                 mlflow_details.send_datasets(self._client, run, item.body["datasets"])
             case "file":
                 mlflow_details.send_file(self._client, run, self._artifacts.parent / item.run, item.body)
+            case evaluation_tables.KIND:
+                mlflow_details.send_table(self._client, run, self._artifacts.parent / item.run, item.body)
             case "artifact":
                 self._client.log_text(run, item.body["text"], item.body["name"])
             case "status" if item.body["status"] == "RUNNING":

@@ -44,7 +44,7 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
     from yatt_core.keys import WorkKey
     from yatt_core.protocols.engines import RankContext
     from yatt_core.protocols.receipts import BatchTask, PromptRef, RowsTask
-    from yatt_core.workloads.columns import decode_columns
+    from yatt_core.workloads.columns import column_files, decode_columns
     from yatt_core.workloads.inputs import materialise_workload
 
     began = time.perf_counter()
@@ -60,7 +60,7 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
         engine.initialise()
         receipt = engine.prepare(BatchTask(WorkKey(TRIED, 0, 1, "prepare"), 1, (), rows=(PromptRef(0, 0, 0),)))
         assert receipt is not None, "there is one rank"
-        (data,) = read_prepared_files(folder, receipt.folder, receipt.files, list(receipt.files))
+        (data,) = read_prepared_files(folder, receipt.folder, receipt.files, column_files(receipt.files))
         columns = {
             name: f"{column.dtype} {list(column.shape)}"
             for name, column in decode_columns(data, receipt.folder).items()

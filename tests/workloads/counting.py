@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, Rows, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Columns, Draw, Listing, Metrics, Ranks, Rows, RunFacts, SavedState, State
 
 NUMBERS = "numbers.npy"
 WIDTH = 7
@@ -121,3 +122,21 @@ class Sampling(Counting):
             stream.write(f"{draw.iteration}\n")
         noise = draw.generator("samples", self._ranks.rank).normal(size=WIDTH)
         return {"numbers": columns["numbers"] + self._total.numpy() + noise}
+
+
+class Telling(Counting):
+    """Gives tables for people. `broken` names the table that cannot be used, for tests."""
+
+    def tables(self) -> Mapping[str, Any]:
+        if self._broken == "table name":
+            return {"Of All": Listing(("k",), ())}
+        rows: Any = ((1, 0.25), (2, float("nan") if self._broken == "table value" else 0.5))
+        return {
+            "by_k": Listing(("k", "share"), rows),
+            "by_kind": Listing(("kind", "share"), (("odd", 0.5), ("even", None))),
+        }
+
+    def shown(self, columns: Columns) -> Listing:
+        if self._broken == "shown rows":
+            return Listing(("place", "number"), ((1,),))
+        return Listing(("place", "number"), tuple((f"place {n}", v) for n, v in enumerate(columns["numbers"].tolist())))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import groupby
 
+from yatt_core.algorithms.own import WORKLOADS, distribution_of
 from yatt_core.code_revision import code_revision
 from yatt_core.engine_environments import VLLM, find_environment, version_in
 from yatt_core.errors import ConfigurationError
@@ -18,6 +19,8 @@ from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
 
 BFLOAT16_PRODUCTS = "bfloat16 products"
 """The fact that says how a CPU multiplies matrices of bfloat16."""
+WORKLOAD_PACKAGE = "workload"
+"""The fact that says which version of which distribution has the class of a workload."""
 OF_VLLM = ("numpy", "pillow", "torch", "transformers")
 """What decides bits beside vLLM in its environment."""
 
@@ -67,6 +70,8 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         "numpy": version("numpy"),
         "layout": _layout(spec.trainer.engine),
     }
+    if has := distribution_of(spec.workload, WORKLOADS):
+        facts[WORKLOAD_PACKAGE] = has
     if not spec.virtual:
         import torch
 

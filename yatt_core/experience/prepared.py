@@ -14,6 +14,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -94,11 +95,19 @@ def encode_rank(columns: PreparedColumns) -> bytes:
 
 @spent(DATA, "write prepared columns")
 def publish_prepared(
-    run_folder: Path, key: WorkKey, term: int, contents: Sequence[bytes], suffix: str = SUFFIX
+    run_folder: Path,
+    key: WorkKey,
+    term: int,
+    contents: Sequence[bytes],
+    suffix: str = SUFFIX,
+    others: Mapping[str, bytes] = MappingProxyType({}),
 ) -> tuple[str, dict[str, str]]:
-    """Writes all ranks' files and publishes their folder; returns (folder, {file: sha256}) for the receipt."""
+    """Writes all ranks' files and publishes their folder; returns (folder, {file: sha256}) for the receipt.
+
+    others: contents of further files by name.
+    """
     folder = prepared_folder(key.branch, key.iteration, term)
-    files = {rank_file(rank, suffix): data for rank, data in enumerate(contents)}
+    files = {rank_file(rank, suffix): data for rank, data in enumerate(contents)} | dict(others)
     _publish(run_folder / folder, {"key": asdict(key), "term": term}, files)
     return folder, {name: entry_of_bytes(data).sha256 for name, data in files.items()}
 

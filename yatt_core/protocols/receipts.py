@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.keys import WorkKey
@@ -318,11 +319,15 @@ class RowsTask:
 
 @dataclass(frozen=True, slots=True)
 class RowsReceipt:
-    """The metrics of an evaluation on all held-out rows, by name."""
+    """The metrics of an evaluation on all held-out rows, by name.
+
+    tables: what a workload of one's own gives beside them, for people, by name: columns and rows as plain values.
+    """
 
     key: WorkKey
     total: int
     metrics: Mapping[str, float]
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

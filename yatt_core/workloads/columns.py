@@ -5,7 +5,7 @@ Consumes columns by name; produces the contents of a rank's file, and columns ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import safetensors.numpy
@@ -16,6 +16,15 @@ from yatt_core.workloads.contract import Array, Columns
 
 KINDS = "biuf"
 """Numpy's kinds of numbers that columns may have."""
+
+
+COLUMNS = ".safetensors"
+"""The ending of a rank's file."""
+
+
+def column_files(names: Iterable[str]) -> list[str]:
+    """Returns those of an iteration's files that have columns, in order: not the one that says in words what they are."""
+    return sorted(name for name in names if name.endswith(COLUMNS))
 
 
 def encode_columns(columns: Columns, place: str) -> bytes:
@@ -45,5 +54,5 @@ def decode_columns(data: bytes, place: str) -> dict[str, Array]:
 
 
 def columns_digest(files: Mapping[str, str]) -> str:
-    """Returns the digest of an iteration's columns. files: the SHA-256 of each file by name."""
-    return json_digest(dict(files))
+    """Returns the digest of an iteration's columns. files: the SHA-256 of each of its files by name."""
+    return json_digest({name: files[name] for name in column_files(files)})

@@ -28,6 +28,9 @@ Array = npt.NDArray[Any]
 Columns = Mapping[str, Array]
 """What an iteration learns from: arrays by name, of booleans, integers or floating-point numbers."""
 Metrics = Mapping[str, float]
+Cell = str | float | int | bool | None
+MOST_ROWS = 200
+"""Rows of a `Listing`."""
 
 
 def advanced(words: str = "") -> None:
@@ -47,12 +50,28 @@ class RunFacts:
     settings: `workload.settings` of the spec.
     iterations: the number of iterations of the whole run, for schedules.
     device: the rank's device, as torch names it: `cpu`, or `cuda:0`.
+    folder: what relative paths in `settings` are relative to, the folder of the spec; None if the spec has none.
+    checkpoint_every: iterations from one checkpoint to the next.
     """
 
     seed: int
     settings: Mapping[str, Any]
     iterations: int
     device: str = "cpu"
+    folder: Path | None = None
+    checkpoint_every: int = 1
+
+    def path_of(self, text: str) -> Path:
+        """Returns the absolute path that a text of the settings names; `~` is the home folder.
+
+        Raises `ValueError` for a relative one in a spec without a folder.
+        """
+        path = Path(text).expanduser()
+        if path.is_absolute():
+            return path
+        if self.folder is None:
+            raise ValueError(f"{text!r} is relative, and the spec has no folder; expected an absolute path")
+        return self.folder / path
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,5 +242,70 @@ class Samples(Protocol):
         `update` gets what its own `sample` has returned. All randomness must come from `draw.seed_of`.
 
         columns: what `draw` has returned.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A small table for people.
+
+    columns: their names.
+    rows: each with a text, a number or a truth value, or None, for every column; at most `MOST_ROWS`.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@runtime_checkable
+class Tabulates(Protocol):
+    """A workload whose evaluations have curves or figures by kind too, beside its metrics."""
+
+    def tables(self) -> Mapping[str, Listing]:
+        """Returns what the evaluation that was just made has found, by names of lower-case letters, digits and `_`.
+
+        Called after `evaluate`, on every rank. Every number of the second and further columns is plotted over the first one: as
+        curves over numbers, as bars over texts. They are for people, and change no result.
+        """
+        ...
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """A workload that can say in words what an iteration learns from."""
+
+    def shown(self, columns: Columns) -> Listing:
+        """Returns an iteration's columns as rows that people can read, the first ones if there are more than `MOST_ROWS`.
+
+        A function of the columns and the inputs. Called after `draw` and `sample`, on the first rank only, so that it must not
+        call `Ranks`.
+
+        columns: what is sealed for the first rank.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """What a recogniser has found: the beginning of a spec.
+
+    what: in words, such as `a corpus of 40 documents`.
+    spec: the keys of a spec without its `name`, as YAML would have them: `workload` and, as is useful, `iterations` and others.
+    """
+
+    what: str
+    spec: Mapping[str, Any]
+
+
+class Recogniser(Protocol):
+    """A function that an entry point of the group `yatt.recognisers` names: `yatt init` asks it what a path is."""
+
+    def __call__(self, path: Path) -> Recognition | None:
+        """Returns the spec of a run on a file or folder; None if this is nothing that the workload could learn from.
+
+        path: absolute; a spec that names it, or a path below it, is written with relative paths where that is possible.
+
+        Raises `ValueError`, with file and line, for what is meant for the workload and could not be read by it.
         """
         ...

@@ -56,7 +56,15 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
             f"trainer.engine.ranks: {spec.workload.title} trains on one rank only; expected 1 (given: "
             f"{spec.trainer.engine.ranks})"
         )
-    facts = RunFacts(seed=spec.seed, settings=spec.workload.settings, iterations=spec.iterations, device=device)
+    folder = spec.workload.folder
+    facts = RunFacts(
+        seed=spec.seed,
+        settings=spec.workload.settings,
+        iterations=spec.iterations,
+        device=device,
+        folder=None if folder is None else Path(folder),
+        checkpoint_every=spec.checkpoints.every,
+    )
     try:
         made: Workload = found(facts)
     except Exception as error:

@@ -15,7 +15,7 @@ from ops.dashboard.pages.frame import Visit, Visited
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
 from ops.dashboard.texts import Like, Text, one_of
-from ops.queries.columns import COLUMN_FACTS, ColumnFacts, columns_of, is_language
+from ops.queries.columns import COLUMN_FACTS, ColumnFacts, cells_of, columns_of, is_language, tables_about
 from ops.queries.experience import Validity
 from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
 from ops.queries.rollout_comparison import (
@@ -31,6 +31,7 @@ from ops.queries.sample_filters import PROMPT_ORDER, Selection
 from ops.queries.score_efforts import costly_scores, score_columns
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
+from yatt_core.workloads.contract import Listing
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 BY_PROMPT = "prompts"
@@ -164,12 +165,14 @@ def show_rollouts(
 
 
 def _columns(visit: Visit, run_id: str, iteration: int) -> Response:
-    """Shows the columns that an iteration of a workload of one's own learnt from."""
+    """Shows what an iteration of a workload of one's own learnt from, and the tables of its evaluation."""
     run = visit.find(run_id)
     found: list[ColumnFacts] = []
+    tables: dict[str, Listing] = {}
     problem = ""
     try:
         found = columns_of(visit.served.ledger, visit.served.home, run_id, iteration)
+        tables = tables_about(visit.served.ledger, visit.served.home, run_id, iteration)
     except (ConfigurationError, DataError) as error:
         problem = str(error)
     return visit.render_run(
@@ -180,6 +183,7 @@ def _columns(visit: Visit, run_id: str, iteration: int) -> Response:
         newest=max(1, run.iteration + 1),
         columns=found,
         column_facts=COLUMN_FACTS,
+        tables=[(title, cells_of(table), table.rows) for title, table in tables.items()],
         problem=problem,
     )
 

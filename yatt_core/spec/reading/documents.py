@@ -25,6 +25,9 @@ from yatt_core.repository_names import is_repository
 
 FILE_KEYS = frozenset({"path", "held_out_path", "file", "environment"})
 """Keys whose value is a file or folder; a `file` ends with the name of a function in it."""
+WORKLOAD = "workload"
+SETTINGS_FOLDER = (WORKLOAD, "folder")
+"""Place of the folder that paths in a workload's settings are relative to; it need not exist."""
 POLICY = ("", "model")
 """Place of the policy's model, which can be named by a text."""
 HUB = "hub"
@@ -218,12 +221,21 @@ def read_document(path: Path) -> dict[str, Any]:
     return absolute
 
 
+def with_folder(tree: Any, folder: Path) -> Any:
+    """Returns a spec's tree in which settings of a workload know the folder that their paths are relative to."""
+    section = tree.get(WORKLOAD) if isinstance(tree, dict) else None
+    key = SETTINGS_FOLDER[-1]
+    if not isinstance(section, dict) or not section.get("settings") or key in section:
+        return tree
+    return {**tree, WORKLOAD: {**section, key: absolute_path(str(folder), Path.cwd())}}
+
+
 def names_file(keys: Sequence[str]) -> bool:
     """Returns True if the value at a place is the path of a file or folder.
 
     keys: the place, as the keys that lead to it from the top or from any mapping above it.
     """
-    return keys[-1] in FILE_KEYS
+    return keys[-1] in FILE_KEYS or tuple(keys[-2:]) == SETTINGS_FOLDER
 
 
 def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:

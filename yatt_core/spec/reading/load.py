@@ -19,10 +19,11 @@ from yatt_core.file_names import nameable
 from yatt_core.problems import Problems
 from yatt_core.spec.presets import PRESET, preset_tree
 from yatt_core.spec.reading.code_digests import with_digests
-from yatt_core.spec.reading.documents import described, read_document, with_absolute_paths
+from yatt_core.spec.reading.documents import described, read_document, with_absolute_paths, with_folder
 from yatt_core.spec.reading.layers import Layer, Override, keys_of, lay_over, origin_of
 from yatt_core.spec.reading.mistakes import mistakes_in
 from yatt_core.spec.reading.named_files import missing_files
+from yatt_core.spec.reading.packaged import spec_file
 from yatt_core.spec.reading.sound_parts import further_mistakes
 from yatt_core.spec.run import RunSpec
 
@@ -46,6 +47,8 @@ def load_spec(
 ) -> RunSpec:
     """Returns the spec in a YAML file with overrides applied.
 
+    path: the file, or the name of a package's spec (`PACKAGE:NAME`), in which paths of a workload's settings are relative to the
+        working folder.
     with_files: whether the mistakes of a refused spec include files that do not exist.
     permit_base: called with each file that the spec extends, before anything is known of it; raises to refuse it.
     permit: called with the spec before any file that it names is looked at, and with the digests of its code; raises to
@@ -54,15 +57,23 @@ def load_spec(
     layers: list[Layer] = []
     problems = Problems()
     tree: Any = None
+    folder = path.parent
     with problems.noting():
-        tree = _read_tree(path, (), layers, permit_base)
+        file, folder = spec_file(path, Path())
+        tree = _read_tree(file, folder, (), layers, permit_base)
     if problems:
         for text in overrides:
             with problems.noting():
                 Override.parse(text)
         problems.raise_any()
     return _with_overrides(
-        tree=tree, overrides=overrides, layers=layers, origin=str(path), with_files=with_files, permit=permit
+        tree=tree,
+        overrides=overrides,
+        layers=layers,
+        origin=str(path),
+        with_files=with_files,
+        permit=permit,
+        folder=folder,
     )
 
 
@@ -89,7 +100,8 @@ def spec_of_tree(tree: dict[str, Any], origin: str, folder: Path) -> RunSpec:
     origin: the tree's name in error messages.
     folder: what its paths are relative to.
     """
-    return _with_overrides(with_absolute_paths(tree, folder), (), [], origin, with_files=True)
+    absolute = with_absolute_paths(tree, folder)
+    return _with_overrides(absolute, (), [], origin, with_files=True, folder=folder)
 
 
 def parse_spec(tree: Any, origin: str) -> RunSpec:
@@ -107,7 +119,12 @@ def _with_overrides(
     origin: str,
     with_files: bool = False,
     permit: Callable[[RunSpec], None] = anything,
+    folder: Path | None = None,
 ) -> RunSpec:
+    """Returns the spec in a tree with overrides applied.
+
+    folder: what paths in a workload's settings are relative to, if nothing else has said it; None leaves that open.
+    """
     problems = Problems()
     unread = list[tuple[str, ...]]()
     for text in overrides:
@@ -117,6 +134,8 @@ def _with_overrides(
             tree = override.apply(tree)
             layers.append(override.layer())
             unread.pop()
+    if folder is not None:
+        tree = with_folder(tree, folder)
 
     def origin_at(place: Sequence[str | int]) -> str:
         return origin_of(layers, place, origin)
@@ -182,9 +201,12 @@ def _with_model(tree: Any) -> Any:
     return tree
 
 
-def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer], permit_base: Callable[[Path], None]) -> Any:
+def _read_tree(
+    path: Path, folder: Path, above: tuple[Path, ...], layers: list[Layer], permit_base: Callable[[Path], None]
+) -> Any:
     """Returns a file's tree merged over the trees of the files it extends; appends each file's own tree to `layers`.
 
+    folder: what paths in its settings of a workload are relative to.
     above: the files that extend this one.
     """
     try:
@@ -194,15 +216,17 @@ def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer], permit_
     if extended:
         raise ConfigurationError(f"{path}: extends itself: {' -> '.join(str(other) for other in (*above, path))}")
     tree = read_document(path)
+    bases = _bases(tree, path, permit_base)
+    tree = with_folder(tree, folder)
     merged: Any = {}
-    for base in _bases(tree, path, permit_base):
-        merged = lay_over(merged, _read_tree(base, (*above, path), layers, permit_base))
+    for base, base_folder in bases:
+        merged = lay_over(merged, _read_tree(base, base_folder, (*above, path), layers, permit_base))
     layers.append(Layer(str(path), tree))
     return lay_over(merged, tree)
 
 
-def _bases(tree: dict[str, Any], path: Path, permit_base: Callable[[Path], None]) -> list[Path]:
-    """Removes `extends` from a file's tree and returns the files that it names.
+def _bases(tree: dict[str, Any], path: Path, permit_base: Callable[[Path], None]) -> list[tuple[Path, Path]]:
+    """Removes `extends` from a file's tree and returns the files that it names, each with the folder of its settings.
 
     Raises `ConfigurationError` if one is missing.
     """
@@ -215,11 +239,11 @@ def _bases(tree: dict[str, Any], path: Path, permit_base: Callable[[Path], None]
             f"{path}: {EXTENDS}: expected a file name or a list of file names (given: {described(given)})"
         )
     try:
-        bases = [path.parent / nameable(name) for name in names]
+        bases = [spec_file(Path(nameable(name)), path.parent) for name in names]
     except ValueError as error:
         raise ConfigurationError(f"{path}: {EXTENDS}: {error}") from None
-    for base in bases:
+    for base, _ in bases:
         permit_base(base)
-    if missing := [base for base in bases if not base.is_file()]:
+    if missing := [base for base, _ in bases if not base.is_file()]:
         raise ConfigurationError("\n".join(f"{path}: {EXTENDS}: file {base} does not exist" for base in missing))
     return bases

@@ -24,14 +24,19 @@ class WorkloadSpec(SpecModel):
     that."""
     settings: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """What the class gets as its settings."""
+    folder: Annotated[str | None, Names("path")] = None
+    """What relative paths in `settings` are relative to. Default: the folder of the spec file that has the settings; filled in
+    when the spec is read."""
     sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the class's source file; filled in when the spec is read. An exact run refuses another source; no run
-    executes a `file` with other contents."""
+    """SHA-256 of the class's source: of all Python files of the package that has it, or of the `file`; filled in when the spec is
+    read. An exact run refuses another source; no run executes a `file` with other contents."""
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
         if (self.kind == CUSTOM) != (self.file is not None):
             raise ValueError(f"file: expected with kind {CUSTOM}, and with no other (given: kind {self.kind!r})")
+        if self.is_language and self.folder is not None:
+            raise ValueError("folder: only a workload of your own has settings with paths; leave it out")
         if self.is_language and self.settings:
             raise ValueError(
                 "settings: only a workload of your own has settings; leave them out, or name its class as kind"

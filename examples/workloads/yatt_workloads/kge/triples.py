@@ -43,7 +43,13 @@ class KnowledgeGraph:
 
 
 def write_graph_of(source: Path, folder: Path) -> None:
-    """Checks the text files in `source` and writes the run's inputs.
+    """Checks the text files in `source` and writes the run's inputs. Raises as `read_triples` does."""
+    splits, numbers = read_triples(source)
+    _write(folder, splits, numbers)
+
+
+def read_triples(source: Path) -> tuple[dict[str, Triples], tuple[dict[str, int], ...]]:
+    """Returns the splits of the text files in `source`, and the numbers of entities and of relations by name.
 
     Raises `ValueError`, with file and line, for what is no triple; for an entity or a relation of the other splits that no
     training triple has, which nothing could be learnt about; and for one of their triples that stands in an earlier split.
@@ -65,7 +71,7 @@ def write_graph_of(source: Path, folder: Path) -> None:
     for split, found in splits.items():
         if not found:
             raise ValueError(f"{source / split}.txt: is empty; expected at least one triple")
-    _write(folder, {name: np.array(found, np.int64) for name, found in splits.items()}, numbers)
+    return {name: np.array(found, np.int64) for name, found in splits.items()}, numbers
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str, str]]:

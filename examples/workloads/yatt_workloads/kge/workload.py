@@ -6,16 +6,17 @@ training triples and negatives for each member. `accuracy` is the filtered MRR o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
-from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, Rows, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Columns, Draw, Listing, Metrics, Ranks, Rows, RunFacts, SavedState, State
 from yatt_workloads.graphs_adam import falling_share
 from yatt_workloads.graphs_settings import require_cpu
+from yatt_workloads.kge.in_words import GraphNames, by_k, by_relation, in_words
 from yatt_workloads.kge.member import Member, StepFigures
 from yatt_workloads.kge.ranking import Queries, TripleRanks, TrueAnswers, ranks_of
 from yatt_workloads.kge.settings import KnowledgeGraphSettings, MemberSettings
@@ -41,13 +42,14 @@ class KnowledgeGraphEmbeddings:
         if self._settings.generated is not None:
             write_generated(self._settings.generated, self._facts.seed, folder)
         if self._settings.folder is not None:
-            write_graph_of(Path(self._settings.folder).expanduser(), folder)
+            write_graph_of(self._facts.path_of(self._settings.folder), folder)
 
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins with small random vectors, from the run's seed."""
         require_cpu(self._facts.device, ranks)
         self._ranks = ranks
         self._graph = read_graph(inputs)
+        self._names = GraphNames.read(inputs)
         self._neighbours = Neighbours(self._graph.train, self._graph.entities)
         self._statistics = Statistics(self._graph.train, self._graph.entities, self._graph.relations)
         self._answers = TrueAnswers(self._graph.known, self._graph.relations)
@@ -109,13 +111,27 @@ class KnowledgeGraphEmbeddings:
         """
         tables = [member.settled() for member in self._members]
         metrics: dict[str, float] = {}
+        self._found: dict[str, TripleRanks] = {}
         for split, triples in (("valid", self._graph.valid), ("test", self._graph.test)):
             together, alone = self._ranked(triples, tables)
+            self._found[split] = together
             metrics |= {f"{split}/{name}": value for name, value in together.metrics().items()}
             if len(self._members) > 1:
                 for member, found in zip(self._members, alone, strict=True):
                     metrics[f"{split}/mrr_{member.name}"] = found.metrics()["mrr"]
         return {"accuracy": metrics["valid/mrr"], **metrics}
+
+    def tables(self) -> Mapping[str, Listing]:
+        """Returns Hits@k by k, and MRR and Hits@10 of the validation split by relation."""
+        return {
+            "hits_by_k": by_k(self._found, self._graph.entities),
+            "hits_by_relation": by_relation(self._found["valid"], self._graph.valid, self._names),
+        }
+
+    def shown(self, columns: Columns) -> Listing:
+        """Returns the first triples of each member by their names."""
+        members = [(member.name, member.settings.model != WALKER) for member in self._members]
+        return in_words(columns, self._names, members)
 
     def _ranked(self, triples: Triples, tables: list[DividedRows]) -> tuple[TripleRanks, list[TripleRanks]]:
         """Returns the ranks of the ensemble, and of each member."""

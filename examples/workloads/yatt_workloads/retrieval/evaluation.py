@@ -6,7 +6,11 @@ every rank.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from yatt_core.workloads.contract import Ranks, advanced
@@ -17,6 +21,8 @@ from yatt_workloads.retrieval.settings import RetrievalSettings
 
 TEXTS_AT_ONCE = 250
 QUERIES_AT_ONCE = 50
+HELD_OUT = ("dev", "test")
+LATE = "late"
 
 
 class Embedder:
@@ -47,26 +53,56 @@ class Embedder:
         return Encoded(torch.from_numpy(vectors), torch.from_numpy(tokens))
 
 
-def figures(embedder: Embedder, corpus: Corpus, settings: RetrievalSettings) -> dict[str, float]:
-    """Returns the figures of the development and test queries.
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """What a search for each query of a split has found. scores, numbers: [queries, k], the best document first."""
 
-    `accuracy` is the MRR@10 of the development queries. Settings and iterations are chosen by it; the test queries' say what the
-    choice is worth. Raises `ValueError` for vectors that are not finite.
+    scores: Vectors
+    numbers: Numbers
+    relevant: Numbers
+
+    @property
+    def ranks(self) -> npt.NDArray[np.float64]:
+        """The rank of each query's best relevant document, as `ranks_of` returns it."""
+        return ranks_of(self.scores, self.numbers, self.relevant)
+
+    def recall(self, k: int) -> float:
+        """Returns the Recall@k."""
+        return recall(self.scores, self.numbers, self.relevant, k)
+
+
+def searches(embedder: Embedder, corpus: Corpus, settings: RetrievalSettings) -> dict[str, Searches]:
+    """Returns the searches of the dual encoder, by split, and those of late interaction, as `SPLIT/late`.
+
+    Raises `ValueError` for vectors that are not finite.
     """
     documents = embedder.encoded(corpus.documents, DOCUMENT)
-    found: dict[str, float] = {}
-    for split in ("dev", "test"):
+    found: dict[str, Searches] = {}
+    for split in HELD_OUT:
         questions = corpus.queries[split]
         asked = embedder.encoded(questions.words, QUERY)
         depth = searched(settings.recall_at, len(corpus.documents))
         scores, numbers = nearest(asked.vectors.numpy(), documents.vectors.numpy(), depth)
-        found[f"{split}/mrr_at_10"] = mean_reciprocal(ranks_of(scores, numbers, questions.relevant))
-        name = f"{split}/recall_at_{settings.recall_at}"
-        found[name] = recall(scores, numbers, questions.relevant, settings.recall_at)
+        found[split] = Searches(scores, numbers, questions.relevant)
         if settings.has_late:
             late, order = late_nearest(asked.tokens, documents.tokens, depth)
-            found[f"{split}/late_mrr_at_10"] = mean_reciprocal(ranks_of(late, order, questions.relevant))
-    return {"accuracy": found["dev/late_mrr_at_10" if not settings.has_dual else "dev/mrr_at_10"], **found}
+            found[f"{split}/{LATE}"] = Searches(late, order, questions.relevant)
+    return found
+
+
+def figures(found: Mapping[str, Searches], settings: RetrievalSettings) -> dict[str, float]:
+    """Returns the figures of the development and test queries.
+
+    `accuracy` is the MRR@10 of the development queries. Settings and iterations are chosen by it; the test queries' say what the
+    choice is worth. Raises `ValueError` for scores that are not finite.
+    """
+    told: dict[str, float] = {}
+    for split in HELD_OUT:
+        told[f"{split}/mrr_at_10"] = mean_reciprocal(found[split].ranks)
+        told[f"{split}/recall_at_{settings.recall_at}"] = found[split].recall(settings.recall_at)
+        if settings.has_late:
+            told[f"{split}/late_mrr_at_10"] = mean_reciprocal(found[f"{split}/{LATE}"].ranks)
+    return {"accuracy": told["dev/late_mrr_at_10" if not settings.has_dual else "dev/mrr_at_10"], **told}
 
 
 def late_nearest(queries: torch.Tensor, documents: torch.Tensor, k: int) -> tuple[Vectors, Numbers]:

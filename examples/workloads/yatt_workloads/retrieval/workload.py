@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Columns, Draw, Listing, Metrics, Ranks, RunFacts, SavedState, State
 from yatt_workloads.retrieval.adam import NamedAdam
 from yatt_workloads.retrieval.candidates import CANDIDATES, QUERIES, CandidateDraws, with_mined
 from yatt_workloads.retrieval.corpus import NO_DOCUMENT, SETTINGS, Numbers, read_corpus, write_corpus
 from yatt_workloads.retrieval.cross_encoder import CrossEncoder, new_cross_encoder
 from yatt_workloads.retrieval.encoder import Encoder, new_encoder
-from yatt_workloads.retrieval.evaluation import Embedder, figures, mine
+from yatt_workloads.retrieval.evaluation import LATE, Embedder, figures, mine, searches
 from yatt_workloads.retrieval.generated import GeneratedTask, generate
+from yatt_workloads.retrieval.in_words import document_names, in_words, ranked, recall_by_k
 from yatt_workloads.retrieval.records import read_records
 from yatt_workloads.retrieval.settings import read_settings
 from yatt_workloads.retrieval.stages import learning_rate, stage_number, stages_of
@@ -46,6 +47,7 @@ class Retrieval:
     ranks: ClassVar[Literal["one", "any"]] = "any"
 
     def __init__(self, facts: RunFacts) -> None:
+        self._facts = facts
         self._seed = facts.seed
         self._device = facts.device
         self._settings = read_settings(facts.settings, facts.iterations)
@@ -55,7 +57,7 @@ class Retrieval:
         """Writes the corpus. Raises `ValueError` for one that cannot be used."""
         settings = self._settings
         if settings.corpus is not None:
-            documents, queries = read_records(Path(settings.corpus))
+            documents, queries = read_records(self._facts.path_of(settings.corpus))
         else:
             sizes = {
                 "train": settings.train_queries,
@@ -76,6 +78,7 @@ class Retrieval:
         """Begins with a random student."""
         self._ranks = ranks
         self._corpus = read_corpus(inputs)
+        self._names = document_names(inputs)
         self._draws = CandidateDraws(self._corpus, self._settings)
         self._student = self._fresh()
         self._teacher: CrossEncoder | Encoder | None = None
@@ -102,7 +105,22 @@ class Retrieval:
     def evaluate(self) -> Metrics:
         """Returns MRR@10 and Recall@k of the held-out queries; `accuracy` is the development queries' MRR."""
         embedder = Embedder(self._student, self._ranks)
-        return figures(embedder, self._corpus, self._settings)
+        self._searches = searches(embedder, self._corpus, self._settings)
+        return figures(self._searches, self._settings)
+
+    def tables(self) -> Mapping[str, Listing]:
+        """Returns recall by k, and what the first development queries have found."""
+        most = min(self._settings.recall_at, len(self._corpus.documents))
+        dev = self._searches["dev" if self._settings.has_dual else f"dev/{LATE}"]
+        words = self._corpus.queries["dev"].words
+        return {
+            "recall_by_k": recall_by_k(self._searches, most),
+            "searches": ranked(dev, words, self._corpus, self._names),
+        }
+
+    def shown(self, columns: Columns) -> Listing:
+        """Returns the texts of an iteration's first queries and of their candidates."""
+        return in_words(columns, self._corpus, self._names)
 
     def state(self) -> State:
         """Returns student, teacher, and the moments of the one that is trained."""
@@ -196,6 +214,11 @@ class MinedRetrieval(Retrieval):
         super().__init__(facts)
         if not self._settings.mined:
             raise ValueError("mined: expected at least 1; Retrieval is the class for 0")
+        if self._settings.mine_every % facts.checkpoint_every:
+            raise ValueError(
+                f"mine_every: mines the state of the last checkpoint; expected a multiple of checkpoints.every, "
+                f"{facts.checkpoint_every} (given: {self._settings.mine_every})"
+            )
 
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins as `Retrieval`, with nothing mined."""

@@ -51,11 +51,16 @@ class NodeGraph:
 
 
 def write_graph_of(source: Path, folder: Path) -> None:
-    """Checks the arrays in `source` and writes the run's inputs. Raises `ValueError` for arrays that cannot be used."""
+    """Checks the arrays in `source` and writes the run's inputs. Raises as `read_arrays` does."""
+    _write(folder, read_arrays(source), None)
+
+
+def read_arrays(source: Path) -> dict[str, Array]:
+    """Returns the arrays in `source` by name. Raises `ValueError` for arrays that cannot be used."""
     arrays = {name: _array(source / f"{name}.npy") for name in NAMES}
     _require_shapes(source, arrays)
     _require_values(source, arrays)
-    _write(folder, arrays, None)
+    return arrays
 
 
 def _array(path: Path) -> Array:

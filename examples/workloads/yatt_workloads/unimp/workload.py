@@ -7,7 +7,7 @@ neighbourhoods. `accuracy` is that of the validation nodes, with the labels of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,16 +17,14 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import cross_entropy
 
-from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Columns, Draw, Listing, Metrics, Ranks, RunFacts, SavedState, State
 from yatt_workloads.graphs_adam import Adam, falling_share
 from yatt_workloads.graphs_settings import require_cpu
+from yatt_workloads.unimp.in_words import NO_NODE, PREDICTED, by_class, in_words
 from yatt_workloads.unimp.model import UniMP
 from yatt_workloads.unimp.neighbourhood import NeighbourSampler
 from yatt_workloads.unimp.node_graph import SPLITS, read_graph, write_generated, write_graph_of
 from yatt_workloads.unimp.settings import NeighbourSampling, NodeLabelSettings
-
-PREDICTED = "predicted"
-NO_NODE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +58,7 @@ class NodeLabels:
         if self._settings.generated is not None:
             write_generated(self._settings.generated, self._facts.seed, folder)
         if self._settings.folder is not None:
-            write_graph_of(Path(self._settings.folder).expanduser(), folder)
+            write_graph_of(self._facts.path_of(self._settings.folder), folder)
 
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins with random weights, from the run's seed."""
@@ -174,12 +172,21 @@ class NodeLabels:
                 f"the logits of {broken} nodes are not finite, so that they have no class; try a lower rate"
             )
         right = (logits.argmax(1) == self._labels).numpy()
+        self._right = right
         found: dict[str, Any] = {
             f"{split}/accuracy": float(right[self._graph.nodes(split)].mean()) for split in SPLITS[1:]
         }
         if self._graph.known_best is not None:
             found["test/known_best"] = self._graph.known_best
         return {"accuracy": found["valid/accuracy"], **found}
+
+    def tables(self) -> Mapping[str, Listing]:
+        """Returns the accuracy on both held-out splits by class."""
+        return {"accuracy_by_class": by_class(self._right, self._graph)}
+
+    def shown(self, columns: Columns) -> Listing:
+        """Returns the first nodes that each step predicts, with their classes and neighbours."""
+        return in_words(columns, self._graph)
 
     def state(self) -> State:
         """Returns weights, moments, and the number of steps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
     from ops.queries.columns import ColumnFacts
     from ops.queries.sample_filters import Selection
+    from yatt_core.workloads.contract import Listing
 
 app = typer.Typer()
 
@@ -80,7 +81,7 @@ def rollouts(
 
     Of a workload of your own, show the columns that the iteration learnt from.
     """
-    from ops.queries.columns import columns_of, is_language
+    from ops.queries.columns import columns_of, is_language, tables_about
     from ops.queries.sample_filters import Selection
 
     place = Home.locate(home)
@@ -102,7 +103,9 @@ def rollouts(
             return
         number = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
         if not is_language(ledger, name):
-            _show_columns(columns_of(ledger, place, name, number), f"{name}, iteration {number}", output)
+            columns = columns_of(ledger, place, name, number)
+            tables = tables_about(ledger, place, name, number)
+            _show_columns(columns, tables, f"{name}, iteration {number}", output)
             return
         _show(
             ledger=ledger,
@@ -117,13 +120,16 @@ def rollouts(
         )
 
 
-def _show_columns(columns: Sequence[ColumnFacts], title: str, output: Output) -> None:
-    """Writes what an iteration of a workload of one's own learnt from."""
-    from ops.queries.columns import COLUMN_FACTS
+def _show_columns(columns: Sequence[ColumnFacts], tables: Mapping[str, Listing], title: str, output: Output) -> None:
+    """Writes what an iteration of a workload of one's own learnt from, and the tables of its evaluation."""
+    from ops.queries.columns import COLUMN_FACTS, cells_of
 
     if output is Output.JSON:
-        write_json({"columns": [asdict(column) for column in columns]})
+        listed = {name: asdict(table) for name, table in tables.items()}
+        write_json({"columns": [asdict(column) for column in columns], "tables": listed})
         return
+    for name, table in tables.items():
+        write_list(cells_of(table), table.rows, f"{title}: {name}")
     write_list(COLUMN_FACTS, columns, title)
 
 

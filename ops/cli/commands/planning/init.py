@@ -1,14 +1,14 @@
 """`yatt init`: recognises the user's own data and writes a first spec for it and a model, or reads a peer's configuration.
 
-Consumes options, or answers to questions on a terminal. Writes a spec, and a reward file if asked for one; prints what was
-recognised, or one JSON object with all of it; never replaces a file.
+Recognisers of installed workloads are asked first. Consumes options, or answers to questions on a terminal. Writes a spec, and a
+reward file if asked for one; prints what was recognised, or one JSON object with all of it; never replaces a file.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -39,11 +39,18 @@ Answer = TypeVar("Answer")
         "yatt init runs/math --data openai/gsm8k --subset main --model Qwen/Qwen3-0.6B",
         "yatt init runs/pairs --data data/ultrafeedback --split train_prefs --model models/small-instruct",
         "yatt init runs/sums --data questions.jsonl --model models/small-instruct --reward my_reward.py:score",
+        "yatt init --data corpus",
         "yatt init runs/gsm8k --from run_qwen2-7b.sh --data train.parquet --model models/small-instruct --here",
     )
 )
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write; created if needed.")] = Path(),
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="[FOLDER]",
+            help="Where to write; created if needed. Without --data, a folder that a workload recognises gets its spec.",
+        ),
+    ] = Path(),
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -99,11 +106,20 @@ def init(
         bool,
         typer.Option("--here", help="Engines and devices of this machine, in place of FILE's: torch, to try it out."),
     ] = False,
+    recogniser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The only recogniser of an installed workload to ask what the data are, or none. Default: all, unless an option "
+            "says that a language model learns.",
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Recognise what a data file means, and write a commented spec that runs on a model's folder.
 
-    Asks for what the options leave out if it runs on a terminal. Sizes are chosen to fit rows, model and machine.
+    What an installed workload recognises (docs/workloads.md) gets its spec, without a model. Asks for what the options leave out
+    if it runs on a terminal. Sizes are chosen to fit rows, model and machine.
     """
     from ops.starter.repositories import look_at_given_data, look_at_given_model
     from ops.starter.texts import as_json
@@ -115,8 +131,9 @@ def init(
         from ops.cli.commands.planning.peers import start
         from ops.starter.peers.starting import InitOptions
 
-        if objective is not None:
-            raise ConfigurationError(f"--objective {objective}: {peer_file} says what is learnt; leave --objective out")
+        for option, value in (("--objective", objective), ("--recogniser", recogniser)):
+            if value is not None:
+                raise ConfigurationError(f"{option} {value}: {peer_file} says what is learnt; leave {option} out")
         wanted = InitOptions(
             file=peer_file,
             peer=peer,
@@ -136,6 +153,19 @@ def init(
         start(folder, wanted, output)
         return
     _refuse_without_file(peer, processes, rows, here)
+    language = {
+        "--model": model,
+        "--reward": reward,
+        "--objective": objective,
+        "--split": split,
+        "--subset": subset,
+        "--prompt-field": prompt_field,
+        "--answer-field": answer_field,
+    }
+    if _begun_with_workload(
+        folder=folder, data=data or [], language=language, recogniser=recogniser, name=name, output=output
+    ):
+        return
     asks = sys.stdin.isatty() and output is Output.TEXT
     if reward and objective not in (None, RL):
         raise ConfigurationError(
@@ -181,7 +211,49 @@ def init(
         message(line)
     for path in written:
         write(f"wrote {path}")
-    command = shlex.quote(str(written[0]))
+    _tell_next(written[0])
+
+
+def _begun_with_workload(
+    folder: Path,
+    data: Sequence[Path],
+    language: Mapping[str, object],
+    recogniser: str | None,
+    name: str | None,
+    output: Output,
+) -> bool:
+    """Writes the spec of a workload whose recogniser knows the data, and says so; returns False if none does.
+
+    Without data, what exists in place of the folder is looked at, and the spec is written there.
+    language: options by which a language model learns, with their values.
+    """
+    from ops.starter.workloads import NONE, look_for_workload, write_recognised
+    from ops.starter.writing import default_name
+
+    given = [option for option, value in language.items() if value]
+    if recogniser not in (None, NONE) and (given or len(data) > 1):
+        said = f"{given[0]} is for language models" if given else "it looks at one file or folder"
+        raise ConfigurationError(f"--recogniser {recogniser}: {said}; leave one of them out")
+    path = data[0] if data else folder
+    if given or len(data) > 1 or not path.exists() or (not data and folder == Path()):
+        return False
+    look = look_for_workload(path, recogniser)
+    if look is None:
+        return False
+    place = folder if data or path.is_dir() else path.parent
+    written = write_recognised(place, name or default_name(look.path), look)
+    if output is Output.JSON:
+        recognised = {"recogniser": look.recogniser, "what": look.recognition.what, "workload": look.kind}
+        write_json({"spec": str(written), **recognised})
+        return True
+    message(f"{path}: {look.recognition.what}, recognised by {look.recogniser}")
+    write(f"wrote {written}")
+    _tell_next(written)
+    return True
+
+
+def _tell_next(spec: Path) -> None:
+    command = shlex.quote(str(spec))
     write(f"next: yatt check {command}")
     write(f"then: yatt train {command}")
 

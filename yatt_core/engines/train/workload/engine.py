@@ -47,11 +47,11 @@ from yatt_core.protocols.receipts import (
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.metric_names import is_timing
 from yatt_core.wire.parts import TensorPart
-from yatt_core.workloads.columns import columns_digest, decode_columns, encode_columns
-from yatt_core.workloads.contract import Draw, Samples, State, Workload
+from yatt_core.workloads.columns import COLUMNS, columns_digest, decode_columns, encode_columns
+from yatt_core.workloads.contract import Columns, Draw, Samples, Shows, State, Tabulates, Workload
 from yatt_core.workloads.finding import called, make_workload, verify_workload
+from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
 
-COLUMNS = ".safetensors"
 EVALUATION = "evaluation/"
 COLUMNS_DIGEST = "columns"
 WEIGHTS_DIGEST = "weights_digest"
@@ -127,7 +127,14 @@ class WorkloadTrainEngine:
             contents = [encode_columns(columns, f"{place}: draw")]
         if self._collective.rank > 0:
             return None
-        folder, files = publish_prepared(self._context.run_folder, task.key, task.term, contents, suffix=COLUMNS)
+        folder, files = publish_prepared(
+            run_folder=self._context.run_folder,
+            key=task.key,
+            term=task.term,
+            contents=contents,
+            suffix=COLUMNS,
+            others=self._in_words(workload, columns),
+        )
         return PrepareReceipt(
             key=task.key,
             folder=folder,
@@ -168,10 +175,14 @@ class WorkloadTrainEngine:
         return self._receipt
 
     def evaluate(self, task: RowsTask) -> RowsReceipt:
-        """Has the workload evaluate its state; the metrics are below `evaluation/`."""
+        """Has the workload evaluate its state; the metrics are below `evaluation/`, and its tables beside them."""
         workload = self._require(task.key.iteration)
         metrics = self._finite(called(self._spec, workload.evaluate), "evaluate")
-        return RowsReceipt(task.key, 0, {f"{EVALUATION}{name}": value for name, value in metrics.items()})
+        tables: dict[str, dict[str, Any]] = {}
+        if isinstance(workload, Tabulates):
+            place = f"workload.kind: {self._spec.workload.title}: tables"
+            tables = plain_listings(called(self._spec, workload.tables), place)
+        return RowsReceipt(task.key, 0, {f"{EVALUATION}{name}": value for name, value in metrics.items()}, tables)
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances to the task's version with the state unchanged; a second call only returns the receipt."""
@@ -256,6 +267,13 @@ class WorkloadTrainEngine:
         if self._version != version:
             raise InfrastructureError(f"the workload holds version {self._version}, expected {version}")
         return workload
+
+    def _in_words(self, workload: Workload, columns: Columns) -> dict[str, bytes]:
+        """Returns the file that says what this rank's columns are, if the workload says it; no result depends on it."""
+        if not isinstance(workload, Shows):
+            return {}
+        found = called(self._spec, workload.shown, columns)
+        return {SHOWN: encode_listing(plain_listing(found, f"workload.kind: {self._spec.workload.title}: shown"))}
 
     def _draw(self, task: BatchTask) -> Draw:
         (drawn,) = task.rows
