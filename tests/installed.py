@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.services import ROOT
@@ -16,16 +17,21 @@ PROGRAMS = {"ray": ("ray.scripts.scripts", "main"), "prefect": ("prefect.cli", "
 """Commands of libraries by their entry points: those of the tests' environment would start its interpreter."""
 
 
-def installed_wheel(folder: Path) -> Path:
-    """Returns the folder of an environment's programs. YATT is there from its wheel, not from the checkout."""
+def installed_wheel(folder: Path, beside: Sequence[str] = ()) -> Path:
+    """Returns the folder of an environment's programs. YATT is there from its wheel, not from the checkout.
+
+    beside: folders of the checkout with further packages, which are built and installed in the same way.
+    """
     source = folder / "source"
     environment = folder / "environment"
     _run("git", "clone", "-q", ROOT, source, cwd=folder)
-    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source, cwd=folder)
-    (wheel,) = folder.glob("yatt-*.whl")
+    for place in (".", *beside):
+        built = source / place
+        _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, built, cwd=folder)
+    wheels = sorted(folder.glob("*.whl"))
     venv.create(environment, with_pip=True, symlinks=True)
     programs = environment / "bin"
-    _run(programs / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, cwd=folder)
+    _run(programs / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", *wheels, cwd=folder)
     where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     site = Path(_run(programs / "python", "-c", where, cwd=folder).strip())
     # Path files in that folder are not followed, so the editable install of the checkout stays invisible.
