@@ -159,7 +159,8 @@ def wanted_spec(home: Home, asked: RunRequest, extended: list[Path]) -> tuple[Ru
         path.write_text(asked.text or "", encoding="utf-8")
         try:
             if asked.refusal is None:
-                return load_spec(path, asked.overrides, with_files=True, permit_base=extended.append), None
+                found = load_spec(path, asked.overrides, with_files=True, permit_base=extended.append)
+                return _without_folder(found, path.parent), None
             within = permit_within(home.specs.resolve(), asked.refusal)
             return load_spec(
                 path=path,
@@ -170,6 +171,13 @@ def wanted_spec(home: Home, asked: RunRequest, extended: list[Path]) -> tuple[Ru
             ), None
         except ConfigurationError as error:
             raise ConfigurationError(str(error).replace(str(path), ORIGIN).replace(made, ORIGIN)) from None
+
+
+def _without_folder(spec: RunSpec, made: Path) -> RunSpec:
+    """Returns the spec of a text, whose settings have paths relative to no folder: not to that in which it was read."""
+    if spec.workload.folder != str(made.resolve()):
+        return spec
+    return spec.model_copy(update={"workload": spec.workload.model_copy(update={"folder": None})})
 
 
 def changed(base: RunSpec, asked: RunRequest, origin: str) -> RunSpec:

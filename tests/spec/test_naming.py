@@ -132,8 +132,9 @@ def test_a_policy_of_the_user_is_code_and_a_mode_is_not() -> None:
 
 
 def test_a_workload_of_ones_own_is_code_and_a_language_model_is_not() -> None:
-    own = WorkloadSpec(kind="mine:Training", settings={"rate": 1})
+    own = WorkloadSpec(kind="mine:Training", settings={"rate": 1}, folder="/data")
     assert named_in(own) == {
+        Named("folder", "path", '"/data"'),
         Named("kind", "code", '"mine:Training"'),
         Named("settings", "code", '{"rate": 1}'),
     }

@@ -60,7 +60,7 @@ def load_spec(
     folder = path.parent
     with problems.noting():
         file, folder = spec_file(path, Path())
-        tree = _read_tree(file, folder, (), layers, permit_base)
+        tree = _read_tree(path=file, folder=folder, above=(), layers=layers, permit_base=permit_base)
     if problems:
         for text in overrides:
             with problems.noting():
@@ -220,7 +220,8 @@ def _read_tree(
     tree = with_folder(tree, folder)
     merged: Any = {}
     for base, base_folder in bases:
-        merged = lay_over(merged, _read_tree(base, base_folder, (*above, path), layers, permit_base))
+        found = _read_tree(path=base, folder=base_folder, above=(*above, path), layers=layers, permit_base=permit_base)
+        merged = lay_over(merged, found)
     layers.append(Layer(str(path), tree))
     return lay_over(merged, tree)
 
