@@ -86,21 +86,21 @@ def test_it_knows_the_interval_of_checkpoints(tmp_path: Path) -> None:
     assert facts.checkpoint_every == 3
 
 
-def package(folder: Path) -> RunSpec:
-    """Returns a spec whose class is in a package with a sibling module."""
-    place = folder / "site" / "vouched_training"
+def package(folder: Path, name: str) -> RunSpec:
+    """Returns a spec whose class is in a package with a sibling module. name: one that no other test has imported."""
+    place = folder / "site" / name
     place.mkdir(parents=True)
     (place / "__init__.py").write_text("")
     (place / "rates.py").write_text("RATE = 1\n")
     (place / "trained.py").write_text(
         "from tests.workloads.counting import Counting\nclass Trained(Counting):\n    pass\n"
     )
-    return spec_of("workload.kind=vouched_training.trained:Trained")
+    return spec_of(f"workload.kind={name}.trained:Trained")
 
 
 def test_the_digest_covers_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    spec = package(tmp_path)
+    spec = package(tmp_path, "vouched_training")
     verify_workload(spec)
     sibling = tmp_path / "site" / "vouched_training" / "rates.py"
     sibling.write_text("RATE = 2.5\n")
@@ -120,8 +120,8 @@ def test_a_spec_with_the_digest_of_the_file_alone_still_stands(tmp_path: Path, m
     from yatt_core.digests import file_sha256
 
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    spec = package(tmp_path)
-    module = tmp_path / "site" / "vouched_training" / "trained.py"
+    spec = package(tmp_path, "formerly_vouched")
+    module = tmp_path / "site" / "formerly_vouched" / "trained.py"
     old = spec.model_copy(update={"workload": spec.workload.model_copy(update={"sha256": file_sha256(module)})})
     verify_workload(old)
     module.write_text(f"{module.read_text()}# changed\n")
@@ -133,15 +133,15 @@ def test_the_version_of_its_distribution_is_part_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    spec = package(tmp_path)
-    told = tmp_path / "site" / "vouched_training-1.2.dist-info"
+    spec = package(tmp_path, "versioned_training")
+    told = tmp_path / "site" / "versioned_training-1.2.dist-info"
     told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: vouched-training\nVersion: 1.2\n")
-    (told / "top_level.txt").write_text("vouched_training\n")
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: versioned-training\nVersion: 1.2\n")
+    (told / "top_level.txt").write_text("versioned_training\n")
     facts = environment_facts(spec)
-    assert facts["workload"] == "vouched-training 1.2"
-    before = {**facts, "workload": "vouched-training 1.1"}
-    assert changes(before, facts) == {"workload": ("vouched-training 1.1", "vouched-training 1.2")}
+    assert facts["workload"] == "versioned-training 1.2"
+    before = {**facts, "workload": "versioned-training 1.1"}
+    assert changes(before, facts) == {"workload": ("versioned-training 1.1", "versioned-training 1.2")}
     del before["workload"]
     assert changes(before, facts) == {}, "older versions did not record it"
     assert "workload" not in environment_facts(load_spec(reading(tmp_path / "specs")))

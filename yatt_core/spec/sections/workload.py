@@ -35,12 +35,12 @@ class WorkloadSpec(SpecModel):
     def _named_once(self) -> Self:
         if (self.kind == CUSTOM) != (self.file is not None):
             raise ValueError(f"file: expected with kind {CUSTOM}, and with no other (given: kind {self.kind!r})")
-        if self.is_language and self.folder is not None:
-            raise ValueError("folder: only a workload of your own has settings with paths; leave it out")
         if self.is_language and self.settings:
             raise ValueError(
                 "settings: only a workload of your own has settings; leave them out, or name its class as kind"
             )
+        if self.is_language and self.folder is not None:
+            raise ValueError("folder: only a workload of your own has settings with paths; leave it out")
         return self
 
     @property
