@@ -28,7 +28,11 @@ FIXED = {
     "algorithm.distillation.teachers": "the run's inputs record the digests of their files",
     "algorithm.distillation.privileged.template": "the run's prompts were measured with it",
     "data.sources": "the run's prompts were made from them, and its cursor counts the prompts drawn from each",
-    "workload": "the run's inputs and its checkpoints were made by it",
+    **{
+        f"workload.{key}": "the run's inputs and its checkpoints were made by it"
+        for key in ("kind", "file", "sha256", "settings")
+    },
+    "workload.start": "the run has begun with it",
     "data.held_out": "the run's prompts were split by it",
     "data.probe": "the run's prompts were split by it",
     "data.system_prompt": "the run's prompts were made with it",

@@ -18,7 +18,20 @@ from yatt_core.evaluation.panel import JUDGE, PANEL, PanelSpec
 from yatt_core.evaluation.suites import load_suite
 from yatt_core.evaluation.summary import ACCURACY, MAJORITY
 from yatt_core.pipelines.references import misspelled, referenced, resolved
-from yatt_core.pipelines.spec import RUN, EvaluateJob, GateJob, MergeJob, PipelineSpec, SoupJob, SpecJob, load_pipeline
+from yatt_core.pipelines.spec import (
+    CHECKPOINT,
+    MODEL,
+    RUN,
+    EvaluateJob,
+    ExportJob,
+    GateJob,
+    Job,
+    MergeJob,
+    PipelineSpec,
+    SoupJob,
+    SpecJob,
+    load_pipeline,
+)
 from yatt_core.pipelines.triggers import ScheduleTrigger
 from yatt_core.problems import Problems
 from yatt_core.soups.spec import load_soup
@@ -46,6 +59,8 @@ def checked_pipeline(file: Path) -> PipelineSpec:
             with problems.noting():
                 checks.read_suite(name, job.suite)
     for name, job in spec.jobs.items():
+        with problems.noting():
+            checks.check_own(name, job)
         if isinstance(job, GateJob):
             with problems.noting():
                 checks.check_gate(name, job)
@@ -125,6 +140,30 @@ class _Checks:
             raise ConfigurationError("\n".join(lines)) from None
         self.figures[name] = figure_names(spec.sampling, spec.judges)
 
+    def check_own(self, name: str, job: Job) -> None:
+        """Raises `ConfigurationError` for a job that takes what a workload of one's own does not have: a model, or answers."""
+        place = f"{self.file}: jobs.{name}"
+        wrong = []
+        if isinstance(job, SpecJob):
+            for number, text in enumerate(job.set):
+                for other in [other for other, product in referenced(text) if product == MODEL]:
+                    if title := self._own_workload(other):
+                        wrong.append(
+                            f"{place}.set.{number}: {other!r} exports no model, since it trains the workload {title}; expected "
+                            f"workload.start.path=${{jobs.{other}.{CHECKPOINT}}}"
+                        )
+        elif isinstance(job, ExportJob) and (title := self._own_workload(job.of)):
+            wrong.append(
+                f"{place}.of: {job.of!r} exports no model, since it trains the workload {title}; leave the job out"
+            )
+        elif isinstance(job, EvaluateJob) and job.suite is not None and (title := self._own_workload(job.of)):
+            wrong.append(
+                f"{place}.suite: {job.of!r} answers no tasks, since it trains the workload {title}; leave suite out: it "
+                "evaluates itself"
+            )
+        if wrong:
+            raise ConfigurationError("\n".join(wrong))
+
     def check_gate(self, name: str, job: GateJob) -> None:
         """Raises `ConfigurationError` for figures that the gate's evaluation does not have."""
         known = self._figures_of(job.of)
@@ -137,13 +176,24 @@ class _Checks:
             raise ConfigurationError("\n".join(wrong))
 
     def _figures_of(self, evaluation: str) -> list[str]:
-        """Returns the names of an evaluation's figures; empty if what they depend on could not be read."""
+        """Returns the names of an evaluation's figures; empty if they are not known before it."""
         job = self.spec.jobs[evaluation]
         if not isinstance(job, EvaluateJob) or job.suite is not None:
             return self.figures.get(evaluation, [])
-        source = self.spec.jobs[job.of]
-        run = self.runs.get(source.of if isinstance(source, MergeJob) else job.of)
-        return [] if run is None else figure_names(run.evaluation.sampling)
+        run = self._run_of(job.of)
+        if run is None or not run.workload.is_language:
+            return []  # those of a workload of one's own have names of its own
+        return figure_names(run.evaluation.sampling)
+
+    def _run_of(self, name: str) -> RunSpec | None:
+        """Returns the spec of the runs of a job; None if it could not be read, or has none."""
+        source = self.spec.jobs[name]
+        return self.runs.get(source.of if isinstance(source, MergeJob) else name)
+
+    def _own_workload(self, name: str) -> str:
+        """Returns the workload of one's own that a job trains; empty if there is none."""
+        run = self._run_of(name)
+        return "" if run is None or run.workload.is_language else run.workload.title
 
 
 def _misspelled(texts: Sequence[str], jobs: Mapping[str, object], place: str) -> Iterator[str]:

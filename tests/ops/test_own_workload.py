@@ -59,4 +59,4 @@ def test_commands_and_pages_show_what_it_has(run: OwnRun, yatt: Yatt) -> None:
 
 def test_its_settings_stay_as_they_are(run: OwnRun, yatt: Yatt) -> None:
     answer = yatt("resume", run.run, "--set", "workload.settings={at: 1}", "--set", "iterations=5")
-    assert answer.code == 2 and "workload cannot change during a run" in answer.err
+    assert answer.code == 2 and "workload.settings cannot change during a run" in answer.err

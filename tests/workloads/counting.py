@@ -110,6 +110,27 @@ class Divided(Counting):
         self._count = int(saved.facts["count"])
 
 
+class Staged(Counting):
+    """Multiplies its numbers by a `factor`, which can change, and may begin with the total of an earlier stage.
+
+    Its inputs have the multiples of `spacing`.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._given = dict(facts.settings)
+        super().__init__(RunFacts(seed=facts.seed, settings={}, iterations=facts.iterations))
+
+    def build_inputs(self, folder: Path) -> None:
+        assert "factor" not in self._given, "inputs must not depend on what can change"
+        np.save(folder / NUMBERS, np.arange(WIDTH, dtype=np.float64) * self._given.get("spacing", 1))
+
+    def continue_from(self, saved: SavedState) -> None:
+        self._total = saved.weights.whole("total")
+
+    def update(self, columns: Columns, draw: Draw) -> Metrics:
+        return super().update({"numbers": columns["numbers"] * self._given.get("factor", 1)}, draw)
+
+
 class Sampling(Counting):
     """Samples from its state before it learns, and notes in a file of its settings that it did."""
 

@@ -1,15 +1,16 @@
 """A run of a workload of one's own in this process: the product's loop, phases, recovery and ledger, and the real engine.
 
-Only Ray and Prefect are left out, so that a driver can be killed at any named place within milliseconds. The trainer's rank
-survives its driver, unless a test loses it too.
+Only Ray and Prefect are left out, so that a driver can be killed at any named place within milliseconds. The trainer's ranks,
+each with a thread of its own, survive their driver, unless a test loses them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import flows.train
@@ -19,6 +20,7 @@ from benchmarks.simulation.run_actors import SimulatedRunActors
 from benchmarks.simulation.trace import Durations, Trace
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.branching.branches import revise
 from flows.driver.context import RunContext
 from flows.driver.run_status import SessionOutcome
 from flows.driver.session import DriverSession
@@ -30,6 +32,7 @@ from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
 from yatt_core.experience.prepared import prepared_is_whole
 from yatt_core.input_building.settling import build_inputs
 from yatt_core.keys import WorkKey, checkpoint_folder
@@ -48,14 +51,48 @@ from yatt_core.protocols.receipts import (
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.spec import RunSpec, load_spec
 
+R = TypeVar("R")
+
 
 @dataclass
 class Rank:
-    """What lives in the trainer's process."""
+    """What lives in the process of one of the trainer's ranks, whose calls all come from one thread."""
 
     engine: TrainEngine
     writer: CheckpointWriter
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+
+@dataclass
+class Group:
+    """The trainer's ranks."""
+
+    ranks: list[Rank]
     settled: bool = False
+
+    @classmethod
+    def of(cls, spec: RunSpec, folder: Path, context: RankContext) -> Group:
+        """Returns ranks that have met and hold version 0."""
+        count = spec.trainer.engine.ranks
+        group = cls([Rank(build_train_engine(spec, context), CheckpointWriter(folder)) for _ in range(count)])
+        address = hold_address(LOOPBACK) if count > 1 else ""
+        places = [
+            rank.thread.submit(rank.engine.connect, number, count, address) for number, rank in enumerate(group.ranks)
+        ]
+        for place in places:
+            place.result(timeout=60)
+        group.all(lambda rank: rank.engine.initialise())
+        return group
+
+    @property
+    def engine(self) -> TrainEngine:
+        """That of rank 0."""
+        return self.ranks[0].engine
+
+    def all(self, call: Callable[[Rank], R]) -> list[R]:
+        """Returns the results of a call to all ranks, in their order."""
+        calls = [rank.thread.submit(call, rank) for rank in self.ranks]
+        return [each.result(timeout=60) for each in calls]
 
 
 class Watcher(SilentObserver):
@@ -72,8 +109,8 @@ class Watcher(SilentObserver):
         self.reach(f"{phase}:{iteration}")
 
 
-class OneRankActors(SimulatedRunActors):
-    """The calls of the driver, answered by a real engine in this process."""
+class OwnActors(SimulatedRunActors):
+    """The calls of the driver, answered by real engines in this process."""
 
     def __init__(self, own: OwnRun, spec: RunSpec, term: int, branch: int, watcher: Watcher) -> None:
         super().__init__(own.cluster, spec, term)
@@ -82,15 +119,15 @@ class OneRankActors(SimulatedRunActors):
         self._watcher = watcher
 
     @property
-    def _rank(self) -> Rank:
-        assert self._own.rank is not None, "the rank is started before it is called"
-        return self._own.rank
+    def _group(self) -> Group:
+        assert self._own.group is not None, "the ranks are started before they are called"
+        return self._own.group
 
     def _done(self, place: str, iteration: int) -> None:
         self._watcher.reach(f"after {place}:{iteration}")
 
     def start(self) -> tuple[str, ...]:
-        self._created = () if self._own.rank is not None else ("trainer-0",)
+        self._created = () if self._own.group is not None else ("trainer-0",)
         return self._created
 
     def materialise(self, tell: Any = None) -> InputsReceipt:
@@ -98,17 +135,15 @@ class OneRankActors(SimulatedRunActors):
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
         folder = self._own.folder
-        if self._own.rank is None:
+        if self._own.group is None:
             context = RankContext(folder, folder / inputs.folder, inputs.model_path, self._branch)
-            self._own.rank = Rank(build_train_engine(self._spec, context), CheckpointWriter(folder))
-            self._rank.engine.connect(0, 1, "")
-            self._rank.engine.initialise()
-        engine = self._rank.engine
+            self._own.group = Group.of(self._spec, folder, context)
+        engine = self._group.engine
         return ActorsState(
-            trainer_version=engine.version if self._rank.settled else -1,
+            trainer_version=engine.version if self._group.settled else -1,
             trainer_key=engine.applied,
             engine_versions=(),
-            checkpoint_in_flight=self._rank.writer.in_flight,
+            checkpoint_in_flight=self._group.ranks[0].writer.in_flight,
             created=self._created,
         )
 
@@ -116,12 +151,12 @@ class OneRankActors(SimulatedRunActors):
         return [environment_facts(self._spec)]
 
     def sft(self) -> SftReceipt:
-        receipt = self._rank.engine.sft()
-        self._rank.settled = True
-        return receipt
+        receipts = self._group.all(lambda rank: rank.engine.sft())
+        self._group.settled = True
+        return receipts[0]
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
-        receipt = self._rank.engine.prepare(task)
+        receipt = self._group.all(lambda rank: rank.engine.prepare(task))[0]
         assert receipt is not None
         self._done("prepare", task.key.iteration)
         return receipt
@@ -130,43 +165,50 @@ class OneRankActors(SimulatedRunActors):
         return prepared_is_whole(self._own.folder, receipt.folder, receipt.files)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        receipt = self._rank.engine.learn(task, prepared)
+        receipt = self._group.all(lambda rank: rank.engine.learn(task, prepared))[0]
         self._done("learn", task.key.iteration)
         return receipt
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        return self._rank.engine.skip(task)
+        return self._group.all(lambda rank: rank.engine.skip(task))[0]
 
     def evaluate_rows(self, run: str, iteration: int) -> RowsReceipt:
-        receipt = self._rank.engine.evaluate(RowsTask(WorkKey(run, self._branch, iteration, "evaluate"), self._term))
+        task = RowsTask(WorkKey(run, self._branch, iteration, "evaluate"), self._term)
+        receipts = self._group.all(lambda rank: rank.engine.evaluate(task))
         self._done("evaluate", iteration)
-        return receipt
+        return receipts[0]
 
     def sync(self, version: int) -> list[SyncReceipt]:
         return []
 
     def check_weights(self, version: int, committed: str | None) -> None:
-        assert committed in (None, self._rank.engine.weights_digest())
+        digests = set(self._group.all(lambda rank: rank.engine.weights_digest()))
+        assert len(digests) == 1 and (committed is None or digests == {committed})
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
-        version = self._rank.engine.version
+        version = self._group.engine.version
         identity = CheckpointIdentity(run, self._branch, version, self._term, self._spec.digest, "", audit_head)
-        self._rank.writer.begin(
-            folder=str(checkpoint_folder(self._branch, version, self._term)),
-            attempt="000001",
-            identity=identity,
-            freeze=self._rank.engine.freeze_state,
-            at_once=True,
-        )
+        folder = str(checkpoint_folder(self._branch, version, self._term))
+
+        def begin(rank: Rank) -> None:
+            rank.writer.begin(
+                folder=folder,
+                attempt="000001",
+                identity=identity,
+                freeze=rank.engine.freeze_state,
+                at_once=True,
+            )
+
+        self._group.all(begin)
         self._done("checkpoint", version)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
-        return self._rank.writer.wait(max(wait_seconds, 5.0))
+        return self._group.all(lambda rank: rank.writer.wait(max(wait_seconds, 5.0)))[0]
 
     def restore(self, folder: str, manifest_sha256: str, version: int, renew: bool = False) -> None:
         verify_checkpoint(self._own.folder, folder, manifest_sha256)
-        self._rank.engine.restore(self._own.folder / folder, version)
-        self._rank.settled = True
+        self._group.all(lambda rank: rank.engine.restore(self._own.folder / folder, version))
+        self._group.settled = True
 
 
 @dataclass
@@ -176,16 +218,21 @@ class OwnRun:
     home: Home
     run: str
     cluster: Cluster
-    rank: Rank | None = field(default=None)
+    group: Group | None = field(default=None)
 
     @classmethod
     def of(cls, folder: Path, spec: Path, *overrides: str) -> OwnRun:
         home = Home(folder)
         fast = ("tracking.enabled=false", "trainer.engine.ranks=1", f"recovery.lease_seconds={LEASE_SECONDS}")
-        read = load_spec(spec, [*fast, *overrides])
-        run = create_run(home, read)
-        trace = Trace(read.iterations, {}, Durations())
-        return cls(home, run, Cluster(home.run_folder(run), trace, 1, 1, read.checkpoints.every))
+        return cls.opened(home, create_run(home, load_spec(spec, [*fast, *overrides])))
+
+    @classmethod
+    def opened(cls, home: Home, run: str) -> OwnRun:
+        """Opens a run of a home folder."""
+        with Ledger.open(home.ledger) as ledger:
+            spec = current_spec(ledger, run)
+        trace = Trace(spec.iterations, {}, Durations())
+        return cls(home, run, Cluster(home.run_folder(run), trace, 1, 1, spec.checkpoints.every))
 
     @property
     def folder(self) -> Path:
@@ -198,21 +245,31 @@ class OwnRun:
         with self.ledger() as ledger:
             return run_results(ledger, self.run)
 
-    def drive(self, killed_at: str = "", cold: bool = False) -> SessionOutcome | None:
-        """Drives one session; returns None if the driver was killed. cold: the rank did not survive the previous one."""
+    def revise(self, *overrides: str) -> None:
+        """Changes the spec from the next iteration on, as `yatt resume --set` does; the ranks are then started anew."""
+        revise(self.home, self.run, overrides)
+        self.group = None
+
+    def drive(self, killed_at: str = "", cold: bool = False, until: int | None = None) -> SessionOutcome | None:
+        """Drives one session; returns None if the driver was killed.
+
+        cold: the ranks did not survive the previous one.
+        until: the iteration after which it stops; None for the run's target.
+        """
         if cold:
-            self.rank = None
+            self.group = None
         ledger = self.ledger()
         watcher = Watcher(killed_at)
         try:
             spec = current_spec(ledger, self.run)
             fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)
 
-            def actors(spec: RunSpec, run_folder: Path, term: int, branch: int, **_: object) -> OneRankActors:
-                return OneRankActors(self, spec, term, branch, watcher)
+            def actors(spec: RunSpec, run_folder: Path, term: int, branch: int, **_: object) -> OwnActors:
+                return OwnActors(self, spec, term, branch, watcher)
 
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
-                session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, self.cluster.clock))
+                context = RunContext.of(self.home, spec, ledger, fence, watcher, self.cluster.clock)
+                session = DriverSession(context, until=until)
                 outcome = session.already_finished() or session.obstructed()
                 if outcome is None:
                     session.book("", "")

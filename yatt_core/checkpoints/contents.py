@@ -5,6 +5,7 @@
 - `adapters`: low-rank adapters, if only they are trained; `weights` then holds the merged weights
 - `critic`, `critic_optimizer`: weights and moments of a critic
 - `reference`: the policy that the KL term compares with, if the spec has one
+- `others`: tensors of a workload of one's own beside its weights; `workload.json` has its version and its facts
 
 Each has one file of parts per rank. Older checkpoints have one file of whole tensors in place of each subfolder.
 """
@@ -22,6 +23,8 @@ ADAPTERS = "adapters"
 CRITIC = "critic"
 CRITIC_OPTIMIZER = "critic_optimizer"
 REFERENCE = "reference"
+OTHERS = "others"
+WORKLOAD = "workload.json"
 ADAPTER = "default"
 """peft's name of the adapter that is trained, which is part of its tensors' names."""
 

@@ -53,8 +53,7 @@ def identity(spec: RunSpec) -> str:
     tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
     judges = {"judges": models} if (models := _judges_identity(spec)) else {}
     given = {"given_models": others} if (others := _given_identity(spec)) else {}
-    places = {"file", "folder"}
-    own = {} if spec.workload.is_language else {"workload": spec.workload.model_dump(mode="json", exclude=places)}
+    own = {} if spec.workload.is_language else {"workload": _own_identity(spec)}
     return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges, **given, **own})
 
 
@@ -73,6 +72,14 @@ def judge_models(spec: RunSpec) -> dict[str, GivenFolder]:
     """Returns the judges' model folders by name of the reward part, without models that are for planning only."""
     parts = (part for part in spec.rewards.judges if isinstance(part, GenerativePart | RewardModelPart))
     return {part.name: part.model for part in parts if isinstance(part.model, GivenFolder)}
+
+
+def _own_identity(spec: RunSpec) -> dict[str, Any]:
+    """Returns the parts of the spec that describe the inputs of a workload of one's own."""
+    described = spec.workload.model_dump(mode="json", exclude={"file", "folder", "tunable"})
+    if described["start"] is None:
+        del described["start"]  # left out so that it does not change the digest of inputs without one
+    return described
 
 
 def _judges_identity(spec: RunSpec) -> dict[str, Any]:

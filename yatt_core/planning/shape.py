@@ -129,7 +129,8 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
     """
     if not spec.workload.is_language:
         raise UnknownShapeError(
-            f"workload.kind: {spec.workload.title} has a model of its own, whose shape is not known"
+            f"workload.kind: {spec.workload.title} has a model of its own, whose shape is not known, so that nothing can be "
+            "planned; `yatt check` tries it out and says how large its state is"
         )
     return shape_of_model(spec.model, own_vocabulary)
 

@@ -47,11 +47,12 @@ def advanced(words: str = "") -> None:
 class RunFacts:
     """What a workload knows of its run.
 
-    settings: `workload.settings` of the spec.
+    settings: `workload.settings` of the spec, with those of `workload.tunable`, which a class that builds inputs does not get.
     iterations: the number of iterations of the whole run, for schedules.
     device: the rank's device, as torch names it: `cpu`, or `cuda:0`.
     folder: what relative paths in `settings` are relative to, the folder of the spec; None if the spec has none.
     checkpoint_every: iterations from one checkpoint to the next.
+    continues: whether the run begins with another run's state, which `Continues.continue_from` gets.
     """
 
     seed: int
@@ -60,6 +61,7 @@ class RunFacts:
     device: str = "cpu"
     folder: Path | None = None
     checkpoint_every: int = 1
+    continues: bool = False
 
     def path_of(self, text: str) -> Path:
         """Returns the absolute path that a text of the settings names; `~` is the home folder.
@@ -78,8 +80,9 @@ class RunFacts:
 class Draw:
     """An iteration's turn to draw.
 
-    number: counts all draws of the run. A rollback goes back to an earlier iteration, but to no earlier number, so that what
-        led to it is not drawn again: what is drawn depends on the number, what is scheduled on the iteration.
+    seed: the run's; after a rollback, one of the new branch, so that what led to it is not drawn again.
+    number: counts the draws. After a rollback by a guard or for a value that is not finite, it goes on counting, while iterations
+        repeat: what is drawn depends on the number, what is scheduled on the iteration.
     """
 
     seed: int
@@ -186,8 +189,8 @@ class Workload(Protocol):
         """Writes the files that the run learns from and is evaluated on, into an empty folder.
 
         Called once a run, by one rank. The files are kept with the run under the digests of their bytes and verified before
-        each start; what they were made from may change or vanish afterwards. None may be called `manifest.json`. Not called
-        before `begin` where the files are there, so it must leave no state behind.
+        each start; what they were made from may change or vanish afterwards. None may be called `manifest.json` or `start`. Not
+        called before `begin` where the files are there, so it must leave no state behind.
         """
         ...
 
@@ -307,5 +310,20 @@ class Recogniser(Protocol):
         path: absolute; a spec that names it, or a path below it, is written with relative paths where that is possible.
 
         Raises `ValueError`, with file and line, for what is meant for the workload and could not be read by it.
+        """
+        ...
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A workload that can begin with the state of another run, as a later stage of a pipeline does."""
+
+    def continue_from(self, saved: SavedState) -> None:
+        """Takes over what it goes on with, such as the weights, but no moments and counters.
+
+        Called after each `begin`, also before `load`: what is not part of the state, such as a reference that weights are kept
+        near to, may come from it too.
+
+        saved: a checkpoint of another run, maybe of another class or with other settings; the run has its own copy.
         """
         ...

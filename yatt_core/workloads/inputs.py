@@ -18,6 +18,7 @@ from yatt_core.inputs.manifest import INPUTS, MANIFEST, read_manifest
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.workloads.finding import called, make_workload, verify_workload
+from yatt_core.workloads.starting import START, copy_start
 
 NO_PROMPTS = {"train_sizes": [], "held_out_prompts": 0, "probe_prompts": 0}
 
@@ -58,11 +59,14 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        called(spec, make_workload(spec, run_folder).build_inputs, temporary)
-        if (temporary / MANIFEST).exists():
-            raise ConfigurationError(
-                f"workload.kind: {spec.workload.title} has written {MANIFEST}; expected another name"
-            )
+        called(spec, make_workload(spec, run_folder, building=True).build_inputs, temporary)
+        for name in (MANIFEST, START):
+            if (temporary / name).exists():
+                raise ConfigurationError(
+                    f"workload.kind: {spec.workload.title} has written {name}; expected another name"
+                )
+        start = spec.workload.start
+        begins = {} if start is None else {START: copy_start(Path(start.path), temporary / START)}
         if links := sorted(path for path in temporary.rglob("*") if path.is_symlink()):
             raise ConfigurationError(
                 f"workload.kind: {spec.workload.title}: build_inputs has made a link, {links[0].relative_to(temporary)}; "
@@ -82,6 +86,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
                 "data_digest": json_digest(files),
                 "model_path": "",
                 **NO_PROMPTS,
+                **begins,
             },
         )
         temporary.rename(folder)

@@ -33,7 +33,7 @@ POLICY = ("", "model")
 HUB = "hub"
 FILLED_IN_PATH = "path"
 """The kind of a section that names a repository of the Hub, and its key that YATT fills in."""
-FREE_KEYS = frozenset({"options", "settings"})
+FREE_KEYS = frozenset({"options", "settings", "tunable"})
 """Keys whose value is passed on unchanged."""
 
 _TEXT = "tag:yaml.org,2002:str"

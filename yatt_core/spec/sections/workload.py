@@ -13,6 +13,13 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.workload_kinds import CUSTOM, LANGUAGE
 
 
+class WorkloadStart(SpecModel):
+    """The checkpoint of another run, with whose state a workload begins."""
+
+    path: Annotated[str, Names("path")]
+    """The checkpoint's folder, such as `${jobs.NAME.checkpoint}` in a pipeline. The run keeps its own copy."""
+
+
 class WorkloadSpec(SpecModel):
     """What the run trains: a language model, or whatever a class of yours describes (docs/workloads.md)."""
 
@@ -27,6 +34,12 @@ class WorkloadSpec(SpecModel):
     folder: Annotated[str | None, Names("path")] = None
     """What relative paths in `settings` are relative to. Default: the folder of the spec file that has the settings; filled in
     when the spec is read."""
+    tunable: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
+    """Further settings, such as a learning rate, on which neither the inputs nor the form of the state depend. They can change
+    where those of an optimizer can: in a fork, in a trial of a sweep, or at a checkpoint. A class that builds inputs does not get
+    them."""
+    start: WorkloadStart | None = None
+    """The state of another run to begin with; `null`: one of its own."""
     sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the class's source: of all Python files of the package that has it, or of the `file`; filled in when the spec is
     read. An exact run refuses another source; no run executes a `file` with other contents."""
@@ -35,12 +48,16 @@ class WorkloadSpec(SpecModel):
     def _named_once(self) -> Self:
         if (self.kind == CUSTOM) != (self.file is not None):
             raise ValueError(f"file: expected with kind {CUSTOM}, and with no other (given: kind {self.kind!r})")
-        if self.is_language and self.settings:
-            raise ValueError(
-                "settings: only a workload of your own has settings; leave them out, or name its class as kind"
-            )
         if self.is_language and self.folder is not None:
             raise ValueError("folder: only a workload of your own has settings with paths; leave it out")
+        if self.is_language:
+            for key in ("settings", "tunable", "start"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f"{key}: only a workload of your own has {key}; leave it out, or name its class as kind"
+                    )
+        if twice := sorted(set(self.settings) & set(self.tunable)):
+            raise ValueError(f"tunable.{twice[0]}: stands in settings too; expected each setting once")
         return self
 
     @property

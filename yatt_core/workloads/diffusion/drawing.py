@@ -7,6 +7,7 @@ update samples it again from the same weights and compares every bit of the log-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -18,7 +19,7 @@ from torch import nn
 from yatt_core.errors import DataError
 from yatt_core.keys import stable_seed
 from yatt_core.section import SpecModel
-from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Array, Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
 from yatt_core.workloads.diffusion.conditions import load_words, make_words, save_words
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.networks import TRANSFORMER, load_network, make_network, save_network
@@ -26,11 +27,13 @@ from yatt_core.workloads.diffusion.predictors import Predictor
 from yatt_core.workloads.diffusion.pretraining import PretrainingSettings, logit_normal_times, pretrain
 from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE, SIDE, WORDS, drawn_batch, score
 from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, joined, sample
-from yatt_core.workloads.diffusion.updates import GrpoSettings, accumulate_gradients, group_advantages
+from yatt_core.workloads.diffusion.updates import GrpoSettings, UpdateFigures, accumulate_gradients, group_advantages
 from yatt_core.workloads.diffusion.window import StepWindow
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps for each weight."""
+SUMMED = ("loss", "divergence", "reward")
+"""Metrics of an update that are sums over the batches."""
 
 
 class DrawingSettings(SpecModel):
@@ -71,7 +74,7 @@ class DrawingSettings(SpecModel):
     keep: Literal["seeds", "latents"] = "seeds"
     """What is sealed of a trajectory: seeds, from which it is sampled again, or all latents."""
     rows: PositiveInt = 64
-    """Images of the batches in which a network computes."""
+    """Images of the batches in which a network computes; it divides `group`, or is a multiple of it."""
     evaluation_steps: PositiveInt = 16
     """Steps of the deterministic trajectories of an evaluation."""
     held_out: PositiveInt = 32
@@ -83,22 +86,34 @@ class DrawingSettings(SpecModel):
             raise ValueError(f"window: {self.window} stochastic steps do not fit into steps: {self.steps}")
         if SIDE % self.patch:
             raise ValueError(f"patch: {self.patch} does not divide {SIDE}, the side of an image")
+        if self.rows % self.group and self.group % self.rows:
+            raise ValueError(f"rows: {self.rows} neither divides group: {self.group}, nor is it a multiple of it")
         PretrainingSettings(self.pretraining)
         return self
 
+    @property
+    def batch(self) -> int:
+        """Images of which one rank computes the gradient: whole batches of the network, and whole groups."""
+        return max(self.rows, self.group)
+
 
 class ShapeDrawing:
-    """Implements `Workload` and `Samples`. Each rank samples and learns from its share of the prompts."""
+    """Implements `Workload`, `Samples` and `Continues`.
+
+    Each rank samples and learns from its share of the batches. Batches are the same on any number of ranks, and their gradients
+    are added in their order, so that the bits of a run do not depend on the number.
+    """
 
     ranks: ClassVar[Literal["one", "any"]] = "any"
 
     def __init__(self, facts: RunFacts) -> None:
         self._seed = facts.seed
+        self._continues = facts.continues
         self._settings = DrawingSettings.model_validate(facts.settings)
         self._process = FlowProcess(self._settings.noise_level)
 
     def build_inputs(self, folder: Path) -> None:
-        """Writes a network, pre-trained from the run's seed, and its words."""
+        """Writes a network, pre-trained from the run's seed unless its weights come from another run, and its words."""
         settings = self._settings
         width = settings.heads * settings.head_width
         shape = {
@@ -116,15 +131,16 @@ class ShapeDrawing:
         }
         network = make_network(TRANSFORMER, shape, self._seed)
         words = make_words(WORDS, settings.word_width, longest=2, seed=0)
-        pretrain(
-            network,
-            self._process,
-            words,
-            draw=lambda size, generator: drawn_batch(size, settings.wrong, generator),
-            draw_times=logit_normal_times,
-            settings=PretrainingSettings(settings.pretraining),
-            generator=torch.Generator().manual_seed(stable_seed("pretraining", self._seed)),
-        )
+        if not self._continues:
+            pretrain(
+                network,
+                self._process,
+                words,
+                draw=lambda size, generator: drawn_batch(size, settings.wrong, generator),
+                draw_times=logit_normal_times,
+                settings=PretrainingSettings(settings.pretraining),
+                generator=torch.Generator().manual_seed(stable_seed("pretraining", self._seed)),
+            )
         save_network(network, folder)
         save_words(words, folder)
 
@@ -142,6 +158,12 @@ class ShapeDrawing:
             for moment in MOMENTS
         }
 
+    def continue_from(self, saved: SavedState) -> None:
+        """Begins with the network of another run, to which the KL term, if there is one, then compares."""
+        self._take_weights(self._network, saved)
+        if self._reference is not None:
+            self._take_weights(self._reference, saved)
+
     def draw(self, draw: Draw) -> Columns:
         """Draws the seeds of a group of images for each prompt."""
         prompts = np.repeat(np.arange(len(PROMPTS)), self._settings.group)
@@ -149,10 +171,10 @@ class ShapeDrawing:
         return {"prompt": prompts, "seed": seeds.view(np.int64)}
 
     def sample(self, columns: Columns, draw: Draw) -> Columns:
-        """Samples this rank's images, whole groups of them, and scores them by the rule."""
-        group = self._settings.group
-        share = self._ranks.share(len(PROMPTS))
-        rows = slice(share.start * group, share.stop * group)
+        """Samples this rank's images, whole batches of them, and scores them by the rule."""
+        batch = self._settings.batch
+        share = self._ranks.share(-(-len(columns["prompt"]) // batch))
+        rows = slice(share.start * batch, share.stop * batch)
         own = {name: values[rows] for name, values in columns.items()}
         drawn = self._sampled(own, draw)
         found = {
@@ -176,38 +198,35 @@ class ShapeDrawing:
 
         Raises `DataError` if trajectories that are sampled again have other log-probabilities than those that were sealed.
         """
+        settings = self._settings
+        total = len(PROMPTS) * settings.group
         trajectory = self._trajectory(columns, draw)
         rewards = torch.from_numpy(np.array(columns["reward"]))
-        count = len(rewards)
-        total = len(PROMPTS) * self._settings.group
-        self._network.zero_grad()
-        figures = None
-        if count:
-            figures = accumulate_gradients(
-                self._predictor(_prompts(columns)),
-                self._process,
-                trajectory,
-                group_advantages(rewards, [self._settings.group] * (count // self._settings.group)),
-                settings=GrpoSettings(self._settings.clip, self._settings.kl, self._settings.rows),
-                reference=None
-                if self._reference is None
-                else Predictor(self._reference, self._words.encode(_prompts(columns))),
-            )
-        for weight in self._parameters.values():
-            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad * (count / total)
-            weight.grad = self._ranks.sum(gradient)
-        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._settings.max_grad_norm)
+        gradients = [torch.zeros(0, sum(weight.numel() for weight in self._parameters.values()))]
+        sums = [torch.zeros(0, len(SUMMED), dtype=torch.float64)]
+        gap = 0.0
+        for first in range(0, len(rewards), settings.batch):
+            rows = slice(first, first + settings.batch)
+            found = self._batch_gradient(_prompts(columns)[rows], trajectory.rows(rows), rewards[rows])
+            share = len(rewards[rows]) / total
+            gradients.append(share * self._flat_gradient())
+            own = (share * found.loss, share * found.divergence, rewards[rows].sum().item() / total)
+            sums.append(torch.tensor([own], dtype=torch.float64))
+            gap = max(gap, found.gap)
+        everyone = self._ranks.gathered(
+            {
+                "gradient": torch.cat(gradients).numpy(),
+                "sums": torch.cat(sums).numpy(),
+                "gap": np.array([gap]),
+            }
+        )
+        self._set_gradient(_added([each["gradient"] for each in everyone]))
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), settings.max_grad_norm)
         self._step()
-        own = [0.0] * 3 if figures is None else [figures.loss * count, figures.divergence * count, rewards.sum().item()]
-        sums = self._ranks.sum(torch.tensor(own, dtype=torch.float64)) / total
-        gap = np.array([0.0 if figures is None else figures.gap])
-        gaps = [each["gap"].max() for each in self._ranks.gathered({"gap": gap})]
         return {
-            "loss": sums[0].item(),
             "grad_norm": norm.item(),
-            "divergence": sums[1].item(),
-            "reward": sums[2].item(),
-            "log_probability_gap": float(max(gaps)),
+            "log_probability_gap": float(max(each["gap"].max() for each in everyone)),
+            **dict(zip(SUMMED, _added([each["sums"] for each in everyone]).tolist(), strict=True)),
         }
 
     def evaluate(self) -> Metrics:
@@ -225,10 +244,43 @@ class ShapeDrawing:
 
     def load(self, saved: SavedState) -> None:
         """Takes over what `state` has returned."""
-        for name, tensor in self._network.state_dict().items():
-            tensor.copy_(saved.weights.whole(name))
+        self._take_weights(self._network, saved)
         for name, moment in self._moments.items():
             moment.copy_(saved.others.whole(name))
+
+    def _take_weights(self, network: nn.Module, saved: SavedState) -> None:
+        """Copies the weights of a saved state. Raises `DataError` for one whose network is another."""
+        for name, tensor in network.state_dict().items():
+            held = saved.weights.whole(name)
+            if held.shape != tensor.shape:
+                raise DataError(f"{name} has the shape {list(held.shape)}; expected {list(tensor.shape)}")
+            tensor.copy_(held)
+
+    def _batch_gradient(self, prompts: list[str], trajectory: Trajectory, rewards: torch.Tensor) -> UpdateFigures:
+        """Leaves the gradient of a batch's mean loss with the weights."""
+        settings = self._settings
+        self._network.zero_grad()
+        return accumulate_gradients(
+            self._predictor(prompts),
+            self._process,
+            trajectory,
+            group_advantages(rewards, [settings.group] * (len(rewards) // settings.group)),
+            settings=GrpoSettings(settings.clip, settings.kl, settings.rows),
+            reference=None if self._reference is None else Predictor(self._reference, self._words.encode(prompts)),
+        )
+
+    def _flat_gradient(self) -> torch.Tensor:
+        """Returns the gradient of all weights as one row."""
+        found = (
+            torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in self._parameters.values()
+        )
+        return torch.cat([gradient.flatten() for gradient in found]).unsqueeze(0)
+
+    def _set_gradient(self, gradient: torch.Tensor) -> None:
+        """Gives the weights their parts of a gradient."""
+        sizes = [weight.numel() for weight in self._parameters.values()]
+        for weight, part in zip(self._parameters.values(), gradient.split(sizes), strict=True):
+            weight.grad = part.view_as(weight).clone()
 
     def _step(self) -> None:
         """Takes one step of AdamW, whose state is in tensors of this object's own: a checkpoint has them from the start."""
@@ -267,6 +319,15 @@ class ShapeDrawing:
 
     def _predictor(self, prompts: list[str]) -> Predictor:
         return Predictor(self._network, self._words.encode(prompts))
+
+
+def _added(parts: Sequence[Array]) -> torch.Tensor:
+    """Returns the sum of the rows of all ranks, added one after another, in an order that does not depend on the ranks."""
+    first, *others = np.concatenate(parts)
+    total = first.copy()
+    for row in others:
+        total += row
+    return torch.from_numpy(total)
 
 
 def _prompts(columns: Columns) -> list[str]:

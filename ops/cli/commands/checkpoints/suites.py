@@ -69,6 +69,11 @@ def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> 
     from yatt_core.prompts.media import MediaFolder
 
     name, spec, row = opened_checkpoint(home, run, iteration)
+    if not spec.workload.is_language:
+        raise ConfigurationError(
+            f"--suite: run {name} has workload.kind {spec.workload.title}, which answers no tasks; leave it out, and the "
+            "workload evaluates itself"
+        )
     fetched = with_repositories(home.folder, wanted)
     with TemporaryDirectory() as folder:
         suite = open_suite(fetched, spec, MediaFolder(Path(folder)).keep)

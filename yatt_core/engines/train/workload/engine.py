@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from yatt_core.checkpoints.contents import WEIGHTS
+from yatt_core.checkpoints.contents import OTHERS, WEIGHTS, WORKLOAD
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.train.base.buffers import FreezeBuffers
@@ -23,8 +23,6 @@ from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.workload.ranks import WorkloadRanks
 from yatt_core.engines.train.workload.state import (
-    FACTS,
-    OTHERS,
     digest_of_weights,
     encode_facts,
     parts_of,
@@ -33,7 +31,7 @@ from yatt_core.engines.train.workload.state import (
 )
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
 from yatt_core.experience.prepared import publish_prepared, rank_file, read_prepared_files
-from yatt_core.keys import WorkKey
+from yatt_core.keys import WorkKey, stable_seed
 from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
 from yatt_core.protocols.receipts import (
     READ_BYTES,
@@ -48,9 +46,10 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.metric_names import is_timing
 from yatt_core.wire.parts import TensorPart
 from yatt_core.workloads.columns import COLUMNS, columns_digest, decode_columns, encode_columns
-from yatt_core.workloads.contract import Columns, Draw, Samples, Shows, State, Tabulates, Workload
+from yatt_core.workloads.contract import Columns, Continues, Draw, Samples, Shows, State, Tabulates, Workload
 from yatt_core.workloads.finding import called, make_workload, verify_workload
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
+from yatt_core.workloads.starting import START
 
 EVALUATION = "evaluation/"
 COLUMNS_DIGEST = "columns"
@@ -230,7 +229,7 @@ class WorkloadTrainEngine:
             subfolder: self._buffers.fill(subfolder, parts_of(named, rank, ranks), rank)
             for subfolder, named in ((WEIGHTS, state.weights), (OTHERS, state.others))
         }
-        files = {FACTS: encode_facts(self._version, state.facts)} if rank == 0 else {}
+        files = {WORKLOAD: encode_facts(self._version, state.facts)} if rank == 0 else {}
         return FrozenState(rank, ranks, {name: parts for name, parts in tensors.items() if parts}, files)
 
     def needed(self, folder: Path) -> Iterator[NeededTensor]:
@@ -252,7 +251,10 @@ class WorkloadTrainEngine:
 
     def _begin(self) -> Workload:
         workload = make_workload(self._spec, self._context.run_folder, str(self._device))
-        called(self._spec, workload.begin, self._context.inputs_folder, WorkloadRanks(self._collective))
+        inputs = self._context.inputs_folder
+        called(self._spec, workload.begin, inputs, WorkloadRanks(self._collective))
+        if self._spec.workload.start is not None and isinstance(workload, Continues):
+            called(self._spec, workload.continue_from, read_state(inputs / START))
         self._state(workload)
         self._workload = workload
         return workload
@@ -277,7 +279,9 @@ class WorkloadTrainEngine:
 
     def _draw(self, task: BatchTask) -> Draw:
         (drawn,) = task.rows
-        return Draw(seed=self._spec.seed, iteration=task.key.iteration, number=drawn.ordinal)
+        branch = task.key.branch
+        seed = stable_seed("workload.branch", self._spec.seed, branch) if branch else self._spec.seed
+        return Draw(seed=seed, iteration=task.key.iteration, number=drawn.ordinal)
 
     def _state(self, workload: Workload) -> State:
         state: State = called(self._spec, workload.state)

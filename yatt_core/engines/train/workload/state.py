@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
+from yatt_core.checkpoints.contents import OTHERS, WEIGHTS, WORKLOAD, open_tensors
 from yatt_core.digests import WeightsDigest
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.errors import ConfigurationError, DataError
@@ -23,8 +23,6 @@ from yatt_core.wire.part_files import PartFiles
 from yatt_core.wire.parts import Box, TensorPart
 from yatt_core.workloads.contract import Rows, SavedState, State
 
-OTHERS = "others"
-FACTS = "workload.json"
 Named = Mapping[str, torch.Tensor | Rows]
 KEPT_TYPES = frozenset(
     {
@@ -121,7 +119,7 @@ def encode_facts(version: int, facts: Mapping[str, Any]) -> bytes:
 
 def read_state(folder: Path, version: int | None = None) -> SavedState:
     """Opens the state in a checkpoint. Raises `DataError` unless it is that of a workload, at a version if one is given."""
-    path = folder / FACTS
+    path = folder / WORKLOAD
     try:
         told = json.loads(path.read_bytes())
         found = int(told["version"])
