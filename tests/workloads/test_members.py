@@ -82,8 +82,8 @@ def test_trials_of_a_tunable_setting_share_a_beginning_and_the_best_wins(folder:
     kind, winner = chain[-1]
     assert kind == WINNER and winner["setting"] == {FACTOR: 4} and winner["iteration"] == 4
     assert sorted(until for _, until in drive.driven) == [0, 2, 2, 2, 4], "one goes on of two or three"
-    struck, _ = decided(folder, "struck", "after learn:2")
-    assert struck == chain
+    struck, drive = decided(folder, "struck", "after learn:2")
+    assert struck == chain and not drive.killed_at, "a driver was killed"
 
 
 def test_settings_that_inputs_depend_on_have_beginnings_of_their_own() -> None:
@@ -118,7 +118,7 @@ def test_a_stage_goes_on_from_the_one_before_is_gated_by_its_own_figures_and_pro
         jobs = ledger.pipelines.jobs(name)
         means = {run: dict(ledger.metrics.history(run, "evaluation/mean")) for run in ("staged-1", "next-1")}
         promoted = ledger.aliases.pointing("next-1")["champion"].iteration
-    assert state == "finished" and {row.state for row in jobs.values()} == {"done"}
+    assert state == "finished" and {row.state for row in jobs.values()} == {"done"} and not drive.killed_at
     assert means["next-1"][0] == means["staged-1"][4]
     assert jobs["evaluation"].outputs["figures"]["mean"] == means["next-1"][4] and promoted == 4
     driven = list(drive.driven)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from yatt_core.workloads.inputs import materialise_workload
 pytestmark = NEEDS_DIFFUSERS
 SPEC = Path(__file__).parent / "drawing.yaml"
 KILLED_AT = ("prepare:1", "after prepare:1", "learn:2", "after learn:2", "checkpoint:2", "commit:3", "after learn:3")
+SOME = ("after prepare:1", "after learn:2", "after checkpoint:2")
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,59 @@ def test_a_run_killed_in_its_phases_gives_the_same_bits_from_seeds_and_from_late
     assert all(norm > 0 for norm in norms), "an update that changes nothing would prove nothing"
 
 
+@pytest.mark.parametrize(
+    "ranks", [2, pytest.param(3, marks=pytest.mark.verify), pytest.param(4, marks=pytest.mark.verify)]
+)
+def test_a_run_on_several_ranks_killed_in_its_phases_gives_the_bits_of_one(ranks: int, tmp_path: Path) -> None:
+    """With two, one rank has two of the three batches; with four, one rank has none."""
+    alone = OwnRun.of(tmp_path / "alone", SPEC)
+    alone.drive()
+    struck = OwnRun.of(tmp_path / "struck", SPEC, f"trainer.engine.ranks={ranks}")
+    places = SOME if ranks == 2 else KILLED_AT
+    reached = [place for number, place in enumerate(places) if struck.drive(place, cold=number % 2 == 1) is None]
+    struck.drive(cold=True)
+    assert reached == list(places)
+    assert struck.results().weights_digest == alone.results().weights_digest is not None
+    assert struck.results().metrics_digest == alone.results().metrics_digest
+    with struck.ledger() as ledger:
+        report = verify_run(ledger, struck.run, struck.folder, None)
+    assert report.sound, report.disagreement
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_bits_and_its_drift_is_recorded(tmp_path: Path) -> None:
+    alone = OwnRun.of(tmp_path / "alone", SPEC)
+    alone.drive()
+    changed = OwnRun.of(tmp_path / "changed", SPEC)
+    changed.drive(until=1)
+    changed.revise("trainer.engine.ranks=2")
+    assert changed.drive("after learn:2") is None
+    assert changed.drive("after checkpoint:2", cold=True) is None
+    changed.drive(cold=True)
+    assert changed.results().weights_digest == alone.results().weights_digest is not None
+    with changed.ledger() as ledger:
+        drifts = [link.body for link in ledger.events.of_kind(changed.run, "drift")]
+        report = verify_run(ledger, changed.run, changed.folder, None)
+    assert drifts and all(drift["at"] == 1 and drift["replayed"] == 0 for drift in drifts), "each session says so"
+    assert all(drift["changes"] == {"layout": ["torch x 1", "torch x 2"]} for drift in drifts)
+    assert report.sound, report.disagreement
+
+
+def test_a_stage_goes_on_from_the_network_of_another_run(tmp_path: Path) -> None:
+    first = OwnRun.of(tmp_path / "first", SPEC)
+    first.drive()
+    with first.ledger() as ledger:
+        newest = ledger.records.checkpoints(first.run)[0]
+    stage = OwnRun.of(tmp_path / "stage", SPEC, f"workload.start.path={first.folder / newest.folder}")
+    with mock.patch("yatt_core.workloads.diffusion.drawing.pretrain") as pretrain:
+        stage.drive(until=1)
+    assert not pretrain.called, "its network is another's"
+    with stage.ledger() as ledger:
+        begun = ledger.commits.at(stage.run, 0)
+        divergences = ledger.metrics.history(stage.run, "divergence")
+    assert begun is not None and begun.weights_digest == first.results().weights_digest
+    assert divergences == [(1, 0.0)], "the reference is that network too"
+
+
 @pytest.mark.parametrize("keep", ["seeds", "latents"])
 def test_log_probabilities_that_are_not_finite_are_a_numeric_error(keep: str, tmp_path: Path) -> None:
     """So that recovery.on_non_finite decides, whether the trajectories were sealed or are sampled again."""
@@ -72,7 +127,13 @@ def test_log_probabilities_that_are_not_finite_are_a_numeric_error(keep: str, tm
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"window": 7}, "do not fit"), ({"patch": 5}, "divide"), ({"pretraining": 10}, "too few"), ({"hue": 1}, "hue")],
+    [
+        ({"window": 7}, "do not fit"),
+        ({"patch": 5}, "divide"),
+        ({"group": 24}, "multiple"),
+        ({"pretraining": 10}, "too few"),
+        ({"hue": 1}, "hue"),
+    ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
