@@ -12,7 +12,7 @@ from yatt_core.naming import MARK, Named, named_in
 from yatt_core.spec import override_spec
 from yatt_core.spec.schema import json_schema
 from yatt_core.spec.sections.placement import PlacementSpec
-from yatt_core.spec.sections.workload import WorkloadSpec
+from yatt_core.spec.sections.workload import WorkloadSpec, WorkloadStart
 
 NAMES_NOTHING = {
     "RunSpec": {"name", "extends"},
@@ -132,11 +132,16 @@ def test_a_policy_of_the_user_is_code_and_a_mode_is_not() -> None:
 
 
 def test_a_workload_of_ones_own_is_code_and_a_language_model_is_not() -> None:
-    own = WorkloadSpec(kind="mine:Training", settings={"rate": 1}, folder="/data")
+    start = WorkloadStart(path="/runs/one/checkpoints/last")
+    own = WorkloadSpec(
+        kind="mine:Training", settings={"rate": 1}, folder="/data", tunable={"clip": 2}, start=start
+    )
     assert named_in(own) == {
         Named("folder", "path", '"/data"'),
         Named("kind", "code", '"mine:Training"'),
         Named("settings", "code", '{"rate": 1}'),
+        Named("tunable", "code", '{"clip": 2}'),
+        Named("start.path", "path", '"/runs/one/checkpoints/last"'),
     }
     assert named_in(WorkloadSpec()) == frozenset()
 

@@ -12,7 +12,15 @@ from tests.workloads.in_process import OwnRun
 
 COUNTING = Path(__file__).parent / "counting.yaml"
 DIVIDED = "workload.kind=tests.workloads.counting:Divided"
-KILLED_AT = ("sft:0", "after prepare:1", "after learn:1", "after checkpoint:2", "after evaluate:2", "commit:3", "after learn:4")
+KILLED_AT = (
+    "sft:0",
+    "after prepare:1",
+    "after learn:1",
+    "after checkpoint:2",
+    "after evaluate:2",
+    "commit:3",
+    "after learn:4",
+)
 
 
 @pytest.fixture(autouse=True)
