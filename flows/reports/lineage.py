@@ -14,7 +14,7 @@ from db.ledger import Ledger
 from db.write.commit import CommitRow
 from db.write.records import CheckpointRow
 from flows.branching.spec_changes import PastSpecs
-from flows.reports.origins import Origin, origins_of
+from flows.reports.origins import Origin, inputs_manifest, origins_of
 from flows.run.control_state import ControlState
 from flows.run.home import Home
 from flows.soups.parents import merge_of, merged_from
@@ -74,7 +74,7 @@ class Lineage:
     branches: all branches of the run.
     merge: for the run of a merged model: soup, preference, alpha, and the parents with their coefficients; else None.
     merged_into: runs of merged models of which this run is a parent.
-    origins: the exported checkpoints from which the initial model came, the nearest first.
+    origins: the checkpoints from which the initial model came, the nearest first.
     """
 
     run: str
@@ -142,7 +142,7 @@ def lineage_of(
         branches=branch_nodes(ledger, run),
         merge=merge_of(ledger, parts[0].run),
         merged_into=merged_from(ledger, run),
-        origins=origins_of(ledger, home, str(data.get("model_path") or "")),
+        origins=origins_of(ledger, home, inputs_manifest(home, run)),
     )
 
 

@@ -1,12 +1,14 @@
-"""The exported checkpoints from which a run's initial model came, as far as `yatt.json` in the models' folders says.
+"""The checkpoints from which a run's initial model came, as far as `yatt.json` in the models' folders says.
 
 Consumes the folder of a run's initial model, and the ledger. Produces one `Origin` after the other: the folder names the run and
-the checkpoint that it was exported from, and that run began with a model of its own. Writes nothing.
+the checkpoint that it was exported from, and that run began with a model of its own. A workload begins with a checkpoint itself,
+of which its inputs' manifest says whose it is. Writes nothing.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from db.core.errors import RunNotFound
 from db.ledger import Ledger
 from flows.run.home import Home
 from yatt_core.checkpoints.export import ORIGIN
-from yatt_core.inputs.manifest import INPUTS, MANIFEST
+from yatt_core.inputs.manifest import INPUTS, MANIFEST, START
 
 MOST = 100
 """Maximum number of models that are followed."""
@@ -23,9 +25,9 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An exported checkpoint with whose weights a run began.
+    """A checkpoint with whose weights a run began.
 
-    folder: the exported model.
+    folder: the exported model, or the checkpoint that a workload began with.
     known: whether the run of this id in this ledger has this checkpoint; otherwise it belongs to another ledger, or was deleted.
     """
 
@@ -38,25 +40,51 @@ class Origin:
     known: bool
 
 
-def origins_of(ledger: Ledger, home: Home, model: str) -> tuple[Origin, ...]:
-    """Returns the origins of a run's initial model, the nearest first; empty for a model that is no export.
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What a run began with.
 
-    model: the model's folder, as the run's inputs name it.
+    folder: of an exported model or of a checkpoint; empty if there is none.
+    said: what identifies the checkpoint; empty for a model that is no export.
+    """
+
+    folder: str
+    said: Mapping[str, Any]
+
+
+def origins_of(ledger: Ledger, home: Home, inputs: Mapping[str, Any]) -> tuple[Origin, ...]:
+    """Returns the origins of a run's initial weights, the nearest first; empty for a model that is no export.
+
+    inputs: the manifest of the run's inputs.
     """
     found: list[Origin] = []
     seen: set[str] = set()
-    while model and Path(model).is_absolute() and model not in seen and len(found) < MOST:
-        seen.add(model)
-        origin = _origin(ledger, Path(model))
+    began = _beginning(inputs)
+    while began.folder and Path(began.folder).is_absolute() and began.folder not in seen and len(found) < MOST:
+        seen.add(began.folder)
+        origin = _origin(ledger, began)
         if origin is None:
             break
         found.append(origin)
-        model = _model_of(home, origin.run) if origin.known else ""
+        began = _beginning(inputs_manifest(home, origin.run) if origin.known else {})
     return tuple(found)
 
 
-def _origin(ledger: Ledger, folder: Path) -> Origin | None:
-    said = _document(folder / ORIGIN)
+def inputs_manifest(home: Home, run: str) -> Mapping[str, Any]:
+    """Returns the manifest of a run's inputs; an empty one if they are gone."""
+    return _document(home.run_folder(run) / INPUTS / MANIFEST)
+
+
+def _beginning(inputs: Mapping[str, Any]) -> _Beginning:
+    start = inputs.get(START)
+    if isinstance(start, Mapping):
+        return _Beginning(str(start.get("path", "")), start)
+    model = str(inputs.get("model_path") or "")
+    return _Beginning(model, _document(Path(model) / ORIGIN) if model else {})
+
+
+def _origin(ledger: Ledger, began: _Beginning) -> Origin | None:
+    said = began.said
     try:
         run = str(said["run"])
         weights = str(said["weights_digest"])
@@ -65,7 +93,7 @@ def _origin(ledger: Ledger, folder: Path) -> Origin | None:
     except (KeyError, TypeError, ValueError):
         return None
     return Origin(
-        folder=str(folder),
+        folder=began.folder,
         run=run,
         branch=branch,
         iteration=iteration,
@@ -83,11 +111,6 @@ def _has(ledger: Ledger, run: str, branch: int, iteration: int, weights: str) ->
         return False
     rows = ledger.records.own_checkpoints(run, None)
     return any((row.branch, row.iteration, row.weights_digest) == (branch, iteration, weights) for row in rows)
-
-
-def _model_of(home: Home, run: str) -> str:
-    """Returns the folder of the model with which a run began; empty if its inputs are gone."""
-    return str(_document(home.run_folder(run) / INPUTS / MANIFEST).get("model_path", ""))
 
 
 def _document(path: Path) -> dict[str, Any]:

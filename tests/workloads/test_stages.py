@@ -11,6 +11,7 @@ import torch
 
 from flows.branching.branches import fork, rollback
 from flows.reports.audit import verify_run
+from flows.reports.lineage import lineage_of
 from tests.workloads.in_process import OwnRun
 from tests.workloads.test_contract import spec_of
 from yatt_core.checkpoints.publish import CheckpointIdentity
@@ -51,6 +52,7 @@ def first(tmp_path: Path) -> OwnRun:
 
 def test_a_stage_begins_with_the_state_of_another_run_of_which_it_has_a_copy(tmp_path: Path, first: OwnRun) -> None:
     start = f"workload.start.path={newest_checkpoint(first)}"
+    weights = first.results().weights_digest
     undisturbed, struck = (staged(tmp_path / name, start) for name in ("undisturbed", "struck"))
     undisturbed.drive()
     for number, place in enumerate(("sft:0", "after prepare:1", "after learn:3", "commit:4")):
@@ -63,6 +65,8 @@ def test_a_stage_begins_with_the_state_of_another_run_of_which_it_has_a_copy(tmp
     assert means(struck)[0] == means(first)[4] > 0, "it begins where the first one has ended"
     with struck.ledger() as ledger:
         report = verify_run(ledger, struck.run, struck.folder, None)
+        (origin,) = lineage_of(ledger, struck.home, struck.run).origins
+    assert (origin.run, origin.iteration, origin.weights_digest) == (first.run, 4, weights)
     assert report.sound, report.disagreement
 
 

@@ -24,6 +24,8 @@ GIVEN = "given_models"
 """Manifest key of the given models: those other than the policy's and the judges'."""
 JUDGES = "judges"
 """Manifest key of the judges' models."""
+START = "start"
+"""Manifest key of the checkpoint with whose state a workload of one's own begins, and the folder of its copy."""
 LONGEST = "longest_prompt"
 """Manifest key of the maximum prompt length."""
 

@@ -74,6 +74,7 @@ def make_workload(
         folder=None if folder is None else Path(folder),
         checkpoint_every=spec.checkpoints.every,
         continues=start is not None,
+        tunable=frozenset(spec.workload.tunable),
     )
     try:
         made: Workload = found(facts)

@@ -14,11 +14,11 @@ from yatt_core.digests import file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.inputs.identity import identity
-from yatt_core.inputs.manifest import INPUTS, MANIFEST, read_manifest
+from yatt_core.inputs.manifest import INPUTS, MANIFEST, START, read_manifest
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.workloads.finding import called, make_workload, verify_workload
-from yatt_core.workloads.starting import START, copy_start
+from yatt_core.workloads.starting import copy_start
 
 NO_PROMPTS = {"train_sizes": [], "held_out_prompts": 0, "probe_prompts": 0}
 

@@ -18,8 +18,6 @@ from yatt_core.checkpoints.verify import CHECKPOINT_KIND
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.manifests import load_manifest, require_size, verify_files
 
-START = "start"
-"""The folder among a run's inputs that has the state."""
 KEY = "workload.start.path"
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from db.ledger import Ledger
 from flows.reports.lineage import lineage_of
-from flows.reports.origins import origins_of
+from flows.reports.origins import inputs_manifest, origins_of
 from flows.run.home import Home
 from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import seed_run
 from yatt_core.checkpoints.export import ORIGIN
 from yatt_core.checkpoints.publish import CheckpointIdentity
-from yatt_core.inputs.manifest import INPUTS, MANIFEST
+from yatt_core.inputs.manifest import INPUTS, MANIFEST, START
 
 
 def seeded(home: Home, model: Path | None, weights: str) -> str:
@@ -65,9 +65,21 @@ def test_exports_of_other_ledgers_and_other_folders(home: Home, tmp_path: Path) 
     broken = exported(tmp_path / "broken", first, "w1")
     (broken / ORIGIN).write_text("[1]")
     with Ledger.open(home.ledger) as ledger:
-        (origin,) = origins_of(ledger, home, str(foreign))
+        (origin,) = origins_of(ledger, home, {"model_path": str(foreign)})
         assert (origin.run, origin.known) == (first, False), "a run of the same name with other weights"
-        assert origins_of(ledger, home, str(plain)) == origins_of(ledger, home, str(broken)) == ()
-        assert origins_of(ledger, home, "") == origins_of(ledger, home, "model") == ()
+        for model in (str(plain), str(broken), "", "model"):
+            assert origins_of(ledger, home, {"model_path": model}) == ()
         circle = exported(tmp_path / "circle", seeded(home, tmp_path / "circle", "w2"), "w2")
-        assert len(origins_of(ledger, home, str(circle))) == 1
+        assert len(origins_of(ledger, home, {"model_path": str(circle)})) == 1
+
+
+def test_the_checkpoints_that_workloads_began_with_are_followed(home: Home, tmp_path: Path) -> None:
+    first = seeded(home, None, "w1")
+    second = seed_run(home)
+    inputs = home.run_folder(second) / INPUTS
+    inputs.mkdir()
+    start = {"path": str(tmp_path / "checkpoint"), **asdict(CheckpointIdentity(first, 0, 2, 1, "spec", "w1"))}
+    (inputs / MANIFEST).write_text(json.dumps({"model_path": "", START: start}))
+    with Ledger.open(home.ledger) as ledger:
+        (origin,) = origins_of(ledger, home, inputs_manifest(home, second))
+    assert (origin.folder, origin.run, origin.iteration, origin.known) == (start["path"], first, 2, True)

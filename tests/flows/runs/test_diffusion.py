@@ -33,7 +33,7 @@ DRAWING = ROOT / "tests" / "workloads" / "diffusion" / "drawing.yaml"
 SPEC = "../workloads/diffusion/drawing.yaml"
 SHORT_LEASE = ("recovery.lease_seconds=5.0", "recovery.phase_deadline_seconds=60", "tracking.enabled=false")
 KILLED_AT = (
-    "start:0", "sft:0", "evaluate:0", "commit_start:0", "prepare:1", "learn:1", "checkpoint:2", "commit:2", "recover:2",
+    "start:0", "sft:0", "evaluate:0", "commit_start:0", "prepare:1", "learn:1", "checkpoint:2", "commit:2", "recover:1",
     "learn:3", "evaluate:3", "commit:3",
 )  # fmt: skip
 LONG = ("iterations=16", "checkpoints.every=5", "evaluation.every=4")
@@ -165,7 +165,7 @@ def test_a_pipeline_of_two_stages_that_was_killed_ends_with_one_champion(
     line = Carrier("pipeline", tmp_path / "runs", service_environment)
     line.kill_when(
         line.start("run", str(file)),
-        lambda ledger: any(run.name == "second" and run.iteration > 0 for run in ledger.runs.list()),
+        lambda ledger: any(run.spec_name == "second" and run.iteration > 0 for run in ledger.runs.list()),
     )
     line.kill_a_driver()
     done = line.finish("run", str(file))

@@ -7,7 +7,7 @@ update samples it again from the same weights and compares every bit of the log-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -20,6 +20,14 @@ from yatt_core.errors import DataError
 from yatt_core.keys import stable_seed
 from yatt_core.section import SpecModel
 from yatt_core.workloads.contract import Array, Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.diffusion.adapters import (
+    AdapterSettings,
+    ReferencePredictor,
+    add_adapters,
+    has_adapters,
+    is_adapter,
+    name_without,
+)
 from yatt_core.workloads.diffusion.conditions import load_words, make_words, save_words
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.networks import TRANSFORMER, load_network, make_network, save_network
@@ -32,6 +40,8 @@ from yatt_core.workloads.diffusion.window import StepWindow
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps for each weight."""
+FIXED = frozenset({"heads", "head_width", "layers", "patch", "word_width", "pretraining", "wrong", "adapters"})
+"""Settings that the network or its pre-training depends on."""
 SUMMED = ("loss", "divergence", "reward")
 """Metrics of an update that are sums over the batches."""
 
@@ -71,6 +81,8 @@ class DrawingSettings(SpecModel):
     """Weight of the KL divergence to the pre-trained network."""
     max_grad_norm: PositiveFloat = 1.0
     """The norm to which gradients are limited."""
+    adapters: AdapterSettings | None = None
+    """Low-rank adapters, which are then trained in place of the network's own weights."""
     keep: Literal["seeds", "latents"] = "seeds"
     """What is sealed of a trajectory: seeds, from which it is sampled again, or all latents."""
     rows: PositiveInt = 64
@@ -107,6 +119,8 @@ class ShapeDrawing:
     ranks: ClassVar[Literal["one", "any"]] = "any"
 
     def __init__(self, facts: RunFacts) -> None:
+        if fixed := sorted(FIXED & facts.tunable):
+            raise ValueError(f"tunable: {fixed[0]} shapes the network, and cannot change; expected it in settings")
         self._seed = facts.seed
         self._continues = facts.continues
         self._settings = DrawingSettings.model_validate(facts.settings)
@@ -149,8 +163,12 @@ class ShapeDrawing:
         self._ranks = ranks
         self._words = load_words(inputs)
         self._network = load_network(inputs, torch.float32)
-        self._reference = load_network(inputs, torch.float32) if self._settings.kl else None
-        parameters = dict(self._network.named_parameters())
+        adapters = self._settings.adapters
+        if adapters is not None:
+            add_adapters(self._network, adapters, self._seed)
+        separate = self._settings.kl and adapters is None
+        self._reference = load_network(inputs, torch.float32) if separate else None
+        parameters = {name: weight for name, weight in self._network.named_parameters() if weight.requires_grad}
         self._parameters = parameters
         self._moments = {
             f"{moment}.{name}": torch.zeros(() if moment == "step" else weight.shape)
@@ -159,10 +177,16 @@ class ShapeDrawing:
         }
 
     def continue_from(self, saved: SavedState) -> None:
-        """Begins with the network of another run, to which the KL term, if there is one, then compares."""
-        self._take_weights(self._network, saved)
-        if self._reference is not None:
-            self._take_weights(self._reference, saved)
+        """Begins with the network of another run, to which the KL term, if there is one, then compares.
+
+        Adapters of its own are new. Raises `DataError` for a network with adapters, whose weights would be taken without them.
+        """
+        if has_adapters(saved.weights.shapes):
+            raise DataError("the network to begin with has adapters; expected one whose own weights were trained")
+        for network in (self._network, self._reference):
+            if network is not None:
+                held = network.state_dict()
+                self._copy({name: tensor for name, tensor in held.items() if not is_adapter(name)}, saved)
 
     def draw(self, draw: Draw) -> Columns:
         """Draws the seeds of a group of images for each prompt."""
@@ -244,14 +268,15 @@ class ShapeDrawing:
 
     def load(self, saved: SavedState) -> None:
         """Takes over what `state` has returned."""
-        self._take_weights(self._network, saved)
+        for name, tensor in self._network.state_dict().items():
+            tensor.copy_(saved.weights.whole(name))
         for name, moment in self._moments.items():
             moment.copy_(saved.others.whole(name))
 
-    def _take_weights(self, network: nn.Module, saved: SavedState) -> None:
-        """Copies the weights of a saved state. Raises `DataError` for one whose network is another."""
-        for name, tensor in network.state_dict().items():
-            held = saved.weights.whole(name)
+    def _copy(self, tensors: Mapping[str, torch.Tensor], saved: SavedState) -> None:
+        """Copies weights of a saved state without adapters. Raises `DataError` if its network is another."""
+        for name, tensor in tensors.items():
+            held = saved.weights.whole(name_without(name))
             if held.shape != tensor.shape:
                 raise DataError(f"{name} has the shape {list(held.shape)}; expected {list(tensor.shape)}")
             tensor.copy_(held)
@@ -266,8 +291,17 @@ class ShapeDrawing:
             trajectory,
             group_advantages(rewards, [settings.group] * (len(rewards) // settings.group)),
             settings=GrpoSettings(settings.clip, settings.kl, settings.rows),
-            reference=None if self._reference is None else Predictor(self._reference, self._words.encode(prompts)),
+            reference=self._reference_predictor(prompts),
         )
+
+    def _reference_predictor(self, prompts: list[str]) -> Predictor | None:
+        """Returns what the KL term compares with: another network, or this one without its adapters; None without a KL term."""
+        if not self._settings.kl:
+            return None
+        conditions = self._words.encode(prompts)
+        if self._reference is None:
+            return ReferencePredictor(self._network, conditions)
+        return Predictor(self._reference, conditions)
 
     def _flat_gradient(self) -> torch.Tensor:
         """Returns the gradient of all weights as one row."""
@@ -279,7 +313,7 @@ class ShapeDrawing:
     def _set_gradient(self, gradient: torch.Tensor) -> None:
         """Gives the weights their parts of a gradient."""
         sizes = [weight.numel() for weight in self._parameters.values()]
-        for weight, part in zip(self._parameters.values(), gradient.split(sizes), strict=True):
+        for weight, part in zip(self._parameters.values(), torch.split(gradient, sizes), strict=True):
             weight.grad = part.view_as(weight).clone()
 
     def _step(self) -> None:

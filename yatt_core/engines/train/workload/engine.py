@@ -31,6 +31,7 @@ from yatt_core.engines.train.workload.state import (
 )
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
 from yatt_core.experience.prepared import publish_prepared, rank_file, read_prepared_files
+from yatt_core.inputs.manifest import START
 from yatt_core.keys import WorkKey, stable_seed
 from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
 from yatt_core.protocols.receipts import (
