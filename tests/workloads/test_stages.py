@@ -115,7 +115,8 @@ def test_a_fork_and_a_revision_change_what_is_tunable_and_nothing_else(tmp_path:
     forked = fork(own.home, own.run, 2, ["workload.tunable.factor=3"])
     other = OwnRun.opened(own.home, forked.run)
     other.drive()
-    doubled, tripled = means(own), means(other)
+    doubled = means(own)
+    tripled = means(other)
     assert tripled[2] == doubled[2]
     assert (tripled[4] - tripled[2]) / (doubled[4] - doubled[2]) == pytest.approx(1.5)
     with pytest.raises(ConfigurationError, match=r"workload.settings cannot change during a run or in its forks"):

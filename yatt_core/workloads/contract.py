@@ -53,8 +53,8 @@ class RunFacts:
     folder: what relative paths in `settings` are relative to, the folder of the spec; None if the spec has none.
     checkpoint_every: iterations from one checkpoint to the next.
     continues: whether the run begins with another run's state, which `Continues.continue_from` gets.
-    tunable: the names of the settings in `workload.tunable`. A class raises `ValueError` for one that its inputs or the form of its
-        state depend on.
+    tunable: the names of the settings in `workload.tunable`. A class raises `ValueError` for one on which its inputs or the form
+        of its state depend.
     """
 
     seed: int

@@ -84,7 +84,8 @@ def weights_at(own: OwnRun, iteration: int) -> SavedTensors:
 
 
 def test_untrained_adapters_add_nothing_and_the_same_seed_gives_the_same_bits() -> None:
-    one, other = made(), made()
+    one = made()
+    other = made()
     add_adapters(one, AdapterSettings(), seed=1)
     add_adapters(other, AdapterSettings(), seed=1)
     assert torch.equal(predicted(one), predicted(made()))

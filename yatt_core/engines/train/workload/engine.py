@@ -50,7 +50,6 @@ from yatt_core.workloads.columns import COLUMNS, columns_digest, decode_columns,
 from yatt_core.workloads.contract import Columns, Continues, Draw, Samples, Shows, State, Tabulates, Workload
 from yatt_core.workloads.finding import called, make_workload, verify_workload
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
-from yatt_core.workloads.starting import START
 
 EVALUATION = "evaluation/"
 COLUMNS_DIGEST = "columns"
