@@ -113,7 +113,7 @@ class LocalRuns:
         run = fence.run
         folder = self._home.run_folder(fence.run)
         spec = current_spec(ledger, run)
-        if spec.asynchrony.overlaps or spec.rollout.sliced:
+        if spec.asynchrony.overlaps or spec.sliced:
             raise ConfigurationError(
                 f"{run}: asynchrony and rollout.slice_tokens need drivers; here an iteration is collected whole, then learnt from"
             )

@@ -70,7 +70,7 @@ class LostActorError(InfrastructureError):
 
 
 class CutError(InfrastructureError):
-    """Over-dispatched work was abandoned, because enough of the rest is finished."""
+    """Work was abandoned, because the time for it is over and enough of the rest is finished."""
 
 
 class StorageFullError(InfrastructureError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from yatt_core import durable
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.checkpoints.verify import verify_checkpoint
+from yatt_core.collection.slices import stretches_until
 from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.experience.carried import CARRIED_FILE
 from yatt_core.keys import shard_folder
@@ -72,7 +73,7 @@ def tokens_by_version(stretches: list[list[int]]) -> Counter[int]:
 def seal_slices(run_folder: Path, task: ShardTask) -> ShardReceipt:
     """Publishes a shard whose responses draw a slice; goes on from what is sealed of them, which must be intact.
 
-    The file of those that go on has their stretches as JSON.
+    The file of those that go on has the stretches of all as JSON.
     """
     key = task.key
     going: dict[int, list[list[int]]] = {}
@@ -83,7 +84,7 @@ def seal_slices(run_folder: Path, task: ShardTask) -> ShardReceipt:
         if one.sealed is not None:
             manifest = load_manifest(run_folder / one.sealed.folder, SHARD_KIND, one.sealed.manifest_sha256)
             data = read_file(run_folder / one.sealed.folder, CARRIED_FILE, manifest.files[CARRIED_FILE])
-            stretches = json.loads(data)[str(prompt.ordinal)]
+            stretches = [list(each) for each in stretches_until(json.loads(data)[str(prompt.ordinal)], one.kept or 999)]
         left = length_of(prompt.ordinal) - sum(tokens for _, tokens in stretches)
         new = left if one.tokens is None else min(left, one.tokens)
         stretches.append([task.weight_version, new])
@@ -91,7 +92,7 @@ def seal_slices(run_folder: Path, task: ShardTask) -> ShardReceipt:
         (ended if new == left else going)[prompt.ordinal] = stretches
     contents = {
         SAMPLES_FILE: f"{key}, {json.dumps(ended)}, version {task.weight_version}".encode(),
-        CARRIED_FILE: json.dumps(going).encode(),
+        CARRIED_FILE: json.dumps(going | ended).encode(),
     }
     folder = shard_folder(key, task.term)
     durable.make_folder(run_folder / folder)
@@ -102,7 +103,11 @@ def seal_slices(run_folder: Path, task: ShardTask) -> ShardReceipt:
     lengths = {ordinal: length_of(ordinal) for ordinal in ended}
     many = len(ended)
     groups = GroupFacts((0.0,) * many, (1.0,) * many, tuple(lengths.values()), (0,) * many)
-    slices = SliceFacts(tuple(completed.values()), tuple(SCORED if ordinal in ended else 0 for ordinal in completed))
+    slices = SliceFacts(
+        completed=tuple(completed.values()),
+        scored=tuple(SCORED if ordinal in ended else 0 for ordinal in completed),
+        lengths=tuple((sum(tokens for _, tokens in stretches),) for _, stretches in sorted((going | ended).items())),
+    )
     fields = {
         "groups": asdict(groups),
         "slices": asdict(slices),

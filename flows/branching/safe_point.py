@@ -115,9 +115,9 @@ def must_discard(ledger: Ledger, home: Home, before: RunSpec, after: RunSpec, ru
 
 def _of_a_lag(spec: RunSpec) -> str:
     """Returns how a run with a lag gets to a commit after which nothing has begun, and what happens to slices."""
-    if spec.rollout.sliced:
+    if spec.sliced:
         return (
-            ". With rollout.slice_tokens, responses are in flight between iterations; --discard draws them anew, from their "
+            f". With {spec.sliced_by}, responses are in flight between iterations; --discard draws them anew, from their "
             "first tokens"
         )
     if not spec.asynchrony.lag:

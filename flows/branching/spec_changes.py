@@ -39,10 +39,12 @@ FIXED = {
     "rollout.slice_tokens": "what is in flight between iterations depends on it",
     "rollout.max_slices": "what is in flight is drawn by it",
     "rollout.in_flight": "what is in flight is counted by it",
+    "rollout.tail": "what is in flight between iterations depends on it",
+    "dynamic_sampling.overdispatch": "what is in flight between iterations depends on it",
 }
 """Keys that cannot change along a line of iterations, including forks, and why."""
 FIXED_WITH_SLICES = {"data.prompts_per_iteration": "what waits in flight is learnt from in its numbers"}
-"""Keys that cannot change either in a run that draws responses in slices, and why."""
+"""Keys that cannot change either in a run whose responses go on in later iterations, and why."""
 UNREAD_BY_UPDATES = (
     "name", "data.curriculum", "dynamic_sampling", "rewards", "controllers", "asynchrony.lag", "placement", "checkpoints",
     "evaluation", "recovery", "guards", "gates", "retention", "tracking", "storage", "callbacks",
@@ -78,7 +80,7 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
             f"--set algorithm.critic: a run {'without' if before.critic is None else 'with'} a critic stays so, and so do "
             "its forks, since its checkpoints depend on it; start a new run with `yatt train`"
         )
-    fixed_now = FIXED | (FIXED_WITH_SLICES if before.rollout.sliced else {})
+    fixed_now = FIXED | (FIXED_WITH_SLICES if before.sliced else {})
     for key in changed_keys(before, after):
         for fixed, why in fixed_now.items():
             if _is_below(key, fixed):

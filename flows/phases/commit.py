@@ -28,6 +28,7 @@ from flows.phases.metrics import (
     learning_metrics,
     slice_metrics,
     staleness_metrics,
+    tail_metrics,
     timing_metrics,
     tool_seconds,
 )
@@ -130,9 +131,13 @@ def commit(
         sampled_under=results.collected.version,
         in_flight=results.in_flight,
         carried=() if experience.sliced is None else experience.sliced.slicing.carried,
+        learnt_lengths=state.learnt_lengths.after(
+            () if experience.sliced is None else experience.sliced.slicing.learnt
+        ),
     )
     metrics = [
         *_result_metrics(session.context, iteration, results),
+        *(tail_metrics(after.learnt_lengths, after.carried) if context.spec.tail is not None else ()),
         *_timing_metrics(session=session, iteration=iteration, results=results, seconds=seconds, meter=meter),
     ]
     committed = write_commit(

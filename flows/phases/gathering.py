@@ -11,12 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from db.write.records import ShardRow
+from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.experience import Experience, Making, prompts_of, record, row_of, whole_shards
 from flows.phases.finishing import AttemptDeadline
 from flows.phases.sealed_groups import SlicedExperience, split_shards
 from flows.phases.streaming import ShardStream
-from flows.phases.waves import PlannedWave, plan_wave, record_cut, settle_round, settle_wave
+from flows.phases.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_round, settle_wave
 from flows.run.control_state import ControlState
 from yatt_core.errors import InfrastructureError
 from yatt_core.experience.dynamic_sampling import Sampling, SamplingRule
@@ -195,11 +196,19 @@ def begin_gathering(session: DriverSession, iteration: int, state: ControlState,
         cursor=state.cursor.under(spec.data, session.start.inputs.pools),
         shards=[],
         drawn={},
-        slicing=None if rule is None else Slicing(rule, iteration, state.carried),
+        slicing=None
+        if rule is None or _is_whole(session.context, iteration)
+        else Slicing(rule, iteration, state.carried),
         stream=ShardStream(session, iteration, state) if spec.asynchrony.streamed else None,
     )
     gathering.begin_wave()
     return gathering
+
+
+def _is_whole(context: RunContext, iteration: int) -> bool:
+    """Returns True if an earlier version began the iteration with whole responses, though the spec now has them go on."""
+    waves = planned_waves(context, context.branch, iteration)
+    return bool(waves) and waves[0].round is None
 
 
 def finish_gathering(gathering: Gathering) -> Experience:
@@ -226,8 +235,11 @@ def drawn_groups(iteration: int, sealed: Sequence[SealedShard], least_scored: in
         if facts is None:
             raise InfrastructureError(f"{shard.row.folder}: was sealed without what a round made of its groups")
         place = ShardPlace(iteration, shard.row.wave, shard.row.shard)
-        for ordinal, completed, scored in zip(shard.ordinals, facts.completed, facts.scored, strict=True):
-            drawn[ordinal] = DrawnGroup(place, completed, scored >= least_scored)
+        lengths = facts.lengths or ((),) * len(shard.ordinals)  # shards of older versions do not say
+        for ordinal, completed, scored, each in zip(
+            shard.ordinals, facts.completed, facts.scored, lengths, strict=True
+        ):
+            drawn[ordinal] = DrawnGroup(place, completed, scored >= least_scored, each)
     return drawn
 
 
@@ -259,10 +271,8 @@ class OpenWave:
         return sum(len(shard.ordinals) for shard in self.sealed.values())
 
     def is_enough(self) -> bool:
-        """Returns True if the wave needs no more shards."""
-        if self.wave.cut:  # by an earlier driver, which has left out no other shard
-            return len(self.sealed) + len(self.wave.cut) == self.total
-        return self.lost <= self.sealed.keys() and self._finished >= self.wave.plan.wanted
+        """Returns True if the wave needs no more shards; an earlier driver may have left some out."""
+        return len(self.sealed) + len(self.wave.cut) == self.total
 
     def is_late(self) -> bool:
         """Returns True if the rest may be left out because the iteration's time is over."""
@@ -293,7 +303,7 @@ def _sealed_wave(
 ) -> list[SealedShard]:
     """Returns the wave's finished shards in order.
 
-    Cancels the stragglers of an over-dispatched wave, and what is unfinished when the iteration's time is over.
+    Cancels what is unfinished when the iteration's time is over.
     """
     context = session.context
     work = running.work
@@ -317,10 +327,7 @@ def _sealed_wave(
             )
             if stream is not None:
                 stream.offer(work.sealed)
-            if plan.is_overdispatched and work.is_enough():
-                break
-    late = not work.is_enough() and work.is_late()
-    if not work.is_enough() and not late:
+    if not work.is_enough() and not work.is_late():
         raise InfrastructureError(f"wave {plan.wave}: the controllers finished before all shards were sealed")
     if cut := work.left_out():
         record_cut(
@@ -329,7 +336,6 @@ def _sealed_wave(
             wave=work.wave,
             shards=cut,
             ordinals=[ordinal for shard in cut for ordinal in ordinals[shard]],
-            late=late,
         )
         session.actors.cut()
     return [work.sealed[shard] for shard in sorted(work.sealed)]

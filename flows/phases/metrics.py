@@ -12,7 +12,7 @@ from typing import Any
 
 from db.write.metrics import RESULT, TIMING, Metric
 from yatt_core.evaluation.summary import Summary, by_source, summarise
-from yatt_core.experience.slicing import Slicing, slicing_metrics
+from yatt_core.experience.slicing import LearntLengths, Slicing, StartedGroup, slicing_metrics
 from yatt_core.experience.table import PART_PREFIX, UNREAD, UNSCORED
 from yatt_core.experience.telemetry import telemetry_figure
 from yatt_core.judges.effort import PREFIX as ENDPOINTS
@@ -130,6 +130,14 @@ def slice_metrics(learned_from: int, slicing: Slicing, learnt: Sequence[LearntFa
         tokens.update(group.tokens)
     found = [Metric(key, value, RESULT) for key, value in slicing_metrics(slicing).items()]
     return [*found, *staleness_metrics(learned_from, tokens)]
+
+
+def tail_metrics(learnt: LearntLengths, carried: Sequence[StartedGroup]) -> list[Metric]:
+    """Returns the mean length of what was learnt from so far, over that of all that was begun; none before the first response.
+
+    carried: the groups in flight.
+    """
+    return [Metric("tail/length_bias", learnt.bias(carried), RESULT)] if learnt.responses else []
 
 
 def tool_seconds(telemetry: Telemetry) -> Metric:

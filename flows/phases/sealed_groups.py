@@ -87,6 +87,7 @@ def slice_tasks(context: RunContext, branch: int, wave: PlannedWave) -> dict[int
             tokens=tokens,
             place=group.sealed,
             sealed=None if group.sealed is None else references_of([rows[group.sealed]])[0],
+            kept=group.kept,
         )
         for group, tokens in zip(drawing.groups, drawing.tokens, strict=True)
     ]

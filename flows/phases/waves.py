@@ -28,7 +28,8 @@ class PlannedWave:
 
     cursor: the position in the prompt stream before the wave's prompts.
     cut: shards for which the driver does not wait.
-    late: whether they were cut because the iteration's time was over, so that this is its last wave.
+    late: whether they were cut because the iteration's time was over, so that this is its last wave. Earlier versions cut the
+        stragglers of over-dispatched waves as well.
     outcome: None while the wave is open.
     round, drawn: with slices, what each group draws, and what that has led to; None while the wave is open.
     """
@@ -81,22 +82,20 @@ def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
 
 
 def record_cut(
-    context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int], late: bool
+    context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
 ) -> None:
-    """Records, with an event, for which shards of a wave the driver does not wait.
+    """Records, with an event, for which shards of a wave the driver does not wait, because the iteration's time is over.
 
     ordinals: the ordinals of the shards' prompts.
-    late: whether the iteration's time is over; otherwise the wave was over-dispatched.
     """
     number = wave.plan.wave
-    body = {"wave": number, "shards": list(shards), "ordinals": list(ordinals), "late": late}
+    body = {"wave": number, "shards": list(shards), "ordinals": list(ordinals), "late": True}
     context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, _cut_name(number), body))
     log.info("wave %d of iteration %d: cut %d prompts", number, iteration, len(ordinals))
-    if late:
-        context.observer.warned(
-            f"iteration {iteration}: its time is over, and it goes on without {len(ordinals)} of "
-            f"{many(wave.plan.prompts, 'prompt')}"
-        )
+    context.observer.warned(
+        f"iteration {iteration}: its time is over, and it goes on without {len(ordinals)} of "
+        f"{many(wave.plan.prompts, 'prompt')}"
+    )
 
 
 def settle_wave(

@@ -8,7 +8,7 @@ from typing import Any
 
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.experience.dynamic_sampling import FIRST_AVERAGE
-from yatt_core.experience.slicing import StartedGroup
+from yatt_core.experience.slicing import LearntLengths, StartedGroup
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import RecoverReceipt
 from yatt_core.spec import RunSpec
@@ -42,7 +42,8 @@ class ControlState:
     guards: for each guard that has raised an alarm, the iteration of the last one.
     sampled_under: the version of the weights that the iteration was sampled under; -1 if nothing was sampled.
     in_flight: the iterations that follow and are collected already, in order; none without `asynchrony.lag`.
-    carried: the groups that are started and not learnt from, in the order of starting; none without `rollout.slice_tokens`.
+    carried: the groups that are started and not learnt from, in the order of starting; none unless responses go on.
+    learnt_lengths: of the responses that the run has learnt from so far, if responses go on.
     """
 
     iteration: int
@@ -58,6 +59,7 @@ class ControlState:
     sampled_under: int = -1
     in_flight: tuple[InFlight, ...] = ()
     carried: tuple[StartedGroup, ...] = ()
+    learnt_lengths: LearntLengths = field(default_factory=LearntLengths)
 
     @classmethod
     def initial(cls, data: DataSpec) -> ControlState:
@@ -80,6 +82,7 @@ class ControlState:
             "sampled_under": self.sampled_under,
             "in_flight": [asdict(entry) for entry in self.in_flight],
             "carried": [group.to_json() for group in self.carried],
+            "learnt_lengths": asdict(self.learnt_lengths),
         }
 
     @classmethod
@@ -102,6 +105,7 @@ class ControlState:
             sampled_under=state.get("sampled_under", state["iteration"] - 1),
             in_flight=tuple(InFlight(**entry) for entry in state.get("in_flight", ())),
             carried=tuple(StartedGroup.from_json(group) for group in state.get("carried", ())),
+            learnt_lengths=LearntLengths(**state.get("learnt_lengths", {})),
         )
 
     def ahead(self, spec: RunSpec) -> int | None:

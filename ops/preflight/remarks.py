@@ -72,15 +72,21 @@ def _deadline(spec: RunSpec) -> Iterator[str]:
         yield f"guards.deadline.at: {deadline.at.isoformat()} has passed already; the run will {deadline.action} at once"
 
 
+BREAKING_LAG = 3
+"""Updates by which weights may be old before a loss that nothing clips breaks."""
+
+
 def _uncorrected_lag(spec: RunSpec) -> Iterator[str]:
     """Yields a remark on a lag that the loss knows nothing of: its ratios are to the trainer's own weights, not the sampler's."""
     algorithm = spec.algorithm
     lag = spec.version_span
-    key = "rollout.slice_tokens" if spec.rollout.sliced else "asynchrony.lag"
+    key = spec.sliced_by or "asynchrony.lag"
+    breaks = f"; from a lag of {BREAKING_LAG} on training breaks without" if lag >= BREAKING_LAG else ""
     if lag and spec.objective is None and algorithm.importance_correction is None and algorithm.off_policy_mask is None:
         yield (
             f"{key}: samples are drawn under weights that are up to {many(lag, 'update')} old, and nothing weighs "
-            "or masks them accordingly; set algorithm.importance_correction, for example {kind: truncate, cap: 2.0}"
+            f"or masks them accordingly, so that nothing clips the loss{breaks}; set algorithm.importance_correction, "
+            "for example {kind: truncate, cap: 2.0}"
         )
 
 

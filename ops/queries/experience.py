@@ -59,7 +59,8 @@ class Validity(StrEnum):
 
     SURPLUS: the iteration had more valid groups than the update needs. MIDDLE: only the best and the worst samples of a
     group are kept. UNDECIDED: the wave that drew the prompt is still open. UNSCORED: a reward part failed on the sample, or
-    its judge gave no score. WAITING: the prompt is complete, and a later iteration learns from it.
+    its judge gave no score. WAITING: the prompt is complete, and a later iteration learns from it. THROWN_AWAY: the prompt was
+    complete behind the iteration's end; it has gone on again, and is in another shard as it is learnt from.
     """
 
     USED = "used"
@@ -70,6 +71,7 @@ class Validity(StrEnum):
     UNDECIDED = "undecided"
     UNSCORED = "no score"
     WAITING = "learnt later"
+    THROWN_AWAY = "drawn behind the end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,7 @@ def _validity(ledger: Ledger, place: IterationExperience, rows: pa.Table) -> pa.
     settled_before = max(ends, default=-1)
     keep = outcomes[-1].keep if outcomes else None
     sliced = any(SLICES in wave.plan for wave in waves)
+    thrown = {ordinal for wave in waves for ordinal in (wave.outcome or {}).get(SLICES, {}).get("thrown", ())}
     found = np.full(len(ordinals), str(Validity.UNDECIDED), dtype=object)
     for start, stop in itertools.pairwise(group_offsets(ordinals).tolist()):
         ordinal = int(ordinals[start])
@@ -268,7 +271,7 @@ def _validity(ledger: Ledger, place: IterationExperience, rows: pa.Table) -> pa.
         own = np.flatnonzero(scored[start:stop])
         found[start:stop] = str(_of_group(ordinal in admitted, ordinal in padding, group[own]))
         if sliced and ordinal not in admitted and ordinal not in padding:
-            found[start:stop] = str(Validity.WAITING)
+            found[start:stop] = str(Validity.THROWN_AWAY if ordinal in thrown else Validity.WAITING)
         if ordinal in admitted and keep is not None:
             kept = own[best_and_worst(group[own], keep)]
             found[start + np.setdiff1d(own, kept)] = str(Validity.MIDDLE)

@@ -60,6 +60,8 @@ def test_loss_gradient_and_metrics_are_the_formulas(correction: dict[str, Any], 
         size = units.sum() ** 2 / (len(units) * (units**2).sum()) if units.any() else 0.0
         assert metrics["importance_sample_size"] == pytest.approx(size)
         assert metrics["importance_masked_fraction"] == pytest.approx((units == 0.0).mean())
+        capped = (units >= np.float32(correction["cap"])).mean() if correction["kind"] == "truncate" else 0.0
+        assert metrics["importance_capped_fraction"] == pytest.approx(capped)
 
 
 def run_of(spec: Any) -> Any:

@@ -279,3 +279,47 @@ def test_other_weights_or_another_slice_are_another_plan(tmp_path: Path) -> None
     later = [replace(SliceTask(1, SLICE), started=0)] * PROMPTS
     other, stream = draw(tmp_path, made, 1, range(PROMPTS), later, term=3)
     assert not other.adopted and stream.asked
+
+
+def test_what_is_behind_an_iterations_end_is_thrown_away_and_drawn_again(tmp_path: Path) -> None:
+    """Groups that go on, and groups that are complete, keep three tokens of each response, under the version that drew them."""
+    made = sliced_spec()
+    first, _ = draw(tmp_path, made, 1, range(PROMPTS), [SliceTask(1, SLICE)] * PROMPTS)
+    facts = first.slices
+    assert facts is not None and 0 < sum(bool(each) for each in facts.completed) < PROMPTS
+    before = {
+        (row["prompt_ordinal"], row["sample"]): row["tokens"]
+        for row in load_carried(tmp_path, ref_of(first)).to_pylist()
+    }
+    before |= {
+        (row["prompt_ordinal"], row["sample"]): row["response_tokens"]
+        for row in table_of(tmp_path, [first]).to_pylist()
+    }
+    assert {key: len(tokens) for key, tokens in before.items()} == {
+        (prompt, sample): facts.lengths[prompt][sample] for prompt in range(PROMPTS) for sample in range(SAMPLES)
+    }
+    kept = 3
+    going = [SliceTask(1, None, ShardPlace(1, 0, 0), ref_of(first), kept)] * PROMPTS
+    second, stream = draw(tmp_path, made, 2, range(PROMPTS), going)
+    rows = table_of(tmp_path, [second]).to_pylist()
+    again = 0
+    for row in rows:
+        tokens = before[row["prompt_ordinal"], row["sample"]]
+        assert row["response_tokens"][:kept] == tokens[:kept]
+        if len(tokens) <= kept:
+            assert row["response_tokens"] == tokens and row[STRETCH_VERSIONS] == [0]
+            continue
+        again += 1
+        assert row[STRETCH_TOKENS] == [kept, len(row["response_tokens"]) - kept]
+        assert row[STRETCH_VERSIONS] == [0, 1]
+    assert 0 < again == sum(request.seeds.size for request in stream.asked)
+    assert {drawn for request in stream.asked for drawn in request.drawn.tolist()} == {kept}
+
+
+def test_as_many_tokens_as_are_kept_make_another_plan(tmp_path: Path) -> None:
+    made = sliced_spec()
+    first, _ = draw(tmp_path, made, 1, range(PROMPTS), [SliceTask(1, SLICE)] * PROMPTS)
+    for term, kept in enumerate((2, 3), start=1):
+        going = [SliceTask(1, None, ShardPlace(1, 0, 0), ref_of(first), kept)] * PROMPTS
+        other, stream = draw(tmp_path, made, 2, range(PROMPTS), going, term=term)
+        assert not other.adopted and stream.asked

@@ -94,8 +94,15 @@ EXAMPLES: Mapping[Feature, Example] = {
         {"rollout": {"tools": {"functions": [CALCULATOR], "max_turns": 2, "max_result_tokens": 40}}}
     ),
     features.REPETITION_PENALTY: Example({"rollout": {"repetition_penalty": 1.1}}),
-    features.DYNAMIC_SAMPLING: Example({"dynamic_sampling": {"kind": "valid_group", "max_waves": 2}}),
+    features.DYNAMIC_SAMPLING: Example({"dynamic_sampling": {"kind": "all", "refill": {"max_waves": 2}}}),
+    features.OVERDISPATCH: Example(
+        {"dynamic_sampling": {"overdispatch": {"factor": 1.5}}}, implies=(features.DYNAMIC_SAMPLING,)
+    ),
+    features.CHOSEN_GROUPS: Example(
+        {"dynamic_sampling": {"deadline": {"seconds": 60}}}, implies=(features.DYNAMIC_SAMPLING,)
+    ),
     features.SLICES: Example({"rollout": {"slice_tokens": 4}}),
+    features.TAIL: Example({"rollout": {"tail": {"step_tokens": 4}}}),
     features.LAG: Example({"asynchrony": {"lag": 1}}),
     features.STREAMED: Example({"asynchrony": {"streamed": True}}),
     features.SFT: Example({"sft": {"demonstrations": 4, "batch_size": 4, "max_steps": 1}}),

@@ -15,6 +15,7 @@ FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 BUILT_IN = {
     "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length",
     "non_finite", "unscored", "mostly_unscored", "unread_judgements", "idle_device",
+    "staleness", "oldest_tokens", "sample_size", "masked_weights", "capped_weights", "off_policy", "length_bias",
 }  # fmt: skip
 
 

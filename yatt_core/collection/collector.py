@@ -35,7 +35,7 @@ from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
 from yatt_core.dispatch.stream import Arrival, Stream, VerdictArrival
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
-from yatt_core.experience.carried import GoingGroups, load_carried
+from yatt_core.experience.carried import GoingGroups, load_groups
 from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.judges.effort import add_effort, remarkable
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
@@ -144,18 +144,21 @@ class Collector:
 
     def _sealed(self, task: ShardTask) -> Sealed:
         """Returns what is sealed of the groups that go on, intact by its digests."""
-        shards = dict.fromkeys(one.sealed for one in task.slices if one.sealed is not None)
-        return rows_by_member(self._carried(shard) for shard in shards)
+        going: dict[ShardRef, list[int]] = {}
+        for one, ref in zip(task.slices, task.prompts, strict=False):  # no slices if responses are drawn whole
+            if one.sealed is not None:
+                going.setdefault(one.sealed, []).append(ref.ordinal)
+        return rows_by_member(self._groups(shard, ordinals) for shard, ordinals in going.items())
 
-    def _carried(self, shard: ShardRef) -> pa.Table:
-        """Returns the groups of a shard that go on; a missing or damaged copy is fetched from the durable tier once."""
+    def _groups(self, shard: ShardRef, ordinals: Sequence[int]) -> pa.Table:
+        """Returns groups of a shard that go on; a missing or damaged copy is fetched from the durable tier once."""
         try:
-            return load_carried(self.run_folder, shard)
+            return load_groups(self.run_folder, shard, ordinals)
         except DataError as error:
             if not self.store.fetch(shard.folder, shard.manifest_sha256):
                 raise
             log.warning("%s is read from the durable tier: %s", shard.folder, error)
-        return load_carried(self.run_folder, shard)
+        return load_groups(self.run_folder, shard, ordinals)
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
         """Requests what the shard still lacks; a batch whose responses are on disk is only judged and scored."""

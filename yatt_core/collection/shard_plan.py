@@ -17,6 +17,7 @@ _SPEED: dict[str, set[str] | bool] = {
     "slice_tokens": True,  # tasks say what each response draws
     "max_slices": True,
     "in_flight": True,
+    "tail": True,
 }
 
 
@@ -31,7 +32,7 @@ def is_speed(key: str) -> bool:
 def shard_plan(spec: RunSpec, task: ShardTask) -> str:
     """Returns the sha256 of everything that determines the shard's samples, apart from the run's inputs."""
     recorded = {"sampler_support": "replay"} if spec.replays_support else {}
-    slices = {"slices": [[one.started, one.tokens, _place(one)] for one in task.slices]} if task.slices else {}
+    slices = {"slices": [_drawn(one) for one in task.slices]} if task.slices else {}
     return json_digest(
         {
             "seed": spec.seed,
@@ -47,6 +48,11 @@ def shard_plan(spec: RunSpec, task: ShardTask) -> str:
             **recorded,
         }
     )
+
+
+def _drawn(one: SliceTask) -> list[object]:
+    kept = [] if one.kept is None else [one.kept]
+    return [one.started, one.tokens, _place(one), *kept]
 
 
 def _place(one: SliceTask) -> list[int] | None:

@@ -47,16 +47,21 @@ class SlicedResponse:
     new: int = 0
 
     @classmethod
-    def begun(cls, prompt: Int32, row: Mapping[str, Any] | None) -> SlicedResponse:
-        """Returns a response as it was sealed; None: nothing is drawn of it."""
+    def begun(cls, prompt: Int32, row: Mapping[str, Any] | None, kept: int | None = None) -> SlicedResponse:
+        """Returns a response as it was sealed; None: nothing is drawn of it.
+
+        kept: the most tokens that are kept of it; one that ended behind them goes on. None: all.
+        """
         if row is None:
             return cls(prompt, np.empty(0, np.int32), np.empty(0, np.float32))
+        drawn = len(row["tokens"])
+        most = drawn if kept is None else kept
         return cls(
             prompt=prompt,
-            tokens=np.array(row["tokens"], dtype=np.int32),
-            log_probs=np.array(row["log_probs"], dtype=np.float32),
-            stretches=list(zip(row[STRETCH_VERSIONS], row[STRETCH_TOKENS], strict=True)),
-            finish=row["finish"],
+            tokens=np.array(row["tokens"][:most], dtype=np.int32),
+            log_probs=np.array(row["log_probs"][:most], dtype=np.float32),
+            stretches=stretches_until(list(zip(row[STRETCH_VERSIONS], row[STRETCH_TOKENS], strict=True)), most),
+            finish=row["finish"] if drawn <= most else "",
         )
 
     @property
@@ -104,7 +109,11 @@ class SliceBatch:
         self._prompts = prompts
         samples = spec.rollout.samples_per_prompt
         self.responses = [
-            SlicedResponse.begun(prompts[number // samples], sealed.get((member.ordinal, member.sample)))
+            SlicedResponse.begun(
+                prompt=prompts[number // samples],
+                row=sealed.get((member.ordinal, member.sample)),
+                kept=slices[number // samples].kept,
+            )
             for number, member in enumerate(members)
         ]
         self._open = [number for number, response in enumerate(self.responses) if not response.finish]
@@ -133,6 +142,12 @@ class SliceBatch:
                 )
                 if index in complete
                 else 0
+                for index in range(len(self._slices))
+            },
+            lengths={
+                self._members[self.numbers(index)[0]].ordinal: tuple(
+                    len(self.responses[number].tokens) for number in self.numbers(index)
+                )
                 for index in range(len(self._slices))
             },
         )
@@ -216,6 +231,16 @@ class SliceBatch:
         ]
         for response, tokens in zip(self.responses, before, strict=True):
             response.new = len(response.tokens) - tokens
+
+
+def stretches_until(stretches: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """Returns the stretches of a response, as version and number of tokens, of which only the first tokens are kept."""
+    found = []
+    for version, tokens in stretches:
+        left = most - sum(each for _, each in found)
+        if left > 0:
+            found.append((version, min(tokens, left)))
+    return found
 
 
 def batches_of(task: ShardTask, spec: RunSpec) -> list[range]:

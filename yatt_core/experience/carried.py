@@ -6,21 +6,24 @@ and goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from yatt_core.errors import DataError
-from yatt_core.experience.batch import SHARD_KIND
+from yatt_core.experience.batch import SHARD_KIND, load_table
 from yatt_core.experience.table import STRETCH_TOKENS, STRETCH_VERSIONS, group_digests, sort_samples
 from yatt_core.manifests import Manifest, load_manifest, read_file
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.wire.tables import parsing
 
 CARRIED_FILE = "carried.parquet"
+SAMPLE_COLUMNS = {"tokens": "response_tokens", "log_probs": "log_probs_sampler"}
+"""What the experience calls columns of `CARRIED_SCHEMA` that have other names in it."""
 CARRIED_SCHEMA = pa.schema(
     [
         pa.field("prompt_ordinal", pa.int64(), nullable=False),
@@ -42,10 +45,12 @@ class GoingGroups:
 
     table: the responses of those that go on, `CARRIED_SCHEMA`.
     completed: of each group, by prompt ordinal, the most new tokens of one of its responses if all have ended; 0 otherwise.
+    lengths: of each group, by prompt ordinal, the tokens of each of its responses.
     """
 
     table: pa.Table
     completed: Mapping[int, int]
+    lengths: Mapping[int, tuple[int, ...]]
 
     @classmethod
     def joined(cls, batches: Mapping[int, GoingGroups]) -> GoingGroups | None:
@@ -53,12 +58,34 @@ class GoingGroups:
         if not batches:
             return None
         completed = {ordinal: new for batch in batches.values() for ordinal, new in batch.completed.items()}
-        return cls(pa.concat_tables([batch.table for batch in batches.values()]), dict(sorted(completed.items())))
+        lengths = {ordinal: each for batch in batches.values() for ordinal, each in batch.lengths.items()}
+        return cls(
+            table=pa.concat_tables([batch.table for batch in batches.values()]),
+            completed=dict(sorted(completed.items())),
+            lengths=dict(sorted(lengths.items())),
+        )
 
 
 def carried_digests(table: pa.Table) -> bytes:
     """Returns the sha256 (32 bytes) of what each group has so far, in order of prompt ordinal; empty for an empty table."""
     return group_digests(table) if table.num_rows else b""
+
+
+def load_groups(run_folder: Path, shard: ShardRef, ordinals: Collection[int]) -> pa.Table:
+    """Returns groups of a sealed shard as they go on from it, `CARRIED_SCHEMA`, also those that are complete in it.
+
+    ordinals: of the groups' prompts. Raises as `load_carried`.
+    """
+    carried = load_carried(run_folder, shard)
+    complete = set(ordinals) - set(carried.column("prompt_ordinal").to_pylist())
+    if not complete:
+        return carried
+    samples = load_table(run_folder, [shard])
+    samples = samples.filter(
+        pc.is_in(samples.column("prompt_ordinal"), value_set=pa.array(sorted(complete), pa.int64()))
+    )
+    samples = samples.select([SAMPLE_COLUMNS.get(name, name) for name in CARRIED_SCHEMA.names])
+    return pa.concat_tables([carried, samples.rename_columns(CARRIED_SCHEMA.names).cast(CARRIED_SCHEMA)])
 
 
 def load_carried(run_folder: Path, shard: ShardRef) -> pa.Table:

@@ -90,7 +90,7 @@ class SamplingRule:
 class WavePlan:
     """A wave before it starts.
 
-    wanted: the number of groups that the wave waits for.
+    wanted: the number of groups that the wave needs.
     prompts: the number of prompts drawn; those beyond `wanted` are over-dispatched.
     shards: the number of logical shards into which its prompts are divided.
     gap: the number of groups that the iteration still has to find.
@@ -103,11 +103,6 @@ class WavePlan:
     shards: int
     gap: int
     average: float
-
-    @property
-    def is_overdispatched(self) -> bool:
-        """True if the wave may end before all of its prompts are finished."""
-        return self.prompts > self.wanted
 
 
 @dataclass(frozen=True, slots=True)

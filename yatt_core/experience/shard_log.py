@@ -374,18 +374,22 @@ def _by_version(group: pa.Table) -> list[list[int]]:
 
 
 def _slice_facts(going: GoingGroups, table: pa.Table) -> dict[str, Any]:
-    """Returns what a slice has made of each group, and how many of its responses have a score."""
+    """Returns what a slice has made of each group: when it completed, how many responses have a score, and their lengths."""
     ordinals, counts = np.unique(fixed_column(table, "prompt_ordinal")[is_scored(table)], return_counts=True)
     scored = dict(zip(ordinals.tolist(), counts.tolist(), strict=True))
     return {
         "completed": list(going.completed.values()),
         "scored": [scored.get(ordinal, 0) for ordinal in going.completed],
+        "lengths": [list(going.lengths[ordinal]) for ordinal in going.completed],
     }
 
 
 def _slices(facts: Mapping[str, Any]) -> SliceFacts | None:
     found = facts.get("slices")
-    return None if found is None else SliceFacts(tuple(found["completed"]), tuple(found["scored"]))
+    if found is None:
+        return None
+    lengths = tuple(tuple(each) for each in found.get("lengths", ()))
+    return SliceFacts(tuple(found["completed"]), tuple(found["scored"]), lengths)
 
 
 def _groups(facts: Mapping[str, Any]) -> GroupFacts:

@@ -272,6 +272,13 @@ def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = Fa
         ("unscored", "unscored_fraction"): spec.unscored,
         ("mostly_unscored", "unscored_fraction"): spec.mostly_unscored,
         ("unread_judgements", "judge/unread"): spec.unread_judgements,
+        ("staleness", "staleness/mean"): spec.staleness,
+        ("oldest_tokens", "staleness/max"): spec.oldest_tokens,
+        ("sample_size", "importance_sample_size"): spec.sample_size,
+        ("masked_weights", "importance_masked_fraction"): spec.masked_weights,
+        ("capped_weights", "importance_capped_fraction"): spec.capped_weights,
+        ("off_policy", "off_policy_masked_fraction"): spec.off_policy,
+        ("length_bias", "tail/length_bias"): spec.length_bias,
         ("throughput", "tokens_per_second"): spec.throughput,
         ("idle_device", LEAST_BUSY): spec.idle_device,
     }

@@ -94,12 +94,14 @@ class SliceTask:
     started: iteration in which the first tokens were, or are, drawn; the seeds depend on it.
     tokens: the most new tokens of a response; None: as many as end it.
     place, sealed: the shard that has what is drawn so far; None if nothing is.
+    kept: the most tokens of a response that are kept of it, so that one that ended behind them goes on; None: all.
     """
 
     started: int
     tokens: int | None
     place: ShardPlace | None = None
     sealed: ShardRef | None = None
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,12 @@ class SliceFacts:
 
     completed: the most new tokens of one of its responses if all have ended; 0 otherwise.
     scored: number of responses that have a score, if all have ended.
+    lengths: tokens of each of its responses so far.
     """
 
     completed: tuple[int, ...] = ()
     scored: tuple[int, ...] = ()
+    lengths: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

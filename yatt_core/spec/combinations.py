@@ -17,6 +17,7 @@ from yatt_core.spec.features import (
     ALGORITHM,
     ANSWERED_EVALUATION,
     BATCH_ADVANTAGE,
+    CHOSEN_GROUPS,
     CONTINUOUS_ROLLOUT,
     CRITIC,
     CRITIQUE,
@@ -36,6 +37,7 @@ from yatt_core.spec.features import (
     MEGATRON_TRAINER,
     MODEL,
     OBJECTIVE,
+    OVERDISPATCH,
     OWN_WORKLOAD,
     PACKED,
     PERMUTED_ADVANTAGES,
@@ -56,6 +58,7 @@ from yatt_core.spec.features import (
     SLICES,
     STORE_SYNC,
     STREAMED,
+    TAIL,
     TEACHERS,
     TOOLS,
     TORCH_JUDGE,
@@ -108,11 +111,11 @@ class Exclusion:
 
 _MIXED = "rollout.engine and trainer.engine: expected both virtual or both real, not {0} and {1}"
 _ROWS = "the run learns from its data and samples nothing"
-_SLICED = "rollout.slice_tokens:"
 _UNSEEN = "expected a part of kind function, or prompts without images (leave image_field out)"
 _TEXT_JUDGE = f"rewards.parts {{1!r}}: a judge reads texts alone, so it would judge without the images; {_UNSEEN}"
 _REAL_JUDGE = "rewards.parts {1!r}: with virtual engines that batch continuously, judges must be virtual too"
 _ITSELF = "algorithm.distillation.privileged"
+_KNOWN_LATE = "which groups an iteration learns from is known after its rounds"
 _STREAMED = "asynchrony.streamed"
 _SHARDED = "trainer.engine.kind: {1!r} supports text prompts only; use torch for images"
 
@@ -136,6 +139,35 @@ def _of_second_model(feature: Feature, key: str, who: str, without: str) -> Iter
     yield Exclusion(
         feature, IMAGES, f"{key}: {who} supports text prompts only; write {without}, or leave image_field out"
     )
+
+
+def _of_parts(feature: Feature, sampling: Feature, instead: str, refused: RefusedFrom) -> Iterator[Exclusion]:
+    """Yields what excludes responses that may be drawn in parts, each in an iteration of its own.
+
+    sampling: what chooses among the groups of an iteration.
+    instead: what would be right in its place.
+    """
+    key = feature.key
+    others: tuple[tuple[Feature, str], ...] = (
+        (
+            VLLM_ROLLOUT,
+            "vLLM does not go on with a response from tokens of older weights; use null, or the torch engine",
+        ),
+        (TOOLS, "a response with tool calls is drawn whole; use null, or no rollout.tools"),
+        (sampling, f"which groups an iteration learns from follows from when they complete; use null, or {instead}"),
+        (
+            CURRICULUM,
+            "a curriculum learns from all prompts of an iteration, but some go on; use null, or no data.curriculum",
+        ),
+        (IMAGES, "prompts with images are answered whole; use null, or leave image_field out"),
+        (REPLAYED_SUPPORT, "the support of a token is not sealed with a part of a response; use null, or full"),
+        *(
+            (judge, "the judge {1!r} reads whole responses as they end; use null, or no judge")
+            for judge in (TORCH_JUDGE, VLLM_JUDGE, VIRTUAL_JUDGE, ENDPOINT_JUDGE, REWARD_MODEL)
+        ),
+    )
+    for other, why in others:
+        yield Exclusion(feature, other, f"{key}: {why}", refused)
 
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
@@ -176,6 +208,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
             (REPETITION_PENALTY, "rollout.repetition_penalty", "has no rollout engines; expected 1"),
             (DYNAMIC_SAMPLING, "dynamic_sampling", "has no responses to choose from; leave it out"),
             (SLICES, "rollout.slice_tokens", "has no responses that could be drawn in slices; use null"),
+            (TAIL, "rollout.tail", "has no responses that could go on in a later iteration; use null"),
             (LAG, "asynchrony.lag", "has no controllers that could collect ahead; expected 0"),
             (STREAMED, "asynchrony.streamed", "learns from an iteration as a whole; expected false"),
             (LORA, "trainer.lora", "has a model of its own; use null"),
@@ -198,39 +231,25 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(ROWS_OBJECTIVE, TOOLS, f"rollout.tools: {_ROWS}; use null"),
     Exclusion(ROWS_OBJECTIVE, DYNAMIC_SAMPLING, f"dynamic_sampling: {_ROWS}; leave it out"),
     Exclusion(ROWS_OBJECTIVE, LAG, f"asynchrony.lag: {_ROWS}; expected 0"),
-    # Responses that are drawn in slices.
-    Exclusion(ROWS_OBJECTIVE, SLICES, f"rollout.slice_tokens: {_ROWS}; use null"),
+    # Responses that go on in a later iteration.
+    *(Exclusion(ROWS_OBJECTIVE, each, f"{each.key}: {_ROWS}; use null") for each in (SLICES, TAIL)),
     Exclusion(
-        SLICES,
-        VLLM_ROLLOUT,
-        f"{_SLICED} vLLM does not go on with a response from tokens of older weights; use null, or the torch engine",
-    ),
-    Exclusion(
-        SLICES,
-        STREAMED,
-        f"{_SLICED} which groups an iteration learns from is known after its rounds, but asynchrony.streamed learns before; use "
-        "null, or false",
-    ),
-    Exclusion(SLICES, TOOLS, f"{_SLICED} a response with tool calls is drawn whole; use null, or no rollout.tools"),
-    Exclusion(
-        SLICES,
-        DYNAMIC_SAMPLING,
-        f"{_SLICED} which groups an iteration learns from follows from when they complete; use null, or leave dynamic_sampling "
-        "out",
-    ),
-    Exclusion(
-        SLICES,
-        CURRICULUM,
-        f"{_SLICED} a curriculum learns from all prompts of an iteration, but some go on; use null, or no data.curriculum",
-    ),
-    Exclusion(SLICES, IMAGES, f"{_SLICED} prompts with images are answered whole; use null, or leave image_field out"),
-    Exclusion(
-        SLICES, REPLAYED_SUPPORT, f"{_SLICED} the support of a token is not sealed with a slice; use null, or full"
+        SLICES, TAIL, "rollout.tail: an iteration ends by it, or by rollout.slice_tokens; use null for one of the two"
     ),
     *(
-        Exclusion(SLICES, each, f"{_SLICED} the judge {{1!r}} reads whole responses as they end; use null, or no judge")
-        for each in (TORCH_JUDGE, VLLM_JUDGE, VIRTUAL_JUDGE, ENDPOINT_JUDGE, REWARD_MODEL)
+        each
+        for feature in (SLICES, TAIL)
+        for each in _of_parts(feature, DYNAMIC_SAMPLING, "leave dynamic_sampling out", "reading")
     ),
+    *(
+        Exclusion(
+            feature,
+            STREAMED,
+            f"{feature.key}: {_KNOWN_LATE}, but asynchrony.streamed learns before; use null, or false",
+        )
+        for feature in (SLICES, TAIL)
+    ),
+    *_of_parts(OVERDISPATCH, CHOSEN_GROUPS, "dynamic_sampling.kind all without a deadline", "new_runs"),
     Exclusion(PREFERENCE_ROWS, REASONING_GYM, "data.sources: reasoning_gym has answers, but no preferences; use files"),
     # Second models.
     *_of_second_model(TEACHERS, "algorithm.distillation", "a teacher", "null"),
@@ -378,6 +397,12 @@ def refusals(spec: SpecSections, refused: RefusedFrom) -> list[str]:
     """Returns the sentences of all pairs of a spec that are refused from a moment on, each beginning with its key."""
     found = (line for each in EXCLUSIONS if each.refused == refused for line in each.sentences(spec))
     return list(dict.fromkeys(found))
+
+
+def is_excluded(feature: Feature, spec: SpecSections) -> bool:
+    """Returns True if a spec has a feature together with one that it does not go with, from whenever on that is refused."""
+    pairs = (each for each in EXCLUSIONS if feature in (each.first, each.second))
+    return any(True for each in pairs for _ in each.sentences(spec))
 
 
 def checks_on_reading(spec: SpecSections) -> Iterator[Callable[[], Iterator[str]]]:

@@ -217,7 +217,18 @@ DYNAMIC_SAMPLING = Feature(
     "dynamic_sampling",
     _where(lambda spec: spec.dynamic_sampling not in (AllGroups(), AllGroups(refill=None))),
 )
-SLICES = Feature("slices", "rollout.slice_tokens", _where(lambda spec: spec.rollout.sliced))
+OVERDISPATCH = Feature(
+    "over-dispatch",
+    "dynamic_sampling.overdispatch",
+    _where(lambda spec: spec.dynamic_sampling.overdispatch is not None),
+)
+CHOSEN_GROUPS = Feature(
+    "a choice among groups",
+    "dynamic_sampling.kind: other than all, or a deadline",
+    _where(lambda spec: spec.dynamic_sampling.kind != "all" or spec.dynamic_sampling.deadline is not None),
+)
+SLICES = Feature("slices", "rollout.slice_tokens", _where(lambda spec: spec.rollout.slice_tokens is not None))
+TAIL = Feature("a tail", "rollout.tail", _where(lambda spec: spec.rollout.tail is not None))
 LAG = Feature("a lag", "asynchrony.lag", _where(lambda spec: spec.asynchrony.lag > 0))
 STREAMED = Feature("streamed learning", "asynchrony.streamed", _where(lambda spec: spec.asynchrony.streamed))
 SFT = Feature("SFT before the first iteration", "sft", _where(lambda spec: spec.sft is not None))
@@ -333,7 +344,10 @@ FEATURES: tuple[Feature, ...] = (
     TOOLS,
     REPETITION_PENALTY,
     DYNAMIC_SAMPLING,
+    OVERDISPATCH,
+    CHOSEN_GROUPS,
     SLICES,
+    TAIL,
     LAG,
     STREAMED,
     SFT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Literal, Self
 
@@ -10,7 +11,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.combinations import checks_on_reading
+from yatt_core.spec.combinations import checks_on_reading, is_excluded
+from yatt_core.spec.features import OVERDISPATCH, SLICES, TAIL
 from yatt_core.spec.objective import ObjectiveSpec, learns_from_rows
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
@@ -28,7 +30,7 @@ from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
 from yatt_core.spec.sections.recovery import CheckpointSpec, RecoverySpec, RetentionSpec
-from yatt_core.spec.sections.rollout import RolloutSpec, no_room
+from yatt_core.spec.sections.rollout import RolloutSpec, TailSpec, no_room
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
@@ -86,20 +88,56 @@ class RunSpec(SpecModel):
         return min(self.data.logical_shards, self.data.prompts_per_iteration)
 
     @property
+    def tail(self) -> TailSpec | None:
+        """Where an iteration ends before its longest responses; None if it waits for them, or draws slices of a fixed length.
+
+        Over-dispatch is the same, as far as the rest of the spec goes with it.
+        """
+        earlier = self.dynamic_sampling.overdispatch
+        if self.rollout.tail is not None or earlier is None or is_excluded(OVERDISPATCH, self):
+            return self.rollout.tail
+        return TailSpec(factor=earlier.factor)
+
+    @property
+    def sliced(self) -> bool:
+        """True if responses may go on in a later iteration: with slices of a fixed length, or with a tail."""
+        return bool(self.sliced_by)
+
+    @property
+    def sliced_by(self) -> str:
+        """The key by which responses may go on in a later iteration; empty if every response is drawn whole."""
+        if self.rollout.slice_tokens is not None:
+            return SLICES.key
+        if self.tail is None:
+            return ""
+        return OVERDISPATCH.key if self.rollout.tail is None else TAIL.key
+
+    @property
+    def drawing_iterations(self) -> int:
+        """Number of iterations in which a response may be drawn; 1 if none goes on."""
+        tail = self.tail
+        if tail is not None:
+            return tail.max_iterations
+        return 1 if self.rollout.slice_tokens is None else self.rollout.max_slices
+
+    @property
     def groups_in_flight(self) -> int:
-        """Number of groups that are started and not learnt from while a run with slices draws."""
+        """Number of groups that are started and not learnt from while a run whose responses go on draws."""
+        tail = self.tail
+        if tail is not None:
+            return math.ceil(self.data.prompts_per_iteration * tail.factor)
         return self.rollout.in_flight or 2 * self.data.prompts_per_iteration
 
     @property
     def carry_span(self) -> int:
         """Iterations between the first token of a response and the one that learns from it, at most, without a lag.
 
-        0 without slices. A response is drawn in at most `rollout.max_slices` iterations. Once complete, its group has at most
+        0 if no response goes on. It is drawn in at most `drawing_iterations`. Once complete, its group has at most
         `groups_in_flight` - 1 groups before it, of which each iteration learns from `data.prompts_per_iteration`.
         """
-        if not self.rollout.sliced:
+        if not self.sliced:
             return 0
-        return self.rollout.max_slices - 1 + (self.groups_in_flight - 1) // self.data.prompts_per_iteration
+        return self.drawing_iterations - 1 + (self.groups_in_flight - 1) // self.data.prompts_per_iteration
 
     @property
     def version_span(self) -> int:
@@ -115,7 +153,8 @@ class RunSpec(SpecModel):
     def samples_dynamically(self) -> bool:
         """True if the update does not learn from every sampled group that has scores."""
         sampling = self.dynamic_sampling
-        return not isinstance(sampling, AllGroups) or sampling.overdispatch is not None or sampling.deadline is not None
+        overdrawn = sampling.overdispatch is not None and self.tail is None
+        return not isinstance(sampling, AllGroups) or overdrawn or sampling.deadline is not None
 
     @property
     def is_exact(self) -> bool:
@@ -213,7 +252,7 @@ class RunSpec(SpecModel):
         """
         rollout = self.rollout
         prompt = self.data.max_prompt_tokens
-        if rollout.sliced:  # at its last token, all but one of a response's tokens precede it
+        if self.sliced:  # at its last token, all but one of a response's tokens precede it
             context = prompt + rollout.max_new_tokens - 1
             return context if positions is None else max(1, min(context, positions - 1))
         context = prompt + (0 if rollout.tools is None else rollout.max_response_tokens)
@@ -224,7 +263,7 @@ class RunSpec(SpecModel):
 
         positions: as for `longest_context`.
         """
-        longest = self.longest_context(positions) + (1 if self.rollout.sliced else self.rollout.max_new_tokens)
+        longest = self.longest_context(positions) + (1 if self.sliced else self.rollout.max_new_tokens)
         return longest if positions is None else min(longest, positions)
 
     def exact_obstacles(self) -> list[str]:
@@ -240,10 +279,6 @@ class RunSpec(SpecModel):
                 )
             if (cache := getattr(engine, "kv_cache_dtype", "auto")) != "auto":
                 obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, but exact needs auto")
-        if self.dynamic_sampling.overdispatch is not None:
-            obstacles.append(
-                "dynamic_sampling.overdispatch cancels stragglers by arrival time, but exact needs every response"
-            )
         for key, finish in (("dynamic_sampling", self.dynamic_sampling), ("evaluation", self.evaluation)):
             if finish.deadline is not None:
                 obstacles.append(
@@ -307,7 +342,7 @@ class RunSpec(SpecModel):
             )
 
     def _slice_mistakes(self) -> Iterator[str]:
-        if self.rollout.sliced and self.groups_in_flight < self.data.prompts_per_iteration:
+        if self.rollout.slice_tokens is not None and self.groups_in_flight < self.data.prompts_per_iteration:
             yield (
                 f"rollout.in_flight: {self.groups_in_flight} prompts in flight never complete the "
                 f"{self.data.prompts_per_iteration} of data.prompts_per_iteration; expected at least as many"

@@ -98,28 +98,3 @@ def test_a_run_without_valid_groups_continues_with_a_recorded_warning(driver: Dr
         assert ledger.events.verify(run) is None
     logs = "".join(path.read_text() for path in (driver.home.run_folder(run) / "logs").glob("*driver*.jsonl"))
     assert "masked groups fill the batch" in logs
-
-
-@pytest.mark.verify
-def test_stragglers_are_cut_by_a_recorded_choice_that_replay_obeys(driver: Driver) -> None:
-    cut = ("exact=false", "dynamic_sampling={kind: all, overdispatch: {factor: 1.5}}", "data.logical_shards=12")
-    run = driver.create(*SMALL, *cut, "iterations=3")
-    driver.drive_until_killed(run, "learn:2")
-    with driver.ledger() as ledger:
-        before = [ledger.records.shards(run, 0, i) for i in (1, 2)]
-        choices = [ledger.records.choices(run, 0, i)["cut-0"] for i in (1, 2)]
-    driver.end_actors(run)
-    driver.drive(run)
-    with driver.ledger() as ledger:
-        assert ledger.runs.find(run).state == "completed"
-        assert [ledger.records.shards(run, 0, i) for i in (1, 2)] == before, "cut shards are not made later"
-        assert [ledger.records.choices(run, 0, i)["cut-0"] for i in (1, 2)] == choices
-        for i in (1, 2, 3):
-            body = ledger.records.choices(run, 0, i)["cut-0"].body
-            sealed = {row.shard for row in ledger.records.shards(run, 0, i)}
-            assert len(sealed) == 8 and sealed | set(body["shards"]) == set(range(12)) and len(body["ordinals"]) == 4
-            events = ledger.events.links(run)
-            chosen = next(link.seq for link in events if link.kind == "choice" and link.body["iteration"] == i)
-            committed = next(link.seq for link in events if link.kind == "commit" and link.body["iteration"] == i)
-            assert chosen < committed
-        assert ledger.metrics.history(run, "sampling/cut_groups") == [(1, 4.0), (2, 4.0), (3, 4.0)]

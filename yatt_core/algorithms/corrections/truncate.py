@@ -20,6 +20,11 @@ class TruncateCorrection(ImportanceCorrection):
     cap: PositiveFloat
     """Maximum weight."""
 
+    @property
+    def ceiling(self) -> float:
+        """See `ImportanceCorrection`."""
+        return self.cap
+
     def weights(self, tokens: PolicyTokens) -> torch.Tensor:
         """See `ImportanceCorrection`."""
         return self.raw_weights(tokens).clamp(max=self.cap)

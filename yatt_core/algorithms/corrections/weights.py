@@ -28,6 +28,11 @@ class ImportanceCorrection(SpecModel):
         """Whether a token's weight depends on the other tokens of its response."""
         return self.by != "token"
 
+    @property
+    def ceiling(self) -> float | None:
+        """The greatest weight, to which greater ones are capped; None if none are."""
+        return None
+
     @abstractmethod
     def weights(self, tokens: PolicyTokens) -> torch.Tensor:
         """Returns the factor of each token's loss, [T], without gradients; 0 for a token that is masked."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -13,15 +12,14 @@ from yatt_core.spec.sections.finishing import FinishSpec
 
 
 class OverDispatchSpec(SpecModel):
-    """Sends out more prompts than needed and cancels stragglers as soon as enough groups are complete.
+    """Begins more prompts than needed, and ends an iteration as soon as enough groups are complete, counted in tokens.
 
-    What is cancelled depends on timing, so the run cannot be exact; the set of cancelled prompts is recorded
-    before anything is learned. The selection is biased: slow shards are those with long responses, so the policy
-    learns from fewer long responses than it samples.
+    An earlier name of `rollout.tail`, with the defaults of its other keys: the longer responses go on in later iterations, and
+    nothing depends on timing. Runs of earlier versions whose other features exclude it draw more prompts and wait for them all.
     """
 
     factor: float = Field(default=1.25, gt=1.0, le=4.0)
-    """Prompts sent out, relative to the number that a wave needs."""
+    """Prompts that are begun, relative to the number that is needed."""
 
 
 class RefillSpec(SpecModel):
@@ -43,7 +41,7 @@ class AllGroups(SpecModel):
     refill: RefillSpec | None = RefillSpec()
     """`null`: learns from fewer samples if some have no score."""
     overdispatch: OverDispatchSpec | None = None
-    """`null`: waits for every response."""
+    """As `rollout.tail`. `null`: waits for every response."""
     deadline: FinishSpec | None = None
     """Leaves out the logical shards that are not sealed in time; their prompts are passed over. `null`: waits."""
 
@@ -67,7 +65,7 @@ class WavesSpec(SpecModel):
     decay: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Decay of the running average, which starts at 1: the fraction of its old value that a wave keeps."""
     overdispatch: OverDispatchSpec | None = None
-    """`null`: waits for every response."""
+    """As `rollout.tail`. `null`: waits for every response."""
     deadline: FinishSpec | None = None
     """Leaves out the logical shards that are not sealed in time; their prompts are passed over. The wave in progress is
     then the last. `null`: waits."""
@@ -108,12 +106,3 @@ def misfits(sampling: DynamicSamplingSpec, samples: int, wanted: int, shards: in
         )
     if sampling.deadline is not None and min(shards, wanted) < 2:
         yield "dynamic_sampling.deadline: with one logical shard nothing can be left out; raise data.logical_shards"
-    if sampling.overdispatch is not None:
-        sent = math.ceil(wanted * sampling.overdispatch.factor)
-        largest = math.ceil(sent / min(shards, sent))
-        if sent - largest < wanted:
-            yield (
-                f"dynamic_sampling.overdispatch.factor: with {sent} prompts in shards of up to {largest}, no "
-                f"shard can be cancelled without falling below data.prompts_per_iteration {wanted}; raise it, or "
-                "data.logical_shards"
-            )

@@ -151,6 +151,57 @@ class UnreadJudgementsGuard(MetricGuard):
     """Maximum mean that raises no alarm, in judgements per response."""
 
 
+class StalenessGuard(MetricGuard):
+    """Watches `staleness/mean`: an update learns from samples of weights that are many versions old."""
+
+    at_most: float | None = Field(default=4.0)
+    """Maximum mean that raises no alarm, in versions."""
+
+
+class OldestTokensGuard(MetricGuard):
+    """Watches `staleness/max`: an update learns from single tokens that are far older than the rest."""
+
+    at_most: float | None = Field(default=16.0)
+    """Maximum mean that raises no alarm, in versions."""
+
+
+class SampleSizeGuard(MetricGuard):
+    """Watches `importance_sample_size`: few of the samples carry most of the weight of `algorithm.importance_correction`."""
+
+    at_least: float | None = Field(default=0.3)
+    """Minimum mean that raises no alarm, as a fraction of the samples."""
+
+
+class MaskedWeightsGuard(MetricGuard):
+    """Watches `importance_masked_fraction`: `algorithm.importance_correction` leaves little to learn from."""
+
+    at_most: float | None = Field(default=0.3)
+    """Maximum mean that raises no alarm."""
+
+
+class CappedWeightsGuard(MetricGuard):
+    """Watches `importance_capped_fraction`: many weights are at the cap, which no longer corrects them."""
+
+    at_most: float | None = Field(default=0.3)
+    """Maximum mean that raises no alarm."""
+
+
+class OffPolicyGuard(MetricGuard):
+    """Watches `off_policy_masked_fraction`: `algorithm.off_policy_mask` leaves little to learn from."""
+
+    at_most: float | None = Field(default=0.3)
+    """Maximum mean that raises no alarm."""
+
+
+class LengthBiasGuard(MetricGuard):
+    """Watches `tail/length_bias`: what is learnt from is shorter than what is drawn."""
+
+    window: PositiveInt = Field(default=20, le=LONGEST_WINDOW)
+    """Number of recent values whose mean is checked, as soon as that many exist."""
+    at_least: float | None = Field(default=0.8)
+    """Minimum mean that raises no alarm."""
+
+
 class ThroughputGuard(MetricGuard):
     """Watches `tokens_per_second`: the run has slowed down."""
 
@@ -317,6 +368,13 @@ class GuardsSpec(SpecModel):
     unscored: UnscoredGuard | None = UnscoredGuard()
     mostly_unscored: MostlyUnscoredGuard | None = MostlyUnscoredGuard()
     unread_judgements: UnreadJudgementsGuard | None = UnreadJudgementsGuard()
+    staleness: StalenessGuard | None = StalenessGuard()
+    oldest_tokens: OldestTokensGuard | None = OldestTokensGuard()
+    sample_size: SampleSizeGuard | None = SampleSizeGuard()
+    masked_weights: MaskedWeightsGuard | None = MaskedWeightsGuard()
+    capped_weights: CappedWeightsGuard | None = CappedWeightsGuard()
+    off_policy: OffPolicyGuard | None = OffPolicyGuard()
+    length_bias: LengthBiasGuard | None = LengthBiasGuard()
     throughput: ThroughputGuard | None = ThroughputGuard()
     stalled_phase: StalledPhaseGuard | None = StalledPhaseGuard()
     idle_device: IdleDeviceGuard | None = IdleDeviceGuard()

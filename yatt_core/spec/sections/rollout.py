@@ -101,6 +101,23 @@ class ThoughtMarks(SpecModel):
     """Behind the thoughts."""
 
 
+class TailSpec(SpecModel):
+    """Ends an iteration at the decode step at which enough groups are complete; longer responses go on in later ones.
+
+    More prompts are in flight than an iteration learns from. Decode steps are counted in the tokens of each response since the
+    iteration began: neither the clock nor the number of engines and controllers decides anything. What is not complete is kept
+    with the tokens that it has at this step, and goes on from them under newer weights; nothing is dropped for being late.
+    """
+
+    factor: float = Field(default=1.25, gt=1.0, le=4.0)
+    """Prompts whose responses are begun and not learnt from yet, relative to `data.prompts_per_iteration`; rounded up."""
+    step_tokens: PositiveInt = 64
+    """Tokens that engines draw of each response before it is decided whether the iteration has ended. What they drew behind its
+    end is thrown away: more tokens waste more, and fewer have the responses read again more often."""
+    max_iterations: int = Field(default=4, ge=2)
+    """Iterations in which a response may be drawn; the last of them does not end before it has."""
+
+
 class RolloutSpec(SpecModel):
     """How responses are sampled."""
 
@@ -145,11 +162,8 @@ class RolloutSpec(SpecModel):
     in_flight: PositiveInt | None = None
     """Prompts whose responses are begun and not learnt from yet, at least `data.prompts_per_iteration`; more keep the engines
     full. `null`: twice as many as an iteration learns from. Used with `slice_tokens`."""
-
-    @property
-    def sliced(self) -> bool:
-        """True if responses are drawn in slices."""
-        return self.slice_tokens is not None
+    tail: TailSpec | None = None
+    """`null`: an iteration waits for its longest responses, unless `slice_tokens` ends them."""
 
     @property
     def reshapes(self) -> bool:
@@ -179,7 +193,9 @@ class RolloutSpec(SpecModel):
     @model_validator(mode="after")
     def _only_with_slices(self) -> Self:
         given = [name for name in ("max_slices", "in_flight") if name in self.model_fields_set]
-        if not self.sliced and any(getattr(self, name) != RolloutSpec.model_fields[name].default for name in given):
+        if self.slice_tokens is None and any(
+            getattr(self, name) != RolloutSpec.model_fields[name].default for name in given
+        ):
             raise ValueError(f"{given[0]}: counts slices, but slice_tokens is null; leave it out, or set slice_tokens")
         return self
 

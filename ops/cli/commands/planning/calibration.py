@@ -92,7 +92,7 @@ def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec:
 def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec) -> Iterator[BatchWork]:
     """Yields the work and seconds of each timed shard of an iteration."""
     commit = ledger.commits.at(run, iteration)
-    if commit is None or spec.rollout.sliced:  # a shard's seconds are then those of parts of its responses
+    if commit is None or spec.sliced:  # a shard's seconds are then those of parts of its responses
         return
     folder = home.run_folder(commit.run)
     files = read_telemetry(folder, commit.branch, iteration)

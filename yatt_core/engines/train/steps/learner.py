@@ -240,13 +240,14 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
 
 
 def _importance(sums: Mapping[str, float]) -> dict[str, float]:
-    """Returns the mean weight, the effective sample size (sum w)^2 / (n sum w^2), and the fraction that is masked."""
+    """Returns the mean weight, the effective sample size (sum w)^2 / (n sum w^2), and the fractions masked and capped."""
     units = max(sums["importance_units"], 1.0)
     weight = sums["importance_weight"]
     return {
         "importance_weight": weight / units,
         "importance_sample_size": weight * weight / (units * max(sums["importance_squared"], SMALLEST_SQUARE)),
         "importance_masked_fraction": sums["importance_masked"] / units,
+        "importance_capped_fraction": sums["importance_capped"] / units,
     }
 
 

@@ -62,7 +62,8 @@ class LossSums:
 
 SUM_NAMES = (
     "tokens", "loss", "policy_loss", "entropy", "clipped", "clamped", "gap", "kl", "distillation_kl",
-    "importance_units", "importance_weight", "importance_squared", "importance_masked", "off_policy_masked", "frozen",
+    "importance_units", "importance_weight", "importance_squared", "importance_masked", "importance_capped",
+    "off_policy_masked", "frozen",
 )  # fmt: skip
 NO_STATE: Mapping[str, float] = MappingProxyType({})
 MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
@@ -147,6 +148,8 @@ def _corrected(
         sums["importance_weight"] = (units * weights).sum()
         sums["importance_squared"] = (units * weights.double().square()).sum()
         sums["importance_masked"] = (units * (weights == 0.0)).sum()
+        if correction.ceiling is not None:
+            sums["importance_capped"] = (units * (weights >= correction.ceiling)).sum()
     if spec.off_policy_mask is not None:
         masked = spec.off_policy_mask.masked(tokens)
         losses = losses.masked_fill(masked, 0.0)
