@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from flows.phases.sealed_groups import split_shards
+from flows.phases.sealed_groups import learnt_references, places_of, split_shards
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.collection.collector import Collector
 from yatt_core.dispatch.stream import Arrival, VerdictArrival
@@ -27,6 +27,17 @@ from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.train.steps.coefficients import adapted
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.evaluation.answers import TaskAnswers
+from yatt_core.experience.batch import load_table
+from yatt_core.experience.shard_log import read_learnt_facts
+from yatt_core.experience.slicing import (
+    DrawnGroup,
+    SliceRule,
+    Slicing,
+    StartedGroup,
+    admission_of_groups,
+    wave_plan_of,
+)
+from yatt_core.experience.table import STRETCH_VERSIONS
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
@@ -37,7 +48,16 @@ from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.engines import RankContext, RolloutEngine
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.protocols.judges import Judge, JudgeItem, JudgeRequest
-from yatt_core.protocols.receipts import BatchTask, ShardRef, ShardTask
+from yatt_core.protocols.receipts import (
+    Admission,
+    BatchTask,
+    PromptRef,
+    ShardPlace,
+    ShardReceipt,
+    ShardRef,
+    ShardTask,
+    SliceTask,
+)
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.tools.toolbox import Toolbox
@@ -97,8 +117,27 @@ class LocalStream:
             yield VerdictArrival(tag, part, tuple(verdicts))
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What an iteration learns from.
+
+    admission: the groups to learn from; None: all.
+    right, samples: of these, the responses that are right, and all.
+    crossed: responses that were drawn under the weights of several versions.
+    """
+
+    shards: tuple[ShardRef, ...]
+    right: float
+    samples: float
+    admission: Admission | None = None
+    crossed: int = 0
+
+
 class InProcessRun:
     """A run whose spec has a model's folder and no SFT, iteration by iteration.
+
+    It may learn shard by shard (`asynchrony.streamed`), and its responses may go on in later iterations (`rollout.slice_tokens`,
+    `rollout.tail`).
 
     lag: number of iterations by which the sampler's weights are older than those of a synchronous run.
     """
@@ -119,6 +158,11 @@ class InProcessRun:
         self._cursor = Cursor.start(spec.data)
         self._moments = RewardMoments()
         self._coefficients = dict[str, float]()
+        self._rule = SliceRule.of(spec)
+        self._carried: tuple[StartedGroup, ...] = ()
+        self._sealed = dict[ShardPlace, ShardReceipt]()
+        self.crossed = 0
+        self.samples = 0.0
         self._recent: deque[Weights] = deque([weights_of(self._trainer)], maxlen=lag + 1)
         self.iteration = 0
         self._sync(self._recent[0])
@@ -134,32 +178,104 @@ class InProcessRun:
 
     def iterate(self) -> float:
         """Collects and learns one iteration; returns the fraction of its samples that are right."""
-        spec = self._spec
-        version = self.iteration
         self.iteration = self.iteration + 1
+        gathered = self._whole() if self._rule is None else self._in_parts(self._rule)
+        self._learn(gathered)
+        self._recent.append(weights_of(self._trainer))
+        self._sync(self._recent[0])
+        self.crossed += gathered.crossed
+        self.samples += gathered.samples
+        return gathered.right / gathered.samples
+
+    def _whole(self) -> Gathered:
+        """Draws every response to its end."""
+        spec = self._spec
         references, self._cursor = draw(spec.data, spec.seed, self._cursor, spec.data.prompts_per_iteration)
+        sealed = self._collect(0, split_shards(references, spec.shards), {})
+        return Gathered(
+            shards=tuple(ref_of(receipt) for receipt in sealed),
+            right=sum(one.sums["correct"] for one in sealed),
+            samples=sum(one.sums["samples"] for one in sealed),
+        )
+
+    def _in_parts(self, rule: SliceRule) -> Gathered:
+        """Draws rounds until enough groups are complete, as the driver does."""
+        spec = self._spec
+        slicing = Slicing(rule, self.iteration, self._carried)
+        while not slicing.finished:
+            new, self._cursor = draw(spec.data, spec.seed, self._cursor, slicing.wanted)
+            plan = slicing.plan(new)
+            shards = wave_plan_of(plan, slicing).shards
+            tasks = [
+                SliceTask(
+                    started=group.iteration,
+                    tokens=tokens,
+                    place=group.sealed,
+                    sealed=None if group.sealed is None else ref_of(self._sealed[group.sealed]),
+                    kept=group.kept,
+                )
+                for group, tokens in zip(plan.groups, plan.tokens, strict=True)
+            ]
+            prompts = split_shards([group.ref for group in plan.groups], shards)
+            sealed = self._collect(plan.number, prompts, dict(enumerate(split_shards(tasks, shards))))
+            self._sealed |= {ShardPlace(self.iteration, plan.number, one.key.shard): one for one in sealed}
+            outcome = slicing.settle(plan, self._drawn(prompts, sealed, rule))
+            slicing = slicing.after(plan, outcome)
+        self._carried = slicing.carried
+        return self._learnt(slicing.learnt)
+
+    def _drawn(
+        self, prompts: Sequence[tuple[PromptRef, ...]], sealed: Sequence[ShardReceipt], rule: SliceRule
+    ) -> dict[int, DrawnGroup]:
+        drawn = {}
+        for refs, receipt in zip(prompts, sealed, strict=True):
+            facts = receipt.slices
+            assert facts is not None, "a round says what it made of its groups"
+            place = ShardPlace(self.iteration, receipt.key.wave, receipt.key.shard)
+            for number, ref in enumerate(refs):
+                usable = facts.scored[number] >= rule.least_scored
+                drawn[ref.ordinal] = DrawnGroup(place, facts.completed[number], usable, facts.lengths[number])
+        return drawn
+
+    def _learnt(self, groups: Sequence[StartedGroup]) -> Gathered:
+        places = sorted(places_of(groups))
+        shards = learnt_references(groups, {place: self._sealed[place] for place in places})
+        facts = {place: read_learnt_facts(self._folder, self._sealed[place]) for place in places}
+        own = [facts[group.sealed][group.ref.ordinal] for group in groups if group.sealed is not None]
+        ordinals = {group.ref.ordinal for group in groups}
+        rows = load_table(self._folder, shards).select(["prompt_ordinal", STRETCH_VERSIONS]).to_pylist()
+        return Gathered(
+            shards=shards,
+            right=sum(one.sums["correct"] for one in own),
+            samples=sum(one.sums["samples"] for one in own),
+            admission=admission_of_groups(groups),
+            crossed=sum(len(set(row[STRETCH_VERSIONS])) > 1 for row in rows if row["prompt_ordinal"] in ordinals),
+        )
+
+    def _collect(
+        self, wave: int, prompts: Sequence[tuple[PromptRef, ...]], slices: Mapping[int, tuple[SliceTask, ...]]
+    ) -> list[ShardReceipt]:
+        """Returns the receipts of a wave's shards in their order. slices: of each shard, how its responses go on."""
+        version = self.iteration - 1
         tasks = [
             ShardTask(
-                WorkKey(run="run", branch=0, iteration=self.iteration, phase="collect", wave=0, shard=shard),
-                1,
-                prompts,
-                version,
+                key=WorkKey(run="run", branch=0, iteration=self.iteration, phase="collect", wave=wave, shard=shard),
+                term=1,
+                prompts=refs,
+                weight_version=version,
+                slices=slices.get(shard, ()),
             )
-            for shard, prompts in enumerate(split_shards(references, spec.shards))
+            for shard, refs in enumerate(prompts)
         ]
         collector = Collector(
-            spec=spec,
+            spec=self._spec,
             run_folder=self._folder,
             inputs=self._inputs,
             codec=self._codec,
             scorer=self._scorer,
             toolbox=self._toolbox,
         )
-        sealed = sorted(collector.collect(tasks, self._stream), key=lambda receipt: receipt.key.shard)
-        self._learn(tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in sealed))
-        self._recent.append(weights_of(self._trainer))
-        self._sync(self._recent[0])
-        return sum(one.sums["correct"] for one in sealed) / sum(one.sums["samples"] for one in sealed)
+        return sorted(collector.collect(tasks, self._stream), key=lambda receipt: receipt.key.shard)
 
     def accuracy(self) -> float:
         """Returns the greedy accuracy of the trainer's weights on the held-out tasks."""
@@ -177,9 +293,19 @@ class InProcessRun:
         """Writes the trainer's weights as a model's folder."""
         save_model(self._recent[-1], self._model, to)
 
-    def _learn(self, shards: tuple[ShardRef, ...]) -> None:
+    def _learn(self, gathered: Gathered) -> None:
         key = WorkKey("run", 0, self.iteration, "learn")
-        task = BatchTask(key, 1, shards, reward_moments=self._moments, coefficients=self._coefficients)
+        task = BatchTask(
+            key=key,
+            term=1,
+            shards=gathered.shards,
+            admission=gathered.admission,
+            reward_moments=self._moments,
+            coefficients=self._coefficients,
+        )
+        if self._spec.asynchrony.streamed:
+            for count in range(1, len(gathered.shards) + 1):
+                self._trainer.accumulate(replace(task, shards=gathered.shards[:count]))
         prepared = self._trainer.prepare(task)
         assert prepared is not None, "the only rank publishes"
         update = self._trainer.learn(task, prepared)
@@ -195,12 +321,14 @@ class LocalRun:
     """The outcome of a run: held-out accuracy at the start and at the end, and the judges' processor seconds.
 
     sampled: fraction of an iteration's samples that are right.
+    crossed: fraction of the samples that were drawn under the weights of several versions.
     """
 
     accuracy_sft: float
     accuracy: float
     judge_seconds: float
     sampled: list[float]
+    crossed: float = 0.0
 
 
 def train(spec: RunSpec, folder: Path, lag: int = 0, to: Path | None = None) -> LocalRun:
@@ -214,7 +342,18 @@ def train(spec: RunSpec, folder: Path, lag: int = 0, to: Path | None = None) -> 
         sampled = [run.iterate() for _ in range(spec.iterations)]
         if to is not None:
             run.save(to)
-        return LocalRun(start, run.accuracy(), run.judge_seconds, sampled)
+        return LocalRun(
+            accuracy_sft=start,
+            accuracy=run.accuracy(),
+            judge_seconds=run.judge_seconds,
+            sampled=sampled,
+            crossed=run.crossed / run.samples,
+        )
+
+
+def ref_of(receipt: ShardReceipt) -> ShardRef:
+    """Returns a sealed shard as tasks name it."""
+    return ShardRef(receipt.folder, receipt.manifest_sha256)
 
 
 def trained_start(spec: RunSpec, folder: Path, to: Path) -> None:

@@ -6,7 +6,7 @@ earlier iterations, and how the controllers go on with what is in flight.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from db.write.records import ShardRow
 from flows.driver.context import RunContext
 from flows.phases.waves import PlannedWave
 from yatt_core.errors import InfrastructureError
-from yatt_core.experience.shard_log import read_learnt_facts
+from yatt_core.experience.shard_log import RecordedShard, read_learnt_facts
 from yatt_core.experience.slicing import Slicing, StartedGroup, admission_of_groups
 from yatt_core.protocols.receipts import Admission, LearntFacts, ShardPlace, ShardRef, SliceTask
 from yatt_core.storage.lacking import fetch_lacking
@@ -72,7 +72,32 @@ def split_shards(items: Sequence[Item], shards: int) -> list[tuple[Item, ...]]:
 def learnt_batch(context: RunContext, branch: int, learnt: Sequence[StartedGroup]) -> SealedBatch:
     """Returns groups, wherever they were sealed, as what the trainer learns from."""
     rows = rows_at(context, branch, places_of(learnt))
-    return SealedBatch(references_of(row for _, row in sorted(rows.items())), admission_of_groups(learnt))
+    return SealedBatch(learnt_references(learnt, rows), admission_of_groups(learnt))
+
+
+def learnt_references(
+    learnt: Sequence[StartedGroup], sealed: Mapping[ShardPlace, RecordedShard]
+) -> tuple[ShardRef, ...]:
+    """Returns the shards that have groups, in canonical order.
+
+    With a tail a shard may also have a group as it was before a part of it was thrown away; it is not read from there.
+
+    sealed: the recorded shards at the groups' places.
+    """
+    return tuple(
+        ShardRef(
+            folder=row.folder,
+            manifest_sha256=row.manifest_sha256,
+            without=tuple(
+                sorted(
+                    group.ref.ordinal
+                    for group in learnt
+                    if group.kept is not None and group.iteration <= place.iteration and place < _place(group)
+                )
+            ),
+        )
+        for place, row in sorted(sealed.items())
+    )
 
 
 def slice_tasks(context: RunContext, branch: int, wave: PlannedWave) -> dict[int, tuple[SliceTask, ...]]:

@@ -314,6 +314,11 @@ def test_what_is_behind_an_iterations_end_is_thrown_away_and_drawn_again(tmp_pat
         assert row[STRETCH_VERSIONS] == [0, 1]
     assert 0 < again == sum(request.seeds.size for request in stream.asked)
     assert {drawn for request in stream.asked for drawn in request.drawn.tolist()} == {kept}
+    with pytest.raises(DataError, match="two rows for sample 0"):
+        table_of(tmp_path, [first, second])
+    complete = tuple(prompt for prompt, completed in enumerate(facts.completed) if completed)
+    both = [replace(ref_of(first), without=complete), ref_of(second)]
+    assert load_table(tmp_path, both).to_pylist() == rows, "each group is read as it is learnt from"
 
 
 def test_as_many_tokens_as_are_kept_make_another_plan(tmp_path: Path) -> None:

@@ -279,3 +279,14 @@ def test_a_plan_refuses_a_batch_of_vllm_that_does_not_work(devices: str) -> None
         match=rf"^rollout\.engine\.max_num_batched_tokens: {least - 1} is less than .*; expected at least {least}$",
     ):
         planned(least - 1)
+
+
+def test_as_many_prompts_in_flight_are_proposed_as_keep_the_engines_full():
+    """Whatever the spec has: the prompts of an iteration, and those whose responses fill the places of all engines."""
+    torch = (*SMALL, "rollout.engine={kind: torch, instances: 4}", "rollout.batch_samples=24", "algorithm.kl=null")
+    sliced = (*torch, "rollout.slice_tokens=256", "algorithm.importance_correction={kind: truncate, cap: 2.0}")
+    plan = plan_run(spec_7b(*sliced), cluster("8xH200"), SHORT)
+    assert (plan.demand.instances, plan.demand.rollout.sequences) == (4, 24)
+    assert plan.in_flight == 16 + 4 * 24 // 8
+    assert plan_run(spec_7b(*sliced, "rollout.in_flight=99"), cluster("8xH200"), SHORT).in_flight == plan.in_flight
+    assert plan_run(spec_7b(*torch), cluster("8xH200"), SHORT).in_flight is None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from yatt_core.errors import DataError
@@ -248,4 +249,8 @@ def _load_shard(run_folder: Path, shard: ShardRef, without: frozenset[str]) -> t
         parts = [name.removeprefix(PART_PREFIX) for name in names if name.startswith(PART_PREFIX)]
         schema = experience_schema(parts, names)
         table = file.read(columns=names, use_threads=False)
-        return table.cast(pa.schema([schema.field(name) for name in names])), len(data)
+        table = table.cast(pa.schema([schema.field(name) for name in names]))
+    if shard.without:
+        stale = pc.is_in(table.column("prompt_ordinal"), value_set=pa.array(shard.without, pa.int64()))
+        table = table.filter(pc.invert(stale))
+    return table, len(data)

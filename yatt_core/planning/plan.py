@@ -7,6 +7,7 @@ reports what is missing and what would fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -79,6 +80,19 @@ class RunPlan:
     def fits(self) -> bool:
         """True if the run fits."""
         return self.demand.fits
+
+    @property
+    def in_flight(self) -> int | None:
+        """The `rollout.in_flight` that keeps the engines full; None unless the run draws slices of a fixed length on engines.
+
+        An iteration ends when as many groups are complete as it learns from; those that are still drawing by then must fill all
+        places of the engines.
+        """
+        spec = self.roles.spec
+        if spec.rollout.slice_tokens is None or not self.demand.engines:
+            return None
+        places = self.demand.instances * self.demand.rollout.sequences
+        return spec.data.prompts_per_iteration + math.ceil(places / spec.rollout.samples_per_prompt)
 
 
 def plan_run(

@@ -81,10 +81,14 @@ class ShardPlace:
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:
-    """A sealed shard as named in the ledger."""
+    """A sealed shard as named in the ledger.
+
+    without: ordinals of prompts whose groups are not read from it, since another shard of the task has them as they are learnt.
+    """
 
     folder: str
     manifest_sha256: str
+    without: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

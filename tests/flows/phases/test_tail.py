@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -11,13 +11,16 @@ import pytest
 from benchmarks.simulation.files import length_of
 from db.write.records import WaveRow
 from flows.branching.branches import operator_lease
+from flows.phases.sealed_groups import learnt_references
 from flows.run.results import RunResults
 from tests.flows.phases.test_slices import finish, learnt_of, places_of, spec_of, states_of
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
 from yatt_core.experience.carried import CARRIED_FILE
 from yatt_core.experience.dynamic_sampling import WavePlan
+from yatt_core.experience.slicing import StartedGroup
 from yatt_core.prompts.stream import Cursor
+from yatt_core.protocols.receipts import PromptRef, ShardPlace
 
 ITERATIONS = 8
 FACTOR = 1.5
@@ -98,6 +101,24 @@ def test_shards_of_which_a_part_was_thrown_away_are_made_again(tmp_path: Path, l
             key: receipt for key, receipt in simulation.cluster.sealed.items() if receipt.folder != row.folder
         }
     assert same_result(quiet, finish(simulation, cold=True))
+
+
+def test_a_group_is_read_from_the_shard_from_which_it_is_learnt() -> None:
+    """What waited at an iteration's end lies beside what was thrown away there, and both may be learnt from together."""
+
+    @dataclass(frozen=True)
+    class Sealed:
+        folder: str
+        manifest_sha256: str = ""
+
+    waited, went_on = ShardPlace(1, 0, 0), ShardPlace(2, 0, 0)
+    learnt = [
+        StartedGroup(PromptRef(4, 0, 4), 1, waited, (1, 0, 9), kept=9),
+        StartedGroup(PromptRef(5, 0, 5), 1, went_on, (2, 0, 3), kept=12),
+        StartedGroup(PromptRef(6, 0, 6), 2, went_on, (2, 0, 3), kept=3),
+    ]
+    shards = learnt_references(learnt, {went_on: Sealed("later"), waited: Sealed("first")})
+    assert [(shard.folder, shard.without) for shard in shards] == [("first", (5,)), ("later", ())]
 
 
 def test_overdispatch_is_the_same_and_repeats_its_bits(tmp_path: Path) -> None:

@@ -142,6 +142,10 @@ def print_plan(made: RunPlan) -> None:
     write(_verdict(made))
     write("")
     write_table(("role", "engine", "on"), _placement_rows(made), "Placement")
+    if made.in_flight is not None:
+        write(
+            f"rollout.in_flight: {made.in_flight} keeps the engines full; the spec has {made.roles.spec.groups_in_flight}"
+        )
     if made.times is not None:
         write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
         write("")

@@ -61,6 +61,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
         "shortages": [asdict(shortage) for shortage in demand.shortages],
         "remedies": [list(settings) for settings in made.remedies],
         "larger": None if made.larger is None else {"nodes": made.larger.nodes, "settings": list(made.larger.settings)},
+        "in_flight": made.in_flight,
         "times": None if made.times is None else _times(made.times),
         "warnings": made.warnings,
         "assumed": made.assumed,
