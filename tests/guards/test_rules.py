@@ -50,6 +50,13 @@ def found(rule: Rule, since: int = -1, **values: Sequence[float]) -> Finding | N
         ("unscored", "unscored_fraction", [0.05] * 6, [0.0] * 3 + [0.0501] * 5, "at_most", 0.05),
         ("mostly_unscored", "unscored_fraction", [0.3] * 4, [0.0] * 2 + [0.301] * 2, "at_most", 0.3),
         ("unread_judgements", "judge/unread", [0.1] * 6, [0.0] * 3 + [0.101] * 5, "at_most", 0.1),
+        ("staleness", "staleness/mean", [4.0] * 6, [1.0] * 3 + [4.01] * 5, "at_most", 4.0),
+        ("oldest_tokens", "staleness/max", [16.0] * 6, [1.0] * 3 + [17.0] * 5, "at_most", 16.0),
+        ("sample_size", "importance_sample_size", [0.3] * 6, [0.9] * 3 + [0.29] * 5, "at_least", 0.3),
+        ("masked_weights", "importance_masked_fraction", [0.3] * 6, [0.0] * 3 + [0.31] * 5, "at_most", 0.3),
+        ("capped_weights", "importance_capped_fraction", [0.3] * 6, [0.0] * 3 + [0.31] * 5, "at_most", 0.3),
+        ("off_policy", "off_policy_masked_fraction", [0.3] * 6, [0.0] * 3 + [0.31] * 5, "at_most", 0.3),
+        ("length_bias", "tail/length_bias", [0.6] * 5 + [0.9] * 19, [0.9] * 3 + [0.79] * 20, "at_least", 0.8),
         ("throughput", "tokens_per_second", [100.0] * 20 + [50.0] * 10, [100.0] * 20 + [20.0] * 10, "fall", 30.0),
     ],
 )

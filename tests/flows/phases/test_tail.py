@@ -111,7 +111,8 @@ def test_a_group_is_read_from_the_shard_from_which_it_is_learnt() -> None:
         folder: str
         manifest_sha256: str = ""
 
-    waited, went_on = ShardPlace(1, 0, 0), ShardPlace(2, 0, 0)
+    waited = ShardPlace(1, 0, 0)
+    went_on = ShardPlace(2, 0, 0)
     learnt = [
         StartedGroup(PromptRef(4, 0, 4), 1, waited, (1, 0, 9), kept=9),
         StartedGroup(PromptRef(5, 0, 5), 1, went_on, (2, 0, 3), kept=12),

@@ -51,3 +51,18 @@ def test_streamed_learning_without_shards_to_learn_from_meanwhile_is_named() -> 
     for shards, count in ((1, 1), (4, 0)):
         spec = run_spec(SPELL, asynchrony={"streamed": True}, data={"logical_shards": shards})
         assert len([line for line in remarks(spec) if line.startswith("asynchrony.streamed: ")]) == count
+
+
+def test_a_lag_that_nothing_corrects_is_named_and_a_large_one_breaks() -> None:
+    def said(**parts: object) -> list[str]:
+        return [line for line in remarks(run_spec(SPELL, **parts)) if "nothing weighs" in line]
+
+    (line,) = said(asynchrony={"lag": 2})
+    assert line.startswith("asynchrony.lag: ") and "2 updates old" in line and "breaks" not in line
+    (line,) = said(asynchrony={"lag": 3})
+    assert "nothing clips the loss; from a lag of 3 on training breaks without" in line
+    (line,) = said(rollout={"tail": {}})
+    assert line.startswith("rollout.tail: ") and "4 updates old" in line and "breaks" in line
+    for bounded in ({"importance_correction": {"kind": "truncate", "cap": 2.0}}, {"off_policy_mask": {"delta": 0.1}}):
+        assert said(asynchrony={"lag": 3}, algorithm=bounded) == []
+    assert said() == []
