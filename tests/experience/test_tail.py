@@ -223,6 +223,7 @@ def test_the_rule_of_a_spec() -> None:
     assert rule is not None and rule.cuts
     assert (rule.tokens, rule.most, rule.in_flight, rule.span) == (7, 3, 8, 2 + 1)
     assert made.sliced_by == "rollout.tail"
+    assert spec(rollout__tail={"factor": 1.1}, data__prompts_per_iteration=10).groups_in_flight == 11
 
 
 def test_overdispatch_is_a_tail() -> None:

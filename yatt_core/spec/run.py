@@ -125,7 +125,8 @@ class RunSpec(SpecModel):
         """Number of groups that are started and not learnt from while a run whose responses go on draws."""
         tail = self.tail
         if tail is not None:
-            return math.ceil(self.data.prompts_per_iteration * tail.factor)
+            # Rounded first: 10 x 1.1 is a little more than 11 in floating point.
+            return math.ceil(round(self.data.prompts_per_iteration * tail.factor, 6))
         return self.rollout.in_flight or 2 * self.data.prompts_per_iteration
 
     @property
