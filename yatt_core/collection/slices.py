@@ -235,7 +235,7 @@ class SliceBatch:
 
 def stretches_until(stretches: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     """Returns the stretches of a response, as version and number of tokens, of which only the first tokens are kept."""
-    found = []
+    found: list[tuple[int, int]] = []
     for version, tokens in stretches:
         left = most - sum(each for _, each in found)
         if left > 0:
