@@ -133,9 +133,7 @@ def test_a_policy_of_the_user_is_code_and_a_mode_is_not() -> None:
 
 def test_a_workload_of_ones_own_is_code_and_a_language_model_is_not() -> None:
     start = WorkloadStart(path="/runs/one/checkpoints/last")
-    own = WorkloadSpec(
-        kind="mine:Training", settings={"rate": 1}, folder="/data", tunable={"clip": 2}, start=start
-    )
+    own = WorkloadSpec(kind="mine:Training", settings={"rate": 1}, folder="/data", tunable={"clip": 2}, start=start)
     assert named_in(own) == {
         Named("folder", "path", '"/data"'),
         Named("kind", "code", '"mine:Training"'),

@@ -48,10 +48,9 @@ class WorkloadSpec(SpecModel):
     def _named_once(self) -> Self:
         if (self.kind == CUSTOM) != (self.file is not None):
             raise ValueError(f"file: expected with kind {CUSTOM}, and with no other (given: kind {self.kind!r})")
-        if self.is_language and self.folder is not None:
-            raise ValueError("folder: only a workload of your own has settings with paths; leave it out")
         if self.is_language:
-            for key in ("settings", "tunable", "start"):
+            # The folder comes last: reading a spec fills it in wherever there are settings.
+            for key in ("settings", "tunable", "start", "folder"):
                 if getattr(self, key):
                     raise ValueError(
                         f"{key}: only a workload of your own has {key}; leave it out, or name its class as kind"
