@@ -232,11 +232,12 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
     with problems.noting():
         find_callbacks(spec.callbacks, copies)
     if not spec.workload.is_language:
+        from yatt_core.workloads.checking import check_inputs
         from yatt_core.workloads.finding import make_workload, verify_workload
 
         with problems.noting():
             verify_workload(spec, copies)
-            make_workload(spec, copies)
+            check_inputs(spec, make_workload(spec, copies))
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 

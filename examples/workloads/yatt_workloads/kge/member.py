@@ -107,7 +107,11 @@ class Member:
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
     def settled(self) -> DividedRows:
-        """Returns the entities as they are evaluated: smoothed, if the settings say so."""
+        """Returns the entities as they are evaluated: smoothed, if the settings say so.
+
+        Each rank asks for where all triples expect their ends, and keeps what concerns its own entities: in this way, and with
+        operations that are rounded once each, the bits do not depend on the number of ranks.
+        """
         if not self.settings.smoothing:
             return self._entities
         span = self._entities.span
@@ -118,14 +122,13 @@ class Member:
                 numbers, places = torch.unique(part.known, return_inverse=True)
                 known = self._entities.fetch(numbers)[places]
                 own = (part.wanted >= span.start) & (part.wanted < span.stop)
-                queries = self._model.query(self._relations, known[own], part.relation[own], inverse)
+                queries = self._model.query(self._relations, known, part.relation, inverse)
                 rows = part.wanted[own] - span.start
-                expected.index_add_(0, rows, queries)
+                expected.index_add_(0, rows, queries[own])
                 counts.index_add_(0, rows, torch.ones(len(rows), 1))
         mean = expected / counts.clamp(min=1)
-        smoothed = torch.where(
-            counts > 0, torch.lerp(self._entities.values, mean, self.settings.smoothing), self._entities.values
-        )
+        moved = self._entities.values + self.settings.smoothing * (mean - self._entities.values)
+        smoothed = torch.where(counts > 0, moved, self._entities.values)
         return DividedRows(self._ranks, smoothed, self._entities.total)
 
     def scores(self, entities: DividedRows, queries: Queries) -> torch.Tensor:

@@ -12,7 +12,7 @@ Walk = Literal["rt", "ht", "htht", "rhrt"]
 """Statistics of the training triples, as walks; the letters are read along the walk from what is known to the tail. With the
 tail known and the head wanted, heads and tails change places."""
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 class GeneratedGraph(GraphSettings):
@@ -21,9 +21,9 @@ class GeneratedGraph(GraphSettings):
     held_out: share of the triples for validation, and again for the test.
     """
 
-    entities: Annotated[int, Field(ge=4)] = 60
-    relations: Annotated[int, Field(ge=1)] = 12
-    held_out: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
+    entities: Annotated[int, Field(ge=4, strict=True)] = 60
+    relations: Annotated[int, Field(ge=1, strict=True)] = 12
+    held_out: Annotated[float, Field(gt=0, lt=0.5, strict=True)] = 0.1
 
     @model_validator(mode="after")
     def _different(self) -> Self:
@@ -45,13 +45,13 @@ class MemberSettings(GraphSettings):
     """
 
     model: Literal["transe", "rotate", "quate", "ote", "note", "deepwalk"]
-    width: Annotated[int, Field(ge=4)] = 64
-    block: Annotated[int, Field(ge=1)] = 4
-    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    width: Annotated[int, Field(ge=4, strict=True)] = 64
+    block: Annotated[int, Field(ge=1, strict=True)] = 4
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 6.0
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 0.01
     temperature: Weight = 1.0
-    smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    smoothing: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 1.0
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
@@ -81,10 +81,10 @@ class KnowledgeGraphSettings(GraphSettings):
     generated: GeneratedGraph | None = None
     members: Annotated[tuple[MemberSettings, ...], Field(min_length=1)] = (MemberSettings(model="note"),)
     statistics: dict[Walk, Weight] = Field(default_factory=dict)
-    triples: Annotated[int, Field(ge=1)] | None = None
-    batch: Annotated[int, Field(ge=1)] = 256
-    negatives: Annotated[int, Field(ge=1)] = 32
-    hops: Annotated[int, Field(ge=1)] = 2
+    triples: Annotated[int, Field(ge=1, strict=True)] | None = None
+    batch: Annotated[int, Field(ge=1, strict=True)] = 256
+    negatives: Annotated[int, Field(ge=1, strict=True)] = 32
+    hops: Annotated[int, Field(ge=1, strict=True)] = 2
 
     @model_validator(mode="after")
     def _one_graph(self) -> Self:

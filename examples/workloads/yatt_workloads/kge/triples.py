@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from yatt_workloads.array_files import save_arrays
 from yatt_workloads.kge.settings import GeneratedGraph
+from yatt_workloads.text_lines import lines_of
 
 Triples = npt.NDArray[np.int64]
 """Heads, relations and tails: [triples, 3]."""
@@ -49,24 +51,25 @@ def write_graph_of(source: Path, folder: Path) -> None:
 
 
 def read_triples(source: Path) -> tuple[dict[str, Triples], tuple[dict[str, int], ...]]:
-    """Returns the splits of the text files in `source`, and the numbers of entities and of relations by name.
+    """Returns the triples of the text files in `source` by split, and the numbers of entities' and of relations' names.
 
     Raises `ValueError`, with file and line, for what is no triple; for an entity or a relation of the other splits that no
-    training triple has, which nothing could be learnt about; and for one of their triples that stands in an earlier split.
+    training triple has, which nothing could be learnt about; and for a triple that stands there twice, in one split or in two.
     """
     numbers: tuple[dict[str, int], ...] = ({}, {})
     splits: dict[str, list[tuple[int, int, int]]] = {name: [] for name in SPLITS}
     seen: dict[tuple[int, int, int], str] = {}
     for split in SPLITS:
-        for place, head, relation, tail in _lines(source / f"{split}.txt"):
+        for place, head, relation, tail in _triples(source / f"{split}.txt"):
             entities, relations = numbers
             triple = (
                 _number(numbers=entities, name=head, kind="entity", split=split, place=place),
                 _number(numbers=relations, name=relation, kind="relation", split=split, place=place),
                 _number(numbers=entities, name=tail, kind="entity", split=split, place=place),
             )
-            if (earlier := seen.setdefault(triple, split)) != split:
-                raise ValueError(f"{place}: this triple is in {earlier}.txt too; expected it in one split only")
+            if triple in seen:
+                raise ValueError(f"{place}: this triple is in {seen[triple]}.txt already; expected it once")
+            seen[triple] = split
             splits[split].append(triple)
     for split, found in splits.items():
         if not found:
@@ -74,20 +77,14 @@ def read_triples(source: Path) -> tuple[dict[str, Triples], tuple[dict[str, int]
     return {name: np.array(found, np.int64) for name, found in splits.items()}, numbers
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yields the place of each line, its head, relation and tail."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.absolute()}: cannot be read: {error}") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        parts = line.rstrip("\r").split("\t")
+def _triples(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the place of each triple, its head, relation and tail; empty lines are none."""
+    for place, line in lines_of(path):
+        parts = line.split("\t")
         if line and (len(parts) != 3 or not all(part.strip() for part in parts)):
-            raise ValueError(
-                f"{path}:{number}: expected head, relation and tail, separated by tabs (given: {line[:80]!r})"
-            )
+            raise ValueError(f"{place}: expected head, relation and tail, separated by tabs (given: {line[:80]!r})")
         if line:
-            yield f"{path}:{number}", parts[0], parts[1], parts[2]
+            yield place, parts[0], parts[1], parts[2]
 
 
 def _number(numbers: dict[str, int], name: str, kind: str, split: str, place: str) -> int:
@@ -127,7 +124,7 @@ def write_generated(settings: GeneratedGraph, seed: int, folder: Path) -> None:
 
 
 def _write(folder: Path, splits: Mapping[str, Triples], numbers: tuple[dict[str, int], ...]) -> None:
-    save_file(dict(splits), folder / GRAPH)
+    save_arrays(splits, folder / GRAPH)
     for name, known in zip((ENTITIES, RELATIONS), numbers, strict=True):
         (folder / name).write_text("".join(f"{each}\n" for each in known), encoding="utf-8")
 

@@ -21,11 +21,13 @@ from yatt_workloads.kge.member import Member, StepFigures
 from yatt_workloads.kge.ranking import Queries, TripleRanks, TrueAnswers, ranks_of
 from yatt_workloads.kge.settings import KnowledgeGraphSettings, MemberSettings
 from yatt_workloads.kge.table import DividedRows
-from yatt_workloads.kge.triples import Triples, read_graph, write_generated, write_graph_of
+from yatt_workloads.kge.triples import Triples, read_graph, read_triples, write_generated, write_graph_of
 from yatt_workloads.kge.walks import Neighbours, Statistics
 
 WALKER = "deepwalk"
 RANKED_AT_ONCE = 256
+UNIT = 2**40
+"""What stands for 1 in sums of whole numbers: sums over up to 2^23 entities fit into 64 bits."""
 
 
 class KnowledgeGraphEmbeddings:
@@ -36,6 +38,11 @@ class KnowledgeGraphEmbeddings:
     def __init__(self, facts: RunFacts) -> None:
         self._facts = facts
         self._settings = KnowledgeGraphSettings.model_validate(dict(facts.settings))
+
+    def check_inputs(self) -> None:
+        """Raises `ValueError`, with file and line, for a triple that cannot be used."""
+        if self._settings.folder is not None:
+            read_triples(self._facts.path_of(self._settings.folder))
 
     def build_inputs(self, folder: Path) -> None:
         """Writes the graph. Raises `ValueError`, with file and line, for a triple that cannot be used."""
@@ -175,9 +182,15 @@ class KnowledgeGraphEmbeddings:
         return mixed
 
     def _logsumexp(self, scores: torch.Tensor) -> torch.Tensor:
-        """Returns the logarithm of the sum over the entities of all ranks, [queries, 1]."""
-        parts = self._ranks.gathered({"part": scores.logsumexp(1).numpy()})
-        return torch.from_numpy(np.stack([part["part"] for part in parts], axis=1)).logsumexp(1, keepdim=True)
+        """Returns the logarithm of the sum over the entities of all ranks, [queries, 1].
+
+        What is summed is rounded to whole numbers first, so that the sum does not depend on how entities are divided over ranks.
+        """
+        best = scores.amax(1) if scores.shape[1] else scores.new_full((len(scores),), -torch.inf)
+        parts = self._ranks.gathered({"best": best.numpy()})
+        highest = torch.from_numpy(np.stack([part["best"] for part in parts]).max(axis=0))
+        shares = ((scores - highest[:, None]).exp() * UNIT).round().long().sum(1)
+        return (highest + (self._ranks.sum(shares).double() / UNIT).log())[:, None]
 
     def state(self) -> State:
         """Returns the members' vectors and moments, and the number of steps."""

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from yatt_workloads.array_files import save_arrays
 from yatt_workloads.retrieval.records import DOCUMENTS, SPLITS, Document, Query, words_of
 
 PADDING = 0
@@ -65,7 +66,7 @@ def write_corpus(
         tensors[f"relevant.{split}"] = padded(
             [[places[name] for name in query.relevant] for query in chosen], NO_DOCUMENT
         )
-    save_file(tensors, folder / TENSORS)
+    save_arrays(tensors, folder / TENSORS)
     (folder / VOCABULARY).write_text(json.dumps(known), encoding="utf-8")
     lines = (json.dumps({"id": document.name, "text": document.text}) for document in documents)
     (folder / DOCUMENTS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

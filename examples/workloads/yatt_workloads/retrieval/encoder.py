@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormModel
 
 from yatt_workloads.retrieval.corpus import FIRST_WORD, PADDING
-from yatt_workloads.retrieval.settings import RetrievalSettings
+from yatt_workloads.retrieval.settings import HEADS, RetrievalSettings
 
 if TYPE_CHECKING:
     from yatt_workloads.retrieval.corpus import Corpus
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
             vocab_size=words,
             hidden_size=settings.width,
             num_hidden_layers=settings.layers,
-            num_attention_heads=4,
+            num_attention_heads=HEADS,
             intermediate_size=2 * settings.width,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,

@@ -1,7 +1,7 @@
 """What held-out queries say of an encoder, and the documents that it takes for relevant: by an index of all documents.
 
 Consumes an encoder, a corpus and the ranks, each of which encodes its share. Produces figures and mined documents, the same on
-every rank.
+every rank and on any number of ranks.
 """
 
 from __future__ import annotations
@@ -34,18 +34,22 @@ class Embedder:
 
     @torch.no_grad()
     def encoded(self, words: Numbers, side: int) -> Encoded:
-        """Returns the vectors of all texts, of which each rank has encoded its share."""
-        own = self._ranks.share(len(words))
+        """Returns the vectors of all texts, of which each rank has encoded its share.
+
+        Texts are encoded in the same pieces on any number of ranks, so that their vectors have the same bits.
+        """
         device = next(self._encoder.parameters()).device
+        firsts = range(0, len(words), TEXTS_AT_ONCE)
+        own = self._ranks.share(len(firsts))
         pieces = []
-        for first in range(own.start, own.stop, TEXTS_AT_ONCE):
-            texts = torch.from_numpy(words[first : min(first + TEXTS_AT_ONCE, own.stop)])
+        for first in firsts[own.start : own.stop]:
+            texts = torch.from_numpy(words[first : first + TEXTS_AT_ONCE])
             pieces.append(self._encoder(texts.to(device), side))
             advanced()
-        empty = self._encoder(torch.from_numpy(words[:1]).to(device), side)
+        shapes = self._encoder(torch.from_numpy(words[:1]).to(device), side)
         mine = {
-            "vectors": torch.cat([empty.vectors[:0], *(piece.vectors for piece in pieces)]).cpu().numpy(),
-            "tokens": torch.cat([empty.tokens[:0], *(piece.tokens for piece in pieces)]).cpu().numpy(),
+            "vectors": torch.cat([shapes.vectors[:0], *(piece.vectors for piece in pieces)]).cpu().numpy(),
+            "tokens": torch.cat([shapes.tokens[:0], *(piece.tokens for piece in pieces)]).cpu().numpy(),
         }
         parts = self._ranks.gathered(mine)
         vectors = np.concatenate([part["vectors"] for part in parts])

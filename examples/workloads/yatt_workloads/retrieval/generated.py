@@ -17,6 +17,8 @@ CLUSTER = 10
 CONCEPTS = 100
 FORMS = 2
 NOISE_WORDS = 40
+MOST_TRIES = 10_000
+"""How many queries in a row may have several answers before a task is given up."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,10 @@ class GeneratedTask:
 
 
 def generate(task: GeneratedTask, seed: int) -> tuple[list[Document], list[Query]]:
-    """Returns documents and queries. Only one document has all concepts of a query that is held out."""
+    """Returns documents and queries. Only one document has all concepts of a query that is held out.
+
+    Raises `ValueError` for so many documents that hardly any query has one answer.
+    """
     noise = np.random.default_rng(seed)
     concepts = _concepts(task, noise)
     documents = [
@@ -45,11 +50,18 @@ def generate(task: GeneratedTask, seed: int) -> tuple[list[Document], list[Query
     np.put_along_axis(has, concepts, True, axis=1)
     queries = []
     for split, wanted in task.queries.items():
+        tries = 0
         while wanted:
             gold = int(noise.integers(task.documents))
             asked = noise.choice(concepts[gold], task.asked, replace=False)
             if split != "train" and has[:, asked].all(axis=1).sum() > 1:
+                tries += 1
+                if tries > MOST_TRIES:
+                    raise ValueError(
+                        f"documents: {task.documents} are so many that hardly any query has one answer only; expected fewer"
+                    )
                 continue
+            tries = 0
             wanted -= 1
             text = " ".join(_words(noise, asked, 1))
             queries.append(Query(f"{split}{wanted}", text, (f"d{gold}",), split))

@@ -38,10 +38,15 @@ def search(query: str, index: str, limit: int = 3) -> list[dict[str, Any]]:
 def reciprocal_rank(prompt: Asked, response: str, index: str, cut: int = 10) -> float:
     """Returns 1 / rank of the prompt's document in a search for the response; 0 behind the cut, and for an empty response.
 
-    Documents with the same score count as ranked before it. Raises `ValueError` for a prompt without an answer.
+    Documents with the same score count as ranked before it. Raises `ValueError` for a prompt whose answer is no document of the
+    index, and as `Retriever.search` does for vectors that are not finite.
     """
     if not prompt.answer:
         raise ValueError("the prompt has no answer; expected the name of the document that is to be found")
+    if prompt.answer not in opened(index).names:
+        raise ValueError(
+            f"the prompt's answer {prompt.answer!r} is no document of {index}, so that no query can find it"
+        )
     if not words_of(response):
         return 0.0
     hits = opened(index).search(response, cut + 1)

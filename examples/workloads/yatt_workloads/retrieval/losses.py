@@ -30,7 +30,7 @@ def distilled(student: torch.Tensor, teacher: torch.Tensor, softening: float) ->
 
 
 def in_terms_of(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
-    """Returns a teacher's scores with each query's mean and spread as the student has them."""
+    """Returns a teacher's scores with each query's spread as the student has it, and with a mean of 0: a softmax sees none."""
     like = student.detach()
     standard = (teacher - teacher.mean(1, keepdim=True)) / teacher.std(1, keepdim=True).clamp_min(1e-6)
     return standard * like.std(1, keepdim=True)

@@ -47,8 +47,10 @@ def ranks_of(scores: Vectors, numbers: Numbers, relevant: Numbers) -> npt.NDArra
 
     Raises `ValueError` for scores that are not finite.
     """
-    if not np.isfinite(scores).all():
-        raise ValueError("scores: expected finite ones")
+    if len(broken := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
+        raise ValueError(
+            f"scores of {len(broken)} of {len(scores)} queries are not finite, so that they have no rank; first query {broken[0]}"
+        )
     hits = (numbers[:, :, None] == relevant[:, None, :]).any(-1)
     best = np.where(hits, scores, -np.inf).max(1)
     others = ((scores >= best[:, None]) & ~hits).sum(1)

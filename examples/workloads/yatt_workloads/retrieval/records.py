@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yatt_workloads.text_lines import lines_of
+
 SPLITS = ("train", "dev", "test")
+NO_GROUP = -1
+MOST_GROUPS = 2**63
 DOCUMENTS = "documents.jsonl"
 QUERIES = "queries.jsonl"
 
@@ -24,7 +28,7 @@ class Document:
 
     name: str
     text: str
-    group: int = -1
+    group: int = NO_GROUP
 
 
 @dataclass(frozen=True)
@@ -43,28 +47,22 @@ def words_of(text: str) -> list[str]:
 
 
 def read_records(folder: Path) -> tuple[list[Document], list[Query]]:
-    """Reads a corpus. Raises `ValueError` for a line that cannot be used, and `OSError` for a file that cannot be read."""
+    """Reads a corpus. Raises `ValueError`, with file and line, for what cannot be used."""
     documents = []
     seen: set[str] = set()
     for place, row in _rows(folder / DOCUMENTS):
         name = _named(row, place, seen)
-        group = row.get("group", -1)
-        if not isinstance(group, int):
-            raise ValueError(f"{place}: group is {group!r}; expected a number, or none")
-        documents.append(Document(name, _text(row, place, f"document {name!r}"), group))
+        documents.append(Document(name, _text(row, place, f"document {name!r}"), _group(row, place)))
+    if not documents:
+        raise ValueError(f"{folder / DOCUMENTS}: is empty; expected at least one document")
     queries = []
     asked: set[str] = set()
     for place, row in _rows(folder / QUERIES):
         name = _named(row, place, asked)
-        relevant = row.get("relevant")
-        if not isinstance(relevant, list) or not relevant:
-            raise ValueError(f"{place}: query {name!r} has no relevant document; expected a list of documents")
-        for document in relevant:
-            if document not in seen:
-                raise ValueError(f"{place}: query {name!r} names {document!r}, which is not in {DOCUMENTS}")
+        relevant = _relevant(row, place, name, seen)
         if row.get("split") not in SPLITS:
             raise ValueError(f"{place}: split is {row.get('split')!r}; expected one of {', '.join(SPLITS)}")
-        queries.append(Query(name, _text(row, place, f"query {name!r}"), tuple(relevant), row["split"]))
+        queries.append(Query(name, _text(row, place, f"query {name!r}"), relevant, row["split"]))
     for split in SPLITS:
         if not any(query.split == split for query in queries):
             raise ValueError(f"{folder / QUERIES}: has no query of the split {split}; expected at least one")
@@ -73,16 +71,24 @@ def read_records(folder: Path) -> tuple[list[Document], list[Query]]:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the objects of a file, each with its place."""
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            place = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{place}: is no JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{place}: is {type(row).__name__}; expected an object")
-            yield place, row
+    for place, line in lines_of(path):
+        try:
+            row = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{place}: is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{place}: is {type(row).__name__}; expected an object")
+        yield place, row
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object. Raises `ValueError` for a key that it has twice, of which JSON would keep the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is used twice in an object")
+        found[key] = value
+    return found
 
 
 def _named(row: dict[str, Any], place: str, seen: set[str]) -> str:
@@ -93,6 +99,28 @@ def _named(row: dict[str, Any], place: str, seen: set[str]) -> str:
         raise ValueError(f"{place}: the id {name!r} is used twice")
     seen.add(name)
     return name
+
+
+def _group(row: dict[str, Any], place: str) -> int:
+    group = row.get("group")
+    if group is None:
+        return NO_GROUP
+    if not isinstance(group, int) or isinstance(group, bool) or not 0 <= group < MOST_GROUPS:
+        raise ValueError(f"{place}: group is {group!r}; expected a whole number from 0 to 2^63 - 1, or none")
+    return group
+
+
+def _relevant(row: dict[str, Any], place: str, name: str, documents: set[str]) -> tuple[str, ...]:
+    """Returns the names of the documents that answer a query."""
+    relevant = row.get("relevant")
+    if not isinstance(relevant, list) or not relevant:
+        raise ValueError(f"{place}: query {name!r} has no relevant document; expected a list of documents")
+    for document in relevant:
+        if not isinstance(document, str) or document not in documents:
+            raise ValueError(f"{place}: query {name!r} names {document!r}, which is not in {DOCUMENTS}")
+    if len(set(relevant)) < len(relevant):
+        raise ValueError(f"{place}: query {name!r} names a document twice; expected each once")
+    return tuple(relevant)
 
 
 def _text(row: dict[str, Any], place: str, what: str) -> str:

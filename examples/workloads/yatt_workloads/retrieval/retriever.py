@@ -46,7 +46,12 @@ class Hit:
 
 
 class Retriever:
-    """Searches an exported folder."""
+    """Searches an exported folder.
+
+    names: of its documents.
+
+    Raises `ValueError` for a folder whose files do not belong together, and `OSError` for one that lacks a file.
+    """
 
     def __init__(self, folder: Path) -> None:
         settings = RetrievalSettings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
@@ -60,6 +65,13 @@ class Retriever:
         self._vectors: Vectors = np.load(folder / VECTORS, allow_pickle=False)
         lines = (folder / DOCUMENTS).read_text(encoding="utf-8").splitlines()
         self._documents = [json.loads(line) for line in lines]
+        self.names = frozenset(document["id"] for document in self._documents)
+        expected = (len(self._documents), settings.vector_width)
+        if self._vectors.shape != expected or self._vectors.dtype != np.float32:
+            raise ValueError(
+                f"{folder / VECTORS}: has numbers of type {self._vectors.dtype} and shape {list(self._vectors.shape)}; expected "
+                f"float32 and {list(expected)}, a vector for each document: export the retriever again"
+            )
 
     def search(self, query: str, limit: int) -> list[Hit]:
         """Returns the best documents, the best one first; fewer than the limit if there are fewer.
@@ -119,7 +131,10 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path, help="one of RUN/checkpoints")
     parser.add_argument("folder", type=Path, help="new folder for the retriever")
     options = parser.parse_args()
-    export_retriever(options.inputs, options.checkpoint, options.folder)
+    try:
+        export_retriever(options.inputs, options.checkpoint, options.folder)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Consumes the settings' mapping. Produces checked settings; raises `ValueError` f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,6 +17,26 @@ POSITIVE = (
     "vector_width", "token_width", "document_words", "query_words", "recall_at", "rate", "temperature",
     "late_temperature", "softening", "cross_rate",
 )  # fmt: skip
+
+
+NOT_NEGATIVE = (
+    "siblings", "mined", "first", "cross", "decay", "late_to_dual", "cross_to_dual", "cross_to_late",
+)  # fmt: skip
+HEADS = 4
+"""Heads of a layer's attention, which divide its width."""
+SIZES = ("documents", "train_queries", "dev_queries", "test_queries")
+"""Settings of a generated task alone."""
+MINING = ("mined_from", "mine_every")
+DISTILLING = ("self", *TAUGHT)
+ONLY_WITH: Mapping[str, tuple[str, ...]] = {
+    "late_temperature": ("late", *DISTILLING),
+    "softening": DISTILLING,
+    "late_to_dual": DISTILLING,
+    "cross_to_dual": TAUGHT,
+    "cross_to_late": TAUGHT,
+    "cross_rate": ("cascade",),
+}
+"""Settings that other methods do not read."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +119,18 @@ def read_settings(given: Mapping[str, Any], iterations: int) -> RetrievalSetting
     for name in POSITIVE:
         if not getattr(settings, name) > 0:
             raise ValueError(f"{name}: expected more than 0 (given: {getattr(settings, name)})")
+    for name in NOT_NEGATIVE:
+        if not getattr(settings, name) >= 0:
+            raise ValueError(f"{name}: expected at least 0 (given: {getattr(settings, name)})")
+    _check_unread(settings, given)
+    if settings.width % HEADS:
+        raise ValueError(f"width: expected a multiple of {HEADS} (given: {settings.width})")
+    _check_candidates(settings, iterations)
+    _check_stages(settings, iterations)
+    return settings
+
+
+def _check_candidates(settings: RetrievalSettings, iterations: int) -> None:
     if settings.siblings + settings.mined >= settings.candidates:
         raise ValueError(
             f"candidates: one is relevant, {settings.siblings} are siblings and {settings.mined} are mined; expected at least "
@@ -105,12 +138,30 @@ def read_settings(given: Mapping[str, Any], iterations: int) -> RetrievalSetting
         )
     if settings.mined and settings.mine_every < 1:
         raise ValueError(f"mine_every: expected at least 1 (given: {settings.mine_every})")
+    if settings.mined and settings.mine_every >= iterations:
+        raise ValueError(
+            f"mine_every: expected less than the run's {iterations} iterations, or nothing is ever mined (given: "
+            f"{settings.mine_every})"
+        )
     if settings.mined > settings.mined_from:
         raise ValueError(f"mined_from: expected at least mined, {settings.mined} (given: {settings.mined_from})")
     if settings.batch * settings.candidates < 2:
         raise ValueError("batch, candidates: expected at least two documents in a step (given: 1)")
-    _check_stages(settings, iterations)
-    return settings
+
+
+def _check_unread(settings: RetrievalSettings, given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a setting that would change nothing."""
+    for name in SIZES:
+        if settings.corpus is not None and name in given:
+            raise ValueError(f"{name}: is of a generated task, but corpus names one; leave one of them out")
+    for name in MINING:
+        if not settings.mined and name in given:
+            raise ValueError(f"{name}: nothing is mined; expected mined to be at least 1, or no {name}")
+    for name, methods in ONLY_WITH.items():
+        if name in given and settings.method not in methods:
+            raise ValueError(
+                f"{name}: method {settings.method} does not read it; it belongs to {', '.join(methods)}; leave it out"
+            )
 
 
 def _check_type(name: str, value: Any, default: Any) -> None:
@@ -125,6 +176,8 @@ def _check_type(name: str, value: Any, default: Any) -> None:
         allowed = isinstance(value, int | float)
     if not allowed or isinstance(value, bool):
         raise ValueError(f"{name}: expected {expected} (given: {value!r})")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}: expected a finite number (given: {value!r})")
 
 
 def _check_stages(settings: RetrievalSettings, iterations: int) -> None:

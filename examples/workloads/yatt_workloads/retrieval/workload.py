@@ -45,13 +45,24 @@ class Retrieval:
     """Implements `Workload`."""
 
     ranks: ClassVar[Literal["one", "any"]] = "any"
+    mines: ClassVar[bool] = False
 
     def __init__(self, facts: RunFacts) -> None:
         self._facts = facts
         self._seed = facts.seed
         self._device = facts.device
         self._settings = read_settings(facts.settings, facts.iterations)
+        if self.mines != (self._settings.mined > 0):
+            wish = (
+                "at least 1; Retrieval is the class for 0" if self.mines else "0; MinedRetrieval is the class for more"
+            )
+            raise ValueError(f"mined: expected {wish} (given: {self._settings.mined})")
         self._stages = stages_of(self._settings, facts.iterations)
+
+    def check_inputs(self) -> None:
+        """Raises `ValueError`, with file and line, for a corpus that cannot be used."""
+        if self._settings.corpus is not None:
+            read_records(self._facts.path_of(self._settings.corpus))
 
     def build_inputs(self, folder: Path) -> None:
         """Writes the corpus. Raises `ValueError` for one that cannot be used."""
@@ -210,10 +221,10 @@ class Retrieval:
 class MinedRetrieval(Retrieval):
     """Implements `Workload` and `Samples`: some candidates are what the present state takes for relevant, and is not."""
 
+    mines: ClassVar[bool] = True
+
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
-        if not self._settings.mined:
-            raise ValueError("mined: expected at least 1; Retrieval is the class for 0")
         if self._settings.mine_every % facts.checkpoint_every:
             raise ValueError(
                 f"mine_every: mines the state of the last checkpoint; expected a multiple of checkpoints.every, "

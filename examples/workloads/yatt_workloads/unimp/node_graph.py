@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from yatt_workloads.array_files import read_array, save_arrays
 from yatt_workloads.unimp.beliefs import posterior
 from yatt_workloads.unimp.settings import BlockModel
 
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 GRAPH = "graph.safetensors"
 ABOUT = "about.json"
 KNOWN_BEST = "known_best"
+NO_LABEL = -1
 SPLITS = ("train", "valid", "test")
 NAMES = ("features", "edges", "labels", "splits")
 
@@ -33,7 +35,8 @@ class NodeGraph:
 
     features: [nodes, features], of 32 bits.
     sources, targets: ends of the edges, [2 * edges]: each edge in both directions, by target.
-    labels, splits: [nodes].
+    labels, splits: [nodes]; labels of nodes without a split may be any.
+    classes: of the train split, which has all of them.
     known_best: accuracy of the exact model on the test split; None if it is not known.
     """
 
@@ -56,21 +59,11 @@ def write_graph_of(source: Path, folder: Path) -> None:
 
 
 def read_arrays(source: Path) -> dict[str, Array]:
-    """Returns the arrays in `source` by name. Raises `ValueError` for arrays that cannot be used."""
-    arrays = {name: _array(source / f"{name}.npy") for name in NAMES}
+    """Returns the arrays in `source` by name. Raises `ValueError`, with file and node, for arrays that cannot be used."""
+    arrays = {name: read_array(source / f"{name}.npy") for name in NAMES}
     _require_shapes(source, arrays)
     _require_values(source, arrays)
     return arrays
-
-
-def _array(path: Path) -> Array:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path.absolute()}: cannot be read as an array: {error}") from error
-    if not isinstance(found, np.ndarray):
-        raise ValueError(f"{path}: expected one array")
-    return found
 
 
 def _require_shapes(source: Path, arrays: dict[str, Array]) -> None:
@@ -80,7 +73,10 @@ def _require_shapes(source: Path, arrays: dict[str, Array]) -> None:
     shapes = {"features": (nodes, width), "edges": (edges, 2), "labels": (nodes,), "splits": (nodes,)}
     for name, shape in shapes.items():
         if arrays[name].shape != shape or not all(shape):
-            raise ValueError(f"{source / name}.npy: has shape {arrays[name].shape}; expected {_expected(name)}")
+            found = list(arrays[name].shape)
+            raise ValueError(
+                f"{source / name}.npy: has shape {found}; expected {_expected(name)}, with at least one of each"
+            )
         expected = "f" if name == "features" else "iu"
         if arrays[name].dtype.kind not in expected:
             kind = "floating-point numbers" if name == "features" else "integers"
@@ -96,9 +92,11 @@ def _require_values(source: Path, arrays: dict[str, Array]) -> None:
     nodes = len(arrays["features"])
     labels = arrays["labels"]
     splits = arrays["splits"]
-    broken = np.flatnonzero(~np.isfinite(arrays["features"]).all(axis=1))
+    broken = np.flatnonzero(~np.isfinite(_narrowed(arrays["features"])).all(axis=1))
     if len(broken):
-        raise ValueError(f"{source}/features.npy: node {broken[0]} has a feature that is not finite")
+        raise ValueError(
+            f"{source}/features.npy: node {broken[0]} has a feature that is not finite as a number of 32 bits"
+        )
     outside = np.flatnonzero(((arrays["edges"] < 0) | (arrays["edges"] >= nodes)).any(axis=1))
     if len(outside):
         ends = arrays["edges"][outside[0]].tolist()
@@ -106,6 +104,11 @@ def _require_values(source: Path, arrays: dict[str, Array]) -> None:
     unknown = np.flatnonzero((splits < -1) | (splits >= len(SPLITS)))
     if len(unknown):
         raise ValueError(f"{source}/splits.npy: node {unknown[0]} has {splits[unknown[0]]}; expected -1, 0, 1 or 2")
+    negative = np.flatnonzero(labels < NO_LABEL)
+    if len(negative):
+        raise ValueError(
+            f"{source}/labels.npy: node {negative[0]} has {labels[negative[0]]}; expected -1 or a class from 0"
+        )
     for number, split in enumerate(SPLITS):
         inside = np.flatnonzero(splits == number)
         without = inside[labels[inside] < 0]
@@ -116,11 +119,24 @@ def _require_values(source: Path, arrays: dict[str, Array]) -> None:
             )
         if not len(inside):
             raise ValueError(f"{source}/splits.npy: no node is in the {split} split; expected at least one")
-    missing = np.setdiff1d(labels[splits > 0], labels[splits == 0])
-    if len(missing):
+    learnt = np.unique(labels[splits == 0])
+    unlearnt = np.flatnonzero((splits > 0) & ~np.isin(labels, learnt))
+    if len(unlearnt):
         raise ValueError(
-            f"{source}/labels.npy: class {missing[0]} has no node in the train split, so that it cannot be learnt"
+            f"{source}/labels.npy: node {unlearnt[0]} has class {labels[unlearnt[0]]}, which has no node in the train split, so "
+            "that it cannot be learnt"
         )
+    if int(learnt[-1]) != len(learnt) - 1:
+        raise ValueError(
+            f"{source}/labels.npy: the train split has {len(learnt)} classes, up to {learnt[-1]}; expected them to be numbered "
+            "from 0 without a gap"
+        )
+
+
+def _narrowed(features: Array) -> Array:
+    """Returns features as the network gets them: what is too large for 32 bits becomes infinite."""
+    with np.errstate(over="ignore"):
+        return features.astype(np.float32)
 
 
 def write_generated(settings: BlockModel, seed: int, folder: Path) -> None:
@@ -139,14 +155,14 @@ def write_generated(settings: BlockModel, seed: int, folder: Path) -> None:
     splits[order[: round(nodes * settings.train)]] = 0
     splits[order[round(nodes * settings.train) : round(nodes * (settings.train + settings.valid))]] = 1
     arrays: dict[str, Array] = {"features": features, "edges": edges, "labels": labels, "splits": splits}
-    _require_values(folder, arrays)
+    _require_values(Path("generated"), arrays)
     chances = np.full((settings.classes, settings.classes), across)
     np.fill_diagonal(chances, within)
     sources, targets = _both_ways(edges)
     found = posterior(
         features=features,
         centres=centres,
-        labels=np.where(splits == 0, labels, -1),
+        labels=np.where(splits == 0, labels, NO_LABEL),
         sources=sources,
         targets=targets,
         chances=chances,
@@ -164,13 +180,13 @@ def _both_ways(edges: Array) -> tuple[Array, Array]:
 def _write(folder: Path, arrays: dict[str, Array], known_best: float | None) -> None:
     sources, targets = _both_ways(arrays["edges"])
     columns = {
-        "features": arrays["features"].astype(np.float32),
+        "features": _narrowed(arrays["features"]),
         "sources": sources,
         "targets": targets,
         "labels": arrays["labels"].astype(np.int64),
         "splits": arrays["splits"].astype(np.int64),
     }
-    save_file(columns, folder / GRAPH)
+    save_arrays(columns, folder / GRAPH)
     (folder / ABOUT).write_text(json.dumps({KNOWN_BEST: known_best}) + "\n", encoding="utf-8")
 
 
@@ -178,4 +194,5 @@ def read_graph(folder: Path) -> NodeGraph:
     """Reads the run's inputs."""
     columns = load_file(folder / GRAPH)
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    return NodeGraph(**columns, classes=int(columns["labels"].max()) + 1, known_best=about[KNOWN_BEST])
+    learnt = columns["labels"][columns["splits"] == 0]
+    return NodeGraph(**columns, classes=int(learnt.max()) + 1, known_best=about[KNOWN_BEST])

@@ -8,9 +8,11 @@ from pydantic import Field, model_validator
 
 from yatt_workloads.graphs_settings import GraphSettings
 
-Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+MOST_NODES = 20_000
+"""Nodes of a generated graph: all pairs are drawn at once."""
 
 
 class BlockModel(GraphSettings):
@@ -21,14 +23,14 @@ class BlockModel(GraphSettings):
     train, valid: shares of the nodes; the rest is the test split.
     """
 
-    nodes: Annotated[int, Field(ge=10)] = 1_500
-    classes: Annotated[int, Field(ge=2)] = 5
+    nodes: Annotated[int, Field(ge=10, le=MOST_NODES, strict=True)] = 1_500
+    classes: Annotated[int, Field(ge=2, strict=True)] = 5
     features: Count = 16
     within: Positive = 5.0
     across: Positive = 5.0
-    signal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
-    train: Annotated[float, Field(gt=0, lt=1)] = 0.6
-    valid: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    signal: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.2
+    train: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.6
+    valid: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.1
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -40,6 +42,9 @@ class BlockModel(GraphSettings):
             raise ValueError(
                 f"within: expected at most nodes / classes, {self.nodes / self.classes} (given: {self.within})"
             )
+        others = self.nodes * (self.classes - 1) / self.classes
+        if self.across > others:
+            raise ValueError(f"across: expected at most the nodes of other classes, {others} (given: {self.across})")
         return self
 
 
@@ -69,8 +74,8 @@ class NodeLabelSettings(GraphSettings):
     folder: str | None = None
     generated: BlockModel | None = None
     sampling: NeighbourSampling | None = None
-    labels: bool = True
-    hidden: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    labels: Annotated[bool, Field(strict=True)] = True
+    hidden: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.4
     steps: Count = 5
     width: Count = 32
     heads: Count = 2
@@ -78,7 +83,7 @@ class NodeLabelSettings(GraphSettings):
     dropout: Share = 0.3
     attention_dropout: Share = 0.1
     rate: Positive = 0.01
-    decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.005
+    decay: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.005
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -86,4 +91,8 @@ class NodeLabelSettings(GraphSettings):
             raise ValueError("expected either folder or generated")
         if self.width % self.heads:
             raise ValueError(f"width: expected a multiple of heads {self.heads} (given: {self.width})")
+        if "hidden" in self.model_fields_set and (self.sampling is not None or not self.labels):
+            raise ValueError(
+                "hidden: with sampling, a batch says which labels are hidden, and without labels there are none; leave it out"
+            )
         return self

@@ -23,7 +23,7 @@ from yatt_workloads.graphs_settings import require_cpu
 from yatt_workloads.unimp.in_words import NO_NODE, PREDICTED, by_class, in_words
 from yatt_workloads.unimp.model import UniMP
 from yatt_workloads.unimp.neighbourhood import NeighbourSampler
-from yatt_workloads.unimp.node_graph import SPLITS, read_graph, write_generated, write_graph_of
+from yatt_workloads.unimp.node_graph import SPLITS, read_arrays, read_graph, write_generated, write_graph_of
 from yatt_workloads.unimp.settings import NeighbourSampling, NodeLabelSettings
 
 
@@ -52,6 +52,11 @@ class NodeLabels:
     def __init__(self, facts: RunFacts) -> None:
         self._facts = facts
         self._settings = NodeLabelSettings.model_validate(dict(facts.settings))
+
+    def check_inputs(self) -> None:
+        """Raises `ValueError`, with file and node, for arrays that cannot be used."""
+        if self._settings.folder is not None:
+            read_arrays(self._facts.path_of(self._settings.folder))
 
     def build_inputs(self, folder: Path) -> None:
         """Writes the graph. Raises `ValueError` for one that cannot be used."""

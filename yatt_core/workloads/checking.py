@@ -1,0 +1,31 @@
+"""What a workload finds in the data of its settings before a run starts, minutes before `build_inputs` could say so.
+
+Consumes a spec and its workload; produces nothing, or the error. A class opts in by a method; it is no part of a run, which
+builds its inputs, and verifies them, itself.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from yatt_core.spec.run import RunSpec
+from yatt_core.workloads.contract import Workload
+from yatt_core.workloads.finding import called
+
+
+@runtime_checkable
+class ChecksInputs(Protocol):
+    """A workload that can say whether its inputs can be built, without building them."""
+
+    def check_inputs(self) -> None:
+        """Reads what `build_inputs` would read, and writes nothing. Raises `ValueError` for what cannot be used.
+
+        Called before a new run is created, in the process of the command, on a workload that has not begun.
+        """
+        ...
+
+
+def check_inputs(spec: RunSpec, workload: Workload) -> None:
+    """Raises `ConfigurationError` if the workload says that its inputs cannot be built."""
+    if isinstance(workload, ChecksInputs):
+        called(spec, workload.check_inputs)
