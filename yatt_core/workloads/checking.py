@@ -1,7 +1,7 @@
-"""What a workload finds in the data of its settings before a run starts, minutes before `build_inputs` could say so.
+"""What a workload finds in the data of its settings before a run starts: an error minutes before `build_inputs` could raise it.
 
-Consumes a spec and its workload; produces nothing, or the error. A class opts in by a method; it is no part of a run, which
-builds its inputs, and verifies them, itself.
+Consumes a spec and its workload; produces nothing, or the error. A class opts in by a method. Runs do not depend on it: they
+build their inputs, and verify them, themselves.
 """
 
 from __future__ import annotations

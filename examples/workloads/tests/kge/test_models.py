@@ -84,6 +84,9 @@ def test_distances_and_products_by_hand() -> None:
         ({"model": "deepwalk", "smoothing": 0.1}, "deepwalk has no relations"),
         ({"model": "complex"}, "Input should be 'transe'"),
         ({"model": "ote", "wide": 8}, "wide"),
+        ({"model": "ote", "width": "8"}, "width"),
+        ({"model": "ote", "margin": True}, "margin"),
+        ({"model": "ote", "rate": float("nan")}, "rate"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], text: str) -> None:

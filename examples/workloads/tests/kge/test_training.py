@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from benchmarks.workloads.alone import kept
 from examples.workloads.tests.kge.support import RING, alone, begun, learnt, on_ranks
 from yatt_core.workloads.contract import Draw, Ranks, Rows, RunFacts
 from yatt_workloads.kge.member import Member
@@ -98,6 +101,43 @@ def test_two_ranks_find_the_same_gradient_and_each_keeps_its_rows(tmp_path: Path
     assert before_0 == before_1 == before, "ranks of triples are the same"
     assert (rows_0.start, rows_1.start, rows_0.total) == (0, 6, 12)
     torch.testing.assert_close(torch.cat([rows_0.values, rows_1.values]), whole.values)
+
+
+def test_any_number_of_ranks_has_the_same_figures(tmp_path: Path) -> None:
+    """Bit for bit, for every model: sums over all entities are exact, and what is smoothed is computed alike."""
+    kinds = ("transe", "rotate", "quate", "ote", "note")
+    members = [
+        {"model": kind, "width": 12 if kind == "transe" else 8, "smoothing": 0.3, "rate": 0.05} for kind in kinds
+    ]
+    settings = {**MIXED, "generated": {"entities": 23, "relations": 9}, "members": [*members, MIXED["members"][2]]}
+    alone_first = begun(tmp_path, alone(), settings)
+    learnt(alone_first, 3)
+    state = kept(alone_first.state())
+    expected = dict(alone_first.evaluate())
+
+    def evaluate(ranks: Ranks) -> tuple[dict[str, float], Any]:
+        workload = begun(tmp_path, ranks, settings)
+        workload.load(state)
+        queries = Queries.of(read_graph(tmp_path).valid, inverse=True)
+        tables = [member.settled() for member in workload._members]
+        scores = [member.scores(table, queries) for member, table in zip(workload._members, tables, strict=True)]
+        mixed = workload._mixed(scores, queries)
+        return dict(workload.evaluate()), np.concatenate(
+            [part["mixed"] for part in ranks.gathered({"mixed": mixed.T.numpy()})]
+        )
+
+    (_, scores) = evaluate(alone())
+    for count in (2, 3):
+        for figures, divided in on_ranks(count, evaluate):
+            assert figures == expected
+            assert np.array_equal(divided, scores), "the scores themselves are equal, not only their order"
+
+
+def test_the_last_batch_may_have_fewer_triples_than_there_are_ranks(tmp_path: Path) -> None:
+    settings = {**RING, "triples": 17, "members": [{"model": "note", "width": 8}, {"model": "deepwalk", "width": 8}]}
+    expected = learnt(begun(tmp_path, alone(), settings), 2)
+    for found in on_ranks(2, lambda ranks: learnt(begun(tmp_path, ranks, settings), 2)):
+        assert found == pytest.approx(dict(expected), rel=1e-5)
 
 
 def test_each_member_and_the_ensemble_are_evaluated(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def source_of(folder: Path, **changed: str) -> Path:
     source = folder / "source"
     source.mkdir()
     for split, text in {**GOOD, **changed}.items():
-        (source / f"{split}.txt").write_text(text, encoding="utf-8")
+        (source / f"{split}.txt").write_bytes(text.encode("utf-8", "surrogateescape"))
     return source
 
 
@@ -34,9 +34,11 @@ def test_a_folder_becomes_numbers(tmp_path: Path) -> None:
         ({"test": "b\tr\ta\nb\tr\tzoe\n"}, r"test.txt:2: the entity 'zoe' is in no training triple"),
         ({"valid": "zoe\tr\tb\n"}, r"valid.txt:1: the entity 'zoe' is in no training triple"),
         ({"test": "a\tlikes\tb\n"}, r"test.txt:1: the relation 'likes' is in no training triple"),
-        ({"test": "a\tr\tb\n"}, r"test.txt:1: this triple is in train.txt too"),
+        ({"test": "a\tr\tb\n"}, r"test.txt:1: this triple is in train.txt already"),
         ({"train": "a\tr\tb\na r b\n"}, r"train.txt:2: expected head, relation and tail, separated by tabs .*'a r b'"),
         ({"train": "a\t\tb\n"}, r"train.txt:1: expected head, relation and tail"),
+        ({"valid": "a\tr\tc\na\tr\tc\n"}, r"valid.txt:2: this triple is in valid.txt already; expected it once"),
+        ({"train": "a\tr\tb\nb\tr\t\udcff\n"}, r"train.txt:2: is not UTF-8: .*0xff"),
         ({"valid": ""}, r"valid.txt: is empty; expected at least one triple"),
     ],
 )

@@ -49,9 +49,16 @@ def test_a_corpus_of_files_becomes_numbers(tmp_path: Path) -> None:
         (changed(DOCUMENTS, 1, text=" \t"), QUERIES, "documents.jsonl:2: document 'b' is empty; expected a text"),
         (changed(DOCUMENTS, 0, text=None), QUERIES, "documents.jsonl:1: document 'a' is empty"),
         (changed(DOCUMENTS, 1, id="a"), QUERIES, "documents.jsonl:2: the id 'a' is used twice"),
-        (changed(DOCUMENTS, 1, group="x"), QUERIES, "documents.jsonl:2: group is 'x'; expected a number"),
+        (changed(DOCUMENTS, 1, group="x"), QUERIES, "documents.jsonl:2: group is 'x'; expected a whole"),
+        (changed(DOCUMENTS, 1, group=True), QUERIES, "documents.jsonl:2: group is True; expected a whole number"),
+        (changed(DOCUMENTS, 1, group=-2), QUERIES, "documents.jsonl:2: group is -2; expected a whole number"),
+        (changed(DOCUMENTS, 1, group=2**63), QUERIES, "documents.jsonl:2: group is 9223372036854775808; expected"),
+        ([], QUERIES, "documents.jsonl: is empty; expected at least one document"),
+        (DOCUMENTS, [], "queries.jsonl: has no query of the split train"),
         (DOCUMENTS, changed(QUERIES, 1, relevant=[]), "queries.jsonl:2: query '2' has no relevant document"),
         (DOCUMENTS, changed(QUERIES, 2, relevant=["z"]), "queries.jsonl:3: query '3' names 'z', which is not in"),
+        (DOCUMENTS, changed(QUERIES, 2, relevant=[["a"]]), "queries.jsonl:3: query '3' names ['a'], which is not in"),
+        (DOCUMENTS, changed(QUERIES, 2, relevant=["a", "a"]), "queries.jsonl:3: query '3' names a document twice"),
         (DOCUMENTS, changed(QUERIES, 0, text=""), "queries.jsonl:1: query '1' is empty"),
         (DOCUMENTS, changed(QUERIES, 0, split="all"), "queries.jsonl:1: split is 'all'; expected one of train, dev"),
         (DOCUMENTS, QUERIES[:2], "has no query of the split test"),
@@ -62,6 +69,30 @@ def test_what_cannot_be_used_is_refused(documents: list[Any], queries: list[Any]
     with pytest.raises(ValueError) as refused:
         read_records(written(tmp_path, documents, queries))
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"id": "\xff"}', "queries.jsonl:2: is not UTF-8"),
+        (b"[" * 100_000, "queries.jsonl:2: is no JSON"),
+        (b'{"id": ' + b"1" * 5_000 + b"}", "queries.jsonl:2: is no JSON"),
+        (b'{"id": "2", "id": "3"}', "queries.jsonl:2: is no JSON: the key 'id' is used twice in an object"),
+        (b"", "queries.jsonl:2: is no JSON"),
+    ],
+)
+def test_lines_that_are_no_records(line: bytes, said: str, tmp_path: Path) -> None:
+    written(tmp_path, DOCUMENTS, [])
+    (tmp_path / "queries.jsonl").write_bytes(json.dumps(QUERIES[0]).encode() + b"\n" + line + b"\n")
+    with pytest.raises(ValueError) as refused:
+        read_records(tmp_path)
+    assert said in str(refused.value)
+
+
+def test_a_task_in_which_every_query_has_several_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yatt_workloads.retrieval.generated.MOST_TRIES", 20)
+    with pytest.raises(ValueError, match="documents: 300 are so many that hardly any query has one answer only"):
+        generate(GeneratedTask(documents=300, queries={"dev": 1}, asked=1), seed=1)
 
 
 def test_only_one_generated_document_answers_a_held_out_query() -> None:

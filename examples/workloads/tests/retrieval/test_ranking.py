@@ -52,7 +52,7 @@ def test_vectors_that_are_no_numbers_are_an_error() -> None:
         nearest(vectors(3), broken, 10)
     with pytest.raises(ValueError, match="queries: 1 of 30"):
         nearest(broken, vectors(40), 10)
-    with pytest.raises(ValueError, match="expected finite"):
+    with pytest.raises(ValueError, match="scores of 1 of 1 queries are not finite"):
         ranks_of(np.full((1, 2), np.nan, np.float32), np.array([[0, 1]]), np.array([[0]]))
     with pytest.raises(ValueError, match="a search for 50 of 40 documents"):
         nearest(vectors(3), vectors(40), 50)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from examples.workloads.tests.killed import resumed_on_another_number
 from examples.workloads.tests.retrieval.ranks import SMALL
 from flows.reports.audit import verify_run
 from tests.workloads.in_process import OwnRun
@@ -23,6 +24,21 @@ KILLED_AT = (
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings"),
+    [
+        ("retrieval_mined.yaml", {"method": "self", "mined": 1, "mine_every": 2}),
+        pytest.param("retrieval.yaml", {"method": "cascade", "first": 1, "cross": 1}, marks=pytest.mark.verify),
+    ],
+)
+@pytest.mark.parametrize("ranks", [(2, 1), pytest.param((1, 3), marks=pytest.mark.verify)])
+def test_resumed_on_another_number_of_ranks(
+    spec: str, settings: dict[str, Any], ranks: tuple[int, int], tmp_path: Path
+) -> None:
+    changes = [f"workload.settings={json.dumps({**SMALL, **settings})}"]
+    resumed_on_another_number(tmp_path, SPECS / spec, changes, ranks)
 
 
 def run_of(folder: Path, spec: str, settings: dict[str, Any]) -> OwnRun:

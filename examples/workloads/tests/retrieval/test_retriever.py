@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from examples.workloads.tests.retrieval.ranks import SMALL
-from tests.workloads.in_process import OwnRun
+from examples.workloads.tests.retrieval.exported import exported_retriever
+from yatt_core.prompts.tool_calls import ToolCall
+from yatt_core.spec.sections.tools import ToolsSpec
+from yatt_core.tools.toolbox import Toolbox
+from yatt_workloads.retrieval import retriever
 from yatt_workloads.retrieval.in_rollouts import reciprocal_rank, search
-from yatt_workloads.retrieval.retriever import VECTORS, export_retriever
-
-SPEC = Path(__file__).parents[2] / "specs" / "retrieval.yaml"
+from yatt_workloads.retrieval.retriever import VECTORS, Retriever
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,12 @@ class Prompt:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("retriever")
-    settings = json.dumps({**SMALL, "method": "self"})
-    run = OwnRun.of(folder / "home", SPEC, "iterations=4", "checkpoints.every=4", f"workload.settings={settings}")
-    run.drive()
-    (checkpoint,) = (path for path in (run.folder / "checkpoints").iterdir() if "i000004" in path.name)
-    export_retriever(run.folder / "inputs", checkpoint, folder / "index")
+    exported, run = exported_retriever(folder)
     with run.ledger() as ledger:
         (folder / "mrr").write_text(str(ledger.metrics.history(run.run, "evaluation/test/mrr_at_10")[-1][1]))
-    queries = run.folder / "inputs"
-    (folder / "inputs").symlink_to(queries)
-    return str(folder / "index")
+    (folder / "inputs").symlink_to(run.folder / "inputs")
+    return str(exported)
 
 
 def test_a_checkpoint_becomes_a_tool_and_a_reward(index: str) -> None:
@@ -57,7 +53,8 @@ def test_a_checkpoint_becomes_a_tool_and_a_reward(index: str) -> None:
 
 def test_what_is_empty_or_no_number_is_never_a_good_score(index: str, tmp_path: Path) -> None:
     assert reciprocal_rank(Prompt("d1"), " \n", index=index) == 0
-    assert reciprocal_rank(Prompt("no such document"), "c1a", index=index) == 0
+    with pytest.raises(ValueError, match=r"the prompt's answer 'no such document' is no document of .*index"):
+        reciprocal_rank(Prompt("no such document"), "c1a", index=index)
     with pytest.raises(ValueError, match="the prompt has no answer"):
         reciprocal_rank(Prompt(None), "c1a", index=index)
     with pytest.raises(ValueError, match="the query is empty"):
@@ -71,3 +68,34 @@ def test_what_is_empty_or_no_number_is_never_a_good_score(index: str, tmp_path: 
     np.save(broken / VECTORS, vectors)
     with pytest.raises(ValueError, match="1 of 60 vectors are not finite"):
         reciprocal_rank(Prompt("d1"), "c1a", index=str(broken))
+
+
+def test_the_tool_answers_a_call_of_a_rollout_within_the_limits_of_the_docs(index: str) -> None:
+    function = "yatt_workloads.retrieval.in_rollouts:search"
+    tool = {"name": "search", "function": function, "options": {"index": index}}
+    with closing(Toolbox(ToolsSpec.model_validate({"functions": [tool]}))) as toolbox:
+        ((_, answer),) = toolbox.answer({7: ToolCall("search", {"query": "c1a", "limit": 2})})
+        assert answer.error is None and answer.text == json.dumps(search("c1a", index=index, limit=2))
+        ((_, empty),) = toolbox.answer({7: ToolCall("search", {"query": " "})})
+        assert "the query is empty; expected at least one word" in empty.text
+
+
+def test_a_folder_whose_files_do_not_belong_together_is_refused(index: str, tmp_path: Path) -> None:
+    for path in Path(index).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    vectors = np.load(tmp_path / VECTORS)
+    for changed in (vectors[:-1], vectors.astype(np.float64), vectors[:, :-1]):
+        np.save(tmp_path / VECTORS, changed)
+        with pytest.raises(ValueError, match=r"vectors.npy: has numbers of type .*; expected float32 and \[60, 16\]"):
+            Retriever(tmp_path)
+
+
+def test_an_export_over_a_folder_that_exists_is_refused(
+    index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = Path(index).parent / "inputs"
+    (checkpoint,) = (path for path in inputs.resolve().parent.glob("checkpoints/*i000004*"))
+    monkeypatch.setattr(sys, "argv", ["retriever", str(inputs), str(checkpoint), index])
+    with pytest.raises(SystemExit) as ended:
+        retriever.main()
+    assert ended.value.code == 2 and "File exists" in capsys.readouterr().err

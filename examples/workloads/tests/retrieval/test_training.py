@@ -158,6 +158,66 @@ def test_a_state_that_is_loaded_goes_on_with_the_same_bits(kind: Any, settings: 
         assert loaded.evaluate() == going_on.evaluate()
 
 
+@pytest.mark.parametrize(
+    ("kind", "mined", "wish"), [(Retrieval, 1, "MinedRetrieval"), (MinedRetrieval, 0, "Retrieval")]
+)
+def test_the_class_says_whether_documents_are_mined(kind: Any, mined: int, wish: str) -> None:
+    with pytest.raises(ValueError, match=rf"mined: expected .*; {wish} is the class .* \(given: {mined}\)"):
+        kind(RunFacts(seed=1, settings={"mined": mined}, iterations=20))
+
+
+@pytest.mark.parametrize("name", ["vector.weight", "token.weight", "body.embeddings.word_embeddings.weight"])
+def test_an_encoder_that_is_broken_has_no_figures(name: str, tmp_path: Path) -> None:
+    workload = small(MinedRetrieval, tmp_path / "inputs", 6, mined=1, mine_every=2)
+    workload.state().weights[f"student.{name}"][3] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        workload.evaluate()
+    draw = Draw(seed=3, iteration=3, number=2)
+    if "token" not in name:
+        with pytest.raises(ValueError, match="not finite"):
+            workload.sample(workload.draw(draw), draw)
+
+
+def test_any_number_of_ranks_has_the_same_figures_and_mines_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: texts are encoded in the same pieces, of which one rank may have none."""
+    monkeypatch.setattr("yatt_workloads.retrieval.evaluation.TEXTS_AT_ONCE", 7)
+    settings = {"mined": 1, "mine_every": 2}
+    alone = small(MinedRetrieval, tmp_path / "inputs", 6, **settings)
+    train(alone, 3, 1, 2)
+    state = kept(alone.state())
+    draw = Draw(seed=3, iteration=3, number=2)
+
+    def found(workload: MinedRetrieval) -> tuple[Any, Any]:
+        columns = workload.sample(workload.draw(draw), draw)
+        return dict(workload.evaluate()), {name: column.tolist() for name, column in columns.items()}
+
+    def work(rank: ThreadRank) -> tuple[Any, Any]:
+        workload = MinedRetrieval(RunFacts(seed=3, settings={**SMALL, **settings}, iterations=6))
+        workload.begin(tmp_path / "inputs", rank)
+        workload.load(state)
+        return found(workload)
+
+    expected = found(alone)
+    assert 0 < expected[0]["accuracy"] < 1
+    for count in (2, 4):
+        assert on_ranks(count, work) == [expected] * count
+
+
+def test_a_batch_may_have_fewer_queries_than_there_are_ranks(tmp_path: Path) -> None:
+    settings = {"method": "cascade", "first": 1, "cross": 1, "batch": 2}
+    alone = small(Retrieval, tmp_path / "inputs", 3, **settings)
+    expected = train(alone, 3, 1, 3)
+
+    def work(rank: ThreadRank) -> Any:
+        workload = Retrieval(RunFacts(seed=3, settings={**SMALL, **settings}, iterations=3))
+        workload.begin(tmp_path / "inputs", rank)
+        return train(workload, 3, 1, 3)
+
+    assert on_ranks(3, work) == [pytest.approx(expected, rel=2e-3)] * 3
+
+
 def test_negatives_are_mined_from_the_present_state_by_schedule(tmp_path: Path) -> None:
     settings = {"mined": 2, "siblings": 1, "mine_every": 2, "mined_from": 5, "candidates": 5}
     workload = small(MinedRetrieval, tmp_path / "inputs", 6, **settings)
@@ -211,6 +271,22 @@ def test_the_learning_rate_depends_on_the_iteration_alone() -> None:
         ({"candidates": 2}, "expected at least 3 (given: 2)"),
         ({"mined": 1, "mine_every": 0}, "mine_every: expected at least 1"),
         ({"mined": 1, "mined_from": 0}, "mined_from: expected at least mined, 1 (given: 0)"),
+        (
+            {"mined": 1, "mine_every": 10},
+            "mine_every: expected less than the run's 10 iterations, or nothing is ever mined",
+        ),
+        ({"mine_every": 2}, "mine_every: nothing is mined; expected mined to be at least 1"),
+        ({"rate": float("inf")}, "rate: expected a finite number (given: inf)"),
+        ({"decay": float("nan")}, "decay: expected a finite number (given: nan)"),
+        ({"siblings": -1}, "siblings: expected at least 0 (given: -1)"),
+        ({"first": -5}, "first: expected at least 0 (given: -5)"),
+        ({"late_to_dual": -1}, "late_to_dual: expected at least 0 (given: -1)"),
+        ({"width": 18}, "width: expected a multiple of 4 (given: 18)"),
+        ({"corpus": "a", "documents": 9}, "documents: is of a generated task, but corpus names one"),
+        (
+            {"method": "self", "cross_to_dual": 1},
+            "cross_to_dual: method self does not read it; it belongs to cascade, frozen",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], said: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +42,77 @@ def test_edges_go_both_ways_once(tmp_path: Path) -> None:
     [
         ({"labels": np.array([0, 1, 0, -1, -1])}, r"labels.npy: node 3 is in the test split and has no label"),
         ({"labels": np.array([-1, 1, 0, 1, -1])}, r"labels.npy: node 0 is in the train split and has no label"),
-        ({"labels": np.array([0, 0, 0, 1, -1])}, r"labels.npy: class 1 has no node in the train split"),
-        ({"labels": np.array([0, 1, 0])}, r"labels.npy: has shape \(3,\); expected \[nodes\]"),
+        (
+            {"labels": np.array([0, 0, 0, 1, -1])},
+            r"labels.npy: node 3 has class 1, which has no node in the train split",
+        ),
+        ({"labels": np.array([0, 1, 0])}, r"labels.npy: has shape \[3\]; expected \[nodes\]"),
         ({"labels": np.array([0, 1, 0, 1.5, 0])}, r"labels.npy: has numbers of type float64; expected integers"),
         ({"features": np.full((5, 2), np.nan)}, r"features.npy: node 0 has a feature that is not finite"),
         ({"edges": np.array([[0, 1], [2, 5]])}, r"edges.npy: edge 1 joins \[2, 5\]; expected nodes from 0 to 4"),
-        ({"edges": np.array([0, 1])}, r"edges.npy: has shape \(2,\); expected \[edges, 2\]"),
+        ({"edges": np.array([0, 1])}, r"edges.npy: has shape \[2\]; expected \[edges, 2\]"),
         ({"splits": np.array([0, 0, 1, 3, -1])}, r"splits.npy: node 3 has 3; expected -1, 0, 1 or 2"),
         ({"splits": np.array([0, 0, 1, 1, -1])}, r"splits.npy: no node is in the test split"),
-        ({"labels": np.array([{}], dtype=object)}, r"labels.npy: cannot be read as an array: .*allow_pickle"),
+        ({"edges": np.zeros((0, 2), np.int64)}, r"edges.npy: has shape \[0, 2\]; .* with at least one of each"),
+        ({"labels": np.array([0, 2, 0, 2, -1])}, r"the train split has 2 classes, up to 2; expected .* without a gap"),
+        (
+            {"labels": np.array([0, 2**63, 0, 0, 0], np.uint64)},
+            r"labels.npy: the train split has 2 classes, up to 9223",
+        ),
+        ({"labels": np.array([0, 1, 0, 1, -2])}, r"labels.npy: node 4 has -2; expected -1 or a class from 0"),
+        ({"labels": np.array(["a", "b", "a", "b", ""])}, r"labels.npy: has numbers of type <U1; expected integers"),
+        (
+            {"features": np.full((5, 2), 1e39)},
+            r"features.npy: node 0 has a feature that is not finite as a number of 32",
+        ),
+        ({"features": np.eye(5, dtype=complex)}, r"features.npy: has numbers of type complex128; expected floating"),
+        ({"labels": np.array([{}], dtype=object)}, r"labels.npy: cannot be read as an array: .*Python objects"),
     ],
 )
 def test_arrays_that_cannot_be_used(changed: dict[str, Any], text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=text):
         write_graph_of(source_of(tmp_path, **changed), tmp_path)
+
+
+def test_rows_stay_rows_however_an_array_lies_in_memory(tmp_path: Path) -> None:
+    features = np.arange(10.0).reshape(5, 2)
+    for number, stored in enumerate((np.asfortranarray(features), features.astype(">f4"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_graph_of(source_of(folder, features=stored, edges=np.asfortranarray(GOOD["edges"])), folder)
+        graph = read_graph(folder)
+        assert graph.features.tolist() == features.tolist()
+        assert sorted(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))[0] == (0, 1)
+
+
+def test_a_label_of_a_node_without_a_split_is_no_class(tmp_path: Path) -> None:
+    write_graph_of(source_of(tmp_path, labels=np.array([0, 1, 0, 1, 10**9])), tmp_path)
+    assert read_graph(tmp_path).classes == 2
+
+
+def test_files_that_are_no_arrays(tmp_path: Path) -> None:
+    """Nothing is unpickled, and a header that claims more than the file has allocates nothing."""
+    source = source_of(tmp_path)
+    whole = (source / "features.npy").read_bytes()
+    longer = whole.replace(b"(5, 5), }" + 12 * b" ", b"(99999999999, 5), }" + 2 * b" ")
+    assert len(longer) == len(whole) != 0 and longer != whole
+    for contents, text in (
+        (longer, "features.npy: cannot be read as an array: .*greater than file size"),
+        (whole[:-1], "features.npy: cannot be read as an array: .*greater than file size"),
+        (b"", "features.npy: cannot be read as an array: No data left in file"),
+        (pickle.dumps(np.eye(5)), "features.npy: cannot be read as an array: .*contains pickled"),
+    ):
+        (source / "features.npy").write_bytes(contents)
+        with pytest.raises(ValueError, match=text):
+            write_graph_of(source, tmp_path)
+    with (source / "features.npy").open("wb") as stream:
+        np.savez(stream, features=np.eye(5))
+    with pytest.raises(ValueError, match=r"features.npy: is an archive of arrays; expected one array"):
+        write_graph_of(source, tmp_path)
+    (source / "features.npy").unlink()
+    os.mkfifo(source / "features.npy")
+    with pytest.raises(ValueError, match=r"features.npy: cannot be read as an array: it is no regular file"):
+        write_graph_of(source, tmp_path)
 
 
 def test_a_missing_array_is_named(tmp_path: Path) -> None:

@@ -127,6 +127,16 @@ def test_settings_that_cannot_be_used() -> None:
         ({"folder": "a", "width": 9}, "width: expected a multiple of heads 2"),
         ({"generated": {"train": 0.9}}, "leave a test split"),
         ({"folder": "a", "hiding": 0.1}, "hiding"),
+        ({"folder": "a", "hidden": 0.1, "sampling": {}}, "hidden: with sampling, a batch says which labels are hidden"),
+        ({"folder": "a", "hidden": 0.1, "labels": False}, "hidden: .*without labels there are none"),
+        ({"folder": "a", "steps": True}, "steps"),
+        ({"folder": "a", "rate": "0.1"}, "rate"),
+        ({"folder": "a", "rate": math.nan}, "rate"),
+        (
+            {"generated": {"nodes": 100, "classes": 5, "across": 90}},
+            "across: expected at most the nodes of other classes, 80",
+        ),
+        ({"generated": {"nodes": 10**6}}, "nodes"),
     ):
         with pytest.raises(ValidationError, match=text):
             NodeLabelSettings.model_validate(settings)
