@@ -1,4 +1,4 @@
-"""A run of reinforcement learning whose policy calls an exported retriever and is rewarded for what it finds, also when killed."""
+"""A run of reinforcement learning whose policy calls an exported retriever and is rewarded for what it finds; also killed."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from yatt_workloads.kge.member import Member
 from yatt_workloads.kge.ranking import Queries
 from yatt_workloads.kge.settings import MemberSettings
 from yatt_workloads.kge.triples import read_graph
+from yatt_workloads.kge.walks import Statistics
 from yatt_workloads.kge.workload import KnowledgeGraphEmbeddings
 
 MIXED = {
@@ -150,6 +151,19 @@ def test_each_member_and_the_ensemble_are_evaluated(tmp_path: Path) -> None:
     assert begun(tmp_path, alone(), one).evaluate()["test/mrr"] == metrics["test/mrr_0.note"]
     told = begun(tmp_path, alone(), {**one, "statistics": {"ht": 1e6}}).evaluate()["test/mrr"]
     assert told != metrics["test/mrr_0.note"], "the statistics decide"
+
+
+def test_the_ensemble_adds_probabilities_by_weight_and_statistics(tmp_path: Path) -> None:
+    workload = begun(tmp_path, alone(), MIXED)
+    graph = read_graph(tmp_path)
+    for inverse in (False, True):
+        queries = Queries.of(graph.test, inverse)
+        scores = [member.scores(member.settled(), queries) for member in workload._members]
+        weights = (1.0, 0.5, 1.0)
+        expected = sum(weight * score.softmax(1) for weight, score in zip(weights, scores, strict=True))
+        statistics = Statistics(graph.train, graph.entities, graph.relations)
+        expected = expected + 0.1 * statistics.of("ht", queries) + 0.05 * statistics.of("rhrt", queries)
+        torch.testing.assert_close(workload._mixed(scores, queries), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_scores_that_are_not_finite_are_refused(tmp_path: Path) -> None:

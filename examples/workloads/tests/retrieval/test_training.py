@@ -15,8 +15,8 @@ from yatt_core.workloads.contract import Draw, RunFacts
 from yatt_workloads.retrieval.candidates import CANDIDATES, QUERIES
 from yatt_workloads.retrieval.corpus import PADDING
 from yatt_workloads.retrieval.encoder import late_interaction
-from yatt_workloads.retrieval.losses import distilled, in_terms_of, right_document
-from yatt_workloads.retrieval.settings import read_settings
+from yatt_workloads.retrieval.losses import distilled, in_terms_of, right_document, student_loss
+from yatt_workloads.retrieval.settings import RetrievalSettings, read_settings
 from yatt_workloads.retrieval.stages import learning_rate, stage_number, stages_of
 from yatt_workloads.retrieval.workload import MinedRetrieval, Retrieval
 
@@ -90,6 +90,34 @@ def test_losses() -> None:
     also = torch.zeros(4, 9, dtype=torch.bool)
     also[:, 8] = True
     torch.testing.assert_close(right_document(scores, right, also), right_document(scores[:, :8], right, also[:, :8]))
+
+
+def test_each_method_has_its_losses() -> None:
+    """Every loss by hand, as multiples of what each teaches; no teacher learns from its pupil."""
+    noise = torch.Generator().manual_seed(4)
+    dual, late, teacher = (torch.randn(3, 6, generator=noise).requires_grad_() for _ in range(3))
+    right = torch.tensor([0, 2, 4])
+    also = torch.zeros(3, 6, dtype=torch.bool)
+    weights = {"late_to_dual": 3.0, "cross_to_dual": 5.0, "cross_to_late": 7.0, "softening": 2.0}
+
+    def loss(method: str, taught: torch.Tensor | None = None) -> torch.Tensor:
+        settings = RetrievalSettings(method=method, **weights)
+        return student_loss(settings, method, dual=dual, late=late, teacher=taught, right=right, also=also)
+
+    plain = right_document(dual, right, also)
+    words = right_document(late, right, also)
+    on_the_fly = plain + words + 3 * distilled(dual, late, 2.0)
+    from_above = 5 * distilled(dual, in_terms_of(teacher, dual), 2.0) + 7 * distilled(
+        late, in_terms_of(teacher, late), 2.0
+    )
+    torch.testing.assert_close(loss("plain"), plain)
+    torch.testing.assert_close(loss("late"), words)
+    torch.testing.assert_close(loss("self"), on_the_fly)
+    for method in ("cascade", "frozen"):
+        torch.testing.assert_close(loss(method, teacher), on_the_fly + from_above)
+    (pupil, own) = torch.autograd.grad(3 * distilled(dual, late, 2.0), (dual, late), allow_unused=True)
+    assert bool(pupil.abs().sum() > 0) and own is None
+    assert torch.autograd.grad(loss("cascade", teacher), [teacher], allow_unused=True) == (None,)
 
 
 def test_a_cascade_goes_through_its_stages_and_only_one_module_learns_in_each(tmp_path: Path) -> None:

@@ -61,6 +61,21 @@ def test_what_is_predicted_is_not_seen(tmp_path: Path) -> None:
     assert not np.array_equal(rows[0], rows[1]) and len(np.unique(rows[0])) == len(rows[0])
 
 
+@pytest.mark.parametrize("sampling", [None, {"batch": 20, "part": 8, "neighbours": 3}])
+def test_a_step_hides_the_labels_that_it_predicts_and_no_others(
+    sampling: dict[str, int] | None, tmp_path: Path
+) -> None:
+    workload = begun(tmp_path, {**BLOCKS, "sampling": sampling})
+    train = read_graph(tmp_path).nodes("train")
+    draw = Draw(5, 1, 0)
+    predicted = workload.draw(draw)["predicted"][0]
+    parts = list(workload._parts(predicted, 0, draw))
+    assert np.concatenate([part.nodes[part.own].numpy() for part in parts]).tolist() == predicted.tolist()
+    for part in parts:
+        seen = part.nodes[part.visible].numpy()
+        assert set(seen.tolist()) == (set(train.tolist()) - set(predicted.tolist())) & set(part.nodes.tolist()) != set()
+
+
 def test_layers_have_a_gate_between_input_and_neighbours() -> None:
     """With the gate shut to what is gathered, edges change nothing."""
     model = UniMP(NodeLabelSettings.model_validate({**BLOCKS, **STILL, "layers": 1}), 3, 4).eval()
