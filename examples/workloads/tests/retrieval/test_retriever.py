@@ -75,7 +75,7 @@ def test_the_tool_answers_a_call_of_a_rollout_within_the_limits_of_the_docs(inde
     tool = {"name": "search", "function": function, "options": {"index": index}}
     with closing(Toolbox(ToolsSpec.model_validate({"functions": [tool]}))) as toolbox:
         ((_, answer),) = toolbox.answer({7: ToolCall("search", {"query": "c1a", "limit": 2})})
-        assert answer.error is None and answer.text == json.dumps(search("c1a", index=index, limit=2))
+        assert not answer.error and answer.text == json.dumps(search("c1a", index=index, limit=2))
         ((_, empty),) = toolbox.answer({7: ToolCall("search", {"query": " "})})
         assert "the query is empty; expected at least one word" in empty.text
 

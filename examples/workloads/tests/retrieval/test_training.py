@@ -298,7 +298,7 @@ def test_the_learning_rate_depends_on_the_iteration_alone() -> None:
         ({"batch": 0}, "batch: expected more than 0 (given: 0)"),
         ({"candidates": 2}, "expected at least 3 (given: 2)"),
         ({"mined": 1, "mine_every": 0}, "mine_every: expected at least 1"),
-        ({"mined": 1, "mined_from": 0}, "mined_from: expected at least mined, 1 (given: 0)"),
+        ({"mined": 1, "mine_every": 5, "mined_from": 0}, "mined_from: expected at least mined, 1 (given: 0)"),
         (
             {"mined": 1, "mine_every": 10},
             "mine_every: expected less than the run's 10 iterations, or nothing is ever mined",

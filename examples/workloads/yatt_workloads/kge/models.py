@@ -61,7 +61,7 @@ def make_model(settings: MemberSettings) -> EmbeddingModel:
 
 def blocks_of(vectors: torch.Tensor, block: int) -> torch.Tensor:
     """Returns vectors in blocks, [..., blocks, block]."""
-    return vectors.reshape(*vectors.shape[:-1], -1, block)
+    return vectors.reshape(*vectors.shape[:-1], vectors.shape[-1] // block, block)
 
 
 def distance_of_blocks(difference: torch.Tensor, block: int) -> torch.Tensor:

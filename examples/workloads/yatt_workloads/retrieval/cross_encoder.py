@@ -43,7 +43,8 @@ class CrossEncoder(nn.Module):
         offered_tokens = self.encoder.tokens(offered, offered_there)
         count, words, width = asked.shape
         others, length, _ = offered.shape
-        cosines = (asked_tokens.reshape(count * words, -1) @ offered_tokens.reshape(others * length, -1).T).view(
+        size = asked_tokens.shape[-1]
+        cosines = (asked_tokens.reshape(count * words, size) @ offered_tokens.reshape(others * length, size).T).view(
             count * words, others, length
         )
         missing = offered_there.squeeze(-1) == 0

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import normalize
 from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormModel
 
-from yatt_workloads.retrieval.corpus import FIRST_WORD, PADDING
+from yatt_workloads.retrieval.corpus import FIRST_WORD, PADDING, UNKNOWN
 from yatt_workloads.retrieval.settings import HEADS, RetrievalSettings
 
 if TYPE_CHECKING:
@@ -59,8 +59,14 @@ class Encoder(nn.Module):
     def hidden(self, words: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the last layer, [texts, words, width], and 1 where there is a word, else 0, [texts, words, 1].
 
+        words: [texts, words]; a rank may have no texts.
         side: `QUERY` or `DOCUMENT`.
         """
+        if not len(
+            words
+        ):  # the body takes no empty batch: the place of a text in it keeps the way of gradients, which are zero
+            hidden, there = self.hidden(words.new_full((1, words.shape[1]), UNKNOWN), side)
+            return hidden[:0], there[:0]
         there = words != PADDING
         mask = None if bool(there.all()) else there.long()
         found = self.body(input_ids=words, attention_mask=mask, token_type_ids=torch.full_like(words, side))

@@ -46,10 +46,10 @@ class Embedder:
             texts = torch.from_numpy(words[first : first + TEXTS_AT_ONCE])
             pieces.append(self._encoder(texts.to(device), side))
             advanced()
-        shapes = self._encoder(torch.from_numpy(words[:1]).to(device), side)
+        pieces = pieces or [self._encoder(torch.from_numpy(words[:0]).to(device), side)]
         mine = {
-            "vectors": torch.cat([shapes.vectors[:0], *(piece.vectors for piece in pieces)]).cpu().numpy(),
-            "tokens": torch.cat([shapes.tokens[:0], *(piece.tokens for piece in pieces)]).cpu().numpy(),
+            "vectors": torch.cat([piece.vectors for piece in pieces]).cpu().numpy(),
+            "tokens": torch.cat([piece.tokens for piece in pieces]).cpu().numpy(),
         }
         parts = self._ranks.gathered(mine)
         vectors = np.concatenate([part["vectors"] for part in parts])
