@@ -1,32 +1,38 @@
 """How exact an iteration is: the trainer's log-probabilities against the sampler's, and all of it again in a fresh process.
 
-Consumes a policy and the seeds of an iteration. The fresh process is this module, `python -m benchmarks.diffusion.exactness
-FOLDER`: it knows the folder's weights, words and seeds, draws in another order, so that each image has other neighbours, and
-prints digests.
+Consumes a finished training. The fresh process is this module, `python -m benchmarks.diffusion.exactness FOLDER`: it knows
+weights and seeds from the folder alone, draws in another order, so that each image has other neighbours, learns from the seeds,
+and prints digests.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import save_file
 
-from benchmarks.diffusion.recipe import Policy, Recipe, advantages_of
-from yatt_core.workloads.diffusion.conditions import WordTable, load_words, save_words
-from yatt_core.workloads.diffusion.networks import load_network, save_network
+from benchmarks.diffusion.training import GAP, INPUTS, Settings, final_state
+from benchmarks.workloads.alone import Kept, begun, keep_state, kept, kept_state
+from yatt_core.workloads.columns import decode_columns, encode_columns
+from yatt_core.workloads.contract import Columns, Draw, State
+from yatt_core.workloads.diffusion.conditions import load_words
+from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing
+from yatt_core.workloads.diffusion.flow import FlowProcess
+from yatt_core.workloads.diffusion.networks import CONFIG, WEIGHTS, load_network
 from yatt_core.workloads.diffusion.predictors import Predictor
+from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE
 from yatt_core.workloads.diffusion.trajectories import (
     SamplingPlan,
-    Trajectory,
     joined,
     log_probabilities_of,
     sample,
@@ -35,81 +41,126 @@ from yatt_core.workloads.diffusion.trajectories import (
 
 MICRO_BATCHES = (1, 2, 3, 5, 16, 96)
 """Images of the trainer's micro-batches that `any_batch` tries."""
+STATE = "state"
+COLUMNS = "columns.safetensors"
 
 
-def log_probability_gap(
-    recipe: Recipe, policy: nn.Module, words: WordTable, *, seeds: list[int], dtype: torch.dtype
-) -> dict[str, float]:
-    """Returns the largest differences between log-probabilities of sampler and trainer.
+def measured_exactness(folder: Path, seed: int, updates: int, settings: Settings) -> dict[str, float]:
+    """Returns the gaps of log-probabilities, and whether a fresh process finds an iteration again.
 
-    `same`: in batches of the sampler's shape. `any_batch`: in micro-batches of other sizes, one image included.
+    gap, gap_any_batch: in float32, in batches of the sampler's shape and in micro-batches of other sizes, one image included.
+    gap_bfloat16, gap_any_batch_bfloat16: the same for the network in bfloat16.
+    digests_equal: 1 if every latent and the state after the update have the same bits.
     """
-    network = nn.Module.to(copy.deepcopy(policy), dtype)
-    predict = Predictor(network, words.encode(recipe.prompts))
-    plan = SamplingPlan(recipe.plan.shape, recipe.steps, recipe.plan.window, dtype)
-    parts = [slice(first, first + recipe.rows) for first in range(0, len(seeds), recipe.rows)]
-    drawn = joined([sample(predict.rows(part), recipe.process, seeds[part], plan) for part in parts])
+    state = final_state(folder, updates)
+    draw = Draw(seed=seed, iteration=updates + 1, number=updates)
+    sampler = _workload(folder, seed, state, settings)
+    columns = sampler.sample(sampler.draw(draw), draw)
+    gaps = [
+        _workload(folder, seed, state, {**settings, "rows": rows}).update(columns, draw)[GAP] for rows in MICRO_BATCHES
+    ]
+    rounded = _bfloat16_gaps(folder, state, columns, draw, DrawingSettings.model_validate(settings))
+    with tempfile.TemporaryDirectory() as scratch:
+        equal = _replays(folder, Path(scratch), columns, draw, state, settings)
+        same = sampler.update(columns, draw)[GAP]
+    return {
+        "gap": same,
+        "gap_any_batch": max(gaps),
+        "gap_bfloat16": rounded[0],
+        "gap_any_batch_bfloat16": rounded[1],
+        "digests_equal": float(equal),
+    }
 
-    def gap(rows: int) -> float:
-        found = []
-        for first in range(0, len(seeds), rows):
-            part = drawn.rows(slice(first, first + rows))
-            steps = steps_again(predict.rows(slice(first, first + rows)), recipe.process, part)
-            found.append(log_probabilities_of(steps, part).detach())
-        return (torch.cat(found) - drawn.log_probabilities).abs().max().item()
 
-    return {"same": gap(recipe.rows), "any_batch": max(gap(rows) for rows in MICRO_BATCHES)}
+def main(folder: Path) -> None:
+    """Prints the digest of an iteration's trajectories and that of the state after its update."""
+    torch.set_num_threads(1)
+    stated = json.loads((folder / "iteration.json").read_text())
+    draw = Draw(**stated["draw"])
+    state = kept_state(folder / STATE)
+    assert state is not None, "the first process has written it"
+    inputs = Path(stated["inputs"])
+    sampler = _workload(inputs, draw.seed, state, {**stated["settings"], "keep": "latents"})
+    drawn = {name: column[::-1] for name, column in sampler.draw(draw).items()}
+    columns = {name: column[::-1] for name, column in sampler.sample(drawn, draw).items()}
+    learner = _workload(inputs, draw.seed, state, {**stated["settings"], "keep": "seeds"})
+    learner.update({name: column for name, column in columns.items() if name != "latents"}, draw)
+    print(_trajectory_digest(columns), _state_digest(learner.state()))
 
 
-def replays(recipe: Recipe, network: nn.Module, words: WordTable, *, seeds: list[int], folder: Path) -> bool:
-    """Returns whether a fresh process finds every latent, and the weights after the update, with the same bits."""
-    save_network(network, folder / "network")
-    save_words(words, folder / "words")
-    (folder / "iteration.json").write_text(json.dumps({"recipe": asdict(recipe), "seeds": seeds}))
-    drawn = Policy(recipe, network, words).draw(seeds)
-    _store(drawn, folder / "trajectory.safetensors")
-    learner = Policy(recipe, copy.deepcopy(network), words)
-    stored = _stored(folder / "trajectory.safetensors", drawn.window)
-    learner.learn(stored, advantages_of(recipe, stored))
-    here = [_digest([*drawn.latents, drawn.log_probabilities]), _digest(learner.network.state_dict().values())]
-    command = [sys.executable, "-m", "benchmarks.diffusion.exactness", str(folder)]
+def _replays(folder: Path, scratch: Path, columns: Columns, draw: Draw, state: Kept, settings: Settings) -> bool:
+    """Returns whether a fresh process finds the latents, and from seeds the state that an update from stored ones gives."""
+    learner = _workload(folder, draw.seed, state, settings)
+    keep_state(learner.state(), scratch / STATE)
+    stated = {
+        "inputs": str(folder.absolute()),
+        "settings": dict(settings),
+        "draw": {"seed": draw.seed, "iteration": draw.iteration, "number": draw.number},
+    }
+    (scratch / "iteration.json").write_text(json.dumps(stated))
+    (scratch / COLUMNS).write_bytes(encode_columns(columns, COLUMNS))
+    stored = decode_columns((scratch / COLUMNS).read_bytes(), COLUMNS)
+    learner.update(stored, draw)
+    here = [_trajectory_digest(stored), _state_digest(learner.state())]
+    command = [sys.executable, "-m", "benchmarks.diffusion.exactness", str(scratch)]
     there = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return here == there
 
 
-def main(folder: Path) -> None:
-    """Prints the digest of an iteration's trajectories and that of the weights after its update."""
-    torch.set_num_threads(1)
-    stated = json.loads((folder / "iteration.json").read_text())
-    recipe = Recipe(**stated["recipe"])
-    words = load_words(folder / "words")
-    network = load_network(folder / "network", torch.float32)
-    seeds = stated["seeds"]
-    order = torch.arange(len(seeds) - 1, -1, -1)
-    predict = Predictor(network, words.encode(recipe.prompts))
-    batches = [order[first : first + recipe.rows] for first in range(0, len(seeds), recipe.rows)]
-    parts = [sample(predict.rows(rows), recipe.process, [seeds[row] for row in rows], recipe.plan) for rows in batches]
-    drawn = joined(parts).rows(order.argsort())
-    learner = Policy(recipe, network, words)
-    learner.learn(drawn, advantages_of(recipe, drawn))
-    print(_digest([*drawn.latents, drawn.log_probabilities]), _digest(learner.network.state_dict().values()))
+def _bfloat16_gaps(
+    folder: Path, state: Kept, columns: Columns, draw: Draw, settings: DrawingSettings
+) -> tuple[float, float]:
+    """Returns the gaps of the network in bfloat16, which the library alone has: at the sampler's batch shape, and at others."""
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        (place / CONFIG).write_bytes((folder / INPUTS / CONFIG).read_bytes())
+        save_file(dict(state.weights.tensors), place / WEIGHTS, metadata={"format": "pt"})
+        network = load_network(place, torch.bfloat16)
+    prompts = [PROMPTS[number] for number in columns["prompt"].tolist()]
+    seeds = np.array(columns["seed"]).view(np.uint64).tolist()
+    predict = Predictor(network, load_words(folder / INPUTS).encode(prompts))
+    process = FlowProcess(settings.noise_level)
+    plan = SamplingPlan(SHAPE, settings.steps, range(settings.window), torch.bfloat16)
+    drawn = joined(
+        [sample(predict.rows(part), process, seeds[part], plan) for part in _parts(len(seeds), settings.rows)]
+    )
+
+    def gap(rows: int) -> float:
+        parts = _parts(len(seeds), rows)
+        found = [
+            log_probabilities_of(steps_again(predict.rows(part), process, drawn.rows(part)), drawn.rows(part)).detach()
+            for part in parts
+        ]
+        return (torch.cat(found) - drawn.log_probabilities).abs().max().item()
+
+    return gap(settings.rows), max(gap(rows) for rows in MICRO_BATCHES)
 
 
-def _store(trajectory: Trajectory, path: Path) -> None:
-    latents = {f"latents.{step:03d}": tensor for step, tensor in enumerate(trajectory.latents)}
-    save_file({**latents, "log_probabilities": trajectory.log_probabilities}, path)
+def _parts(count: int, rows: int) -> list[slice]:
+    return [slice(first, first + rows) for first in range(0, count, rows)]
 
 
-def _stored(path: Path, window: range) -> Trajectory:
-    tensors = load_file(path)
-    log_probabilities = tensors.pop("log_probabilities")
-    return Trajectory(tuple(tensors[name].clone() for name in sorted(tensors)), log_probabilities, window)
+def _workload(folder: Path, seed: int, state: Kept, settings: Settings) -> ShapeDrawing:
+    workload = begun(ShapeDrawing, folder / INPUTS, seed=seed, iterations=1, **settings)
+    assert isinstance(workload, ShapeDrawing)
+    workload.load(state)
+    return workload
 
 
-def _digest(tensors: Iterable[torch.Tensor]) -> str:
+def _trajectory_digest(columns: Columns) -> str:
+    return _digest([columns["latents"], columns["log_probability"]])
+
+
+def _state_digest(state: State) -> str:
+    saved = kept(state)
+    named = [*sorted(saved.weights.tensors.items()), *sorted(saved.others.tensors.items())]
+    return _digest(tensor.numpy() for _, tensor in named)
+
+
+def _digest(arrays: Iterable[npt.NDArray[Any]]) -> str:
     digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

@@ -7,7 +7,7 @@ digests:
     inputs/              once the run has begun
     checkpoints/         those that are kept
     experience/          every shard, unless the audit chain says that its files were deleted
-    prepared.tNNNN/      if it is there: it can be computed again
+    prepared.tNNNN/      if it is there, with its images: it can be computed again
 
 Of the others, those that are there are copied: `spec.yaml`, `placement/`, a pipeline's folder, and the home's settings. Left
 out are logs, telemetry, exports, reports, event files of trackers, services, and secrets: keys and passwords are no rows.
@@ -32,6 +32,7 @@ from yatt_core.manifests import MANIFEST, entry_of_bytes
 from yatt_core.named_code import CODE
 from yatt_core.prompts.media import MEDIA, media_path, stored_addresses
 from yatt_core.storage.contents import entries_of
+from yatt_core.workloads.images import IMAGES
 
 SETTINGS = (PRICES, POOLS)
 PLACEMENT = "placement"
@@ -120,9 +121,13 @@ def _experience(cut: Cut) -> Iterator[SealedFolder]:
     for row in shards:
         yield SealedFolder(row.run, row.folder, row.manifest_sha256)
     replayed = {(row.run, str(iteration_folder(row.branch, row.iteration))) for row in shards}
+    of_shards = {row.run for row in cut.shards()}
     for run, receipt in cut.receipts("prepare"):
-        if (run, str(PurePosixPath(receipt["folder"]).parent)) in replayed:
+        # A workload of one's own has no shards: what it learnt from is in its prepared columns alone.
+        if run not in of_shards or (run, str(PurePosixPath(receipt["folder"]).parent)) in replayed:
             yield SealedFolder(run, receipt["folder"], None, spare=True)
+            if images := receipt.get("images"):
+                yield SealedFolder(run, f"{receipt['folder']}/{IMAGES}", images, spare=True)
 
 
 def sealed_files(home: Home, sealed: SealedFolder) -> dict[str, str]:

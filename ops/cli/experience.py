@@ -19,8 +19,12 @@ from db.ledger import Ledger
 from flows.files.storage import store_of
 from flows.run.home import Home
 from ops.cli.exporting import EXPORTS
+from ops.cli.image_export import image_table
 from ops.cli.lookup import find_run, iteration_range, opened_ledger
+from ops.queries.columns import is_language
 from ops.queries.experience import IterationExperience, find_iteration, opened, sample_table
+from ops.queries.images import has_images, is_here
+from ops.queries.run_list import find_line
 from yatt_core import durable
 from yatt_core.checkpoints.export import new_folder, require_free
 from yatt_core.errors import ConfigurationError
@@ -79,6 +83,8 @@ def export_experience(
 ) -> ExportedExperience:
     """Writes a run's samples as a folder of Parquet files, one per committed iteration, all with the same columns.
 
+    Of a workload of one's own, writes the images of its samples, with the columns of `image_table`.
+
     to: the folder, which must not exist yet; by default in `exports/` of the run's folder.
     iterations: A:B, both included, or A, all of which must have their files; None for all that still have them.
     advance: receives the number of iterations written, and of all.
@@ -91,6 +97,10 @@ def export_experience(
         name = find_run(ledger, run)
         target = to or home.run_folder(name) / EXPORTS / "experience"
         require_free(target)
+        if not is_language(ledger, name):
+            return _export_images(
+                ledger=ledger, home=home, run=name, target=target, iterations=iterations, advance=advance
+            )
         places, lacking = _places(ledger, home, name, iterations)
         schema = pa.unify_schemas([_schema_of(place) for place in places])
         durable.make_folder(target.parent)
@@ -109,6 +119,41 @@ def export_experience(
         samples=samples,
         bytes=size,
     )
+
+
+def _export_images(
+    ledger: Ledger, home: Home, run: str, target: Path, iterations: str | None, advance: Callable[[int, int], None]
+) -> ExportedExperience:
+    newest = find_line(ledger, run).iteration
+    first, last = (1, newest) if iterations is None else iteration_range(iterations, newest)
+    recorded = [number for number in range(first, last + 1) if has_images(ledger, home, run, number)]
+    if not recorded:
+        raise ConfigurationError(f"run {run}: its workload has shown no images that could be exported")
+    lacking = [number for number in recorded if not is_here(ledger, home, run, number)]
+    written = [number for number in recorded if number not in lacking]
+    _require_files(run, lacking, is_refused=iterations is not None or not written)
+    durable.make_folder(target.parent)
+    samples = 0
+    with new_folder(target) as partial:
+        for done, number in enumerate(written):
+            advance(done, len(written))
+            table = image_table(ledger, home, run, number)
+            _write_durably(table, _file_of(partial, number))
+            samples += table.num_rows
+        advance(len(written), len(written))
+        size = sum(path.stat().st_size for path in partial.iterdir())
+    return ExportedExperience(
+        run=run, folder=target, iterations=tuple(written), lacking=tuple(lacking), samples=samples, bytes=size
+    )
+
+
+def _require_files(run: str, lacking: list[int], is_refused: bool) -> None:
+    """Raises `ConfigurationError` for iterations without files, if they are refused."""
+    if lacking and is_refused:
+        shown = ", ".join(map(str, lacking[:MISSING_SHOWN])) + (", ..." if len(lacking) > MISSING_SHOWN else "")
+        raise ConfigurationError(
+            f"run {run}: the files of iteration {shown} are gone; `retention.experience: all` in the spec keeps them"
+        )
 
 
 def _table_of(ledger: Ledger, place: IterationExperience) -> pa.Table:
@@ -149,11 +194,7 @@ def _places(
             places.append(place)
         else:
             lacking.append(number)
-    if lacking and (iterations is not None or not places):
-        shown = ", ".join(map(str, lacking[:MISSING_SHOWN])) + (", ..." if len(lacking) > MISSING_SHOWN else "")
-        raise ConfigurationError(
-            f"run {run}: the files of iteration {shown} are gone; `retention.experience: all` in the spec keeps them"
-        )
+    _require_files(run, lacking, is_refused=iterations is not None or not places)
     return places, lacking
 
 
@@ -189,8 +230,15 @@ def _write(ledger: Ledger, place: IterationExperience, folder: Path, schema: pa.
         "shards": {shard.folder: shard.manifest_sha256 for shard in place.shards},
     }
     whole = pa.table(columns, schema=schema.with_metadata({IDENTITY: json.dumps(origin).encode()}))
-    path = folder / f"i{place.number:06d}.parquet"
-    with durable.refusals(f"{path}: cannot be written"):
-        pq.write_table(whole, path, compression="zstd")
-        durable.sync_file(path)
+    _write_durably(whole, _file_of(folder, place.number))
     return int(whole.num_rows)
+
+
+def _file_of(folder: Path, iteration: int) -> Path:
+    return folder / f"i{iteration:06d}.parquet"
+
+
+def _write_durably(table: pa.Table, path: Path) -> None:
+    with durable.refusals(f"{path}: cannot be written"):
+        pq.write_table(table, path, compression="zstd")
+        durable.sync_file(path)

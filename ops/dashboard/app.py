@@ -30,6 +30,7 @@ from ops.dashboard import (
     api,
     approving,
     changing,
+    images_api,
     live,
     metrics,
     problems,
@@ -115,7 +116,19 @@ def create_app(
     )
     problems.install(app)
     app.include_router(access.router)
-    for part in (api, rollouts_api, queueing_api, actions, annotating, approving, starting, changing, live, metrics):
+    for part in (
+        api,
+        rollouts_api,
+        images_api,
+        queueing_api,
+        actions,
+        annotating,
+        approving,
+        starting,
+        changing,
+        live,
+        metrics,
+    ):
         app.include_router(part.router, dependencies=access.READING)
     app.get("/health", tags=["service"])(health)
     pages.install(app)

@@ -1,4 +1,4 @@
-"""Tries out a workload of one's own: builds its inputs in a scratch folder, begins, draws, samples, and evaluates once.
+"""Tries out a workload of one's own: builds its inputs in a scratch folder, begins, samples, evaluates and learns once.
 
 Consumes the home folder and the spec. Produces what was found; raises `ConfigurationError`, `DataError` and `NumericError`.
 Leaves nothing behind.
@@ -26,7 +26,9 @@ class WorkloadTrial:
     columns: types and shapes of the first iteration's columns, by name.
     figures: the metrics of an evaluation of the state with which it begins.
     state_bytes: size of its state.
+    image_bytes: size of the files of the first iteration's images; 0 if it shows none.
     seconds: how long all of it took.
+    forecast_seconds: how long the run takes on one rank, if each iteration and evaluation takes as long as the first.
     """
 
     files: int
@@ -34,17 +36,28 @@ class WorkloadTrial:
     columns: Mapping[str, str]
     figures: Mapping[str, float]
     state_bytes: int
+    image_bytes: int
     seconds: float
+    forecast_seconds: float
+
+
+def evaluations_of(spec: RunSpec) -> int:
+    """Returns how often a run evaluates: at the start, every `evaluation.every` iterations, and at the end."""
+    every = spec.evaluation.every
+    regular = spec.iterations // every if every else 0
+    at_the_end = 0 if every and spec.iterations % every == 0 else 1
+    return 1 + regular + at_the_end
 
 
 def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
-    """Returns what a workload does before its first update."""
+    """Returns what a workload does until its first update, which nothing keeps."""
     from yatt_core.engines.registry import build_train_engine
     from yatt_core.experience.prepared import read_prepared_files
     from yatt_core.keys import WorkKey
     from yatt_core.protocols.engines import RankContext
     from yatt_core.protocols.receipts import BatchTask, PromptRef, RowsTask
     from yatt_core.workloads.columns import column_files, decode_columns
+    from yatt_core.workloads.images import IMAGES, SUFFIX
     from yatt_core.workloads.inputs import materialise_workload
 
     began = time.perf_counter()
@@ -58,6 +71,10 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
         engine = build_train_engine(alone, RankContext(folder, inputs, "", 0))
         engine.connect(0, 1, "")
         engine.initialise()
+        state_bytes = engine.freeze_state().nbytes
+        begun = time.perf_counter()
+        found = engine.evaluate(RowsTask(WorkKey(TRIED, 0, 0, "evaluate"), 1))
+        evaluated = time.perf_counter()
         receipt = engine.prepare(BatchTask(WorkKey(TRIED, 0, 1, "prepare"), 1, (), rows=(PromptRef(0, 0, 0),)))
         assert receipt is not None, "there is one rank"
         (data,) = read_prepared_files(folder, receipt.folder, receipt.files, column_files(receipt.files))
@@ -65,12 +82,17 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
             name: f"{column.dtype} {list(column.shape)}"
             for name, column in decode_columns(data, receipt.folder).items()
         }
-        found = engine.evaluate(RowsTask(WorkKey(TRIED, 0, 0, "evaluate"), 1))
+        engine.learn(BatchTask(WorkKey(TRIED, 0, 1, "learn"), 1, (), rows=(PromptRef(0, 0, 0),)), receipt)
+        ended = time.perf_counter()
+        of_iterations = (ended - evaluated) * spec.iterations
+        of_evaluations = (evaluated - begun) * evaluations_of(spec)
         return WorkloadTrial(
             files=len(files) - 1,  # the manifest is not its own
             input_bytes=sum(path.stat().st_size for path in files),
             columns=columns,
             figures=dict(found.metrics),
-            state_bytes=engine.freeze_state().nbytes,
-            seconds=time.perf_counter() - began,
+            state_bytes=state_bytes,
+            image_bytes=sum(path.stat().st_size for path in (folder / receipt.folder).glob(f"{IMAGES}/*{SUFFIX}")),
+            seconds=ended - began,
+            forecast_seconds=begun - began + of_iterations + of_evaluations,
         )

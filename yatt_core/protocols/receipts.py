@@ -345,6 +345,7 @@ class PrepareReceipt:
     files: name within the folder -> sha256.
     reward_moments: the task's moments merged with this iteration's rewards.
     coefficients: the task's, which `learn` uses.
+    images: the SHA-256 of the manifest of the samples' images, which are in a folder within; empty without images.
     """
 
     key: WorkKey
@@ -354,6 +355,7 @@ class PrepareReceipt:
     timing: Mapping[str, float]
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
     coefficients: Mapping[str, float] = field(default_factory=dict)
+    images: str = ""
 
 
 HIDDEN_SECONDS = "hidden_seconds"

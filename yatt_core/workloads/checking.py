@@ -6,23 +6,9 @@ build their inputs, and verify them, themselves.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from yatt_core.spec.run import RunSpec
-from yatt_core.workloads.contract import Workload
+from yatt_core.workloads.contract import ChecksInputs, Workload
 from yatt_core.workloads.finding import called
-
-
-@runtime_checkable
-class ChecksInputs(Protocol):
-    """A workload that can say whether its inputs can be built, without building them."""
-
-    def check_inputs(self) -> None:
-        """Reads what `build_inputs` would read, and writes nothing. Raises `ValueError` for what cannot be used.
-
-        Called before a new run is created, in the process of the command, on a workload that has not begun.
-        """
-        ...
 
 
 def check_inputs(spec: RunSpec, workload: Workload) -> None:

@@ -10,7 +10,7 @@ The class is called with `RunFacts`. It raises `ValueError` for settings that it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -156,6 +156,22 @@ class State:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Images:
+    """N images for people to look at.
+
+    pixels: [N, height, width, 3], uint8: red, green and blue.
+    captions: what each shows or was asked to show; images with one caption stand together, as a prompt's.
+    rewards: [N] numbers.
+    seeds: [N] integers, from which each was drawn.
+    """
+
+    pixels: Array
+    captions: Sequence[str]
+    rewards: Array
+    seeds: Array
+
+
 class SavedTensors(Protocol):
     """Tensors of a checkpoint by name; whichever ranks have written them, any rows can be read."""
 
@@ -234,6 +250,18 @@ class Workload(Protocol):
 
     def load(self, saved: SavedState) -> None:
         """Takes over a state after `begin`, bit for bit, whichever number of ranks has saved it."""
+        ...
+
+
+@runtime_checkable
+class ChecksInputs(Protocol):
+    """A workload that can say whether its inputs can be built, without building them."""
+
+    def check_inputs(self) -> None:
+        """Reads what `build_inputs` would read, and writes nothing. Raises `ValueError` for what cannot be used.
+
+        Called before a new run is created, in the process of the command, on a workload that has not begun.
+        """
         ...
 
 
@@ -328,5 +356,20 @@ class Continues(Protocol):
         near to, may come from it too.
 
         saved: a checkpoint of another run, maybe of another class or with other settings; the run has its own copy.
+        """
+        ...
+
+
+@runtime_checkable
+class ShowsImages(Protocol):
+    """A workload that samples, and whose samples are images."""
+
+    def images(self, columns: Columns, draw: Draw) -> Images:
+        """Returns the images of this rank's samples, in their order, for people to look at; nothing is learnt from them.
+
+        Called right after `sample`, on the same object, which may have kept the images until then. They are stored as files by
+        digest beside what is sealed.
+
+        columns: what `sample` has returned.
         """
         ...

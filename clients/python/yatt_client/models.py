@@ -658,6 +658,67 @@ class Groups(TypedDict):
     groups: list[GroupView]
 
 
+class ImageCell(TypedDict):
+    """A prompt's images in an iteration.
+
+    reward: the mean of all of them; None without any.
+    count: their number, of which `images` has the first ones.
+    """
+
+    iteration: int
+    reward: float | None
+    count: int
+    images: list[ImageView]
+
+
+class ImageGrid(TypedDict):
+    """The images of prompts over iterations.
+
+    iterations: the columns, ascending.
+    rows: the first prompts, in the order in which they appear.
+    prompts: the number of all.
+    lacking: iterations among the columns whose images are not here.
+    """
+
+    run: str
+    iterations: list[int]
+    rows: list[ImageRow]
+    prompts: int
+    lacking: list[int]
+
+
+class ImageRow(TypedDict):
+    """A prompt over iterations, one cell each."""
+
+    caption: str
+    cells: list[ImageCell]
+
+
+class ImageView(TypedDict):
+    """An image of an iteration.
+
+    address: the SHA-256 of its file.
+    file: its place below the home folder.
+    caption: what it was asked to show.
+    reward: None if it is not finite.
+    seed: the one that it was drawn from, as text, since it may need all 64 bits.
+    """
+
+    address: str
+    file: str
+    caption: str
+    reward: float | None
+    seed: str
+
+
+class IterationImages(TypedDict):
+    """The images of an iteration, in the order of its samples."""
+
+    run: str
+    iteration: int
+    images: list[ImageView]
+
+
 class JudgementView(TypedDict):
     """One judgement of a sample.
 

@@ -18,6 +18,8 @@ from yatt_client.models import (
     Faults,
     GroupPairs,
     Groups,
+    ImageGrid,
+    IterationImages,
     LineageView,
     ListedApproval,
     Logs,
@@ -310,6 +312,20 @@ class Operations(Transport):
                 "ascending": ascending,
             },
         )
+        return found
+
+    def show_image_grid(
+        self, run_id: str, *, first: int | None = None, last: int | None = None, width: int | None = None
+    ) -> ImageGrid:
+        """Returns the first images of each prompt over iterations, with the prompt's mean reward in each."""
+        found: ImageGrid = self.call(
+            "GET", f"/api/v1/runs/{segment(run_id)}/images", query={"first": first, "last": last, "width": width}
+        )
+        return found
+
+    def list_images(self, run_id: str, iteration: int) -> IterationImages:
+        """Lists the images of an iteration with caption, reward, seed and file."""
+        found: IterationImages = self.call("GET", f"/api/v1/runs/{segment(run_id)}/images/{segment(iteration)}")
         return found
 
     def show(self) -> QueueView:

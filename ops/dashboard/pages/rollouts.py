@@ -1,4 +1,7 @@
-"""The rollouts page: an iteration's samples by prompt or one by one, two iterations side by side, and scores that took long."""
+"""The rollouts page: an iteration's samples by prompt or one by one, two iterations side by side, and scores that took long.
+
+Of a workload of one's own: the images of its samples over iterations, and the columns that an iteration learnt from.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ from starlette.responses import Response
 from ops.dashboard.context import Offset, RunId, SearchText
 from ops.dashboard.pages.formats import run_url
 from ops.dashboard.pages.frame import Visit, Visited
+from ops.dashboard.pages.images import image_url
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
 from ops.dashboard.texts import Like, Text, one_of
 from ops.queries.columns import COLUMN_FACTS, ColumnFacts, cells_of, columns_of, is_language, tables_about
 from ops.queries.experience import Validity
 from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
+from ops.queries.images import ImageGrid, ImageRow, by_prompt, has_images, image_grid, iteration_images
 from ops.queries.rollout_comparison import (
     SUMMARIES,
     GroupPairs,
@@ -115,6 +120,19 @@ def asked_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """The iterations that a grid of images spans. last: None for the newest."""
+
+    first: int
+    last: int | None
+
+
+def span_of(first: OptionalNumber = "", last: OptionalNumber = "") -> ImageSpan:
+    """Returns the values of the form of the grid."""
+    return ImageSpan(max(1, number_of(first) or 1), number_of(last))
+
+
 @dataclass(slots=True)
 class RolloutsContent:
     """What could be read, and the error that prevented the rest."""
@@ -127,12 +145,16 @@ class RolloutsContent:
 
 @router.get("/rollouts")
 def show_rollouts(
-    visit: Visited, run_id: RunId, given: Annotated[RolloutQuery, Depends(asked_of)], offset: Offset = 0
+    visit: Visited,
+    run_id: RunId,
+    given: Annotated[RolloutQuery, Depends(asked_of)],
+    span: Annotated[ImageSpan, Depends(span_of)],
+    offset: Offset = 0,
 ) -> Response:
-    """Shows an iteration's samples, by default the newest committed one's, grouped by prompt, or a workload's columns."""
+    """Shows an iteration's samples, by default the newest committed one's, by prompt, or a workload's images and columns."""
     run = visit.find(run_id)
     if not is_language(visit.served.ledger, run_id):
-        return _columns(visit, run_id, given.iteration or max(1, run.iteration))
+        return _columns(visit, run_id, given.iteration or max(1, run.iteration), span)
     asked = RolloutQuery(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
     found = _read(visit, run_id, asked, offset)
     page = found.page
@@ -164,15 +186,22 @@ def show_rollouts(
     )
 
 
-def _columns(visit: Visit, run_id: str, iteration: int) -> Response:
-    """Shows what an iteration of a workload of one's own learnt from, and the tables of its evaluation."""
+def _columns(visit: Visit, run_id: str, iteration: int, span: ImageSpan) -> Response:
+    """Shows what an iteration of a workload of one's own learnt from, and the images of its samples over iterations."""
     run = visit.find(run_id)
-    found: list[ColumnFacts] = []
+    ledger = visit.served.ledger
+    home = visit.served.home
+    columns: list[ColumnFacts] = []
+    grid: ImageGrid | None = None
+    images: list[ImageRow] = []
     tables: dict[str, Listing] = {}
     problem = ""
     try:
-        found = columns_of(visit.served.ledger, visit.served.home, run_id, iteration)
-        tables = tables_about(visit.served.ledger, visit.served.home, run_id, iteration)
+        grid = image_grid(ledger=ledger, home=home, run=run_id, first=span.first, last=span.last)
+        if has_images(ledger, home, run_id, iteration):
+            images = by_prompt(iteration_images(ledger, home, run_id, iteration))
+        columns = columns_of(ledger, home, run_id, iteration)
+        tables = tables_about(ledger, home, run_id, iteration)
     except (ConfigurationError, DataError) as error:
         problem = str(error)
     return visit.render_run(
@@ -181,9 +210,13 @@ def _columns(visit: Visit, run_id: str, iteration: int) -> Response:
         "rollouts",
         iteration=iteration,
         newest=max(1, run.iteration + 1),
-        columns=found,
+        columns=columns,
         column_facts=COLUMN_FACTS,
         tables=[(title, cells_of(table), table.rows) for title, table in tables.items()],
+        grid=grid,
+        span=span,
+        images=images,
+        image_url=image_url,
         problem=problem,
     )
 

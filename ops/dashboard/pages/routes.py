@@ -17,6 +17,7 @@ from ops.dashboard.pages import (
     deployments,
     devices,
     errors,
+    images,
     pipelines,
     queueing,
     rollouts,
@@ -45,7 +46,21 @@ class DigestedFiles(StaticFiles):
 def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
     modules: tuple[Any, ...] = (
-        *(run_list, soups, sweeps, pipelines, deployments, queueing, approvals, costs, run, devices, rollouts, acting),
+        *(
+            run_list,
+            soups,
+            sweeps,
+            pipelines,
+            deployments,
+            queueing,
+            approvals,
+            costs,
+            run,
+            devices,
+            rollouts,
+            images,
+            acting,
+        ),
     )
     for module in modules:
         app.include_router(module.router, dependencies=READING)

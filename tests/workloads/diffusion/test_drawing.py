@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.numpy import load_file
 
+from benchmarks.diffusion.training import ShuffledDrawing
+from benchmarks.workloads.alone import begun
 from flows.reports.audit import verify_run
+from ops.queries.images import image_folder, iteration_images
 from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.in_process import OwnRun
 from yatt_core.engines.train.workload.engine import WorkloadTrainEngine
@@ -17,11 +24,14 @@ from yatt_core.keys import WorkKey
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.receipts import BatchTask, PromptRef
 from yatt_core.spec import load_spec
-from yatt_core.workloads.diffusion.drawing import DrawingSettings
+from yatt_core.workloads.contract import Draw
+from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing, pixels_of
+from yatt_core.workloads.diffusion.shapes import PROMPTS
 from yatt_core.workloads.inputs import materialise_workload
 
 pytestmark = NEEDS_DIFFUSERS
 SPEC = Path(__file__).parent / "drawing.yaml"
+DRAW = Draw(seed=5, iteration=1, number=0)
 KILLED_AT = ("prepare:1", "after prepare:1", "learn:2", "after learn:2", "checkpoint:2", "commit:3", "after learn:3")
 SOME = ("after prepare:1", "after learn:2", "after checkpoint:2")
 
@@ -138,3 +148,40 @@ def test_log_probabilities_that_are_not_finite_are_a_numeric_error(keep: str, tm
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DrawingSettings.model_validate(settings)
+
+
+def test_the_images_of_an_iteration_are_those_that_were_sampled(tmp_path: Path) -> None:
+    """Pixels of the sealed latents, for each image with its prompt, reward and seed."""
+    run = OwnRun.of(tmp_path, SPEC, "workload.settings.keep=latents", "iterations=1")
+    run.drive()
+    (sealed,) = run.folder.glob("experience/b000/i000001/*/rank-00.safetensors")
+    columns = load_file(sealed)
+    with run.ledger() as ledger:
+        shown = iteration_images(ledger, run.home, run.run, 1)
+        opened = image_folder(ledger, run.home, run.run, 1)
+    assert [image.caption for image in shown.images] == [PROMPTS[place] for place in columns["prompt"]]
+    assert [int(image.seed) for image in shown.images] == columns["seed"].view(np.uint64).tolist()
+    assert [image.reward for image in shown.images] == columns["reward"].astype(np.float64).tolist()
+    drawn = ((columns["latents"][:, -1].clip(-1, 1) + 1) * np.float32(127.5)).round().astype(np.uint8)
+    for image, expected in zip(shown.images, drawn.transpose(0, 2, 3, 1), strict=True):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(opened.read(image.address)))), expected)
+
+
+def test_pixels_that_are_no_numbers_are_grey() -> None:
+    images = torch.tensor([torch.nan, -torch.inf, torch.inf, 0.5]).view(1, 1, 2, 2).expand(1, 3, 2, 2)
+    assert pixels_of(images)[0, :, :, 0].tolist() == [[128, 0], [255, 191]]
+
+
+def test_other_advantages_give_another_update(tmp_path: Path) -> None:
+    """The control of the benchmark learns from the same advantages in another order."""
+    settings = load_spec(SPEC).workload.settings
+    states = []
+    for kind in (ShapeDrawing, ShuffledDrawing, ShapeDrawing):
+        workload = begun(kind, tmp_path / "inputs", seed=5, iterations=1, **{**settings, "group": 4, "kl": 0.0})
+        columns = dict(workload.sample(workload.draw(DRAW), DRAW))
+        columns["reward"] = np.arange(len(columns["reward"]), dtype=np.float32)
+        rewards = torch.from_numpy(columns["reward"])
+        workload.update(columns, DRAW)
+        states.append((workload.advantages(rewards, DRAW), workload.state().weights["proj_out.bias"]))
+    assert torch.equal(states[0][0].sort().values, states[1][0].sort().values)
+    assert torch.equal(states[0][1], states[2][1]) and not torch.equal(states[0][1], states[1][1])

@@ -14,11 +14,11 @@ from torch import nn
 
 import yatt_core.workloads.diffusion
 from benchmarks.diffusion.__main__ import measure, report_of
-from benchmarks.diffusion.recipe import Recipe, network_settings
 from tests.needs import NEEDS_DIFFUSERS
 from yatt_core.errors import ConfigurationError
 from yatt_core.workloads.diffusion.conditions import make_words
 from yatt_core.workloads.diffusion.denoising import DenoisingProcess
+from yatt_core.workloads.diffusion.drawing import DrawingSettings, network_settings
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.networks import (
     CONFIG,
@@ -37,18 +37,9 @@ from yatt_core.workloads.diffusion.trajectories import SamplingPlan, joined, log
 from yatt_core.workloads.diffusion.updates import GrpoSettings, accumulate_gradients
 
 pytestmark = NEEDS_DIFFUSERS
-LEAST = Recipe(
-    heads=2,
-    head_width=8,
-    layers=1,
-    word_width=16,
-    pretraining=11,
-    updates=1,
-    group=2,
-    rows=8,
-    held_out=1,
-    evaluation_steps=2,
-)
+SMALL = {"heads": 2, "head_width": 8, "layers": 1, "word_width": 16}
+FEW = {"pretraining": 11, "group": 2, "rows": 8, "held_out": 1, "evaluation_steps": 2, "keep": "latents"}
+LEAST = DrawingSettings.model_validate({**SMALL, **FEW})
 UNET_SETTINGS = {
     "sample_size": 16,
     "in_channels": 3,
@@ -223,17 +214,25 @@ def test_a_folder_that_is_not_whole_is_refused(change: Callable[[Path], None], m
         load_network(tmp_path, torch.float32)
 
 
-def test_an_iteration_is_the_same_in_a_fresh_process_from_seeds_and_a_folder() -> None:
+def test_an_iteration_is_the_same_in_a_fresh_process_from_seeds_and_a_folder(tmp_path: Path) -> None:
     """Runs the benchmark with a minimal model: its fresh process loads weights and draws in another order."""
-    found = measure(LEAST, 1)
-    report = report_of(LEAST, [found], 0.0)
+    found = measure(tmp_path, seed=1, updates=2, settings={**SMALL, **FEW})
+    report = report_of({1: found}, 2, 0.0)
     assert report.figures["digests_equal"] == 1.0
     assert report.figures["logprob_gap"] == 0.0 and (report.figures["logprob_gap_any_batch"] or 0.0) <= 1e-6
-    assert found.logprob_gap_bfloat16 == 0.0
+    assert found["logprob_gap_bfloat16"] == 0.0 and found["logprob_gap_any_batch_bfloat16"] >= 0.0
     assert set(report.figures) == {
         *("reward_start", "reward_end", "reward_control", "reward_ratio_min", "valid_start", "valid_end"),
         *("logprob_gap", "logprob_gap_any_batch", "digests_equal", "seconds"),
     }
+    # What is finished is not measured again, and a training goes on from its latest kept state.
+    (tmp_path / "ShapeDrawing.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    again = measure(tmp_path, seed=1, updates=2, settings={**SMALL, **FEW})
+    assert {name: value for name, value in again.items() if name != "seconds"} == {
+        name: value for name, value in found.items() if name != "seconds"
+    }
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
 
 
 def test_no_module_imports_diffusers_when_it_is_loaded() -> None:

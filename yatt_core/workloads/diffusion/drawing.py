@@ -19,7 +19,7 @@ from torch import nn
 from yatt_core.errors import DataError
 from yatt_core.keys import stable_seed
 from yatt_core.section import SpecModel
-from yatt_core.workloads.contract import Array, Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Array, Columns, Draw, Images, Metrics, Ranks, RunFacts, SavedState, State
 from yatt_core.workloads.diffusion.adapters import (
     AdapterSettings,
     ReferencePredictor,
@@ -59,7 +59,7 @@ class DrawingSettings(SpecModel):
     """Side of the patches that are the transformer's tokens, in pixels."""
     word_width: PositiveInt = 32
     """Numbers of a word's vector."""
-    pretraining: PositiveInt = 900
+    pretraining: PositiveInt = 700
     """Steps of pre-training when the inputs are built; more than 10."""
     wrong: float = Field(default=0.25, ge=0, le=1)
     """Share of captions that are drawn at random in pre-training."""
@@ -73,7 +73,7 @@ class DrawingSettings(SpecModel):
     """Iterations after which the window moves by a step; 0 keeps it at the first steps."""
     noise_level: PositiveFloat = 0.7
     """Flow-GRPO's noise level (arXiv 2505.05470)."""
-    rate: PositiveFloat = 1e-4
+    rate: PositiveFloat = 2e-4
     """Learning rate of AdamW."""
     clip: PositiveFloat = 1e-3
     """Ratios of steps are clipped at 1 - `clip` and 1 + `clip`."""
@@ -109,8 +109,25 @@ class DrawingSettings(SpecModel):
         return max(self.rows, self.group)
 
 
+def network_settings(settings: DrawingSettings) -> dict[str, int]:
+    """Returns the arguments of diffusers' class of the transformer."""
+    return {
+        "sample_size": SIDE,
+        "patch_size": settings.patch,
+        "in_channels": SHAPE[0],
+        "out_channels": SHAPE[0],
+        "num_layers": settings.layers,
+        "attention_head_dim": settings.head_width,
+        "num_attention_heads": settings.heads,
+        "joint_attention_dim": settings.word_width,
+        "caption_projection_dim": settings.heads * settings.head_width,
+        "pooled_projection_dim": settings.word_width,
+        "pos_embed_max_size": SIDE // settings.patch,
+    }
+
+
 class ShapeDrawing:
-    """Implements `Workload`, `Samples` and `Continues`.
+    """Implements `Workload`, `ShowsImages` and `Continues`.
 
     Each rank samples and learns from its share of the batches. Batches are the same on any number of ranks, and their gradients
     are added in their order, so that the bits of a run do not depend on the number.
@@ -129,21 +146,7 @@ class ShapeDrawing:
     def build_inputs(self, folder: Path) -> None:
         """Writes a network, pre-trained from the run's seed unless its weights come from another run, and its words."""
         settings = self._settings
-        width = settings.heads * settings.head_width
-        shape = {
-            "sample_size": SIDE,
-            "patch_size": settings.patch,
-            "in_channels": SHAPE[0],
-            "out_channels": SHAPE[0],
-            "num_layers": settings.layers,
-            "attention_head_dim": settings.head_width,
-            "num_attention_heads": settings.heads,
-            "joint_attention_dim": settings.word_width,
-            "caption_projection_dim": width,
-            "pooled_projection_dim": settings.word_width,
-            "pos_embed_max_size": SIDE // settings.patch,
-        }
-        network = make_network(TRANSFORMER, shape, self._seed)
+        network = make_network(TRANSFORMER, network_settings(settings), self._seed)
         words = make_words(WORDS, settings.word_width, longest=2, seed=0)
         if not self._continues:
             pretrain(
@@ -169,6 +172,7 @@ class ShapeDrawing:
         separate = self._settings.kl and adapters is None
         self._reference = load_network(inputs, torch.float32) if separate else None
         parameters = {name: weight for name, weight in self._network.named_parameters() if weight.requires_grad}
+        self._latest = torch.zeros(0, *SHAPE)
         self._parameters = parameters
         self._moments = {
             f"{moment}.{name}": torch.zeros(() if moment == "step" else weight.shape)
@@ -201,6 +205,7 @@ class ShapeDrawing:
         rows = slice(share.start * batch, share.stop * batch)
         own = {name: values[rows] for name, values in columns.items()}
         drawn = self._sampled(own, draw)
+        self._latest = drawn.images
         found = {
             **own,
             "reward": self.rewards(drawn.images, _prompts(own)).numpy(),
@@ -210,12 +215,29 @@ class ShapeDrawing:
             found["latents"] = torch.stack(drawn.latents, 1).numpy()
         return found
 
+    def images(self, columns: Columns, draw: Draw) -> Images:
+        """Returns the images that `sample` has just drawn."""
+        return Images(
+            pixels=pixels_of(self._latest).numpy(),
+            captions=_prompts(columns),
+            rewards=columns["reward"],
+            seeds=columns["seed"].view(np.uint64),
+        )
+
     def rewards(self, images: torch.Tensor, prompts: list[str]) -> torch.Tensor:
         """Returns the rewards of images, [B], float32: those of the rule. A subclass may have others.
 
         images: [B, 3, 16, 16], from about -1 to 1.
         """
         return score(images, prompts).rewards
+
+    def advantages(self, rewards: torch.Tensor, draw: Draw) -> torch.Tensor:
+        """Returns the advantages of this rank's images, [B], float32: normalised in each group. A subclass may have others.
+
+        rewards: [B], ordered by group.
+        """
+        group = self._settings.group
+        return group_advantages(rewards, [group] * (len(rewards) // group))
 
     def update(self, columns: Columns, draw: Draw) -> Metrics:
         """Takes one step of AdamW on the mean loss of all images.
@@ -226,12 +248,13 @@ class ShapeDrawing:
         total = len(PROMPTS) * settings.group
         trajectory = self._trajectory(columns, draw)
         rewards = torch.from_numpy(np.array(columns["reward"]))
+        advantages = self.advantages(rewards, draw)
         gradients = [torch.zeros(0, sum(weight.numel() for weight in self._parameters.values()))]
         sums = [torch.zeros(0, len(SUMMED), dtype=torch.float64)]
         gap = 0.0
         for first in range(0, len(rewards), settings.batch):
             rows = slice(first, first + settings.batch)
-            found = self._batch_gradient(_prompts(columns)[rows], trajectory.rows(rows), rewards[rows])
+            found = self._batch_gradient(_prompts(columns)[rows], trajectory.rows(rows), advantages[rows])
             share = len(rewards[rows]) / total
             gradients.append(share * self._flat_gradient())
             own = (share * found.loss, share * found.divergence, rewards[rows].sum().item() / total)
@@ -281,7 +304,7 @@ class ShapeDrawing:
                 raise DataError(f"{name} has the shape {list(held.shape)}; expected {list(tensor.shape)}")
             tensor.copy_(held)
 
-    def _batch_gradient(self, prompts: list[str], trajectory: Trajectory, rewards: torch.Tensor) -> UpdateFigures:
+    def _batch_gradient(self, prompts: list[str], trajectory: Trajectory, advantages: torch.Tensor) -> UpdateFigures:
         """Leaves the gradient of a batch's mean loss with the weights."""
         settings = self._settings
         self._network.zero_grad()
@@ -289,7 +312,7 @@ class ShapeDrawing:
             self._predictor(prompts),
             self._process,
             trajectory,
-            group_advantages(rewards, [settings.group] * (len(rewards) // settings.group)),
+            advantages,
             settings=GrpoSettings(settings.clip, settings.kl, settings.rows),
             reference=self._reference_predictor(prompts),
         )
@@ -362,6 +385,15 @@ def _added(parts: Sequence[Array]) -> torch.Tensor:
     for row in others:
         total += row
     return torch.from_numpy(total)
+
+
+def pixels_of(images: torch.Tensor) -> torch.Tensor:
+    """Returns the pixels of images, [B, height, width, 3], uint8; what is no number becomes grey.
+
+    images: [B, 3, height, width], from -1 to 1; numbers outside count as the nearest within.
+    """
+    levels = (images.nan_to_num(0.0).clamp(-1, 1) + 1) * 127.5
+    return levels.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
 def _prompts(columns: Columns) -> list[str]:

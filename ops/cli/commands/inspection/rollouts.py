@@ -24,6 +24,7 @@ from yatt_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from ops.queries.columns import ColumnFacts
+    from ops.queries.images import ImageView
     from ops.queries.sample_filters import Selection
     from yatt_core.workloads.contract import Listing
 
@@ -79,9 +80,10 @@ def rollouts(
 ) -> None:
     """Show the prompts, responses and rewards of an iteration, or compare two iterations.
 
-    Of a workload of your own, show the columns that the iteration learnt from.
+    Of a workload of your own, show the columns that the iteration learnt from, and the files of its samples' images.
     """
     from ops.queries.columns import columns_of, is_language, tables_about
+    from ops.queries.images import has_images, iteration_images
     from ops.queries.sample_filters import Selection
 
     place = Home.locate(home)
@@ -105,7 +107,10 @@ def rollouts(
         if not is_language(ledger, name):
             columns = columns_of(ledger, place, name, number)
             tables = tables_about(ledger, place, name, number)
-            _show_columns(columns, tables, f"{name}, iteration {number}", output)
+            shown = has_images(ledger, place, name, number)
+            images = iteration_images(ledger, place, name, number).images if shown else ()
+            title = f"{name}, iteration {number}"
+            _show_columns(columns=columns, tables=tables, images=images, title=title, output=output)
             return
         _show(
             ledger=ledger,
@@ -120,17 +125,27 @@ def rollouts(
         )
 
 
-def _show_columns(columns: Sequence[ColumnFacts], tables: Mapping[str, Listing], title: str, output: Output) -> None:
-    """Writes what an iteration of a workload of one's own learnt from, and the tables of its evaluation."""
+def _show_columns(
+    columns: Sequence[ColumnFacts],
+    tables: Mapping[str, Listing],
+    images: Sequence[ImageView],
+    title: str,
+    output: Output,
+) -> None:
+    """Writes what an iteration of a workload of one's own learnt from, the tables of its evaluation, and its images."""
     from ops.queries.columns import COLUMN_FACTS, cells_of
+    from ops.queries.images import IMAGE_COLUMNS
 
     if output is Output.JSON:
         listed = {name: asdict(table) for name, table in tables.items()}
-        write_json({"columns": [asdict(column) for column in columns], "tables": listed})
+        pictures = {"images": [asdict(image) for image in images]} if images else {}
+        write_json({"columns": [asdict(column) for column in columns], "tables": listed, **pictures})
         return
     for name, table in tables.items():
         write_list(cells_of(table), table.rows, f"{title}: {name}")
     write_list(COLUMN_FACTS, columns, title)
+    if images:
+        write_list(IMAGE_COLUMNS, images, f"Images of {title}")
 
 
 def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:

@@ -35,9 +35,14 @@ def check_workload(home: Home, file: Path, spec: RunSpec, output: Output) -> Non
     write(f"inputs: {many(found.files, 'file')}, {size(found.input_bytes)}; state: {size(found.state_bytes)}")
     for name, column in found.columns.items():
         write(f"an iteration learns from {name}: {column}")
+    if found.image_bytes:
+        write(
+            f"an iteration keeps images: {size(found.image_bytes)}, {size(found.image_bytes * spec.iterations)} in all"
+        )
     figures = ", ".join(f"{name} {value:.4g}" for name, value in found.figures.items())
     write(f"it begins with {figures}" if figures else "it evaluates nothing")
-    write(f"tried on one rank in {duration(found.seconds)}")
+    forecast = f"forecast: {duration(found.forecast_seconds)} on one rank for {many(spec.iterations, 'iteration')}"
+    write(f"{forecast}; this trial took {duration(found.seconds)}")
     for line in exactness.lines:
         write(line)
     write(f"the spec is sound; to start a run: yatt train {file}")

@@ -47,8 +47,19 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.metric_names import is_timing
 from yatt_core.wire.parts import TensorPart
 from yatt_core.workloads.columns import COLUMNS, columns_digest, decode_columns, encode_columns
-from yatt_core.workloads.contract import Columns, Continues, Draw, Samples, Shows, State, Tabulates, Workload
+from yatt_core.workloads.contract import (
+    Columns,
+    Continues,
+    Draw,
+    Samples,
+    Shows,
+    ShowsImages,
+    State,
+    Tabulates,
+    Workload,
+)
 from yatt_core.workloads.finding import called, make_workload, verify_workload
+from yatt_core.workloads.images import encode_images, publish_images
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
 
 EVALUATION = "evaluation/"
@@ -119,13 +130,18 @@ class WorkloadTrainEngine:
         draw = self._draw(task)
         columns = called(self._spec, workload.draw, draw)
         place = f"workload.kind: {self._spec.workload.title}"
+        shown: list[bytes] = []
         if isinstance(workload, Samples):
             columns = called(self._spec, workload.sample, columns, draw)
             contents = self._collective.collected(encode_columns(columns, f"{place}: sample"))
+            if isinstance(workload, ShowsImages):
+                images = called(self._spec, workload.images, columns, draw)
+                shown = self._collective.collected(encode_images(images, f"{place}: images"))
         else:
             contents = [encode_columns(columns, f"{place}: draw")]
         if self._collective.rank > 0:
             return None
+        pictures = publish_images(self._context.run_folder, task.key, task.term, shown) if shown else ""
         folder, files = publish_prepared(
             run_folder=self._context.run_folder,
             key=task.key,
@@ -142,6 +158,7 @@ class WorkloadTrainEngine:
             timing={"seconds": time.perf_counter() - started},
             reward_moments=task.reward_moments,
             coefficients=task.coefficients,
+            images=pictures,
         )
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:

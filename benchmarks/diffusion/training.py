@@ -1,0 +1,115 @@
+"""The trainings that are measured: the workload `ShapeDrawing`, driven as a trainer's only rank would drive it.
+
+Consumes a seed, settings and a folder. Produces the figures of pre-training, of the policy and of the control, which the folder
+keeps; a training that is stopped goes on from its latest kept state.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import progress
+from benchmarks.workloads.alone import Kept, begun, keep_state, kept_state, train
+from benchmarks.workloads.found import kept_or_measured
+from yatt_core.workloads.contract import Draw, Metrics, Workload
+from yatt_core.workloads.diffusion.drawing import ShapeDrawing
+
+Settings = Mapping[str, Any]
+SETTINGS: Settings = {"keep": "latents"}
+"""The workload's own settings, chosen on seed 0. Sealed latents spare the update the sampling, and change no bit of it."""
+UPDATES = 240
+KEPT_EVERY = 20
+"""Updates between two kept states."""
+INPUTS = "inputs"
+GAP = "log_probability_gap"
+
+
+class ShuffledDrawing(ShapeDrawing):
+    """The control: the same advantages in a random order over all images."""
+
+    def advantages(self, rewards: torch.Tensor, draw: Draw) -> torch.Tensor:
+        """See `ShapeDrawing`."""
+        own = super().advantages(rewards, draw)
+        generator = torch.Generator().manual_seed(draw.seed_of("shuffled"))
+        return own[torch.randperm(len(own), generator=generator)]
+
+
+def pretrained(folder: Path, seed: int, settings: Settings) -> dict[str, float]:
+    """Returns the figures of the pre-trained network, which is left in `INPUTS`."""
+
+    def measure() -> dict[str, float]:
+        shutil.rmtree(folder / INPUTS, ignore_errors=True)
+        began = time.process_time()
+        workload = begun(ShapeDrawing, folder / INPUTS, seed=seed, iterations=1, **settings)
+        figures = _evaluated(workload)
+        seconds = time.process_time() - began
+        parameters = sum(weight.numel() for weight in workload.state().weights.values() if torch.is_tensor(weight))
+        return {**figures, "seconds": seconds, "parameters": parameters}
+
+    return kept_or_measured(folder / "start.json", measure)
+
+
+def trained(kind: type[ShapeDrawing], folder: Path, *, seed: int, updates: int, settings: Settings) -> dict[str, float]:
+    """Returns the figures of a training from `INPUTS` on.
+
+    reward, valid: what the last evaluation says.
+    log_probability_gap: the largest of all updates.
+    seconds: of the processor, for updates and evaluation.
+    """
+    return kept_or_measured(folder / f"{kind.__name__}.json", lambda: _trained(kind, folder, seed, updates, settings))
+
+
+def final_state(folder: Path, updates: int) -> Kept:
+    """Returns the policy's state after its training."""
+    found = kept_state(_state_folder(folder, ShapeDrawing, updates))
+    assert found is not None, "the training has been finished"
+    return found
+
+
+def _trained(kind: type[ShapeDrawing], folder: Path, seed: int, updates: int, settings: Settings) -> dict[str, float]:
+    workload = begun(kind, folder / INPUTS, seed=seed, iterations=updates, **settings)
+    stops = [*range(KEPT_EVERY, updates, KEPT_EVERY), updates]
+    done = 0
+    gap = 0.0
+    seconds = 0.0
+    for stop in reversed(stops):
+        if (kept := kept_state(_state_folder(folder, kind, stop))) is not None:
+            workload.load(kept)
+            done = stop
+            gap = kept.facts[GAP]
+            seconds = kept.facts["seconds"]
+            break
+    for stop in stops:
+        began = time.process_time()
+        rewards = []
+        for update in range(done + 1, stop + 1):
+            metrics = train(workload, seed, update, update)
+            gap = max(gap, metrics[GAP])
+            rewards.append(metrics["reward"])
+        if not rewards:
+            continue
+        seconds += time.process_time() - began
+        keep_state(replace(workload.state(), facts={GAP: gap, "seconds": seconds}), _state_folder(folder, kind, stop))
+        done = stop
+        progress(
+            f"seed {seed}, {kind.__name__}: update {stop}, reward {sum(rewards) / len(rewards):.3f}, {seconds:.0f} s"
+        )
+    began = time.process_time()
+    figures = _evaluated(workload)
+    return {**figures, GAP: gap, "seconds": seconds + time.process_time() - began}
+
+
+def _evaluated(workload: Workload) -> dict[str, float]:
+    metrics: Metrics = workload.evaluate()
+    return {"reward": metrics["accuracy"], "valid": metrics["valid"]}
+
+
+def _state_folder(folder: Path, kind: type[ShapeDrawing], update: int) -> Path:
+    return folder / kind.__name__ / f"{update:04d}"
