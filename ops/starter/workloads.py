@@ -69,8 +69,8 @@ def look_for_workload(path: Path, chosen: str | None) -> WorkloadLook | None:
             f"{path}: {' and '.join(claims)} take it for theirs; choose one, such as --recogniser {claims[0]}, or none of them "
             f"with --recogniser {NONE}"
         )
-    for error in refused.values():
-        raise error
+    for refusal in refused.values():
+        raise refusal
     for title, recognition in found.items():
         return WorkloadLook(title, path.absolute(), recognition)
     if chosen not in (None, NONE):
