@@ -132,7 +132,7 @@ class Trained:
             write_file(rows, "".join(json.dumps(row) + "\n" for row in words(0)).encode())
         source = f"data.sources={json.dumps([{'kind': 'jsonl', 'path': str(rows)}])}"
         own = (f"iterations={self.iterations}", f"seed={seed}", source)
-        return load_spec(SPEC, [*COMMON, *own, *changes, *self.changes])
+        return load_spec(SPEC, [*COMMON, *own, *self.changes, *changes])
 
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
