@@ -1,7 +1,8 @@
 """Does a run that overlaps, lags or lets responses go on learn as much from as many samples as one that waits for everything?
 
-Trains a small policy to write words of 1 to 20 letters backward, in one process, with one change for each mode. The collector,
-sampler, rewards, trainer and the rules of what an iteration learns from are the product's own; Prefect and Ray take no part.
+Trains a small policy to write the 1 to 20 symbols that lie between two, forward or backward, in one process, with one change for
+each mode. The collector, sampler, rewards, trainer and the rules of what an iteration learns from are the product's own; Prefect
+and Ray take no part.
 All runs of a seed begin with the same weights, after supervised fine-tuning, and learn from equal numbers of samples.
 
     accuracy_MODE     held-out accuracy (n = 300, greedy) at the end, mean over the seeds
@@ -16,6 +17,7 @@ All runs of a seed begin with the same weights, after supervised fine-tuning, an
 from __future__ import annotations
 
 import json
+import string
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -35,8 +37,8 @@ from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 ITERATIONS = 160
-WORDS = 6000
-LETTERS = "abcdef"
+DRAWN = 6000
+SYMBOLS = string.ascii_lowercase + string.digits + string.ascii_uppercase
 LONGEST = 20
 CORRECTED = "algorithm.importance_correction={kind: truncate, cap: 2.0}"
 
@@ -63,21 +65,23 @@ COMMON = (
     "controllers.count=1",
     "data.prompts_per_iteration=32",
     "data.logical_shards=4",
-    f"data.max_prompt_tokens={LONGEST + 8}",
     f"rollout.max_new_tokens={LONGEST + 2}",
     'rewards.parts=[{"name": "exact", "function": "exact_match"}]',
-    "sft.demonstrations=2000",
+    "sft.demonstrations=600",
     "sft.stop_accuracy=0.3",
     CORRECTED,
 )
 
 
-def words(seed: int) -> list[dict[str, str]]:
-    """Returns words and what they are backward; the logarithms of their lengths are uniform, so that they spread 10 to 1."""
+def tasks(seed: int) -> list[dict[str, str]]:
+    """Returns two symbols each, and all from the first to the second; the logarithms of the numbers are uniform over 1 to 20."""
     noise = np.random.default_rng(seed)
-    lengths = np.exp(noise.uniform(0.0, np.log(LONGEST + 0.99), WORDS)).astype(int)
-    made = dict.fromkeys("".join(noise.choice(list(LETTERS), length)) for length in lengths.tolist())
-    return [{"prompt": word, "answer": word[::-1]} for word in made]
+    made: dict[str, str] = {}
+    for number in np.exp(noise.uniform(0.0, np.log(LONGEST + 0.99), DRAWN)).astype(int).tolist():
+        start = int(noise.integers(len(SYMBOLS) - number + 1))
+        run = SYMBOLS[start : start + number][:: noise.choice((1, -1))]
+        made[run[0] + run[-1]] = run
+    return [{"prompt": prompt, "answer": answer} for prompt, answer in made.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +131,9 @@ class Trained:
         return folder
 
     def _spec(self, seed: int, changes: Sequence[str]) -> RunSpec:
-        rows = self.folder / "words.jsonl"
+        rows = self.folder / "tasks.jsonl"
         if not rows.exists():
-            write_file(rows, "".join(json.dumps(row) + "\n" for row in words(0)).encode())
+            write_file(rows, "".join(json.dumps(row) + "\n" for row in tasks(0)).encode())
         source = f"data.sources={json.dumps([{'kind': 'jsonl', 'path': str(rows)}])}"
         own = (f"iterations={self.iterations}", f"seed={seed}", source)
         return load_spec(SPEC, [*COMMON, *own, *self.changes, *changes])
