@@ -60,6 +60,7 @@ MODES: Mapping[str, Mode] = {
     "tail": Mode(("rollout.tail={factor: 1.5, step_tokens: 4, max_iterations: 4}",)),
 }
 COMMON = (
+    "model.tokenizer.lowercase=false",
     "rollout.engine.instances=1",
     "trainer.engine.ranks=1",
     "controllers.count=1",
