@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Literal
 
@@ -29,9 +30,9 @@ class ImportanceCorrection(SpecModel):
         return self.by != "token"
 
     @property
-    def ceiling(self) -> float | None:
-        """The greatest weight, to which greater ones are capped; None if none are."""
-        return None
+    def ceiling(self) -> float:
+        """The greatest weight, to which greater ones are capped; infinite if none are."""
+        return math.inf
 
     @abstractmethod
     def weights(self, tokens: PolicyTokens) -> torch.Tensor:

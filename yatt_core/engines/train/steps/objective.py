@@ -148,8 +148,7 @@ def _corrected(
         sums["importance_weight"] = (units * weights).sum()
         sums["importance_squared"] = (units * weights.double().square()).sum()
         sums["importance_masked"] = (units * (weights == 0.0)).sum()
-        if correction.ceiling is not None:
-            sums["importance_capped"] = (units * (weights >= correction.ceiling)).sum()
+        sums["importance_capped"] = (units * (weights >= correction.ceiling)).sum()
     if spec.off_policy_mask is not None:
         masked = spec.off_policy_mask.masked(tokens)
         losses = losses.masked_fill(masked, 0.0)
