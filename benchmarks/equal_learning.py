@@ -36,7 +36,7 @@ from yatt_core.durable import write_file
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
-ITERATIONS = 160
+ITERATIONS = 100
 DRAWN = 6000
 SYMBOLS = string.ascii_lowercase + string.digits + string.ascii_uppercase
 LONGEST = 20
