@@ -765,7 +765,7 @@ class Lineage(TypedDict):
     branches: all branches of the run.
     merge: for the run of a merged model: soup, preference, alpha, and the parents with their coefficients; else None.
     merged_into: runs of merged models of which this run is a parent.
-    origins: the exported checkpoints from which the initial model came, the nearest first.
+    origins: the checkpoints from which the initial model came, the nearest first.
     """
 
     run: str
@@ -954,9 +954,9 @@ class OpenPhase(TypedDict):
 
 
 class Origin(TypedDict):
-    """An exported checkpoint with whose weights a run began.
+    """A checkpoint with whose weights a run began.
 
-    folder: the exported model.
+    folder: the exported model, or the checkpoint that a workload began with.
     known: whether the run of this id in this ledger has this checkpoint; otherwise it belongs to another ledger, or was deleted.
     """
 
