@@ -15,6 +15,7 @@ import torch
 
 from db.ledger import Ledger
 from db.write.queueing import Submission
+from flows.branching.branches import revise
 from flows.queueing.pools_file import pools_file
 from flows.reports.audit import verify_run
 from flows.run.results import RunResults
@@ -91,6 +92,20 @@ def test_killed_at_random_moments_on_two_ranks_it_ends_with_the_bits_of_one(
             process = driver.start(run)
     assert process.wait(SECONDS) == 0, process.output
     require_same(driver, run, undisturbed(tmp_path, *LONG))
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_bits_and_its_drift_is_recorded(
+    driver: Driver, tmp_path: Path
+) -> None:
+    run = driver.create(SPEC, *SHORT_LEASE)
+    driver.drive_until_killed(run, "committed:2")
+    revise(driver.home, run, ["trainer.engine.ranks=2"])
+    driver.drive_until_killed(run, "learn:3")
+    driver.drive(run)
+    require_same(driver, run, undisturbed(tmp_path))
+    with driver.ledger() as ledger:
+        layouts = [link.body["changes"]["layout"] for link in ledger.events.of_kind(run, "drift")]
+    assert layouts and all(layout == ["torch x 1", "torch x 2"] for layout in layouts)
 
 
 def test_from_the_queue_it_is_the_same(driver: Driver, tmp_path: Path, service_environment: Mapping[str, str]) -> None:

@@ -248,7 +248,7 @@ class ShapeDrawing:
         total = len(PROMPTS) * settings.group
         trajectory = self._trajectory(columns, draw)
         rewards = torch.from_numpy(np.array(columns["reward"]))
-        advantages = self.advantages(rewards, draw)
+        advantages = self.advantages(rewards, draw) if len(rewards) else rewards
         gradients = [torch.zeros(0, sum(weight.numel() for weight in self._parameters.values()))]
         sums = [torch.zeros(0, len(SUMMED), dtype=torch.float64)]
         gap = 0.0
