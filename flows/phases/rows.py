@@ -18,7 +18,7 @@ from flows.phases.batches import DrawnRows
 from flows.phases.commit import clear_up, write_commit
 from flows.phases.metrics import learning_metrics, timing_metrics
 from flows.phases.process_gauges import process_gauges
-from flows.reports.evaluation_tables import keep_tables
+from flows.phases.evaluation_tables import keep_tables
 from flows.run.control_state import ControlState
 from yatt_core.evaluation.row_figures import row_figures
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt

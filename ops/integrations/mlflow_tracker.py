@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from db.write import outbox
 from flows.delivery import registry
-from flows.reports import evaluation_tables
+from flows.phases import evaluation_tables
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
 from ops.integrations.mlflow_database import begin_database

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from db.ledger import Ledger
-from flows.reports.evaluation_tables import tables_of
+from flows.phases.evaluation_tables import tables_of
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from ops.presentation.columns import Column, Columns, Medium, SeveralCells

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from db.core.holder import this_process
 from db.write.outbox import MLFLOW
-from flows.reports.evaluation_tables import tables_of
+from flows.phases.evaluation_tables import tables_of
 from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.integrations.mlflow_tracker import MlflowTracker

@@ -76,7 +76,7 @@ def test_a_relative_path_without_a_folder_is_refused(tmp_path: Path) -> None:
         ConfigurationError, match=r"'data.txt' is relative, and the spec has no folder; expected an absolute"
     ):
         materialise_workload(spec, tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="folder: only a workload of your own has settings with paths"):
+    with pytest.raises(ConfigurationError, match="folder: only a workload of your own has folder"):
         load_spec(tmp_path / "specs" / "reading.yaml", ["workload={kind: language, folder: a}"])
 
 

@@ -79,9 +79,9 @@ def test_a_graph_of_nodes_shows_classes(tmp_path: Path) -> None:
 def test_hard_negatives_come_from_checkpoints_alone() -> None:
     settings = {**SMALL, "mined": 1, "siblings": 1, "mine_every": 4}
     for every in (1, 2, 4):
-        MinedRetrieval(RunFacts(seed=3, settings=settings, iterations=4, checkpoint_every=every))
+        MinedRetrieval(RunFacts(seed=3, settings=settings, iterations=8, checkpoint_every=every))
     for every in (3, 8):
         with pytest.raises(
             ValueError, match=rf"mine_every: .* expected a multiple of checkpoints.every, {every} \(given: 4\)"
         ):
-            MinedRetrieval(RunFacts(seed=3, settings=settings, iterations=4, checkpoint_every=every))
+            MinedRetrieval(RunFacts(seed=3, settings=settings, iterations=8, checkpoint_every=every))

@@ -6,6 +6,7 @@ reference. The factor alpha / rank comes from the run's settings and from no fil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -54,11 +55,13 @@ def add_adapters(network: nn.Module, settings: AdapterSettings, seed: int) -> No
         target_modules=list(settings.targets),
         lora_dropout=0.0,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stable_seed("adapters", seed))
-        inject_adapter_in_model(config, network, NAME)
+    inject_adapter_in_model(config, network, NAME)
+    # peft draws from torch's own generator, which all threads of a process share: what it drew is drawn again, as it draws it.
+    generator = torch.Generator().manual_seed(stable_seed("adapters", seed))
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(is_adapter(name))
+        if is_adapter(name) and ".lora_A." in name:
+            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
 
 
 def is_adapter(name: str) -> bool:
