@@ -30,6 +30,7 @@ from tests.dashboard.pages import HTML, parsed_part, words
 MARKUP = "<b>&"
 OWN_HEADINGS = {
     "checkpoints.html": "verification, lineage and buttons beside the columns",
+    "columns.html": "a grid of images, with a column for each iteration",
     "compare.html": "the colour of each run's curve beside the columns",
     "devices.html": "bars drawn to scale",
     "rollout_comparison.html": "the colour of each iteration's bars beside the columns",
