@@ -33,7 +33,7 @@ def test_every_mode_learns_from_as_many_samples(tmp_path: Path, monkeypatch: pyt
     figures = report_of(runs, [0], []).figures
     assert {f"{figure}_{name}" for name in MODES for figure in ("accuracy", "start")} < figures.keys()
     assert all(len(run["sampled"]) == ITERATIONS for (run,) in runs.values())
-    assert figures["crossing_share"] > 0 and runs["tail"][0]["crossed"] > 0 == runs["lag0"][0]["crossed"]
+    assert figures["crossing_share"] > 0 == runs["lag0"][0]["crossed"]
     assert len({run["start"] for (run,) in runs.values()}) == 1, "all runs of a seed begin with the same weights"
     before = (tmp_path / "tail-0.json").read_bytes()
     assert trained.figures("tail", 0) == runs["tail"][0]

@@ -61,7 +61,8 @@ def test_on_real_engines_it_ends_with_the_same_bits_wherever_it_is_killed(driver
     for place in ("collect:1", "prepare:2", "learn:2"):
         driver.drive_until_killed(struck, place)
     driver.end_actors(struck)
-    for place in (f"collect_ahead:{3 + lag}" if lag else "collect:4", "sync:4", "learn:5"):
+    # Responses of this model seldom end by themselves, so that many groups complete at once, and some iterations draw nothing.
+    for place in (f"collect_ahead:{3 + lag}" if lag else "prepare:4", "sync:4", "learn:5"):
         driver.drive_until_killed(struck, place)
     driver.drive(struck)
     assert same_result(driver.results(struck), driver.results(quiet))
