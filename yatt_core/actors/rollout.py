@@ -279,7 +279,7 @@ def _batched_by_chance(spec: RunSpec, engine: RolloutEngine, judges: Mapping[str
 
 def _require_exact(spec: RunSpec, by_chance: Sequence[str]) -> None:
     """Raises `ConfigurationError` if a run that must be exact has engines whose answers depend on what they batch by chance."""
-    if spec.exact is True and by_chance:
+    if spec.must_be_exact and by_chance:
         raise ConfigurationError(
             f"exact: must be false or auto, because on this device {' and '.join(by_chance)} may answer differently in another "
             "batch; or choose kind: torch, which decodes planned batches"

@@ -36,6 +36,7 @@ def build_rollout_engine(
                 inputs_folder=inputs_folder,
                 kernels=engine.kernels,
                 max_num_seqs=engine.max_num_seqs,
+                aligned=spec.aligned,
             )
         case VirtualRollout():
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine

@@ -103,7 +103,7 @@ def check_invariance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]
 
     on_processors: returns whether an engine of vLLM runs on the cores of processors.
     """
-    if spec.exact is True and (reason := batched_by_chance(spec, on_processors)):
+    if spec.must_be_exact and (reason := batched_by_chance(spec, on_processors)):
         raise ConfigurationError(f"exact: must be false or auto, because {reason}; or {ALTERNATIVE}")
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.digests import json_digest
+from yatt_core.spec.alignment import aligned_obstacles
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.combinations import checks_on_reading, is_excluded
 from yatt_core.spec.features import OVERDISPATCH, SLICES, TAIL
@@ -44,9 +45,10 @@ class RunSpec(SpecModel):
     """Human-readable name; a number is appended for each run of the same spec."""
     seed: NonNegativeInt = 0
     """Seed of all randomness: prompts, initial weights, responses."""
-    exact: Literal["auto", True, False] = "auto"
+    exact: Literal["auto", True, False, "aligned"] = "auto"
     """A run killed at any point ends bit-identical to an undisturbed one. `auto`: where every part of the spec and each
-    device repeats its bits; `yatt check` says which part does not. `true`: what does not is refused."""
+    device repeats its bits; `yatt check` says which part does not. `true`: what does not is refused. `aligned`: as `true`, and the
+    trainer's log-probabilities of a response equal the sampler's, to the last bit: an update in which one differs is not made."""
     iterations: PositiveInt = 100
     """RLHF iterations of the whole run."""
     workload: WorkloadSpec = WorkloadSpec()
@@ -160,7 +162,17 @@ class RunSpec(SpecModel):
     @property
     def is_exact(self) -> bool:
         """Whether the run is exact as far as its spec tells; a device that does not repeat its bits is found at the start."""
-        return self.exact is True or (self.exact == "auto" and not self.exact_obstacles())
+        return self.must_be_exact or (self.exact == "auto" and not self.exact_obstacles())
+
+    @property
+    def must_be_exact(self) -> bool:
+        """Whether what cannot be exact is refused."""
+        return self.exact is True or self.aligned
+
+    @property
+    def aligned(self) -> bool:
+        """Whether trainer and sampler must compute the same log-probabilities, to the last bit."""
+        return self.exact == "aligned"
 
     @property
     def accuracy_part(self) -> str:
@@ -328,8 +340,10 @@ class RunSpec(SpecModel):
             yield "data.sources: expected at least 1 item"
 
     def _inexact(self) -> Iterator[str]:
-        if self.exact is True and (obstacles := self.exact_obstacles()):
+        if self.must_be_exact and (obstacles := self.exact_obstacles()):
             yield f"exact: must be false or auto, because {'; '.join(obstacles)}"
+        if self.aligned and (obstacles := aligned_obstacles(self)):
+            yield f"exact: aligned holds for the torch engine and trainer alone; {'; '.join(obstacles)}; or use true, auto or false"
 
     def _sft_mistakes(self) -> Iterator[str]:
         if self.sft is not None and self.data.probe == 0:

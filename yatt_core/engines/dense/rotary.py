@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from yatt_core.engines.dense.arithmetic import LANES
+
 
 class RotaryTable:
     """Cosines and sines of all positions up to the highest one requested so far, and of some beyond it."""
@@ -25,7 +27,9 @@ class RotaryTable:
         """
         if len(self._cos) < positions_below:
             # At least double the size, so that decoding does not rebuild the table for each position.
-            every = torch.arange(max(positions_below, 2 * len(self._cos)), device=self._like.device)
+            count = max(positions_below, 2 * len(self._cos))
+            # Whole vectors of the widest processors, so that the last position rounds as it does in a longer table.
+            every = torch.arange(-(-count // LANES) * LANES, device=self._like.device)
             cos, sin = self._embedding(self._like, every[None])
             sin[..., : sin.shape[-1] // 2].neg_()
             self._cos, self._sin = (part[0, :, None].to(self._dtype) for part in (cos, sin))

@@ -14,21 +14,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.bfloat16.products import Products
+from yatt_core.engines.dense.aligned import ALIGNED_ON_CORES, aligned_products, attend_aligned, causal_mask, whole_pieces
 from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import Multiply, run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
 from yatt_core.engines.images import text_alone
-from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_jointly
+from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_in_groups, attend_jointly
 from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
 from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear, widened
 from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room
-from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
+from yatt_core.engines.rollout.torch.sizes import GROUP_MULTIPLE, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
+from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
 
 
@@ -76,9 +79,10 @@ class DenseRunner:
     """Implements `Runner` on the module's current weights; its fused matrices are views wherever possible.
 
     products: multiply matrices; None for those of the model's type on its device.
+    aligned: whether tokens have the log-probabilities of an aligned trainer, to the last bit (`dense.aligned`).
     """
 
-    def __init__(self, model: nn.Module, products: Products | None = None) -> None:
+    def __init__(self, model: nn.Module, products: Products | None = None, aligned: bool = False) -> None:
         self._shape = shape_of(model)
         self._config = text_config(model)
         parameters = dict(model.named_parameters())
@@ -87,12 +91,17 @@ class DenseRunner:
         )
         self._device = self._weights.embedding.device
         self._dtype = self._weights.embedding.dtype
+        self._aligned = aligned
+        if aligned and self._device.type != "cpu":
+            raise ConfigurationError(ALIGNED_ON_CORES)
         # Only attention in pieces keeps a row's bits independent of its batch.
         self._jointly = not self.batch_invariant
         # On a CPU, a product with only part of the slots would first copy that part.
         self._whole = self._jointly and self._device.type == "cpu"
         # The matrices in use: the weights themselves, or copies made for a decode batch.
         self._multiplied = self._weights
+        if aligned:
+            products = aligned_products(self._dtype)
         self._products = products or products_of(self._dtype, self._device)
         self._packs = not self._products.widens and packable(self._weights.embedding)
         self._multiply: Multiply = packed_linear if self._packs else self._products.linear
@@ -105,7 +114,7 @@ class DenseRunner:
     @property
     def batch_invariant(self) -> bool:
         """Whether a row's bits do not depend on its batch; see `decoding`."""
-        return keeps_bits(self._weights.embedding)
+        return self._aligned or keeps_bits(self._weights.embedding)
 
     @property
     def device(self) -> torch.device:
@@ -128,10 +137,10 @@ class DenseRunner:
             self._multiplied = packed(self._weights, room.rows)
         elif self._products.widens:
             self._multiplied = widened(self._weights)
-        # Attention takes queries in blocks of a multiple of four; the remainder must have four rows, too.
-        self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
+        # Attention takes queries in blocks of a multiple of four; the remainder must have as many rows.
+        self._group = -(-room.samples // GROUP_MULTIPLE) * GROUP_MULTIPLE
         self._lengths = np.ones(room.prompts, np.int64)
-        slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
+        slots = self._slots(room.prompt_tokens), self._slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
             store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
         if self._whole:
@@ -160,6 +169,8 @@ class DenseRunner:
             states[layer, 0, targets, :, :kept] = self._products.operand(keys[:, :, :kept])
             states[layer, 1, targets, :, :kept] = self._products.operand(values[:, :, :kept])
             grouped = shape.heads != shape.key_value_heads
+            if self._aligned:
+                return self._aligned_prompts(queries, keys, values)
             attended = self._products.attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
             return attended.transpose(1, 2).reshape(count * padded, -1)
 
@@ -177,13 +188,13 @@ class DenseRunner:
         count = len(rows.tokens)
         prompts = int(rows.prompts.max()) + 1
         written = self._tensor(rows.written)
-        slots = rounded_slots(int(rows.written.max()) + 1)
+        slots = self._slots(int(rows.written.max()) + 1)
         if self._whole:
             self._own.widen(slots)
         numbers = self._tensor(np.arange(count))
         groups = self._groups(rows)
         own_mask = self._mask(rows.written + 1, slots)
-        prompt_slots = rounded_slots(int(self._lengths[:prompts].max()))
+        prompt_slots = self._slots(int(self._lengths[:prompts].max()))
         prompt_mask = self._mask(self._lengths[:prompts], prompt_slots)
         whole_mask = torch.cat([prompt_mask[self._tensor(rows.prompts)], own_mask], dim=-1)
 
@@ -196,6 +207,9 @@ class DenseRunner:
             own[:, numbers, :, written] = self._products.operand(new)
             own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
+            if self._aligned:
+                found = attend_in_groups(queries=queries, shared=shared, own=own, mask=whole_mask, groups=groups)
+                return found.reshape(count, -1)
             if self._jointly:
                 joint = attend_jointly(
                     queries=queries, shared=shared, own=own, mask=whole_mask, groups=groups, products=self._products
@@ -248,6 +262,18 @@ class DenseRunner:
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
         return self._multiply(states, self._multiplied.head, None)
+
+    def _aligned_prompts(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Attends from prompts to themselves, [count * padded, heads * size], in whole pieces of slots."""
+        count, _, padded, _ = queries.shape
+        slots = whole_pieces(padded)
+        keys, values = (pad(states, (0, 0, 0, slots - padded)).transpose(1, 2) for states in (keys, values))
+        mask = causal_mask(padded, slots, self._device)
+        return attend_aligned(queries.transpose(1, 2), keys, values, mask).reshape(count * padded, -1)
+
+    def _slots(self, positions: int) -> int:
+        """Returns the number of slots that attention covers for this many positions."""
+        return whole_pieces(positions) if self._aligned else rounded_slots(positions)
 
     def _groups(self, rows: DecodedRows) -> RowGroups:
         places = rows.prompts * self._group + rows.samples

@@ -38,6 +38,7 @@ class TorchRolloutEngine(WeightTaker):
         first update supplies the weights.
     kernels: `general` always runs transformers' own module.
     max_num_seqs: maximum number of responses in progress; the others of a decode batch enter as these end.
+    aligned: whether tokens have the log-probabilities of an aligned trainer, to the last bit.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TorchRolloutEngine(WeightTaker):
         folder_version: int = -1,
         kernels: KernelChoice = "auto",
         max_num_seqs: int | None = None,
+        aligned: bool = False,
     ) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
@@ -58,7 +60,7 @@ class TorchRolloutEngine(WeightTaker):
         model = load_causal_lm(model_path, dtype).requires_grad_(False)
         self._model = placed(model, device, "the rollout engine")
         reader = open_reader(self._model, model_path, inputs_folder)
-        self._runner = open_runner(self._model, reader, kernels, fused=True)
+        self._runner = open_runner(self._model, reader, kernels, fused=True, aligned=aligned)
         self._max_prompt_tokens = max_prompt_tokens
         self._max_new_tokens = max_new_tokens
         self._max_sequences = max_num_seqs

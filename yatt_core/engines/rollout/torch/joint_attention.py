@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from yatt_core.bfloat16.products import NATIVE, Products
+from yatt_core.engines.dense.aligned import masses_of, scores_of, taken_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,21 @@ def attend_jointly(
     shares = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), dim=-1).to(queries.dtype)
     of_prompt, of_own = torch.tensor_split(shares, (shared.shape[3],), dim=-1)
     return groups.gather(_taken(groups.spread(of_prompt), shared[1], products)) + _taken(of_own, own[1], products)
+
+
+def attend_in_groups(
+    queries: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, mask: torch.Tensor, groups: RowGroups
+) -> torch.Tensor:
+    """Does what `attend_jointly` does, with the sums of `dense.aligned`: a row's bits are those of a trainer.
+
+    shared, own, mask: in float32; the slots of prompts and of rows each fill whole pieces.
+    """
+    wide = queries.float()
+    of_shared = groups.gather(scores_of(groups.spread(wide), shared[0]))
+    masses, total = masses_of(torch.cat([of_shared, scores_of(wide, own[0])], dim=-1), mask)
+    of_prompt, of_own = torch.tensor_split(masses, (shared.shape[3],), dim=-1)
+    found = groups.gather(taken_from(groups.spread(of_prompt), shared[1]))
+    return (taken_from(of_own, own[1], found) / total).to(queries.dtype)
 
 
 def _scores(queries: torch.Tensor, keys: torch.Tensor, products: Products) -> torch.Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-MINIMUM_ROWS = 4
+MINIMUM_ROWS = 16
+"""Fewest rows of a product; libraries of processors add fewer in another order, the more so the wider the rows are."""
+GROUP_MULTIPLE = 4
+"""Queries over one prompt come in multiples of this number."""
 PREFILL_TOKENS = 16_384
 
 # The widest processors' vectors hold 16 floats: masked slots after a row then add exact zeros, in the same lanes.
@@ -28,7 +31,7 @@ def padded_length(length: int) -> int:
 def rows_for(alive: int, invariant: bool) -> int:
     """Returns the number of rows of a decoding step.
 
-    invariant: whether a row's bits must not depend on the others: adds a filler at the end and makes at least four
-        rows.
+    invariant: whether a row's bits must not depend on the others: adds a filler at the end and makes at least
+        MINIMUM_ROWS.
     """
     return max(alive + 1, MINIMUM_ROWS) if invariant else alive

@@ -13,9 +13,11 @@ from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic, value_metrics
 from yatt_core.engines.train.steps.learner import PolicyLearner, update_metrics
+from yatt_core.engines.train.steps.objective import LossSums
 from yatt_core.engines.train.steps.plan import plan_digest
 from yatt_core.engines.train.steps.plans import Plans
 from yatt_core.engines.train.steps.schedule import learning_rate_factor
+from yatt_core.errors import NumericError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
@@ -64,8 +66,8 @@ class Update:
         changed: called after each step.
 
         All gradients of a step are computed before it is taken, so a loss that is not finite raises
-        `NumericError` with the weights unchanged. The same holds for the policy's gradient norm; the critic's
-        norm is only computed after the policy's step.
+        `NumericError` with the weights unchanged. The same holds for the policy's gradient norm, and in an aligned run for a
+        difference from the sampler's log-probabilities; the critic's norm is only computed after the policy's step.
         """
         steps = self.plans.steps(batch, key)
         rate = learning_rate(self.spec, key.iteration)
@@ -84,6 +86,8 @@ class Update:
             if critic is not None:
                 values.append(critic.gradients(self.collective, batch, columns, step))
             if not alone:
+                if self.spec.aligned:
+                    require_no_gap(sums[-1], key)
                 norms.append(self.optimizer.apply(rate, sums[-1].sums["loss"]))
                 changed()
             if critic is not None:
@@ -96,6 +100,20 @@ class Update:
             metrics |= value_metrics(values, value_norms)
         fingerprint: dict[str, float | str] = {name: metrics[name] for name in TOLD if name in metrics}
         return Updated(metrics, fingerprint | {"plan": plan_digest(steps)})
+
+
+def require_no_gap(sums: LossSums, key: WorkKey) -> None:
+    """Raises `NumericError` if a log-probability before the update differs from the sampler's by as little as a bit.
+
+    sums: of a step, over all ranks.
+    """
+    gap = sums.maxima.get("gap", 0.0)
+    if gap > 0.0:
+        raise NumericError(
+            f"iteration {key.iteration}: log-probabilities of the trainer differ from the sampler's by up to {gap:.3g}, but "
+            "exact: aligned needs 0; nothing was learnt from them. Weights or processors of the two differ, or this processor's "
+            "library adds in another order for other sizes; expected exact: true, auto or false"
+        )
 
 
 def learning_rate(spec: RunSpec, iteration: int) -> float:

@@ -16,6 +16,7 @@ from torch import nn
 
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.bfloat16.products import Products
+from yatt_core.engines.dense.aligned import ALIGNED_ON_CORES, aligned_products
 from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
@@ -27,6 +28,7 @@ from yatt_core.engines.train.model.head_values import EntropyUse, Numbers, joine
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, chunk_rows, measure_tokens, read_tokens
 from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_rows
+from yatt_core.errors import ConfigurationError
 from yatt_core.progress import advanced
 
 
@@ -41,6 +43,8 @@ class DensePasses:
     optimizer: of the model, laid out by `neighbours_of`.
     temperature: the sampling temperature.
     products: multiply matrices; None for those of the dtype on the device of the weights.
+    aligned: whether log-probabilities are those of an aligned sampler, to the last bit (`dense.aligned`). The weights are then
+        read as the sampler has them: rounded to the dtype, all of them.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class DensePasses:
         temperature: float,
         dtype: str,
         products: Products | None = None,
+        aligned: bool = False,
     ) -> None:
         self._shape = shape_of(model)
         self._names = frozenset(dict(model.named_parameters()))
@@ -57,6 +62,11 @@ class DensePasses:
         self._temperature = temperature
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = optimizer.gradients.device
+        self._aligned = aligned
+        if aligned:
+            if self._device.type != "cpu":
+                raise ConfigurationError(ALIGNED_ON_CORES)
+            products = aligned_products(self._dtype)
         self._products = products or products_of(self._dtype, self._device)
         self._rotary = RotaryTable(model, self._dtype)
         gradients = optimizer.named(optimizer.gradients)
@@ -117,7 +127,7 @@ class DensePasses:
         if not len(micro_batch.targets):
             return joined([reader(micro_batch, head.weight.new_zeros((0, self.vocabulary)))])
         rows, _ = self._placed(micro_batch)
-        states = self._states(weights, rows, weights.embedding[rows.tokens])
+        states = self._states(weights, rows, self._embedded(weights, rows))
         read_tokens(
             head, states, micro_batch.support, lambda chunk, made: found.append(reader(micro_batch.part(chunk), made))
         )
@@ -128,7 +138,7 @@ class DensePasses:
         if not len(micro_batch.targets):
             return torch.zeros(0).numpy()
         rows, targets = self._placed(micro_batch)
-        states = self._states(weights, rows, weights.embedding[rows.tokens])
+        states = self._states(weights, rows, self._embedded(weights, rows))
         found = measure_tokens(head, states, targets, micro_batch.support)[0].cpu().numpy()
         advanced()
         return found
@@ -143,7 +153,7 @@ class DensePasses:
         taught: DistributionLoss | None,
     ) -> None:
         rows, targets = self._placed(micro_batch)
-        embedded = weights.embedding.detach()[rows.tokens].requires_grad_()
+        embedded = self._embedded(weights, rows).requires_grad_()
         states = self._states(weights, rows, embedded)
 
         def part_loss(part: slice, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
@@ -172,7 +182,13 @@ class DensePasses:
 
     def _placed(self, micro_batch: MicroBatch) -> tuple[SharedRows, torch.Tensor]:
         """Returns the micro-batch's rows and counted tokens on the device of the weights."""
-        return share_rows(micro_batch, self._dtype).on(self._device), micro_batch.targets.to(self._device)
+        rows = share_rows(micro_batch, self._dtype, self._aligned)
+        return rows.on(self._device), micro_batch.targets.to(self._device)
+
+    def _embedded(self, weights: DenseWeights, rows: SharedRows) -> torch.Tensor:
+        """Returns the embeddings of the rows' tokens, [R, width] in float32."""
+        embedded = weights.embedding.detach()[rows.tokens]
+        return embedded.to(self._dtype).float() if self._aligned else embedded
 
     def _states(self, weights: DenseWeights, rows: SharedRows, embedded: torch.Tensor) -> torch.Tensor:
         """Returns the head's input at the rows that predict counted tokens, [T, width]."""
@@ -183,7 +199,7 @@ class DensePasses:
             shape=shape,
             hidden=embedded,
             rotary=rotary,
-            attend=lambda _, heads: attend(shape, rows, heads, self._products),
+            attend=lambda _, heads: attend(shape, rows, heads, self._products, self._aligned),
             dtype=self._dtype,
             multiply=self._products.linear,
         )
@@ -208,7 +224,8 @@ class DensePasses:
             gradient = self._optimizer.together(self._optimizer.gradients, names)
             if names[0] in (EMBEDDING, HEAD):
                 return weight
-            leaf = self._cast(weight) if weight.dim() > 1 or names[0].endswith("bias") else weight
+            multiplied = weight.dim() > 1 or names[0].endswith("bias")
+            leaf = self._cast(weight) if multiplied or self._aligned else weight
             if leaf.dtype == weight.dtype:
                 leaf = leaf.detach().requires_grad_()
                 leaf.grad = gradient

@@ -14,6 +14,7 @@ from torch import nn
 from yatt_core.checkpoints.contents import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.digests import ordered_weights_digest
 from yatt_core.engines.adapters import add_adapters
+from yatt_core.engines.dense.kernels import require_aligned
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
@@ -57,6 +58,9 @@ class TorchTrainEngine(PolicyTrainEngine):
         if values:
             exchange_head(model)
         self._model = placed(model, self._device, "the trainer", state_bytes(model))
+        aligned = self._spec.aligned
+        if aligned:
+            require_aligned(self._kernels, why_general(self._model))
         fast = self._kernels == "auto" and not values and not why_general(self._model)
         self._optimizer = FlatAdamW(
             self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
@@ -64,7 +68,7 @@ class TorchTrainEngine(PolicyTrainEngine):
         self._reader = open_reader(self._model, self._context.model_path, self._context.inputs_folder)
         temperature = self._spec.trainer_temperature
         if fast:
-            self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype)
+            self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype, aligned=aligned)
         else:
             self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader, values=values)
         if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.bfloat16.products import Products
+from yatt_core.engines.dense.aligned import FEWEST_ROWS, attend_aligned, causal_mask, whole_pieces
 from yatt_core.engines.dense.attention import attend_masked
 from yatt_core.engines.dense.shape import DenseShape
 from yatt_core.engines.train.model.forward import MicroBatch, places_of
@@ -33,7 +34,7 @@ class AttentionCall:
     """b sequences of n queries over at most m keys.
 
     queries, keys: row numbers, [b, n] and [b, m].
-    mask: [b, 1, n, m], 0 or -inf; None if n = m and attention is causal.
+    mask: [b or 1, 1, n, m], 0 or -inf; None if n = m and attention is causal.
     """
 
     queries: torch.Tensor
@@ -82,10 +83,11 @@ class SharedRows:
         )
 
 
-def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
+def share_rows(batch: MicroBatch, dtype: torch.dtype, aligned: bool = False) -> SharedRows:
     """Merges equal prompts of a micro-batch.
 
     dtype: of the attention masks.
+    aligned: whether keys are laid out as an aligned sampler does (`dense.aligned`), and fillers follow the last row.
     """
     flat = batch.tokens.flatten().numpy()
     starts = batch.starts
@@ -101,25 +103,34 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
     within = [places_of(np.zeros_like(prompts[first]), prompts[first]), places_of(prompts, responses)]
     positions = np.concatenate(within)
     calls = [
-        *_prompt_calls(prompt_begins, prompts[first]),
+        *_prompt_calls(prompt_begins, prompts[first], aligned),
         *_response_calls(
-            begins=response_begins, lengths=responses, prompt_begins=prompt_begins[number], prompts=prompts, dtype=dtype
+            begins=response_begins,
+            lengths=responses,
+            prompt_begins=prompt_begins[number],
+            prompts=prompts,
+            dtype=dtype,
+            aligned=aligned,
         ),
     ]
+    fillers = _fillers(len(sources)) if aligned else 0
     return SharedRows(
-        tokens=torch.from_numpy(flat[sources]),
-        positions=torch.from_numpy(positions),
+        tokens=torch.from_numpy(np.pad(flat[sources], (0, fillers))),
+        positions=torch.from_numpy(np.pad(positions, (0, fillers))),
         predicting=torch.from_numpy(row_of[batch.predicting.numpy()]),
         positions_below=int(positions.max()) + 1,
         calls=tuple(call for call, _ in calls),
-        outputs=torch.from_numpy(_outputs(calls, len(sources))),
+        outputs=torch.from_numpy(np.pad(_outputs(calls, len(sources)), (0, fillers))),
     )
 
 
-def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor, products: Products) -> torch.Tensor:
+def attend(
+    shape: DenseShape, rows: SharedRows, heads: torch.Tensor, products: Products, aligned: bool = False
+) -> torch.Tensor:
     """Attends from each row to its own sample; returns [R, queries * size].
 
     heads: [R, queries + keys + values, size].
+    aligned: as the rows were made.
     """
     queries, others = torch.split(heads, [shape.heads, 2 * shape.key_value_heads], dim=1)
     outputs = []
@@ -128,11 +139,11 @@ def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor, products: P
         asked = queries.index_select(0, call.queries.flatten()).view(count, length, *queries.shape[1:])
         seen = others.index_select(0, call.keys.flatten()).view(count, call.keys.shape[1], *others.shape[1:])
         keys, values = torch.split(seen, shape.key_value_heads, dim=2)
-        outputs.append(
-            attend_masked(queries=asked, keys=keys, values=values, mask=call.mask, products=products).reshape(
-                count * length, -1
-            )
-        )
+        if aligned and call.mask is not None:
+            found = attend_aligned(asked, keys, values, call.mask)
+        else:
+            found = attend_masked(queries=asked, keys=keys, values=values, mask=call.mask, products=products)
+        outputs.append(found.reshape(count * length, -1))
     return torch.cat(outputs).index_select(0, rows.outputs)
 
 
@@ -154,39 +165,53 @@ def _alike(lengths: Int64) -> Iterator[Int64]:
         order = order[count:]
 
 
-def _padded(begins: Int64, lengths: Int64) -> Int64:
-    """Returns the rows of some sequences, [sequences, longest]; a shorter one repeats its last row."""
-    within: Int64 = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
+def _padded(begins: Int64, lengths: Int64, pieces: bool = False) -> Int64:
+    """Returns the rows of some sequences, [sequences, longest]; a shorter one repeats its last row.
+
+    pieces: whether the width fills whole pieces of an aligned attention.
+    """
+    longest = int(lengths.max())
+    within: Int64 = np.minimum(np.arange(whole_pieces(longest) if pieces else longest), lengths[:, None] - 1)
     return begins[:, None] + within
 
 
-def _prompt_calls(begins: Int64, lengths: Int64) -> Iterator[tuple[AttentionCall, Int64]]:
+def _fillers(rows: int) -> int:
+    """Returns the number of rows to add, at least one: values at the end of a tensor may round as those of no other row."""
+    return max(1, FEWEST_ROWS - rows)
+
+
+def _prompt_calls(begins: Int64, lengths: Int64, aligned: bool) -> Iterator[tuple[AttentionCall, Int64]]:
     """Yields the calls of prompts over themselves, each with the lengths of its sequences."""
     for members in _alike(lengths):
         rows = torch.from_numpy(_padded(begins[members], lengths[members]))
-        yield AttentionCall(rows, rows, None), lengths[members]
+        keys = torch.from_numpy(_padded(begins[members], lengths[members], pieces=True)) if aligned else rows
+        mask = causal_mask(rows.shape[1], keys.shape[1], rows.device) if aligned else None
+        yield AttentionCall(rows, keys, mask), lengths[members]
 
 
 def _response_calls(
-    begins: Int64, lengths: Int64, prompt_begins: Int64, prompts: Int64, dtype: torch.dtype
+    begins: Int64, lengths: Int64, prompt_begins: Int64, prompts: Int64, dtype: torch.dtype, aligned: bool
 ) -> Iterator[tuple[AttentionCall, Int64]]:
     """Yields the calls of responses over their prompts and themselves, each with the lengths of its sequences."""
     for members in _alike(lengths):
-        own = _padded(begins[members], lengths[members])
-        before = _padded(prompt_begins[members], prompts[members])
-        length = own.shape[1]
+        asking = _padded(begins[members], lengths[members])
+        own = _padded(begins[members], lengths[members], pieces=aligned)
+        before = _padded(prompt_begins[members], prompts[members], pieces=aligned)
+        length = asking.shape[1]
+        slots = own.shape[1]
         width = before.shape[1]
         shown = np.arange(width) < prompts[members][:, None]
         hidden = np.concatenate(
             [
                 np.broadcast_to(~shown[:, None, :], (len(members), length, width)),
-                np.broadcast_to(np.triu(np.ones((length, length), np.bool_), 1), (len(members), length, length)),
+                np.broadcast_to(np.triu(np.ones((length, slots), np.bool_), 1), (len(members), length, slots)),
             ],
             axis=2,
         )
-        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
+        of_type = torch.float32 if aligned else dtype
+        mask = torch.zeros(hidden.shape, dtype=of_type).masked_fill_(torch.from_numpy(hidden), -torch.inf)
         keys = torch.from_numpy(np.concatenate([before, own], axis=1))
-        yield AttentionCall(torch.from_numpy(own), keys, mask[:, None]), lengths[members]
+        yield AttentionCall(torch.from_numpy(asking), keys, mask[:, None]), lengths[members]
 
 
 def _outputs(calls: list[tuple[AttentionCall, Int64]], rows: int) -> Int64:

@@ -1,0 +1,150 @@
+"""Arithmetic that a sampler and a trainer share to the last bit: products with enough rows, and attention in pieces.
+
+Consumes rows, and queries, keys and values of any number of sequences. Produces what has the same bits for a row or a query
+whichever others are computed beside it: a sampler's one token of each response, and a trainer's whole responses. What could
+differ is the order of sums, and it is fixed by three rules:
+
+- A product has at least `FEWEST_ROWS` rows, because for fewer a processor's library adds in another order.
+- Keys come in pieces of `PIECE` slots. Within a piece a product adds slot by slot; pieces are added one after another. Slots
+  that a query does not see add exact zeros.
+- A prompt's keys and a response's begin pieces of their own, because a sampler holds a prompt once for all of its responses.
+
+Between its two products attention is float32, whatever the type of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from yatt_core.bfloat16.products import NATIVE, WIDENED, Products
+
+FEWEST_ROWS = 16
+ALIGNED_ON_CORES = (
+    "exact: aligned holds on processors alone, and this process has a GPU, whose order of sums depends on the number of rows; "
+    "expected true, auto or false"
+)
+PIECE = 64
+"""Slots in a piece: whole vectors of the widest processors, whose 16 lanes then add the same slots in any batch."""
+
+
+def aligned_products(dtype: torch.dtype) -> Products:
+    """Returns the products of aligned engines: in float32, of bfloat16 values as well, and never of few rows."""
+    products = WIDENED if dtype == torch.bfloat16 else NATIVE
+    return replace(products, matmul=_of_enough_rows(products.matmul))
+
+
+def whole_pieces(slots: int) -> int:
+    """Returns the number of slots of the pieces that hold this many slots."""
+    return -(-slots // PIECE) * PIECE
+
+
+def causal_mask(queries: int, slots: int, device: torch.device) -> torch.Tensor:
+    """Returns 0 where a query sees a slot, the first up to its own, and -inf elsewhere: [1, 1, queries, slots]."""
+    hidden = torch.full((queries, slots), -torch.inf, device=device).triu_(1)
+    return hidden[None, None]
+
+
+def attend_aligned(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Computes attention, [b, n, heads, size], in the type of the queries.
+
+    queries: [b, n, heads, size].
+    keys, values: [b, m, key/value heads, size]; m fills whole pieces.
+    mask: [b or 1, 1, n, m] in float32, 0 or -inf; a query sees at least one slot.
+    """
+    batch, count, heads, size = queries.shape
+    sharing = heads // keys.shape[2]
+    by_key = queries.view(batch, count, -1, sharing, size).permute(0, 2, 3, 1, 4)
+    found: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        by_key.reshape(batch, -1, sharing * count, size),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        mask.repeat(1, 1, sharing, 1),
+    )
+    return found.view(batch, heads, count, size).transpose(1, 2)
+
+
+def scores_of(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Returns q k^T / sqrt(size), [b, heads, n, m], of queries [b, heads, n, size] and keys [b, heads, m, size] in float32."""
+    return _enough_rows(queries, keys.transpose(-1, -2)).mul(queries.shape[-1] ** -0.5)
+
+
+def masses_of(scores: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns exp(score - highest score), [b, heads, n, m], and its sum over the slots, [b, heads, n, 1].
+
+    scores, mask: as above; m fills whole pieces.
+    """
+    shown = scores + mask
+    masses = shown.sub_(shown.amax(-1, keepdim=True)).exp_()
+    of_pieces = masses.unflatten(-1, (-1, PIECE)).sum(-1)
+    total = of_pieces[..., :1]
+    for piece in range(1, of_pieces.shape[-1]):
+        total = total + of_pieces[..., piece : piece + 1]
+    return masses, total
+
+
+def taken_from(masses: torch.Tensor, values: torch.Tensor, before: torch.Tensor | None = None) -> torch.Tensor:
+    """Returns the sum over slots of mass times value, [b, heads, n, size].
+
+    masses: [b, heads, n, m], m in whole pieces.
+    values: [b, heads, m, size] in float32.
+    before: the sum over earlier slots, to which the pieces are added.
+    """
+    found = before
+    for start in range(0, masses.shape[-1], PIECE):
+        piece = slice(start, start + PIECE)
+        part = _enough_rows(masses[..., piece].contiguous(), values[..., piece, :].contiguous())
+        found = part if found is None else found + part
+    assert found is not None
+    return found
+
+
+class _Attention(torch.autograd.Function):
+    """Attention over [b, heads, n, size], whose weights are kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> Any:
+        ctx.dtype = queries.dtype
+        queries, keys, values = queries.float(), keys.float(), values.float()
+        masses, total = masses_of(scores_of(queries, keys), mask)
+        found = taken_from(masses, values) / total
+        ctx.save_for_backward(queries, keys, values, masses.div_(total))
+        return found.to(ctx.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        queries, keys, values, weights = ctx.saved_tensors
+        gradient = gradients[0].float()
+        of_values = torch.matmul(weights.transpose(-1, -2), gradient)
+        of_weights = torch.matmul(gradient, values.transpose(-1, -2))
+        # weight * (d L / d weight - sum over keys of weight * d L / d weight)
+        of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+        of_scores = of_scores.mul_(queries.shape[-1] ** -0.5)
+        of_queries = torch.matmul(of_scores, keys)
+        of_keys = torch.matmul(of_scores.transpose(-1, -2), queries)
+        return of_queries.to(ctx.dtype), of_keys.to(ctx.dtype), of_values.to(ctx.dtype), None
+
+
+def _of_enough_rows(
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Returns a product that adds rows of zeros to the left operand if it has few, and leaves them out of the result."""
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        rows = left.shape[-2]
+        if rows >= FEWEST_ROWS:
+            return multiply(left, right)
+        return multiply(pad(left, (0, 0, 0, FEWEST_ROWS - rows)), right)[..., :rows, :]
+
+    return product
+
+
+_enough_rows = _of_enough_rows(torch.matmul)
