@@ -7,6 +7,7 @@ InfrastructureError       a process, machine, network or disk failed (exit code 
 StorageFullError, StuckError
 DataError                 the data or a reward function is at fault (exit code 1)
 NumericError, ReplayError a loss or a gradient is not finite; a replay differs (exit code 1)
+AlignmentError            in an aligned run, trainer and sampler differ (exit code 1)
 FencedError               a newer term owns the run (exit code 3)
 LedgerError                 raised by the ledger
 RunNotFound               no run, or several, match a name (exit code 2)
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from db.core.errors import LeaseHeld, LedgerError, LedgerUnavailable, LedgerVersionError, RunNotFound
 from yatt_core.errors import (
+    AlignmentError,
     ConfigurationError,
     DataError,
     DriftError,
@@ -33,6 +35,7 @@ from yatt_core.errors import (
 )
 
 __all__ = [
+    "AlignmentError",
     "ConfigurationError",
     "DataError",
     "DriftError",

@@ -110,6 +110,10 @@ class ReplayError(NumericError):
     """A replayed update differs from what its commit recorded; a retry produces the same difference."""
 
 
+class AlignmentError(NumericError):
+    """In an aligned run, log-probabilities of trainer and sampler differ; a retry computes the same."""
+
+
 class ConfigurationError(YattError):
     """The spec, a path or an option is wrong; the message says what, where, and what is expected."""
 

@@ -15,7 +15,15 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.experience import cursor_after, has_damage, has_damaged_copy
 from flows.run.control_state import ControlState
-from yatt_core.errors import AwayError, DataError, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.errors import (
+    AlignmentError,
+    AwayError,
+    DataError,
+    NumericError,
+    ReplayError,
+    StorageFullError,
+    YattError,
+)
 from yatt_core.guards.rules import non_finite_alarm
 from yatt_core.logs import redact
 
@@ -53,7 +61,7 @@ def handle_failure(session: DriverSession, iteration: int, name: str, error: Yat
     if isinstance(error, AwayError):
         session.outages.found(error, name)
         raise PhaseRetry(reason) from error
-    if isinstance(error, ReplayError):
+    if isinstance(error, ReplayError | AlignmentError):
         return
     failures = charged_failures(session.context, iteration, name, error)
     if failures < allowed_failures(session.context, iteration, name, error):

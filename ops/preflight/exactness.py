@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from yatt_core.input_building.engine_check import batched_by_chance
 from yatt_core.spec import RunSpec
 
+ALIGNED = (
+    "aligned: the trainer computes the sampler's log-probabilities to the last bit; no update is made if one differs"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
     """Whether a run will be exact.
 
     obstacles: why it could not be; empty if it can.
+    aligned: whether trainer and sampler must compute the same log-probabilities.
     """
 
     holds: bool
     obstacles: tuple[str, ...]
+    aligned: bool = False
 
     @classmethod
     def of(cls, spec: RunSpec) -> Exactness:
@@ -25,10 +31,12 @@ class Exactness:
 
         by_chance = None if attached() else batched_by_chance(spec)
         obstacles = (*spec.exact_obstacles(), *(() if by_chance is None else (by_chance,)))
-        return cls(spec.exact is not False and not obstacles, obstacles)
+        return cls(spec.exact is not False and not obstacles, obstacles, spec.aligned)
 
     @property
     def lines(self) -> list[str]:
         """What to say of a run that is exact; of others, a remark says why they are not."""
         said = "exact: however often it is killed and resumed, the run ends with the bits of an undisturbed one"
-        return [said] if self.holds else []
+        if not self.holds:
+            return []
+        return [said, ALIGNED] if self.aligned else [said]

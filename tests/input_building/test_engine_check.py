@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.engines.pictures import make_vision_folder
 from tests.inputs.example_specs import run_spec, write_jsonl
 from tests.models.folders import change_config, make_folder
+from yatt_core.engines import device
 from yatt_core.engines.folder_check import Opener, check_folder
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building import engine_check
@@ -196,6 +199,22 @@ def test_exact_runs_on_engines_that_batch_by_chance_are_refused(
         return
     with pytest.raises(ConfigurationError, match=rf"^exact: must be false.*{refused}"):
         check_invariance(exact, lambda _: processors)
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("qwen2", False), ("llama", False), ("mistral", True)])
+def test_aligned_runs_are_refused_models_that_have_no_kernels(tmp_path: Path, kind: str, refused: bool) -> None:
+    folder = make_folder(tmp_path / "model", kind)
+    check_engines(spec_of(folder, tmp_path, exact=True))
+    with pytest.raises(ConfigurationError, match="^exact: aligned .* mistral") if refused else nullcontext():
+        check_engines(spec_of(folder, tmp_path, exact="aligned"))
+
+
+def test_aligned_runs_are_refused_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aligned = spec_of(make_folder(tmp_path / "model", "qwen2"), tmp_path, exact="aligned")
+    monkeypatch.setattr(device, "own_device", lambda: torch.device("cuda", 0))
+    with pytest.raises(ConfigurationError, match="^exact: aligned holds on processors alone"):
+        check_engines(aligned)
+    check_engines(aligned, attached=True)
 
 
 @pytest.mark.parametrize(("window", "refused"), [(30, True), (100, False)])

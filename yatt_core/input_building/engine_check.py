@@ -58,6 +58,10 @@ def check_engines(spec: RunSpec, attached: bool = False) -> None:
     if not attached:
         with problems.noting():
             check_invariance(spec, _on_processors)
+        with problems.noting():
+            _check_aligned_device(spec)
+    with problems.noting():
+        _check_aligned_model(spec)
     with problems.noting():
         _check_likeliest(spec)
     problems.raise_any()
@@ -194,6 +198,25 @@ def folder_remarks(spec: RunSpec) -> Iterator[str]:
                 f"{opened.place}: the model caps attention logits ({SOFT_CAP}), which fused attention ignores; it is refused "
                 "when its weights are loaded, if that changes its outputs"
             )
+
+
+def _check_aligned_model(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` if an aligned run has a model that YATT's own kernels do not cover."""
+    if spec.aligned and isinstance(spec.model, GivenFolder):
+        from yatt_core.engines.dense.kernels import require_aligned
+        from yatt_core.engines.dense.shape import why_general_config
+        from yatt_core.models.loading import read_config as transformers_config
+
+        require_aligned("auto", why_general_config(transformers_config(spec.model.path)))
+
+
+def _check_aligned_device(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` if an aligned run would have GPUs."""
+    if spec.aligned:
+        from yatt_core.engines.dense.aligned import require_cores
+        from yatt_core.engines.device import own_device
+
+        require_cores(own_device())
 
 
 def _check_likeliest(spec: RunSpec) -> None:

@@ -92,8 +92,7 @@ class RewardModelJudge:
     def _outputs(self, sequences: Sequence[list[int]]) -> list[float]:
         """Returns the head's output for each sequence."""
         exact = self.capabilities["batch_invariant"]
-        # A product has a row for each token.
-        fillers = max(1, -(-MINIMUM_ROWS // len(sequences[0])) - len(sequences)) if exact else 0
+        fillers = max(1, MINIMUM_ROWS - len(sequences)) if exact else 0
         ids = torch.tensor([*sequences, *[sequences[0]] * fillers], device=self._device)
         with self._multiplying:
             logits: torch.Tensor = self._model(input_ids=ids).logits

@@ -47,8 +47,8 @@ class RunSpec(SpecModel):
     """Seed of all randomness: prompts, initial weights, responses."""
     exact: Literal["auto", True, False, "aligned"] = "auto"
     """A run killed at any point ends bit-identical to an undisturbed one. `auto`: where every part of the spec and each
-    device repeats its bits; `yatt check` says which part does not. `true`: what does not is refused. `aligned`: as `true`, and the
-    trainer's log-probabilities of a response equal the sampler's, to the last bit: an update in which one differs is not made."""
+    device repeats its bits; `yatt check` says which part does not. `true`: what does not is refused. `aligned`: as `true`,
+    and the trainer computes the sampler's log-probabilities to the last bit; an update in which one differs is not made."""
     iterations: PositiveInt = 100
     """RLHF iterations of the whole run."""
     workload: WorkloadSpec = WorkloadSpec()
@@ -343,7 +343,7 @@ class RunSpec(SpecModel):
         if self.must_be_exact and (obstacles := self.exact_obstacles()):
             yield f"exact: must be false or auto, because {'; '.join(obstacles)}"
         if self.aligned and (obstacles := aligned_obstacles(self)):
-            yield f"exact: aligned holds for the torch engine and trainer alone; {'; '.join(obstacles)}; or use true, auto or false"
+            yield f"exact: aligned cannot hold, because {'; '.join(obstacles)}; or use true, auto or false"
 
     def _sft_mistakes(self) -> Iterator[str]:
         if self.sft is not None and self.data.probe == 0:

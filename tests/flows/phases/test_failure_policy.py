@@ -31,6 +31,7 @@ from flows.run.protocols import SilentObserver
 from tests.experience.tables import experience
 from tests.services import ROOT
 from yatt_core.errors import (
+    AlignmentError,
     DataError,
     InfrastructureError,
     LostActorError,
@@ -146,6 +147,12 @@ def test_a_full_disk_pauses(opened: Opened) -> None:
 def test_a_replay_that_differs_is_never_retried(opened: Opened) -> None:
     session = opened("recovery.budgets.numeric=5")
     fail(session, "recover", 3, ReplayError("differs"))
+
+
+def test_a_trainer_that_differs_from_the_sampler_ends_the_session_and_skips_nothing(opened: Opened) -> None:
+    session = opened("recovery.budgets.numeric=5")
+    fail(session, "learn", 3, AlignmentError("differ by 1e-07"))
+    assert not is_skipped(session.context, session.context.run, 0, 3)
 
 
 def test_skips_are_recorded_choices_and_limited(opened: Opened) -> None:

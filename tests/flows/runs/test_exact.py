@@ -99,6 +99,23 @@ def test_in_bfloat16_it_ends_with_the_same_bits(driver: Driver, trainer: str) ->
 
 
 @pytest.mark.verify
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_aligned_run_measures_no_gap_and_ends_with_the_same_bits(driver: Driver, dtype: str) -> None:
+    spec = ("torch.yaml", "exact=aligned", *(f"{place}.engine.dtype={dtype}" for place in ("rollout", "trainer")))
+    quiet = driver.create(*spec)
+    driver.drive(quiet)
+    with driver.ledger() as ledger:
+        gaps = dict(ledger.metrics.history(quiet, "train_rollout_logprob_diff_max"))
+    assert gaps == {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0}
+    struck = driver.create(*spec)
+    driver.drive_until_killed(struck, "collect:2")
+    driver.end_actors(struck)
+    driver.drive_until_killed(struck, "learn:3")
+    driver.drive(struck)
+    assert same_result(driver.results(struck), driver.results(quiet))
+
+
+@pytest.mark.verify
 def test_weights_in_many_buckets_are_the_same_and_survive_a_kill_in_sync(
     undisturbed: RunResults, driver: Driver
 ) -> None:

@@ -12,7 +12,15 @@ from flows.run.home import Home
 from ops.presentation.advice import after_failure, to_continue
 from ops.presentation.run_summary import next_commands
 from tests.ops.seeding import seed_run
-from yatt_core.errors import ConfigurationError, DataError, DriftError, InfrastructureError, NumericError, ReplayError
+from yatt_core.errors import (
+    AlignmentError,
+    ConfigurationError,
+    DataError,
+    DriftError,
+    InfrastructureError,
+    NumericError,
+    ReplayError,
+)
 
 CONTINUES = "`yatt resume toy-1` continues"
 AGAIN = "`yatt resume toy-1` tries again"
@@ -34,6 +42,7 @@ AGAIN = "`yatt resume toy-1` tries again"
         (DriftError("x"), True, ["committed work is kept"], ["resume"]),
         (ReplayError("x"), True, ["yatt rollback toy-1 --to K"], ["resume`", "continues"]),
         (NumericError("x"), True, ["yatt rollback toy-1 --to K"], ["continues"]),
+        (AlignmentError("x"), True, ["yatt rollback toy-1 --to K"], ["continues"]),
         (NumericError("x"), False, [], ["yatt rollback", "yatt resume"]),
         (DataError("x"), True, ["correct it, then `yatt resume toy-1`"], ["continues"]),
     ],

@@ -4,7 +4,8 @@ Consumes rows, and queries, keys and values of any number of sequences. Produces
 whichever others are computed beside it: a sampler's one token of each response, and a trainer's whole responses. What could
 differ is the order of sums, and it is fixed by three rules:
 
-- A product has at least `FEWEST_ROWS` rows, because for fewer a processor's library adds in another order.
+- A product has at least `FEWEST_ROWS` rows, below which another kernel adds in another order, even in MKL's strict mode, which
+  `yatt_core` asks for.
 - Keys come in pieces of `PIECE` slots. Within a piece a product adds slot by slot; pieces are added one after another. Slots
   that a query does not see add exact zeros.
 - A prompt's keys and a response's begin pieces of their own, because a sampler holds a prompt once for all of its responses.
@@ -23,14 +24,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from yatt_core.bfloat16.products import NATIVE, WIDENED, Products
+from yatt_core.engines.dense.pieces import FEWEST_ROWS, PIECE
+from yatt_core.errors import ConfigurationError
 
-FEWEST_ROWS = 16
-ALIGNED_ON_CORES = (
-    "exact: aligned holds on processors alone, and this process has a GPU, whose order of sums depends on the number of rows; "
-    "expected true, auto or false"
-)
-PIECE = 64
-"""Slots in a piece: whole vectors of the widest processors, whose 16 lanes then add the same slots in any batch."""
+
+def require_cores(device: torch.device) -> None:
+    """Raises `ConfigurationError` for a GPU."""
+    if device.type != "cpu":
+        raise ConfigurationError(
+            "exact: aligned holds on processors alone, because a GPU's order of sums depends on the number of rows; expected "
+            "true, auto or false"
+        )
 
 
 def aligned_products(dtype: torch.dtype) -> Products:
@@ -39,20 +43,13 @@ def aligned_products(dtype: torch.dtype) -> Products:
     return replace(products, matmul=_of_enough_rows(products.matmul))
 
 
-def whole_pieces(slots: int) -> int:
-    """Returns the number of slots of the pieces that hold this many slots."""
-    return -(-slots // PIECE) * PIECE
-
-
 def causal_mask(queries: int, slots: int, device: torch.device) -> torch.Tensor:
     """Returns 0 where a query sees a slot, the first up to its own, and -inf elsewhere: [1, 1, queries, slots]."""
     hidden = torch.full((queries, slots), -torch.inf, device=device).triu_(1)
     return hidden[None, None]
 
 
-def attend_aligned(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
+def attend_aligned(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Computes attention, [b, n, heads, size], in the type of the queries.
 
     queries: [b, n, heads, size].
@@ -107,21 +104,22 @@ def taken_from(masses: torch.Tensor, values: torch.Tensor, before: torch.Tensor 
 
 
 class _Attention(torch.autograd.Function):
-    """Attention over [b, heads, n, size], whose weights are kept for the backward pass."""
+    """Attention over [b, heads, n, size]. The backward pass computes its weights again, which are more than its operands."""
 
     @staticmethod
     def forward(ctx: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> Any:
         ctx.dtype = queries.dtype
-        queries, keys, values = queries.float(), keys.float(), values.float()
-        masses, total = masses_of(scores_of(queries, keys), mask)
-        found = taken_from(masses, values) / total
-        ctx.save_for_backward(queries, keys, values, masses.div_(total))
-        return found.to(ctx.dtype)
+        ctx.save_for_backward(queries, keys, values, mask)
+        masses, total = masses_of(scores_of(queries.float(), keys.float()), mask)
+        return (taken_from(masses, values.float()) / total).to(ctx.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        queries, keys, values, weights = ctx.saved_tensors
+        queries, keys, values, mask = ctx.saved_tensors
+        queries, keys, values = (states.float() for states in (queries, keys, values))
+        masses, total = masses_of(scores_of(queries, keys), mask)
+        weights = masses.div_(total)
         gradient = gradients[0].float()
         of_values = torch.matmul(weights.transpose(-1, -2), gradient)
         of_weights = torch.matmul(gradient, values.transpose(-1, -2))

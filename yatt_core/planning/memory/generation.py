@@ -37,6 +37,7 @@ class GenerationLoad:
     batch: number of sequences in a decode batch.
     group: number of sequences that share a prompt.
     copies: number of float32 distributions that sampling holds in addition to those of plain sampling.
+    aligned: whether its log-probabilities are to be the trainer's, to the last bit.
     """
 
     read: int
@@ -45,6 +46,7 @@ class GenerationLoad:
     batch: int
     group: int
     copies: int = 0
+    aligned: bool = False
 
 
 def engine_memory(
@@ -83,6 +85,7 @@ def engine_memory(
                 prompt=asked.read,
                 response=asked.written,
                 copies=asked.copies,
+                aligned=asked.aligned,
             )
             narrow = cluster.card_name == CORE and engine.dtype == "bfloat16"
             return with_widened_operands(memory, shape) if narrow else memory
@@ -113,6 +116,7 @@ def asked_of_policy(roles: Roles) -> GenerationLoad:
         batch=batch,
         group=group,
         copies=sampling_copies(rollout),
+        aligned=roles.spec.aligned,
     )
 
 

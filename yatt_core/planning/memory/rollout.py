@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from yatt_core.engines.dense.pieces import whole_pieces
 from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rounded_slots, rows_for
 from yatt_core.planning.account import NOTHING, Bytes
 from yatt_core.planning.judges import RewardModelRole
@@ -63,7 +64,14 @@ def sampling_copies(rollout: RolloutSpec) -> int:
 
 
 def torch_rollout(
-    engine: TorchRollout, shape: ModelShape, batch_samples: int, samples: int, prompt: int, response: int, copies: int
+    engine: TorchRollout,
+    shape: ModelShape,
+    batch_samples: int,
+    samples: int,
+    prompt: int,
+    response: int,
+    copies: int,
+    aligned: bool = False,
 ) -> EngineMemory:
     """Returns the memory of the torch engine.
 
@@ -71,10 +79,11 @@ def torch_rollout(
     samples: samples per prompt.
     prompt, response: maximum lengths in tokens.
     copies: as `sampling_copies` returns them.
+    aligned: whether prompts and responses fill whole pieces of slots, as an aligned trainer reads them.
     """
     size = element_bytes(engine.dtype)
-    rows = rows_for(batch_samples, engine.dtype == "float32")
-    slots = rounded_slots(prompt + response)
+    rows = rows_for(batch_samples, aligned or engine.dtype == "float32")
+    slots = whole_pieces(prompt) + whole_pieces(response) if aligned else rounded_slots(prompt + response)
     weights = shape.parameters * size
     cache = rows * slots * shape.cached_token_values() * size
     prompts = max(1, batch_samples // samples)

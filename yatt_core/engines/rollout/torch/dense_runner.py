@@ -18,9 +18,10 @@ from torch.nn.functional import pad
 
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.bfloat16.products import Products
-from yatt_core.engines.dense.aligned import ALIGNED_ON_CORES, aligned_products, attend_aligned, causal_mask, whole_pieces
+from yatt_core.engines.dense.aligned import aligned_products, attend_aligned, causal_mask, require_cores
 from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import Multiply, run_layers
+from yatt_core.engines.dense.pieces import whole_pieces
 from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
@@ -29,9 +30,8 @@ from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_in
 from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
 from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear, widened
 from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room
-from yatt_core.engines.rollout.torch.sizes import GROUP_MULTIPLE, padded_length, rounded_slots, rows_for
+from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
-from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
 
 
@@ -79,7 +79,7 @@ class DenseRunner:
     """Implements `Runner` on the module's current weights; its fused matrices are views wherever possible.
 
     products: multiply matrices; None for those of the model's type on its device.
-    aligned: whether tokens have the log-probabilities of an aligned trainer, to the last bit (`dense.aligned`).
+    aligned: whether tokens have the log-probabilities of an aligned trainer, to the last bit (`dense.aligned`); on CPUs only.
     """
 
     def __init__(self, model: nn.Module, products: Products | None = None, aligned: bool = False) -> None:
@@ -92,8 +92,8 @@ class DenseRunner:
         self._device = self._weights.embedding.device
         self._dtype = self._weights.embedding.dtype
         self._aligned = aligned
-        if aligned and self._device.type != "cpu":
-            raise ConfigurationError(ALIGNED_ON_CORES)
+        if aligned:
+            require_cores(self._device)
         # Only attention in pieces keeps a row's bits independent of its batch.
         self._jointly = not self.batch_invariant
         # On a CPU, a product with only part of the slots would first copy that part.
@@ -137,8 +137,8 @@ class DenseRunner:
             self._multiplied = packed(self._weights, room.rows)
         elif self._products.widens:
             self._multiplied = widened(self._weights)
-        # Attention takes queries in blocks of a multiple of four; the remainder must have as many rows.
-        self._group = -(-room.samples // GROUP_MULTIPLE) * GROUP_MULTIPLE
+        # Attention takes queries in blocks of a multiple of four; the remainder must have four rows, too.
+        self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
         self._lengths = np.ones(room.prompts, np.int64)
         slots = self._slots(room.prompt_tokens), self._slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):

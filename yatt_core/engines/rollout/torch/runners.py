@@ -14,7 +14,11 @@ from yatt_core.engines.rollout.torch.runner import Runner
 
 
 def open_runner(
-    model: nn.Module, reader: ImageReader | None = None, kernels: KernelChoice = "auto", fused: bool = False, aligned: bool = False
+    model: nn.Module,
+    reader: ImageReader | None = None,
+    kernels: KernelChoice = "auto",
+    fused: bool = False,
+    aligned: bool = False,
 ) -> Runner:
     """Opens a runner on the model's weights.
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-MINIMUM_ROWS = 16
-"""Fewest rows of a product; libraries of processors add fewer in another order, the more so the wider the rows are."""
-GROUP_MULTIPLE = 4
-"""Queries over one prompt come in multiples of this number."""
+MINIMUM_ROWS = 4
 PREFILL_TOKENS = 16_384
 
 # The widest processors' vectors hold 16 floats: masked slots after a row then add exact zeros, in the same lanes.
@@ -31,7 +28,7 @@ def padded_length(length: int) -> int:
 def rows_for(alive: int, invariant: bool) -> int:
     """Returns the number of rows of a decoding step.
 
-    invariant: whether a row's bits must not depend on the others: adds a filler at the end and makes at least
-        MINIMUM_ROWS.
+    invariant: whether a row's bits must not depend on the others: adds a filler at the end and makes at least four
+        rows.
     """
     return max(alive + 1, MINIMUM_ROWS) if invariant else alive

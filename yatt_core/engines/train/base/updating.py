@@ -17,7 +17,7 @@ from yatt_core.engines.train.steps.objective import LossSums
 from yatt_core.engines.train.steps.plan import plan_digest
 from yatt_core.engines.train.steps.plans import Plans
 from yatt_core.engines.train.steps.schedule import learning_rate_factor
-from yatt_core.errors import NumericError
+from yatt_core.errors import AlignmentError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
@@ -66,8 +66,9 @@ class Update:
         changed: called after each step.
 
         All gradients of a step are computed before it is taken, so a loss that is not finite raises
-        `NumericError` with the weights unchanged. The same holds for the policy's gradient norm, and in an aligned run for a
-        difference from the sampler's log-probabilities; the critic's norm is only computed after the policy's step.
+        `NumericError` with the weights unchanged. The same holds for the policy's gradient norm, and, as
+        `AlignmentError`, for log-probabilities of an aligned run that differ from the sampler's; the critic's norm is
+        only computed after the policy's step.
         """
         steps = self.plans.steps(batch, key)
         rate = learning_rate(self.spec, key.iteration)
@@ -103,13 +104,13 @@ class Update:
 
 
 def require_no_gap(sums: LossSums, key: WorkKey) -> None:
-    """Raises `NumericError` if a log-probability before the update differs from the sampler's by as little as a bit.
+    """Raises `AlignmentError` if a log-probability before the update differs from the sampler's by as little as a bit.
 
     sums: of a step, over all ranks.
     """
     gap = sums.maxima.get("gap", 0.0)
     if gap > 0.0:
-        raise NumericError(
+        raise AlignmentError(
             f"iteration {key.iteration}: log-probabilities of the trainer differ from the sampler's by up to {gap:.3g}, but "
             "exact: aligned needs 0; nothing was learnt from them. Weights or processors of the two differ, or this processor's "
             "library adds in another order for other sizes; expected exact: true, auto or false"

@@ -16,7 +16,7 @@ from torch import nn
 
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.bfloat16.products import Products
-from yatt_core.engines.dense.aligned import ALIGNED_ON_CORES, aligned_products
+from yatt_core.engines.dense.aligned import aligned_products, require_cores
 from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
@@ -28,7 +28,6 @@ from yatt_core.engines.train.model.head_values import EntropyUse, Numbers, joine
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, chunk_rows, measure_tokens, read_tokens
 from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_rows
-from yatt_core.errors import ConfigurationError
 from yatt_core.progress import advanced
 
 
@@ -64,8 +63,7 @@ class DensePasses:
         self._device = optimizer.gradients.device
         self._aligned = aligned
         if aligned:
-            if self._device.type != "cpu":
-                raise ConfigurationError(ALIGNED_ON_CORES)
+            require_cores(self._device)
             products = aligned_products(self._dtype)
         self._products = products or products_of(self._dtype, self._device)
         self._rotary = RotaryTable(model, self._dtype)

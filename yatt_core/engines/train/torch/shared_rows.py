@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.bfloat16.products import Products
-from yatt_core.engines.dense.aligned import FEWEST_ROWS, attend_aligned, causal_mask, whole_pieces
+from yatt_core.engines.dense.aligned import attend_aligned, causal_mask
 from yatt_core.engines.dense.attention import attend_masked
+from yatt_core.engines.dense.pieces import FEWEST_ROWS, whole_pieces
 from yatt_core.engines.dense.shape import DenseShape
 from yatt_core.engines.train.model.forward import MicroBatch, places_of
 from yatt_core.wire.ragged import offsets_of

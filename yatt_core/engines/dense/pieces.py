@@ -1,0 +1,13 @@
+"""The sizes by which aligned engines lay out their sums; see `aligned`. Planning imports this without torch."""
+
+from __future__ import annotations
+
+FEWEST_ROWS = 4
+"""Rows of a product, at least."""
+PIECE = 64
+"""Slots in a piece: whole vectors of the widest processors, whose 16 lanes then add the same slots in any batch."""
+
+
+def whole_pieces(slots: int) -> int:
+    """Returns the number of slots of the pieces that hold this many slots."""
+    return -(-slots // PIECE) * PIECE
