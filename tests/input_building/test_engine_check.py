@@ -205,14 +205,14 @@ def test_exact_runs_on_engines_that_batch_by_chance_are_refused(
 def test_aligned_runs_are_refused_models_that_have_no_kernels(tmp_path: Path, kind: str, refused: bool) -> None:
     folder = make_folder(tmp_path / "model", kind)
     check_engines(spec_of(folder, tmp_path, exact=True))
-    with pytest.raises(ConfigurationError, match="^exact: aligned .* mistral") if refused else nullcontext():
+    with pytest.raises(ConfigurationError, match=r"^exact: aligned .* mistral") if refused else nullcontext():
         check_engines(spec_of(folder, tmp_path, exact="aligned"))
 
 
 def test_aligned_runs_are_refused_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     aligned = spec_of(make_folder(tmp_path / "model", "qwen2"), tmp_path, exact="aligned")
     monkeypatch.setattr(device, "own_device", lambda: torch.device("cuda", 0))
-    with pytest.raises(ConfigurationError, match="^exact: aligned holds on processors alone"):
+    with pytest.raises(ConfigurationError, match=r"^exact: aligned holds on processors alone"):
         check_engines(aligned)
     check_engines(aligned, attached=True)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.grouping import tells
-from tests.spec.trees import mistakes, spec
+from tests.spec.trees import mistakes, spec, tells
 
 
 def test_an_aligned_run_is_exact_and_refuses_what_is_not():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from yatt_core.planning.account import GIB
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.exact_prices import price_line, read_prices
 from yatt_core.planning.memory.transfers import weights_sent
 from yatt_core.planning.roles import Roles
 from yatt_core.planning.time.fitted import FittedConstants
@@ -35,6 +36,7 @@ def assumed_lines(
     if not roles.spec.virtual:
         yield from _times(roles, cluster, assumed, fitted)
         yield from _processes(roles, cluster, assumed)
+        yield price_line(roles.spec, cluster, read_prices())
     if roles.spec.samples_dynamically:
         yield "dynamic_sampling: every group counts, so no further waves are sampled"
     yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"

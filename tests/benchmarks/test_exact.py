@@ -1,0 +1,116 @@
+"""The benchmark of exactness finds kernels that add in another order, and its table is what the page and a plan say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.exact.__main__ import key_of, prices_of
+from benchmarks.exact.contract import resumed_run_is_the_same, smallest_differing_batch
+from benchmarks.exact.work import model_in, sampler_of, send, spec_of, trainer_of
+from yatt_core.bfloat16.products import NATIVE
+from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
+from yatt_core.planning.exact_prices import DEVICES, DTYPES, ENGINES, price_line, read_prices, table_lines, written
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_in(tmp_path_factory.mktemp("exact"))
+
+
+def halves_first(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiplies as two halves of the inputs if there are few rows: the same sums in another order."""
+    if len(states) > 8:
+        return NATIVE.linear(states, weight, bias)
+    middle = states.shape[1] // 2
+    return NATIVE.linear(states[:, :middle], weight[:, :middle], bias) + NATIVE.linear(
+        states[:, middle:], weight[:, middle:], None
+    )
+
+
+def sabotaged(runner: DenseRunner) -> None:
+    runner._multiply = halves_first
+
+
+def test_a_kernel_that_adds_few_rows_in_another_order_is_found(model: Path, tmp_path: Path) -> None:
+    spec = spec_of("float32")
+    engine = sampler_of(spec, model)
+    send(trainer_of(spec, tmp_path, model), engine)
+    assert smallest_differing_batch(engine) is None
+    sabotaged(engine._runner)  # type: ignore[attr-defined]
+    assert smallest_differing_batch(engine) == 1
+
+
+def test_a_trainer_that_adds_in_an_order_of_its_process_is_found(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third trainer, which goes on from the checkpoint, rounds its gradients once more than the others."""
+    optimizers: list[FlatAdamW] = []
+    step = FlatAdamW.apply
+
+    def rounded(self: FlatAdamW, learning_rate: float, loss: float) -> float:
+        if self not in optimizers:
+            optimizers.append(self)
+        if optimizers.index(self) == 2:
+            self.gradients.add_(1e-3).sub_(1e-3)
+        return step(self, learning_rate, loss)
+
+    assert resumed_run_is_the_same(spec_of("float32"), made_folder(tmp_path / "sound"), model)
+    monkeypatch.setattr(FlatAdamW, "apply", rounded)
+    assert not resumed_run_is_the_same(spec_of("float32"), made_folder(tmp_path / "sabotaged"), model)
+
+
+def made_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_the_page_shows_the_shipped_table() -> None:
+    """If it fails, put the lines of `table_lines(read_prices())` into docs/exactness.md."""
+    page = (ROOT / "docs" / "exactness.md").read_text()
+    assert "\n".join(table_lines(read_prices())) in page
+
+
+def test_no_cell_of_the_table_is_a_guess() -> None:
+    prices = read_prices()
+    assert set(prices.cells) == {
+        f"{dtype}_{engine}_{device}" for dtype in DTYPES for engine in ENGINES for device in DEVICES
+    }
+    for dtype in DTYPES:
+        assert prices.cell(dtype, "torch", "cpu").holds
+        assert prices.cell(dtype, "torch", "cuda").holds is None, "not run"
+        assert (prices.aligned[dtype] or 0.0) > 1.0
+
+
+def test_a_plan_prints_the_price_of_its_engines() -> None:
+    prices = read_prices()
+    cores = local_cluster(read_cards())
+    torch_alone = spec_of("float32")
+    assert "torch in float32 " in price_line(torch_alone, cores, prices) and "on processors" in price_line(
+        torch_alone, cores, prices
+    )
+    said = price_line(spec_of("bfloat16", exact="aligned"), cores, prices)
+    assert f"torch with torch in bfloat16 {1 / (prices.aligned['bfloat16'] or 1):.0%} of that without" in said
+    on_gpus = price_line(torch_alone, parse_cluster("8xH200", read_cards()), prices)
+    assert "torch in float32 not measured on GPUs" in on_gpus
+    assert price_line(spec_of("float32", exact=False), cores, prices).startswith("exact: the run is not exact")
+
+
+def test_the_table_is_made_of_the_figures() -> None:
+    cells = [(dtype, engine, device) for dtype in DTYPES for engine in ENGINES for device in DEVICES]
+    figures: dict[str, float | None] = {key_of(what, *cell): None for cell in cells for what in ("holds", "price")}
+    figures |= {"holds_bfloat16_vllm_cpu": 0.0, "smallest_batch_bfloat16_vllm_cpu": 2.0, "aligned_price_float32": 1.504}
+    figures |= {"holds_float32_torch_cpu": 1.0, "price_float32_torch_cpu": 1.004}
+    made = prices_of(figures)
+    assert made.cell("float32", "torch", "cpu").model_dump() == {"holds": True, "price": 1.0}
+    assert made.aligned == {"float32": 1.5, "bfloat16": None}
+    (line,) = (line for line in table_lines(made) if "vLLM" in line)
+    assert "refused: answers differ from those in a crowd in batches of 2 and more" in line
+    assert line.count("not run (no GPU)") == 2 and line.count("not run") == 3
+    assert "holds_float32" not in written(made) and "float32_torch_cpu" in written(made)
