@@ -32,7 +32,7 @@ from yatt_core.installed import MEGATRON, has_distribution
 from yatt_core.planning.exact_prices import CPU, CUDA, DEVICES, DTYPES, ENGINES, ExactPrices, written
 from yatt_core.spec.sections.accelerated import VllmRollout
 
-ROUNDS = 5
+ROUNDS = 8
 Figures = dict[str, float | None]
 
 

@@ -11,13 +11,16 @@ from yatt_core.engines.environment import bfloat16_roles
 from yatt_core.spec import RunSpec
 
 
+ALIGNED_PRODUCTS = "exact: aligned multiplies bfloat16 values in float32 on every processor, and rounds the result once"
+
+
 @dataclass(frozen=True, slots=True)
 class Bfloat16Products:
     """Products of bfloat16 on this machine; everything is empty if a run makes none here.
 
     facts: the engines' keys in the spec (`roles`), `native` or `widened` (`way`), and rates on small matrices in
         GFLOP/s (`float32`, `bfloat16`).
-    lines: all of this in a sentence.
+    lines: all of this in a sentence; of an aligned run that alone.
     warnings: what is wrong with the rates.
     """
 
@@ -36,6 +39,8 @@ def bfloat16_products(spec: RunSpec) -> Bfloat16Products:
     roles = bfloat16_roles(spec)
     if not roles or attached():
         return Bfloat16Products()
+    if spec.aligned:
+        return Bfloat16Products(lines=[f"{', '.join(roles)}: {ALIGNED_PRODUCTS}"])
     import torch
 
     from yatt_core.bfloat16.choice import measured_rates, own_products, said_of_products, slow_remark

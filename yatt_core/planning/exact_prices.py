@@ -29,8 +29,8 @@ NAMES: Mapping[str, str] = {
     CPU: "processors",
     CUDA: "GPUs",
 }
-LITTLE = 0.02
-"""Prices this close to 1 are round-off of measuring."""
+LITTLE = 0.1
+"""By so much do prices scatter that are 1, measured on a machine with other work."""
 
 
 class ExactCell(SpecModel):

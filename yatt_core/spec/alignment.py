@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from yatt_core.spec.features import SpecSections
 from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer
 
-if TYPE_CHECKING:
-    from yatt_core.spec.run import RunSpec
 
-
-def aligned_obstacles(spec: RunSpec) -> list[str]:
+def aligned_obstacles(spec: SpecSections) -> list[str]:
     """Returns the settings of a spec with which `exact: aligned` cannot hold, each with what it needs; empty if it can.
 
     What the model's folder or the device excludes is said where these are read.
@@ -22,7 +19,7 @@ def aligned_obstacles(spec: RunSpec) -> list[str]:
     return [*_engines(spec), *_sampling(spec), *_order(spec)]
 
 
-def _engines(spec: RunSpec) -> Iterator[str]:
+def _engines(spec: SpecSections) -> Iterator[str]:
     """Yields what is wrong with the engines, their types and their kernels."""
     sampler = spec.rollout.engine
     trainer = spec.trainer.engine
@@ -42,7 +39,7 @@ def _engines(spec: RunSpec) -> Iterator[str]:
         yield "a source in data.sources has an image_field, but it needs prompts of text alone"
 
 
-def _sampling(spec: RunSpec) -> Iterator[str]:
+def _sampling(spec: SpecSections) -> Iterator[str]:
     """Yields the settings under which tokens are drawn from another distribution than the trainer's."""
     rollout = spec.rollout
     plain = {"top_p": 1.0, "top_k": None, "min_p": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
@@ -52,7 +49,7 @@ def _sampling(spec: RunSpec) -> Iterator[str]:
             yield f"rollout.{name} is {given}, so tokens are not drawn from the model's own distribution; it needs {needed}"
 
 
-def _order(spec: RunSpec) -> Iterator[str]:
+def _order(spec: SpecSections) -> Iterator[str]:
     """Yields the settings under which a response is not drawn whole, under the weights that learn from it."""
     if spec.rollout.tools is not None:
         yield "rollout.tools: a later turn reads the earlier ones as its prompt, so it needs null"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ops.preflight.bfloat16 import bfloat16_products
+from ops.preflight.exactness import Exactness
 from tests.spec.trees import VIRTUAL, spec
 from yatt_core.bfloat16 import choice
 from yatt_core.bfloat16.choice import MatmulRates
@@ -42,3 +43,18 @@ def test_nothing_is_said_of_a_run_without_bfloat16(changes: dict[str, Any]) -> N
 def test_nothing_is_said_of_the_processors_of_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YATT_RAY_ADDRESS", "10.0.0.1:6379")
     assert not bfloat16_products(spec(**HALF)).lines
+
+
+def test_an_aligned_run_multiplies_in_float32_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "way_of_processor", lambda: "native")
+    narrow = {"kind": "torch", "dtype": "bfloat16"}
+    found = bfloat16_products(spec(exact="aligned", rollout__engine=narrow, trainer__engine=narrow))
+    assert found.facts == {}
+    (line,) = found.lines
+    assert line.startswith("rollout.engine, trainer.engine: exact: aligned multiplies bfloat16 values in float32")
+
+
+def test_what_an_aligned_run_promises_is_said() -> None:
+    (exact, aligned) = Exactness.of(spec(exact="aligned")).lines
+    assert exact.startswith("exact: ") and aligned.startswith("aligned: the trainer computes the sampler's")
+    assert len(Exactness.of(spec(exact=True)).lines) == 1

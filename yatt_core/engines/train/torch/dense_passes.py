@@ -197,7 +197,9 @@ class DensePasses:
             shape=shape,
             hidden=embedded,
             rotary=rotary,
-            attend=lambda _, heads: attend(shape, rows, heads, self._products, self._aligned),
+            attend=lambda _, heads: attend(
+                shape=shape, rows=rows, heads=heads, products=self._products, aligned=self._aligned
+            ),
             dtype=self._dtype,
             multiply=self._products.linear,
         )
