@@ -4,7 +4,7 @@ Consumes nothing. A small model runs the contract: a run is ended and resumed in
 (torch, FSDP2, Megatron-Core; one rank), or answers alone are compared with those in a crowd (vLLM). Prices are CPU seconds of
 iterations, exact and not, in turns in one process. `--write FILE` writes the table from which `yatt plan` takes its prices:
 
-- `holds_DTYPE_ENGINE_DEVICE`: 1 holds, 0 refused, None not run; torch stands for rollout and trainer together;
+- `holds_DTYPE_ENGINE_DEVICE`: 1 holds, 0 does not, None not run; torch stands for rollout and trainer together;
 - `price_DTYPE_ENGINE_DEVICE`: throughput that is not exact, over exact; `aligned_price_DTYPE`: not exact over aligned;
 - `aligned_gap_max`: largest difference of log-probabilities between an aligned trainer and its sampler, both types;
 - `smallest_batch_DTYPE_vllm_cpu`: fewest prompts whose answers differ from those in a crowd; None if none do, or if not run.
@@ -148,13 +148,13 @@ def prices_of(figures: Mapping[str, float | None]) -> ExactPrices:
     aligned = {
         dtype: None if (price := figures.get(f"aligned_price_{dtype}")) is None else round(price, 2) for dtype in DTYPES
     }
-    smallest = figures.get(key_of("smallest_batch", "bfloat16", "vllm", CPU))
+    smallest = {dtype: figures.get(key_of("smallest_batch", dtype, "vllm", CPU)) for dtype in DTYPES}
     return ExactPrices.model_validate(
         {
             "processor": machine_facts()["processor"],
             "cells": cells,
             "aligned": aligned,
-            "vllm_differs_from": None if smallest is None else int(smallest),
+            "vllm_differs_from": {dtype: None if size is None else int(size) for dtype, size in smallest.items()},
         }
     )
 

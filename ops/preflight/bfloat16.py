@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from yatt_core.engines.environment import bfloat16_roles
 from yatt_core.spec import RunSpec
 
-
 ALIGNED_PRODUCTS = "exact: aligned multiplies bfloat16 values in float32 on every processor, and rounds the result once"
 
 

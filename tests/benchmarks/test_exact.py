@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from benchmarks.exact.__main__ import key_of, prices_of
 from benchmarks.exact.contract import resumed_run_is_the_same, smallest_differing_batch
 from benchmarks.exact.work import model_in, sampler_of, send, spec_of, trainer_of
+from tests.engines.rollout.cases import VOCABULARY, build_model, vllm_case_of
+from tests.needs import NEEDS_VLLM
 from yatt_core.bfloat16.products import NATIVE
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
 from yatt_core.engines.train.model.optimizer import FlatAdamW
@@ -111,6 +114,18 @@ def test_the_table_is_made_of_the_figures() -> None:
     assert made.cell("float32", "torch", "cpu").model_dump() == {"holds": True, "price": 1.0}
     assert made.aligned == {"float32": 1.5, "bfloat16": None}
     (line,) = (line for line in table_lines(made) if "vLLM" in line)
-    assert "refused: answers differ from those in a crowd in batches of 2 and more" in line
+    assert "does not hold: a batch of 2 differs from a crowd" in line
     assert line.count("not run (no GPU)") == 2 and line.count("not run") == 3
     assert "holds_float32" not in written(made) and "float32_torch_cpu" in written(made)
+
+
+@NEEDS_VLLM
+@pytest.mark.verify
+def test_vllm_in_bfloat16_answers_differently_already_alone(tmp_path: Path) -> None:
+    """What the refusal of continuous batching in bfloat16 says."""
+    folder = tmp_path / "model"
+    build_model(folder, "wide")
+    case = vllm_case_of(folder, dtype="bfloat16")
+    with closing(case.engine):
+        case.engine.update_weights(case.weights(0), 0)
+        assert smallest_differing_batch(case.engine, VOCABULARY) == 1

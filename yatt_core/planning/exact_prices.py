@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import yaml
-
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.reading.documents import read_document
+from yatt_core.spec.reading.documents import read_document, yaml_text
 from yatt_core.spec.run import RunSpec
 
 SHIPPED = Path(__file__).parent / "exact_prices.yaml"
@@ -50,14 +48,14 @@ class ExactPrices(SpecModel):
     processor: on which it was measured.
     cells: by `DTYPE_ENGINE_DEVICE`.
     aligned: throughput that is not exact, over aligned, of torch with torch on processors, by type.
-    vllm_differs_from: fewest prompts in a batch whose answers by vLLM in bfloat16 on processors differ from those in a crowd;
-        None if none do, or if it was not run.
+    vllm_differs_from: by type, fewest prompts in a batch whose answers by vLLM on processors differ from those in a crowd; None
+        if none do, or if it was not run.
     """
 
     processor: str
     cells: dict[str, ExactCell]
     aligned: dict[str, float | None]
-    vllm_differs_from: int | None = None
+    vllm_differs_from: dict[str, int | None]
 
     def cell(self, dtype: str, engine: str, device: str) -> ExactCell:
         """Returns a cell."""
@@ -72,7 +70,7 @@ def read_prices() -> ExactPrices:
 def written(prices: ExactPrices) -> str:
     """Returns the text of the table."""
     comment = "# Written by `python -m benchmarks.exact --write yatt_core/planning/exact_prices.yaml`; null: not run.\n"
-    return comment + yaml.safe_dump(prices.model_dump(mode="json"), sort_keys=False)
+    return comment + yaml_text(prices.model_dump(mode="json"))
 
 
 def price_line(spec: RunSpec, cluster: DescribedCluster, prices: ExactPrices) -> str:
@@ -129,5 +127,5 @@ def _said(prices: ExactPrices, dtype: str, engine: str, device: str) -> str:
     if cell.holds:
         return "holds" if cell.price is None else f"holds; {_cost(cell.price)}"
     if engine == "vllm":
-        return f"refused: answers differ from those in a crowd in batches of {prices.vllm_differs_from} and more"
-    return "refused: a resumed run differs"
+        return f"does not hold: a batch of {prices.vllm_differs_from.get(dtype)} differs from a crowd"
+    return "does not hold: a resumed run differs"

@@ -288,7 +288,7 @@ class RunSpec(SpecModel):
             if (dtype := getattr(engine, "dtype", "float32")) != "float32":
                 obstacles.append(
                     f"rollout.engine.dtype is {dtype}, but with continuous batching exact needs float32: in {dtype} an "
-                    "answer depends on the rest of its batch (kind: torch decodes planned batches, in either)"
+                    "answer alone already differs from itself in a crowd (kind: torch decodes planned batches, in either)"
                 )
             if (cache := getattr(engine, "kv_cache_dtype", "auto")) != "auto":
                 obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, but exact needs auto")

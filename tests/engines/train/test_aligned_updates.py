@@ -60,7 +60,7 @@ def test_a_log_probability_that_differs_by_a_bit_stops_the_update(
     moved = [{**row} for row in rows]
     moved[5]["log_probs_sampler"] = [*log_probs[:-1].tolist(), float(np.nextafter(log_probs[-1], np.float32(-9)))]
     with pytest.raises(AlignmentError, match=r"^iteration 1: .* differ from the sampler's by up to .* exact: aligned"):
-        update(engine, write_shards(tmp_path / "moved", 1, moved))
+        update(engine, write_shards(tmp_path, 1, moved))
     assert all((weights_of(engine)[name] == tensor).all() for name, tensor in before.items()), "nothing was learnt"
 
 

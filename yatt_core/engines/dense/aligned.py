@@ -80,7 +80,7 @@ def masses_of(scores: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, t
     """
     shown = scores + mask
     masses = shown.sub_(shown.amax(-1, keepdim=True)).exp_()
-    of_pieces = masses.unflatten(-1, (-1, PIECE)).sum(-1)
+    of_pieces = masses.view(*masses.shape[:-1], -1, PIECE).sum(-1)
     total = of_pieces[..., :1]
     for piece in range(1, of_pieces.shape[-1]):
         total = total + of_pieces[..., piece : piece + 1]
