@@ -12,6 +12,7 @@ iterations, exact and not, in turns in one process. `--write FILE` writes the ta
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -168,6 +169,8 @@ def _new(place: Place, name: str) -> Path:
 def main() -> None:
     """Runs the benchmark."""
     parser = argument_parser(__doc__)
+    # As in a run's actors; vLLM's processes have this environment, and their kernels divide sums among threads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table of prices")
     arguments = parser.parse_args()
     report = measure()

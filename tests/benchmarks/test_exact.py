@@ -114,7 +114,7 @@ def test_the_table_is_made_of_the_figures() -> None:
     assert made.cell("float32", "torch", "cpu").model_dump() == {"holds": True, "price": 1.0}
     assert made.aligned == {"float32": 1.5, "bfloat16": None}
     (line,) = (line for line in table_lines(made) if "vLLM" in line)
-    assert "does not hold: a batch of 2 differs from a crowd" in line
+    assert "refused: a batch of 2 differs from a crowd" in line
     assert line.count("not run (no GPU)") == 2 and line.count("not run") == 3
     assert "holds_float32" not in written(made) and "float32_torch_cpu" in written(made)
 

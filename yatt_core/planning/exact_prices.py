@@ -127,5 +127,5 @@ def _said(prices: ExactPrices, dtype: str, engine: str, device: str) -> str:
     if cell.holds:
         return "holds" if cell.price is None else f"holds; {_cost(cell.price)}"
     if engine == "vllm":
-        return f"does not hold: a batch of {prices.vllm_differs_from.get(dtype)} differs from a crowd"
-    return "does not hold: a resumed run differs"
+        return f"refused: a batch of {prices.vllm_differs_from.get(dtype)} differs from a crowd"
+    return "refused: a resumed run differs"
