@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.exact.work import VOCABULARY, Loop
+from benchmarks.exact.work import PROMPT, VOCABULARY, Loop
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.spec import RunSpec
@@ -53,7 +53,9 @@ def smallest_differing_batch(engine: RolloutEngine, vocabulary: int = VOCABULARY
     vocabulary: tokens below it, from 2 on, make the prompts.
     """
     noise = np.random.default_rng(0)
-    prompts = [noise.integers(2, vocabulary, length).astype(np.int32) for length in noise.integers(1, 64, CROWD)]
+    prompts = [
+        noise.integers(2, vocabulary, length).astype(np.int32) for length in noise.integers(1, PROMPT + 1, CROWD)
+    ]
     seeds = noise.integers(0, 2**63, (CROWD, 1)).astype(np.uint64)
 
     def answers(members: Sequence[int]) -> list[tuple[bytes, bytes]]:

@@ -51,7 +51,7 @@ def test_an_aligned_run_multiplies_in_float32_on_every_processor(monkeypatch: py
     found = bfloat16_products(spec(exact="aligned", rollout__engine=narrow, trainer__engine=narrow))
     assert found.facts == {}
     (line,) = found.lines
-    assert line.startswith("rollout.engine, trainer.engine: exact: aligned multiplies bfloat16 values in float32")
+    assert line.startswith("trainer.engine, rollout.engine: exact: aligned multiplies bfloat16 values in float32")
 
 
 def test_what_an_aligned_run_promises_is_said() -> None:
