@@ -16,9 +16,9 @@ from flows.driver.session import DriverSession
 from flows.phases.attempts import phase
 from flows.phases.batches import DrawnRows
 from flows.phases.commit import clear_up, write_commit
+from flows.phases.evaluation_tables import keep_tables
 from flows.phases.metrics import learning_metrics, timing_metrics
 from flows.phases.process_gauges import process_gauges
-from flows.phases.evaluation_tables import keep_tables
 from flows.run.control_state import ControlState
 from yatt_core.evaluation.row_figures import row_figures
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
