@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 from examples.shapes import write_shapes
 from flows.run.home import Home
-from ops.cli.commands.checkpoints.answering import checkpoint_weights
-from ops.cli.lookup import opened_checkpoint
+from ops.evaluation.answering import checkpoint_weights
+from ops.terminal.lookup import opened_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.evaluation.estimators import wilson_interval
 from yatt_core.inputs.manifest import INPUTS

@@ -31,13 +31,13 @@ from benchmarks.local_runs import LocalRuns, Measure
 from db.ledger import Ledger
 from db.write.metrics import Metric
 from flows.run.home import Home
+from flows.soups.evaluation import RewardMeter
 from flows.sweeps.record import PROMOTION, SWEEP, TRIAL, VALUE, WINNER, SweepRecord, create_sweep
 from flows.sweeps.runner import SweepRunner
-from ops.queries.sweeps import SweepView, sweep_view
+from flows.sweeps.spec import parse_sweep
+from ops.sweeps.view import SweepView, sweep_view
 from yatt_core.protocols.engines import Tensors
-from yatt_core.soups.evaluation import RewardMeter
 from yatt_core.spec import load_spec
-from yatt_core.sweeps.spec import parse_sweep
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 SMALLER = (

@@ -19,10 +19,10 @@ from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.repositories import with_repositories
-from ops.cli.detached import start_detached
-from ops.cli.lookup import find_run, opened_ledger
 from ops.group.address import server_of_runs
 from ops.queries.run_list import DRIVEN, find_line
+from ops.terminal.detached import start_detached
+from ops.terminal.lookup import find_run, opened_ledger
 from yatt.arguments import require, require_callbacks, require_number
 from yatt.errors import ExitCode, error_of
 from yatt.run import Run, located, operator, raise_failure

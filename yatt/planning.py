@@ -8,7 +8,7 @@ from pathlib import Path
 from flows.run.home import Home
 from ops.cli.commands.planning.calibration import calibrate as fit
 from ops.cli.commands.planning.plan_document import plan_document
-from ops.cli.lookup import find_run, opened_ledger
+from ops.terminal.lookup import find_run, opened_ledger
 from yatt.spec import Spec, as_spec
 from yatt_core.planning.assumptions import Assumptions, parse_spread
 from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards

@@ -21,16 +21,16 @@ from flows.reports.audit import AuditReport, verify_run
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.results import RunResults, run_results
-from ops.cli.experience import samples_table
-from ops.cli.exporting import RunExport as Export
-from ops.cli.exporting import export_checkpoint
-from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.integrations.mlflow_reader import reader_of
 from ops.people.caller import permitted
 from ops.people.roles import Permission
 from ops.queries.checkpoints import request
 from ops.queries.run_list import DRIVEN, find_line
 from ops.queries.run_list import ListedRun as State
+from ops.terminal.experience import samples_table
+from ops.terminal.exporting import RunExport as Export
+from ops.terminal.exporting import export_checkpoint
+from ops.terminal.lookup import LATEST, find_run, opened_ledger
 from yatt import tables
 from yatt.arguments import require, require_callbacks, require_number
 from yatt.callbacks import End

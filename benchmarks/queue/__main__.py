@@ -1,6 +1,6 @@
 """How well does the queue share devices over seven days, beside a queue of whole runs in the order of arrival?
 
-Consumes nothing: runs, failures and reclaims are drawn from seeds, and the decisions are those of `yatt_core.queueing`.
+Consumes nothing: runs, failures and reclaims are drawn from seeds, and the decisions are those of `flows.queueing`.
 128 devices in two pools, one of them spot; runs that want 8 to 64 devices arrive as a Poisson process at an offered load
 of 0.95, with log-normal durations, a fifth of them at high priority.
 """
@@ -17,10 +17,10 @@ from benchmarks.queue.fifo import decide_fifo
 from benchmarks.queue.simulated_run import undisturbed_digest
 from benchmarks.queue.simulator import Outcome, Policy, Simulator
 from benchmarks.queue.workload import DAYS, HIGH, jobs, outages, pools
-from yatt_core.queueing.decisions import decide
-from yatt_core.queueing.forecasts import relative_error
-from yatt_core.queueing.limits import violations
-from yatt_core.queueing.pools import DAY, HOUR, PoolsSpec
+from flows.queueing.decisions import decide
+from flows.queueing.forecasts import relative_error
+from flows.queueing.limits import violations
+from flows.queueing.pools import DAY, HOUR, PoolsSpec
 
 SEEDS = (0, 1, 2, 3, 4)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from yatt_core.queueing.facts import Decision, QueueFacts, RunStart
-from yatt_core.queueing.limits import LimitTracker
-from yatt_core.queueing.pools import PoolsSpec
-from yatt_core.queueing.reservations import PoolState
+from flows.queueing.facts import Decision, QueueFacts, RunStart
+from flows.queueing.limits import LimitTracker
+from flows.queueing.pools import PoolsSpec
+from flows.queueing.reservations import PoolState
 
 
 def decide_fifo(pools: PoolsSpec, facts: QueueFacts) -> Decision:

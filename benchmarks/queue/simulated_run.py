@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.queue.workload import Job
+from flows.queueing.ettr import RunTimes, best_interval
+from flows.queueing.run_progress import RECENT, times_of
 from yatt_core.digests import json_digest
-from yatt_core.queueing.ettr import RunTimes, best_interval
-from yatt_core.queueing.run_progress import RECENT, times_of
 
 FIRST_INTERVAL = 10
 LONGEST_INTERVAL = 50

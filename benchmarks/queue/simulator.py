@@ -14,13 +14,13 @@ from itertools import count
 
 from benchmarks.queue.simulated_run import Segment, SimulatedRun
 from benchmarks.queue.workload import DAYS, Job, Outage
-from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import NEVER, Allocation, Decision, Entry, QueueFacts, RunStart, RunStop
-from yatt_core.queueing.fair_share import Use, decayed_use
-from yatt_core.queueing.forecasts import expected_price, forecast
-from yatt_core.queueing.limits import Stretch
-from yatt_core.queueing.pools import DAY, HOUR, PoolsSpec
-from yatt_core.queueing.run_progress import RunProgress, held
+from flows.queueing.ettr import failure_rate
+from flows.queueing.facts import NEVER, Allocation, Decision, Entry, QueueFacts, RunStart, RunStop
+from flows.queueing.fair_share import Use, decayed_use
+from flows.queueing.forecasts import expected_price, forecast
+from flows.queueing.limits import Stretch
+from flows.queueing.pools import DAY, HOUR, PoolsSpec
+from flows.queueing.run_progress import RunProgress, held
 
 Policy = Callable[[PoolsSpec, QueueFacts], Decision]
 TICK_SECONDS = 60.0

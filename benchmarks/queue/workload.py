@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flows.queueing.ettr import RunTimes
+from flows.queueing.pools import DAY, HOUR, PoolsSpec, parse_pools
 from yatt_core.keys import stable_seed
-from yatt_core.queueing.ettr import RunTimes
-from yatt_core.queueing.pools import DAY, HOUR, PoolsSpec, parse_pools
 
 DAYS = 7
 LOAD = 0.95

@@ -28,11 +28,11 @@ from benchmarks.common import Report, argument_parser, load_average, print_repor
 from benchmarks.local_runs import LocalRuns
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.soups.evaluation import RewardMeter
 from flows.soups.record import SOUP, SoupRecord, create_soup
 from flows.soups.runner import SoupRunner
-from ops.queries.soups import SoupView, soup_view
-from yatt_core.soups.evaluation import RewardMeter
-from yatt_core.soups.spec import SoupSpec
+from flows.soups.spec import SoupSpec
+from ops.soups.view import SoupView, soup_view
 from yatt_core.spec import load_spec
 
 RUNS = Path(__file__).parents[2] / "examples" / "soup" / "runs.yaml"

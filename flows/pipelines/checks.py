@@ -13,12 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from flows.driver.windows import check_cron, check_timezone, parse_duration
-from yatt_core.errors import ConfigurationError
-from yatt_core.evaluation.panel import JUDGE, PANEL, PanelSpec
-from yatt_core.evaluation.suites import load_suite
-from yatt_core.evaluation.summary import ACCURACY, MAJORITY
-from yatt_core.pipelines.references import misspelled, referenced, resolved
-from yatt_core.pipelines.spec import (
+from flows.pipelines.references import misspelled, referenced, resolved
+from flows.pipelines.spec import (
     CHECKPOINT,
     MODEL,
     RUN,
@@ -32,9 +28,13 @@ from yatt_core.pipelines.spec import (
     SpecJob,
     load_pipeline,
 )
-from yatt_core.pipelines.triggers import ScheduleTrigger
+from flows.pipelines.triggers import ScheduleTrigger
+from flows.soups.spec import load_soup
+from yatt_core.errors import ConfigurationError
+from yatt_core.evaluation.panel import JUDGE, PANEL, PanelSpec
+from yatt_core.evaluation.suites import load_suite
+from yatt_core.evaluation.summary import ACCURACY, MAJORITY
 from yatt_core.problems import Problems
-from yatt_core.soups.spec import load_soup
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.sections.evaluation import EvaluationSampling

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.pipelines.references import referenced, resolved
+from flows.pipelines.spec import PipelineSpec, SoupJob, SpecJob, TrainJob
+from flows.soups.spec import load_soup
 from yatt_core.digests import json_digest, path_digest
 from yatt_core.errors import DataError
 from yatt_core.evaluation.suites import load_suite
-from yatt_core.pipelines.references import referenced, resolved
-from yatt_core.pipelines.spec import PipelineSpec, SoupJob, SpecJob, TrainJob
-from yatt_core.soups.spec import load_soup
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.reading.documents import FILE_KEYS
 

@@ -19,18 +19,7 @@ from flows.gates.waiting import awaited
 from flows.members.driving import ended_early, reached
 from flows.members.tags import Family, tags_of
 from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
-from flows.pipelines.tools import Tools
-from flows.prefect_io.secret_blocks import read_block
-from flows.run.creation import create_run, finish_run
-from flows.run.home import Home
-from flows.soups.merged_runs import merge_run
-from flows.soups.parents import merge_of
-from flows.soups.record import MERGED, SOUP
-from flows.soups.runner import SoupRunner
-from yatt_core.digests import file_sha256, json_digest
-from yatt_core.errors import InfrastructureError, YattError
-from yatt_core.gates.due import DueGate
-from yatt_core.pipelines.spec import (
+from flows.pipelines.spec import (
     CHECKPOINT,
     MODEL,
     EvaluateJob,
@@ -42,7 +31,18 @@ from yatt_core.pipelines.spec import (
     PromoteJob,
     SoupJob,
 )
-from yatt_core.soups.spec import load_soup
+from flows.pipelines.tools import Tools
+from flows.prefect_io.secret_blocks import read_block
+from flows.run.creation import create_run, finish_run
+from flows.run.home import Home
+from flows.soups.merged_runs import merge_run
+from flows.soups.parents import merge_of
+from flows.soups.record import MERGED, SOUP
+from flows.soups.runner import SoupRunner
+from flows.soups.spec import load_soup
+from yatt_core.digests import file_sha256, json_digest
+from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.gates.due import DueGate
 from yatt_core.spec import RunSpec, override_spec
 
 PIPELINE = Family("pipeline", "pipeline_job")

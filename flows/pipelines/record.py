@@ -6,9 +6,9 @@ from pathlib import Path
 
 from db.ledger import Ledger
 from db.write.pipelines import NewPipeline, PipelineRow
+from flows.pipelines.spec import PipelineSpec
 from flows.run.home import Home
 from yatt_core.digests import json_digest
-from yatt_core.pipelines.spec import PipelineSpec
 
 
 def start_pipeline(home: Home, spec: PipelineSpec, folder: Path, by: str) -> PipelineRow:

@@ -20,13 +20,13 @@ from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow
 from flows.members.driving import Drives, reached
 from flows.pipelines.inputs import Outputs, inputs_of, run_spec
 from flows.pipelines.jobs import JobContext, WaitsForApproval, begun_run, finish_train, run_job
+from flows.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
+from flows.pipelines.spec import CHECKPOINT, MODEL, TrainJob, parse_pipeline
 from flows.pipelines.tools import Tools
 from flows.run.home import Home
 from flows.run.lease import LIFE_SECONDS, LeaseKeeper, renewed
 from yatt_core.digests import json_digest
 from yatt_core.errors import DrivenElsewhereError, FencedError, InfrastructureError, YattError
-from yatt_core.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
-from yatt_core.pipelines.spec import CHECKPOINT, MODEL, TrainJob, parse_pipeline
 from yatt_core.spec import RunSpec
 
 Task = Callable[[], None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from db.core.queue_rows import AllocationRow, EntryRow
 from db.write.lease import ENDED
 from db.write.queueing import HOLD, REMOVE
-from yatt_core.queueing.decisions import RECLAIMED
+from flows.queueing.decisions import RECLAIMED
 
 COMPLETED = "completed"
 STOPPED = "stopped"

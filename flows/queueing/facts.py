@@ -1,228 +1,142 @@
-"""Reads the facts of a decision from the ledger: the queue's rows, and the times of the runs in it.
+"""What the scheduler decides about: runs in the queue, the devices that they hold, and devices that are away.
 
-Consumes the ledger; produces `QueueFacts` in seconds, and the `RunProgress` of each run.
+Pure values. Times are seconds since an arbitrary origin, the same in the ledger and in a simulation.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
-from statistics import fmean, median
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
-from db.ledger import Ledger
-from db.read.overview import DriverSessionRow
-from db.write.queueing import PARKED
-from flows.queueing.driver_signs import BROKEN, PREEMPTED
-from yatt_core.queueing import run_progress
-from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
-from yatt_core.queueing.fair_share import Use, decayed_use
-from yatt_core.queueing.pools import HOUR, PoolsSpec
-from yatt_core.queueing.run_progress import RunProgress
-
-HALF_LIVES = 10
-"""Use that is older is forgotten."""
-ITERATION = "seconds/iteration"
-STARTS = 5
-"""Newest starts of a run whose median is its restart time."""
-DEFAULT_RESTART_SECONDS = 60.0
+NEVER = float("inf")
 
 
-def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
-    """Returns what a run's allocations have cost until now (milliseconds).
+class QueueIntent(StrEnum):
+    """What people want of a run in the queue."""
 
-    None if one has no price, or their currencies differ.
+    RUN = "run"
+    HOLD = "hold"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Devices that a run holds.
+
+    devices: their numbers in the pool.
+    level: the run's priority with its age at the start, which decides who may preempt it.
+    stopping: True once the run was asked to stop.
+    stop_reason: why it was asked; empty if it was not.
+    gpus: True if the devices are GPUs, whose numbers mean the same in all pools.
+    ends_at: predicted end of the run; `NEVER` if unknown.
+    free_at: predicted end of the allocation if the run was asked to stop now.
+    lost_seconds: work that a stop now would waste, with the next start.
+    backfilled: True if it started although another run has a reservation, which may stop it.
     """
-    total = 0.0
-    currency = None
-    for row in rows:
-        if row.price is None or currency not in (None, row.currency):
-            return None
-        currency = row.currency
-        seconds = ((now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
-        total += seconds / HOUR * len(row.numbers) * row.price
-    return total
+
+    pool: str
+    devices: tuple[int, ...]
+    started_at: float
+    level: int
+    stopping: bool = False
+    ends_at: float = NEVER
+    free_at: float = 0.0
+    lost_seconds: float = 0.0
+    backfilled: bool = False
+    stop_reason: str = ""
+    gpus: bool = False
 
 
-@dataclass(frozen=True)
-class QueueHistory:
-    """What the pools' allocations say about interruptions."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run in the queue.
 
-    pools: PoolsSpec
-    rows: Sequence[AllocationRow]
-    now: int
+    pools: those from which it takes its devices, the preferred one first; all of its devices are of one pool.
+    devices: how many it needs, all at once.
+    waited: seconds that it has waited for devices so far, in all.
+    order: position by submission; unique.
+    run_seconds: predicted time from a start to the run's end; `NEVER` if unknown.
+    not_before: time before which it is not started, after a failure; `NEVER` while its driver waits without devices.
+    """
 
-    @cached_property
-    def device_seconds(self) -> dict[str, float]:
-        """Device-seconds that runs have held, by pool."""
-        found: dict[str, float] = defaultdict(float)
-        for row in self.rows:
-            found[row.pool] += self._seconds(row) * len(row.numbers)
-        return dict(found)
+    run: str
+    pools: tuple[str, ...]
+    owner: str
+    project: str
+    priority: int
+    devices: int
+    order: int
+    waited: float = 0.0
+    run_seconds: float = NEVER
+    not_before: float = 0.0
+    wanted: QueueIntent = QueueIntent.RUN
+    held: Allocation | None = None
 
-    def device_seconds_of(self, pools: str) -> dict[str, float]:
-        """Returns device-seconds that runs which could use these pools have held in each of them."""
-        found: dict[str, float] = defaultdict(float)
-        for row in self.rows:
-            if row.pools == pools:
-                found[row.pool] += self._seconds(row) * len(row.numbers)
-        return dict(found)
-
-    @cached_property
-    def _failures(self) -> Counter[str]:
-        return Counter(row.pool for row in self.rows if row.outcome == BROKEN)
-
-    @cached_property
-    def _stops(self) -> Counter[tuple[str, int]]:
-        return Counter((row.pool, row.priority) for row in self.rows if row.outcome == PREEMPTED)
-
-    @cached_property
-    def _held(self) -> dict[tuple[str, int], float]:
-        found: dict[tuple[str, int], float] = defaultdict(float)
-        for row in self.rows:
-            found[row.pool, row.priority] += self._seconds(row)
-        return dict(found)
-
-    def failure_rate(self, pool: str) -> float:
-        """Returns unforeseen interruptions of a device of a pool in a second."""
-        spec = self.pools.pools.get(pool)
-        expected = 0.0 if spec is None else spec.failures_per_device_day
-        return failure_rate(expected, self._failures[pool], self.device_seconds.get(pool, 0.0))
-
-    def stop_rate(self, pool: str, priority: int) -> float:
-        """Returns preemptions of a run of a priority in a second that it holds devices."""
-        held = self._held.get((pool, priority), 0.0)
-        return self._stops[pool, priority] / held if held else 0.0
-
-    @cached_property
-    def wait(self) -> float:
-        """Mean seconds between an allocation that was interrupted and the run's next one."""
-        gaps = [
-            (after.started_at - before.ended_at) / 1000
-            for own in _by_run(self.rows).values()
-            for before, after in pairwise(own)
-            if before.ended_at is not None and before.outcome in (BROKEN, PREEMPTED)
-        ]
-        return fmean(gaps) if gaps else 0.0
-
-    def uses(self) -> list[Use]:
-        """Returns the allocations as use of shares."""
-        return [
-            Use(
-                owner=row.owner,
-                project=row.project,
-                devices=len(row.numbers),
-                started_at=row.started_at / 1000,
-                ended_at=(row.ended_at or self.now) / 1000,
-            )
-            for row in self.rows
-        ]
-
-    def _seconds(self, row: AllocationRow) -> float:
-        return ((self.now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
+    def level(self, ageing_seconds: float) -> int:
+        """Returns the priority with the run's age: one more for each `ageing_seconds` of waiting."""
+        return self.priority + int(self.waited // ageing_seconds)
 
 
-def progress_of(
-    ledger: Ledger, history: QueueHistory, entry: EntryRow, held: AllocationRow | None, now: int
-) -> RunProgress:
-    """Returns where a run stands."""
-    run = ledger.runs.find(entry.run)
-    iterations = [seconds for _, seconds in ledger.metrics.newest(entry.run, ITERATION, run_progress.RECENT)]
-    checkpoint, learn = (ledger.phases.history(entry.run, phase) for phase in ("checkpoint", "learn"))
-    restarts = _restarts(ledger, [row for row in history.rows if row.run == entry.run])
-    times = run_progress.times_of(
-        iterations,
-        median(checkpoint or [0.0]),
-        median(restarts[-STARTS:] or [DEFAULT_RESTART_SECONDS]),
-        median(learn or [0.0]),
-    )
-    pool = entry.pools.split(",")[0] if held is None else held.pool
-    since = now if held is None else max(held.started_at, run.committed_at or 0)
-    return RunProgress(
-        times=times,
-        left=max(0, run.target_iterations - max(run.iteration, 0)),
-        every=int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
-        devices=entry.devices,
-        since_commit=(now - since) / 1000,
-        failures=history.failure_rate(pool) * entry.devices,
-        stops=history.stop_rate(pool, entry.priority),
-        wait=history.wait,
-    )
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """The queue at a moment.
+
+    entries: runs that have not ended.
+    away: devices that are reclaimed or broken, by pool and number, with the time at which they are or were lost.
+    used: device-seconds that each account has used, decayed to now.
+    """
+
+    now: float
+    entries: tuple[Entry, ...]
+    away: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    used: Mapping[str, float] = field(default_factory=dict)
+
+    def lost_at(self, held: Allocation) -> float | None:
+        """Returns when the first of a run's devices is lost; None if none is away."""
+        away = self.away.get(held.pool, {})
+        return min((away[number] for number in held.devices if number in away), default=None)
 
 
-def _by_run(rows: Sequence[AllocationRow]) -> dict[str, list[AllocationRow]]:
-    found: dict[str, list[AllocationRow]] = defaultdict(list)
-    for row in rows:
-        found[row.run].append(row)
-    return found
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """Start a run on devices, which are all free.
+
+    backfilled: True if it may delay a run that has a reservation, which may stop it.
+    """
+
+    run: str
+    pool: str
+    devices: tuple[int, ...]
+    level: int
+    backfilled: bool = False
 
 
-def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:
-    """Returns, for each of a run's allocations with a session, the seconds from its start to the beginning of the session."""
-    if not rows:
-        return []
-    sessions = ledger.overview.sessions(rows[0].run)
-    begun = [next((each for each in sessions if _began_in(each, row)), None) for row in rows]
-    pairs = zip(rows, begun, strict=True)
-    return [(first.started_at - row.started_at) / 1000 for row, first in pairs if first is not None]
+@dataclass(frozen=True, slots=True)
+class RunStop:
+    """Ask a run to stop.
+
+    reason: for people.
+    within: seconds in which it must end; None: at its next commit.
+    """
+
+    run: str
+    reason: str
+    within: float | None = None
 
 
-def _began_in(session: DriverSessionRow, row: AllocationRow) -> bool:
-    return session.term > row.lease_term and (row.ended_at is None or session.started_at <= row.ended_at)
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a run waits, and until when at the latest by what is known; `NEVER` if nothing is."""
+
+    reason: str
+    until: float = NEVER
 
 
-def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, progress: dict[str, RunProgress]) -> QueueFacts:
-    """Returns the facts of a decision."""
-    held = {row.run: row for row in rows.held}
-    away: dict[str, dict[int, float]] = defaultdict(dict)
-    for outage in rows.outages:
-        away[outage.pool][outage.device] = outage.lost_at / 1000
-    now = rows.now / 1000
-    used = decayed_use(pools.fair_share, history.uses(), now)
-    entries = tuple(
-        _entry(pools=pools, row=row, allocation=held.get(row.run), progress=progress[row.run], now=rows.now)
-        for row in rows.open
-    )
-    return QueueFacts(now, entries, dict(away), used)
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and why each of the other runs waits."""
 
-
-def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, progress: RunProgress, now: int) -> Entry:
-    return Entry(
-        run=row.run,
-        pools=tuple(row.pools.split(",")),
-        owner=row.owner,
-        project=row.project,
-        priority=row.priority,
-        devices=row.devices,
-        order=row.seq,
-        waited=row.waited(now),
-        run_seconds=progress.run_seconds(),
-        not_before=_not_before(row.not_before),
-        wanted=QueueIntent(row.wanted),
-        held=None if allocation is None else _held(pools, allocation, progress, now),
-    )
-
-
-def _not_before(at: int | None) -> float:
-    if at is None:
-        return 0.0
-    return NEVER if at == PARKED else at / 1000
-
-
-def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Allocation:
-    found = run_progress.held(
-        pool=row.pool,
-        devices=row.numbers,
-        started_at=row.started_at / 1000,
-        level=row.level,
-        progress=progress,
-        now=now / 1000,
-        stopping=row.stop_asked_at is not None,
-        backfilled=row.backfilled,
-        within=pools.stop_seconds,
-    )
-    return replace(found, stop_reason=row.stop_reason or "", gpus=row.gpus)
+    starts: tuple[RunStart, ...]
+    stops: tuple[RunStop, ...]
+    waiting: Mapping[str, Waiting]

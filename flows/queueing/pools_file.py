@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flows.queueing.pools import PoolsSpec, load_pools, parse_pools
 from flows.run.home import Home
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError
-from yatt_core.queueing.pools import PoolsSpec, load_pools, parse_pools
 from yatt_core.spec.reading.documents import yaml_text
 
 NAME = "pools.yaml"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from db.core.queue_rows import AllocationRow, EntryRow, ForecastRow
 from db.ledger import Ledger
-from flows.queueing.facts import QueueHistory, cost_of
-from yatt_core.queueing.forecasts import expected_price, forecast
-from yatt_core.queueing.pools import PoolsSpec
-from yatt_core.queueing.run_progress import RunProgress
+from flows.queueing.forecasts import expected_price, forecast
+from flows.queueing.ledger_facts import QueueHistory, cost_of
+from flows.queueing.pools import PoolsSpec
+from flows.queueing.run_progress import RunProgress
 
 TENTHS = 10
 

@@ -19,20 +19,20 @@ from db.ledger import Ledger
 from db.write.queueing import AUTO, PARKED, REMOVE, REMOVED
 from db.write.scheduling import Grant
 from flows.branching.branches import revise
+from flows.queueing.decisions import RECLAIMED, decide
 from flows.queueing.driver_signs import COMPLETED, STOPPED, DriverSigns, Keep, Release, StartDriver, judge, not_started
-from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, progress_of
+from flows.queueing.ettr import best_interval
+from flows.queueing.facts import RunStart, RunStop
+from flows.queueing.ledger_facts import HALF_LIVES, QueueHistory, cost_of, facts_of, progress_of
+from flows.queueing.pools import HOUR, PoolsSpec
 from flows.queueing.pools_file import read_pools
 from flows.queueing.predictions import predicted
+from flows.queueing.run_progress import RunProgress
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import DRIVER
 from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
-from yatt_core.queueing.decisions import RECLAIMED, decide
-from yatt_core.queueing.ettr import best_interval
-from yatt_core.queueing.facts import RunStart, RunStop
-from yatt_core.queueing.pools import HOUR, PoolsSpec
-from yatt_core.queueing.run_progress import RunProgress
 
 log = logging.getLogger("yatt.queue")
 SCHEDULER = "yatt scheduler"

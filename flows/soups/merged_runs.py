@@ -24,6 +24,8 @@ from flows.run.control_state import ControlState
 from flows.run.creation import first_entries, write_spec
 from flows.run.home import Home
 from flows.run.lease import operator_lease
+from flows.soups.merging import MergedWeights
+from flows.soups.mixing import Preference
 from flows.soups.outcome import merge_terms
 from flows.soups.parents import MERGE
 from flows.soups.record import MERGED, SoupRecord
@@ -37,8 +39,6 @@ from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import checkpoint_folder
 from yatt_core.manifests import FileEntry
-from yatt_core.soups.merging import MergedWeights
-from yatt_core.soups.mixing import Preference
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.wire.part_files import digest_of

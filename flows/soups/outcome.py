@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flows.soups.fronts import hypervolume, kendall_tau_b, pareto_front, worst_of
+from flows.soups.mixing import Preference, coefficients, extrapolated
 from flows.soups.plan import REWARDED, SOUP, Rewards, SoupFacts, SoupPlan
-from yatt_core.soups.fronts import hypervolume, kendall_tau_b, pareto_front, worst_of
-from yatt_core.soups.mixing import Preference, coefficients, extrapolated
-from yatt_core.soups.spec import SINGLE
+from flows.soups.spec import SINGLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from yatt_core.soups.fronts import hypervolume, worst_of
-from yatt_core.soups.mixing import PreferenceGrid, preference_grid
-from yatt_core.soups.spec import SINGLE, SoupSpec
+from flows.soups.fronts import hypervolume, worst_of
+from flows.soups.mixing import PreferenceGrid, preference_grid
+from flows.soups.spec import SINGLE, SoupSpec
 
 SEARCH = "search"
 SOUP = "soup"

@@ -25,8 +25,8 @@ from flows.prefect_io.secret_blocks import read_block
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.soups.plan import PointKey, SoupFacts, SoupMember, SoupPlan
+from flows.soups.spec import SoupSpec, parse_soup
 from yatt_core.errors import ConfigurationError
-from yatt_core.soups.spec import SoupSpec, parse_soup
 from yatt_core.spec import RunSpec, parse_spec
 
 SOUP = Family("soup", "soup_member")

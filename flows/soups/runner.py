@@ -19,6 +19,8 @@ from flows.members.driving import Drives, Tell, ended_early, goals_of
 from flows.members.tags import whole_fork
 from flows.run.home import Home
 from flows.run.lease import LeaseKeeper, operator_lease
+from flows.soups.merging import MergedWeights
+from flows.soups.mixing import mixing_matrix
 from flows.soups.outcome import merge_terms
 from flows.soups.plan import REWARDED, Choose, Measure, PointKey, SoupMember, Supervise, Train
 from flows.soups.record import SOUP, SoupRecord
@@ -28,8 +30,6 @@ from yatt_core.counting import many
 from yatt_core.digests import ordered_weights_digest
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
-from yatt_core.soups.merging import MergedWeights
-from yatt_core.soups.mixing import mixing_matrix
 from yatt_core.spec import RunSpec
 from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.wire.part_files import PartFiles

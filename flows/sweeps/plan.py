@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flows.sweeps.proposals import PastTrial
 from flows.sweeps.schedule import HalvingRule, RungJob, Schedule, schedule_of
-from yatt_core.sweeps.proposals import PastTrial
-from yatt_core.sweeps.space import Setting
-from yatt_core.sweeps.spec import SweepSpec
+from flows.sweeps.space import Setting
+from flows.sweeps.spec import SweepSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,13 @@ from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.sweeps.plan import Promote, Propose, SweepFacts, SweepPlan, Trial
 from flows.sweeps.schedule import HalvingRule, RungJob
+from flows.sweeps.space import Setting
+from flows.sweeps.spec import SweepSpec, parse_sweep
 from flows.sweeps.starts import SharedStart, Starts
 from yatt_core.errors import ConfigurationError, FailureClass
 from yatt_core.guards.budget import BUDGET
 from yatt_core.guards.stalls import STALLED_PHASE
 from yatt_core.spec import RunSpec, override_spec, parse_spec
-from yatt_core.sweeps.space import Setting
-from yatt_core.sweeps.spec import SweepSpec, parse_sweep
 
 SWEEP = Family("sweep", "sweep_member")
 TRIAL = "sweep_trial"

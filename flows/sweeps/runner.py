@@ -21,13 +21,13 @@ from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
 from flows.run.lease import DRIVER, LeaseKeeper, operator_lease
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step
+from flows.sweeps.proposals import propose
 from flows.sweeps.record import EVALUATION, SWEEP, SweepRecord, trial_name
 from flows.sweeps.schedule import RungJob
+from flows.sweeps.spec import overrides_of
 from flows.sweeps.starts import SharedStart
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import override_spec
-from yatt_core.sweeps.proposals import propose
-from yatt_core.sweeps.spec import overrides_of
 
 
 def best_in_words(best: int, tied: Sequence[int]) -> str:

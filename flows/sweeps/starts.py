@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flows.branching.spec_changes import refuse_fixed
+from flows.sweeps.space import Choices, Setting, Space
+from flows.sweeps.spec import changed_spec, overrides_of
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec, override_spec
-from yatt_core.sweeps.space import Choices, Setting, Space
-from yatt_core.sweeps.spec import changed_spec, overrides_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from ops.cli.command_table import ROWS, CommandRow, permission_of
-from ops.cli.people import guard
+from ops.terminal.people import guard
 
 
 def load_command(row: CommandRow) -> Any:

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from ops.cli import failures
 from ops.cli.command_group import LazyGroup
-from ops.cli.options import HomeOption, examples
 from ops.presentation.words import shortened
+from ops.terminal import failures
+from ops.terminal.options import HomeOption, examples
 from yatt_core.errors import ConfigurationError, ExitCode
 
 DEBUG = "--debug"

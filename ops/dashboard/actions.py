@@ -1,6 +1,6 @@
 """API routes that change a run: stop, checkpoint, resume, retry, roll back, promote, verify, archive, delete. Each needs a name.
 
-Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line. The user's name
+Consumes requests authorized by `ops.web.access.acting`, and calls the same functions as the command line. The user's name
 is recorded in the audit chain: in the event itself, as part of its reason, or in an event of its own.
 """
 
@@ -16,15 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.disposal.archiving import archive_run
 from flows.disposal.dependents import in_order
 from flows.run.deletion import Deleted, delete_run
-from ops.dashboard.access import Acting, Administering, Approver
-from ops.dashboard.approving import tell_registry
-from ops.dashboard.bodies import Body, Flag, Whole
-from ops.dashboard.context import Context, Iteration, Number, RunId, Served
-from ops.dashboard.driving import start_driver
-from ops.dashboard.texts import GivenReason, PhaseName, Reason
+from ops.approvals.api import tell_registry
 from ops.presentation.words import size
 from ops.queries import checkpoints
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
+from ops.web.access import Acting, Administering, Approver
+from ops.web.bodies import Body, Flag, Whole
+from ops.web.context import Context, Iteration, Number, RunId, Served
+from ops.web.driving import start_driver
+from ops.web.texts import GivenReason, PhaseName, Reason
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.write.annotations import TAGS, Note
-from ops.dashboard.access import Acting
-from ops.dashboard.bodies import Body
-from ops.dashboard.context import RunId, Served
-from ops.dashboard.texts import NoteText, TagName
+from ops.web.access import Acting
+from ops.web.bodies import Body
+from ops.web.context import RunId, Served
+from ops.web.texts import NoteText, TagName
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["annotations"])
 TagNames = Annotated[tuple[TagName, ...], Field(max_length=TAGS)]

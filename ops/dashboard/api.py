@@ -13,24 +13,12 @@ from db.read.series import SeriesKey
 from db.write.annotations import TAGS
 from db.write.events import EventRow
 from db.write.runs import STATES
-from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
-from ops.dashboard.texts import Like, Text, one_of
-from ops.queries import (
-    checkpoints,
-    compare,
-    costs,
-    devices,
-    faults,
-    lineage,
-    logs,
-    placement,
-    run,
-    run_list,
-    series,
-    spec,
-    suites,
-)
+from ops.costs import view as costs
+from ops.evaluation import view as suites
+from ops.queries import checkpoints, compare, devices, faults, lineage, logs, placement, run, run_list, series, spec
 from ops.queries.log_files import LEVELS, Filter
+from ops.web.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
+from ops.web.texts import Like, Text, one_of
 
 router = APIRouter(prefix="/api/v1")
 Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Keys of the metrics.")]

@@ -23,28 +23,17 @@ from flows.prefect_io.prefect_server import SharedServer, named_server
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.home import Home
 from flows.run.pages import Pages
-from ops.dashboard import (
-    access,
-    actions,
-    annotating,
-    api,
-    approving,
-    changing,
-    images_api,
-    live,
-    metrics,
-    problems,
-    queueing_api,
-    rollouts_api,
-    starting,
-)
-from ops.dashboard.context import Context, OpenStreams
+from ops.approvals import api as approving
+from ops.dashboard import actions, annotating, api, changing, images_api, live, metrics, rollouts_api, starting
 from ops.dashboard.pages import routes as pages
-from ops.dashboard.security import SecurityMiddleware
-from ops.dashboard.sessions import Sessions
 from ops.people.openid import OpenIdProvider
 from ops.people.sign_in_settings import is_sign_in_required, read_settings
 from ops.people.tokens import TokenStore
+from ops.queueing import api as queueing_api
+from ops.web import access, problems
+from ops.web.context import Context, OpenStreams
+from ops.web.security import SecurityMiddleware
+from ops.web.sessions import Sessions
 
 _ALWAYS = ("401", "403", "413", "421", "500", "503")
 """Statuses of errors of every route: even reading may need a person, and some of it a role."""

@@ -15,16 +15,16 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from db.write.home_events import CREATION_REFUSED
-from ops.dashboard.access import Operator
 from ops.dashboard.actions import Done
-from ops.dashboard.bodies import Body, Flag, Whole
-from ops.dashboard.context import Context, RunId, Served
-from ops.dashboard.problems import InvalidSpec
 from ops.dashboard.starting import OVERRIDES, REFUSAL, NewRun, Override, refusal_of
-from ops.dashboard.texts import Like
 from ops.people.roles import Permission, Person
 from ops.preflight.apart import Made, RunRequest, made_apart
 from ops.queries.run_list import find_line
+from ops.web.access import Operator
+from ops.web.bodies import Body, Flag, Whole
+from ops.web.context import Context, RunId, Served
+from ops.web.problems import InvalidSpec
+from ops.web.texts import Like
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ops.dashboard.context import LARGEST, Iteration, RunId, Served
 from ops.queries import images
+from ops.web.context import LARGEST, Iteration, RunId, Served
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}/images", tags=["rollouts"])
 First = Annotated[int, Query(ge=1, le=LARGEST, description="First iteration.")]

@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from db.core.errors import LedgerUnavailable
-from ops.dashboard.context import Context, RunId, Served
 from ops.queries.run_list import find_line, is_finished
+from ops.web.context import Context, RunId, Served
 
 router = APIRouter(prefix="/api/v1", tags=["live"])
 POLL_SECONDS = 1.0

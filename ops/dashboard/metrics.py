@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Response
 from prometheus_client.exposition import choose_encoder
 
-from ops.dashboard.context import Served
 from ops.metrics.collector import registry_of
+from ops.web.context import Served
 
 router = APIRouter(tags=["service"])
 

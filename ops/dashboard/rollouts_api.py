@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from ops.dashboard.context import Iteration, Offset, RunId, SearchText, Served
-from ops.dashboard.texts import Like, Text
 from ops.queries import groups, rollout_comparison, rollouts
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
+from ops.web.context import Iteration, Offset, RunId, SearchText, Served
+from ops.web.texts import Like, Text
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}/rollouts", tags=["rollouts"])
 CONDITIONS = 10

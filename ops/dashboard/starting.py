@@ -19,16 +19,16 @@ from fastapi import APIRouter
 from pydantic import BeforeValidator, Field, model_validator
 
 from db.write.home_events import CREATION_REFUSED
-from ops.dashboard.access import Operator
 from ops.dashboard.actions import Done
-from ops.dashboard.bodies import Body
-from ops.dashboard.context import Context, Served
-from ops.dashboard.driving import start_driver
-from ops.dashboard.problems import InvalidSpec
-from ops.dashboard.texts import Like, Reason, Text, as_unix_lines
 from ops.people.roles import Permission, Person
 from ops.preflight.apart import RunRequest, made_apart
 from ops.queries.run_list import find_line
+from ops.web.access import Operator
+from ops.web.bodies import Body
+from ops.web.context import Context, Served
+from ops.web.driving import start_driver
+from ops.web.problems import InvalidSpec
+from ops.web.texts import Like, Reason, Text, as_unix_lines
 from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
 from yatt_core.logs import redact
 

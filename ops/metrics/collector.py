@@ -22,10 +22,10 @@ from db.write.queueing import RUNNING, WAITING
 from db.write.runs import STATES
 from flows.billing.held_time import total_charges
 from flows.reports.measures import BY_KIND, SAMPLED_PAIRS
+from ops.costs.view import run_charges
 from ops.metrics import names
 from ops.metrics.names import MetricName
 from ops.queries.accounts import accounts
-from ops.queries.costs import run_charges
 from ops.queries.forecast import run_forecast
 from ops.queries.run import THROUGHPUT
 from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list

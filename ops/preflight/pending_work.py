@@ -19,6 +19,7 @@ from pathlib import Path
 from db.ledger import Ledger
 from db.write.pipelines import DONE, FINISHED, SKIPPED, PipelineRow
 from flows.pipelines.checks import spec_of_job
+from flows.pipelines.spec import EvaluateJob, PipelineSpec, SpecJob, load_pipeline, parse_pipeline
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -29,7 +30,6 @@ from ops.preflight.new_runs import refused_since
 from ops.preflight.pending_change import PendingChange
 from yatt_core.errors import YattError
 from yatt_core.evaluation.suites import load_suite, parse_suite
-from yatt_core.pipelines.spec import EvaluateJob, PipelineSpec, SpecJob, load_pipeline, parse_pipeline
 from yatt_core.spec.availability import unavailable
 
 EVERY = 1_000_000

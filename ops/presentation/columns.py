@@ -6,7 +6,7 @@ there the row's dataclass is the description.
 
 A cell says what it holds, and each medium how that looks: a time is local on a terminal, and UTC on a page; a number is rounded,
 and a page groups its digits. None is unknown; an empty text is nothing. This module holds the terminal's side,
-`ops.dashboard.pages.lists` the page's.
+`ops.web.lists` the page's.
 """
 
 from __future__ import annotations

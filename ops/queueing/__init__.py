@@ -1,1 +1,1 @@
-"""The drivers of the queue's runs as processes, and how runs get into the queue."""
+"""The queue as it is seen: its view, its command, its page and routes, and the drivers of its runs."""

@@ -8,7 +8,7 @@ from benchmarks.queue import workload
 from benchmarks.queue.__main__ import cost_errors, simulate, utilisation, waits
 from benchmarks.queue.fifo import decide_fifo
 from benchmarks.queue.simulated_run import undisturbed_digest
-from yatt_core.queueing.decisions import decide
+from flows.queueing.decisions import decide
 
 
 def test_half_a_day_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from sqlalchemy import text
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.dashboard.app import create_app
-from ops.dashboard.context import Context
 from ops.people.roles import Role
+from ops.web.context import Context
 from tests.ops.seeding import seed_run
 
 ORIGIN = "http://127.0.0.1:8686"

@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 
 from flows.run.home import Home
 from ops.dashboard.app import create_app
-from ops.dashboard.context import Context
-from ops.dashboard.security import BODY_BYTES, POLICY, SAFE_METHODS
-from ops.dashboard.sessions import Sessions
 from ops.people.roles import Person, Role
+from ops.web.context import Context
+from ops.web.security import BODY_BYTES, POLICY, SAFE_METHODS
+from ops.web.sessions import Sessions
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.test_forms import ACTIONS
 
@@ -160,7 +160,7 @@ def test_a_session_ends_with_its_token_or_after_its_lifetime(
     sessions = Sessions(served.tokens)
     value, _ = sessions.begin(served.tokens.create("bob")) or ("", "")
     assert sessions.person_of(value) == Person("bob", Role.OPERATOR)
-    monkeypatch.setattr("ops.dashboard.sessions.time.monotonic", lambda: float("inf"))
+    monkeypatch.setattr("ops.web.sessions.time.monotonic", lambda: float("inf"))
     assert sessions.person_of(value) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.run.home import Home
-from ops.dashboard.context import Context
+from ops.web.context import Context
 from tests.dashboard.conftest import Ask
 from tests.ops.cli.test_branches import seed_checkpoint
 

@@ -21,12 +21,12 @@ from db.ledger import Ledger
 from db.write.waits import WaitRow
 from flows.run.home import Home
 from flows.run.lease import KEEPER
-from ops.cli.people import acting_name
 from ops.dashboard.app import create_app
-from ops.dashboard.context import Context
-from ops.dashboard.driving import RESUME_LOG, last_words
 from ops.driver_process import OF_THE_GROUP
 from ops.people.roles import Role
+from ops.terminal.people import acting_name
+from ops.web.context import Context
+from ops.web.driving import RESUME_LOG, last_words
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.ops.cli.test_branches import seed_checkpoint
 from yatt_core.inputs.manifest import INPUTS

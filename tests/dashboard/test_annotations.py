@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi.testclient import TestClient
 
 from db.write.annotations import NOTE_CHARACTERS, NOTED, TAGGED
-from ops.dashboard.context import Context
+from ops.web.context import Context
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.dashboard.pages import BROWSER, check_page, links, words
 

@@ -14,9 +14,9 @@ from sqlalchemy import text
 
 from db.ledger import Ledger
 from flows.run.home import Home
-from ops.dashboard.context import Context
 from ops.queries.accounts import accounts
 from ops.queries.log_files import log_files
+from ops.web.context import Context
 from tests.ops.seeding import SHARDS, toy_spec
 from yatt_core.experience.batch import SAMPLES_FILE
 

@@ -8,8 +8,8 @@ from fastapi.testclient import TestClient
 from db.core.approval_rules import APPROVED, PENDING, REJECTED, Approval, Deciders
 from db.write.approvals import ApprovalDecision, ApprovalRequest
 from flows.gates.links import link_key, sign
-from ops.dashboard import approving
-from ops.dashboard.context import Context
+from ops.approvals import api as approving
+from ops.web.context import Context
 from tests.dashboard.pages import BROWSER, check_page, words
 from tests.dashboard.test_forms import OURS, sign_in
 

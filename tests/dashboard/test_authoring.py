@@ -21,10 +21,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from db.write.home_events import CREATION_REFUSED
-from ops.dashboard.context import Context
 from ops.people.roles import Permission, Person, Role
 from ops.preflight.apart import RunRequest, made_apart
 from ops.preflight.asked import answer_to
+from ops.web.context import Context
 from tests.dashboard.test_permissions import Names, routes
 from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import toy_spec

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from ops.dashboard.actions import Rollback, StopRequest
-from ops.dashboard.context import Context
 from ops.dashboard.pages.acting import ResumeForm, RetryForm, StopForm
+from ops.web.context import Context
 from tests.dashboard.test_permissions import Names
 
 OTHERS: dict[str, list[Any]] = {

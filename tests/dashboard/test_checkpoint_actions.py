@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 
 from db.core.holder import this_process
 from flows.run.home import Home
-from ops.dashboard.context import Context
 from ops.integrations.promotion import LONGEST_REASON
+from ops.web.context import Context
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.dashboard.pages import HTML, check_page, links
 from tests.ops.cli.test_branches import seed_checkpoint

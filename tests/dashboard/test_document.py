@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from db.core.errors import LedgerUnavailable
 from flows.run.home import Home
 from ops.dashboard.app import create_app
-from ops.dashboard.security import BODY_BYTES
 from ops.people.roles import Role
+from ops.web.security import BODY_BYTES
 from tests.dashboard.conftest import ORIGIN
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH", "TRACE")

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from db.write.suites import SuiteRow
-from ops.dashboard.context import Context
+from ops.web.context import Context
 from tests.dashboard.pages import BROWSER, check_page, words
 
 TASKS = 12

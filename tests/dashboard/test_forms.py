@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from db.core.holder import this_process
 from flows.run.home import Home
-from ops.dashboard.context import Context
+from ops.web.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 from tests.ops.cli.test_branches import seed_checkpoint

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from ops.dashboard.pages.lists import commands, head_cells, on_pages, row_cells
-from ops.dashboard.pages.templating import DASHBOARD, make_templates
 from ops.presentation.columns import (
     BadgeCell,
     Column,
@@ -25,6 +23,8 @@ from ops.presentation.columns import (
     terminal_text,
 )
 from ops.presentation.output import write_list
+from ops.web.lists import commands, head_cells, on_pages, row_cells
+from ops.web.templating import DASHBOARD, make_templates
 from tests.dashboard.pages import HTML, parsed_part, words
 
 MARKUP = "<b>&"

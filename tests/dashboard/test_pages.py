@@ -21,9 +21,9 @@ from flows.run.home import Home
 from flows.run.pages import Pages
 from ops.dashboard.app import create_app
 from ops.dashboard.pages.charts import THROUGHPUT, learning_charts
-from ops.dashboard.pages.frame import TABS
-from ops.dashboard.pages.templating import DASHBOARD, STATIC
-from ops.dashboard.security import POLICY
+from ops.web.frame import TABS
+from ops.web.security import POLICY
+from ops.web.templating import DASHBOARD, STATIC
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake

@@ -11,11 +11,11 @@ from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from fastapi.testclient import TestClient
 
 from flows.run.home import Home
-from ops.dashboard.access import DECLARED
 from ops.dashboard.app import create_app
-from ops.dashboard.context import Context
-from ops.dashboard.security import SAFE_METHODS
 from ops.people.roles import ALLOWED, Permission, Role
+from ops.web.access import DECLARED
+from ops.web.context import Context
+from ops.web.security import SAFE_METHODS
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER
 from tests.ops.cli.test_branches import seed_checkpoint

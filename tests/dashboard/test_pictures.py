@@ -8,10 +8,10 @@ from db.write.phases import AttemptRow
 from flows.reports.accounting import BUCKETS
 from flows.reports.lineage import BranchNode
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of, compared_charts
-from ops.dashboard.pages.frame import possible
 from ops.dashboard.pages.pictures import phase_bars, time_parts
 from ops.dashboard.pages.run import tree_of
 from ops.queries.run_list import DRIVEN, LOST, ListedRun
+from ops.web.frame import possible
 
 ATTEMPT = AttemptRow("r", 0, 1, "collect", 1, "DONE", 1, 1000, 1100, 3000, None, None, None, 2.0, 0)
 RUN = ListedRun(

@@ -10,10 +10,10 @@ from db.core.holder import this_process
 from db.core.subjects import of_pipeline
 from db.ledger import Ledger
 from flows.pipelines.record import start_pipeline
+from flows.pipelines.spec import parse_pipeline
 from flows.run.home import Home
-from ops.dashboard.pages.pipeline_pictures import graph_picture
-from ops.queries.pipelines import pipeline_list, pipeline_view
-from yatt_core.pipelines.spec import parse_pipeline
+from ops.pipelines.drawing import graph_picture
+from ops.pipelines.view import pipeline_list, pipeline_view
 
 RUN = {"kind": "train", "spec": "run.yaml"}
 

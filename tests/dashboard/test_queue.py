@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi.testclient import TestClient
 
 from flows.queueing.pools_file import pools_file
-from ops.dashboard.context import Context
+from ops.web.context import Context
 from tests.dashboard.pages import BROWSER, check_page, words
 
 POOLS = "pools: {main: {devices: 4}, spot: {devices: 2, spot: true}}\n"

@@ -16,9 +16,9 @@ from fastapi.testclient import TestClient
 
 from flows.run.home import Home
 from ops.dashboard.app import create_app
-from ops.dashboard.context import Context
 from ops.people.openid import LIFETIME_SECONDS
 from ops.people.sign_in_settings import FILE, read_settings
+from ops.web.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER
 from tests.openid_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.dashboard.pages.templating import DASHBOARD, STATIC
+from ops.web.templating import DASHBOARD, STATIC
 
 BROWSER_TESTS = Path(__file__).parent.parent / "browser" / "vendor"
 ROW = re.compile(r"\| `(?P<file>[^`]+)` \| [^|]+ \| `[^`]+` \| `(?P<sha256>[0-9a-f]{64})` \|")

@@ -11,10 +11,10 @@ from db.ledger import Ledger
 from examples.soup.rewards import echo, fresh, vowels
 from flows.run.home import Home
 from flows.soups.record import POINT, SoupRecord
+from flows.soups.spec import load_soup
 from tests.carrier import SECONDS, Carrier
 from tests.services import ROOT
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.soups.spec import load_soup
 
 SOUP = ROOT / "examples" / "soup" / "soup.yaml"
 SMALL = (

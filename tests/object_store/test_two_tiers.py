@@ -16,9 +16,9 @@ from flows.files.storage import claim_store, fetch_sealed, whole_shards
 from flows.reports.audit import verify_run
 from flows.run.home import Home
 from flows.run.results import run_results
-from ops.cli.experience import fetch_iteration
 from ops.queries.rollouts import rollouts
 from ops.queries.sample_filters import Selection
+from ops.terminal.experience import fetch_iteration
 from tests.checkpoints.bench import Bench
 from tests.collection.local import collect, spec_with
 from tests.object_store.server import S3Server

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
-from yatt_core.pipelines.spec import PipelineSpec, parse_pipeline
+from flows.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
+from flows.pipelines.spec import PipelineSpec, parse_pipeline
 
 OUTCOMES = ("done", "waiting", "failed")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flows.pipelines.references import misspelled, resolved
+from flows.pipelines.spec import load_pipeline, parse_pipeline
 from yatt_core.errors import ConfigurationError
-from yatt_core.pipelines.references import misspelled, resolved
-from yatt_core.pipelines.spec import load_pipeline, parse_pipeline
 
 RUN: dict[str, Any] = {"kind": "train", "spec": "run.yaml"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from yatt_core.queueing.facts import Allocation, Entry, QueueFacts
-from yatt_core.queueing.pools import PoolsSpec, parse_pools
+from flows.queueing.facts import Allocation, Entry, QueueFacts
+from flows.queueing.pools import PoolsSpec, parse_pools
 
 NOW = 100_000.0
 

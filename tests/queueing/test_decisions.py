@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flows.queueing.decisions import HELD_BACK, RECLAIMED, decide
+from flows.queueing.facts import Decision, QueueIntent
+from flows.queueing.pools import HOUR, parse_pools
 from tests.queueing.facts import NOW, entry, facts, holding, pools
-from yatt_core.queueing.decisions import HELD_BACK, RECLAIMED, decide
-from yatt_core.queueing.facts import Decision, QueueIntent
-from yatt_core.queueing.pools import HOUR, parse_pools
 
 
 def started(decision: Decision) -> list[str]:

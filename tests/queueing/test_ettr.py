@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.queueing.ettr import (
+from flows.queueing.ettr import (
     PRIOR_DEVICE_DAYS,
     RunTimes,
     best_interval,
@@ -18,8 +18,8 @@ from yatt_core.queueing.ettr import (
     interruption_seconds,
     stop_cost,
 )
-from yatt_core.queueing.forecasts import Outlook, expected_price, forecast, relative_error
-from yatt_core.queueing.pools import DAY
+from flows.queueing.forecasts import Outlook, expected_price, forecast, relative_error
+from flows.queueing.pools import DAY
 
 TIMES = RunTimes(iteration=100.0, checkpoint=20.0, restart=150.0, replay=30.0)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.queueing.fair_share import Use, decayed_use
+from flows.queueing.limits import Stretch, violations
+from flows.queueing.pools import HOUR, FairShareSpec, parse_pools
+from flows.queueing.victims import cheapest, stop_price
 from tests.queueing.facts import holding
-from yatt_core.queueing.fair_share import Use, decayed_use
-from yatt_core.queueing.limits import Stretch, violations
-from yatt_core.queueing.pools import HOUR, FairShareSpec, parse_pools
-from yatt_core.queueing.victims import cheapest, stop_price
 
 
 def test_a_second_that_is_a_half_life_ago_counts_half() -> None:

@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from yatt_core.queueing.decisions import decide
-from yatt_core.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
-from yatt_core.queueing.limits import Stretch, violations
-from yatt_core.queueing.pools import parse_pools
+from flows.queueing.decisions import decide
+from flows.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
+from flows.queueing.limits import Stretch, violations
+from flows.queueing.pools import parse_pools
 
 POOLS = parse_pools(
     {

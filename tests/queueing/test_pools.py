@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flows.queueing.pools import parse_pools
 from yatt_core.errors import ConfigurationError
-from yatt_core.queueing.pools import parse_pools
 
 TREE = {
     "pools": {

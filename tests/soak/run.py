@@ -126,7 +126,7 @@ MODULES = (
     "mlflow",
     "dashboard",
     "keeper",
-    "ops.group.scheduler",
+    "ops.queueing.scheduler",
     "supervisor",
     "gcs_server",
     "raylet",

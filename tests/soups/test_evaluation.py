@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from flows.soups.evaluation import RewardMeter
 from tests.flows.soups.support import RUN
 from yatt_core.input_building.materialise import initial_model, materialise
-from yatt_core.soups.evaluation import RewardMeter
 from yatt_core.spec import parse_spec
 
 

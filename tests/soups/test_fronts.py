@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from yatt_core.soups.fronts import hypervolume, kendall_tau_b, pareto_front, worst_of
+from flows.soups.fronts import hypervolume, kendall_tau_b, pareto_front, worst_of
 
 
 def by_inclusion_and_exclusion(points: list[list[float]], reference: list[float]) -> float:

@@ -12,9 +12,9 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+from flows.soups.merging import MergedWeights
 from yatt_core.digests import weights_digest
 from yatt_core.errors import ConfigurationError
-from yatt_core.soups.merging import MergedWeights
 from yatt_core.wire import part_files
 from yatt_core.wire.part_files import PartFiles, digest_of
 from yatt_core.wire.whole_files import INDEX, write_whole_tensors

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from flows.soups.mixing import check_preference, coefficients, extrapolated, mixing_matrix, preference_grid
 from yatt_core.errors import ConfigurationError
-from yatt_core.soups.mixing import check_preference, coefficients, extrapolated, mixing_matrix, preference_grid
 
 
 @pytest.mark.parametrize("beta", [0.6, 0.7, 0.8, 1.0])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flows.soups.spec import load_soup, parse_soup
 from tests.flows.soups.support import RUN, SOUP
 from yatt_core.errors import ConfigurationError
-from yatt_core.soups.spec import load_soup, parse_soup
 from yatt_core.spec import override_spec, parse_spec
 
 

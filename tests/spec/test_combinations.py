@@ -12,7 +12,7 @@ import pytest
 
 from ops import combinations_reference
 from ops.cli.commands.planning.check import check
-from ops.cli.options import Output
+from ops.terminal.options import Output
 from tests.needs import NEEDS_MEGATRON, NEEDS_PEFT, NEEDS_VLLM
 from tests.spec.feature_examples import (
     EXAMPLES,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from yatt_core.sweeps.proposals import PastTrial, propose
-from yatt_core.sweeps.spec import SweepSpec, parse_sweep
+from flows.sweeps.proposals import PastTrial, propose
+from flows.sweeps.spec import SweepSpec, parse_sweep
 
 SPACE = {
     "rate": {"low": 1e-5, "high": 1e-1, "log": True},

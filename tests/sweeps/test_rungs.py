@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.sweeps.rungs import rungs_of
+from flows.sweeps.rungs import rungs_of
 
 
 @pytest.mark.parametrize(

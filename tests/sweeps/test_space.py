@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.sweeps.space import Choices, Dimension, Range, drawn_setting, grid, parse_dimension
 from yatt_core.errors import ConfigurationError
-from yatt_core.sweeps.space import Choices, Dimension, Range, drawn_setting, grid, parse_dimension
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from flows.sweeps.spec import AshaSpec, changed_spec, load_sweep, overrides_of
 from tests.services import ROOT
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import yaml_text
-from yatt_core.sweeps.spec import AshaSpec, changed_spec, load_sweep, overrides_of
 
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 RATE = "trainer.optimizer.learning_rate"

@@ -16,13 +16,13 @@ from flows.pipelines.runner import PipelineRunner
 from flows.run.home import Home
 from flows.sweeps.record import TRIAL, VALUE, WINNER, SweepRecord, create_sweep
 from flows.sweeps.runner import SweepRunner
+from flows.sweeps.spec import load_sweep, parse_sweep
 from flows.sweeps.starts import Starts
-from ops.cli.commands.pipelines.work import tools_of
+from ops.pipelines.work import tools_of
 from tests.workloads.driven import Drive
 from tests.workloads.test_contract import spec_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import yaml_text
-from yatt_core.sweeps.spec import load_sweep, parse_sweep
 
 FACTOR = "workload.tunable.factor"
 SPACING = "workload.settings.spacing"

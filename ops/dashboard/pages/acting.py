@@ -1,7 +1,7 @@
 """Handles forms: the API's actions for a signed-in person.
 
 Consumes forms of the dashboard's pages; produces redirects to the page that shows the result. All checks are done by the API's
-own functions (`ops.dashboard.access`, `ops.dashboard.actions`).
+own functions (`ops.web.access`, `ops.dashboard.actions`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from starlette.responses import RedirectResponse, Response
 
 from db.core.errors import LedgerError
 from ops.dashboard import actions, annotating, changing, starting
-from ops.dashboard.access import Acting, Administering, Approver, Operator
 from ops.dashboard.annotating import NoteRequest
-from ops.dashboard.bodies import FormTexts
-from ops.dashboard.context import Number, RunId, Served
-from ops.dashboard.pages.formats import run_url
-from ops.dashboard.pages.frame import Visit, Visited
-from ops.dashboard.problems import status_of
-from ops.dashboard.texts import Text
 from ops.queries.spec import spec_for_new_run
+from ops.web.access import Acting, Administering, Approver, Operator
+from ops.web.bodies import FormTexts
+from ops.web.context import Number, RunId, Served
+from ops.web.formats import run_url
+from ops.web.frame import Visit, Visited
+from ops.web.problems import status_of
+from ops.web.texts import Text
 from yatt_core.errors import YattError
 from yatt_core.logs import redact
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from ops.dashboard.pages.frame import Visited
 from ops.queries.deployments import DEPLOYMENTS, deployments
+from ops.web.frame import Visited
 
 router = APIRouter(prefix="/deployments", include_in_schema=False)
 

@@ -9,16 +9,16 @@ from starlette.responses import Response
 
 from db.ledger import Ledger
 from db.write.phases import AttemptRow
-from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import Display, device_charts
 from ops.dashboard.pages.device_rows import KEYS as ROW_KEYS
 from ops.dashboard.pages.device_rows import device_rows
-from ops.dashboard.pages.formats import run_url
-from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
 from ops.presentation.placement_gantt import KEYS
 from ops.queries.devices import DEVICE_TIMES, device_use
 from ops.queries.placement import CHANGES, ROLES, SEATS, SEEN, decision_columns, decisions, placement
+from ops.web.context import Before, Number, RunId
+from ops.web.formats import run_url
+from ops.web.frame import Visited
 from yatt_core.errors import ConfigurationError
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)

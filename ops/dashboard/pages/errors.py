@@ -1,4 +1,4 @@
-"""Renders errors as pages for browsers; programs get the problem documents of `ops.dashboard.problems`.
+"""Renders errors as pages for browsers; programs get the problem documents of `ops.web.problems`.
 
 Consumes the application's error handlers; produces handlers that render their responses as pages if a page was requested.
 """
@@ -13,10 +13,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
-from ops.dashboard.context import context_of
-from ops.dashboard.pages.frame import Visit, visit
 from ops.dashboard.pages.signing_in import own_path, sign_in_address, split_address
-from ops.dashboard.security import SAFE_METHODS
+from ops.web.context import context_of
+from ops.web.frame import Visit, visit
+from ops.web.security import SAFE_METHODS
 from yatt_core.errors import ConfigurationError
 
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]

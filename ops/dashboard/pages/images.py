@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from ops.dashboard.context import Iteration, RunId
-from ops.dashboard.pages.formats import run_url
-from ops.dashboard.pages.frame import Visited
-from ops.dashboard.texts import Like
 from ops.queries.images import image_folder
+from ops.web.context import Iteration, RunId
+from ops.web.formats import run_url
+from ops.web.frame import Visited
+from ops.web.texts import Like
 
 router = APIRouter(prefix="/runs/{run_id}/images", include_in_schema=False)
 KEPT = "private, max-age=86400, immutable"

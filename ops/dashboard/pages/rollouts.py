@@ -12,13 +12,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from ops.dashboard.context import Offset, RunId, SearchText
-from ops.dashboard.pages.formats import run_url
-from ops.dashboard.pages.frame import Visit, Visited
 from ops.dashboard.pages.images import image_url
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
-from ops.dashboard.texts import Like, Text, one_of
 from ops.queries.columns import COLUMN_FACTS, ColumnFacts, cells_of, columns_of, is_language, tables_about
 from ops.queries.experience import Validity
 from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
@@ -34,6 +30,10 @@ from ops.queries.rollout_comparison import (
 from ops.queries.rollouts import Rollouts, sample_page
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
 from ops.queries.score_efforts import costly_scores, score_columns
+from ops.web.context import Offset, RunId, SearchText
+from ops.web.formats import run_url
+from ops.web.frame import Visit, Visited
+from ops.web.texts import Like, Text, one_of
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
 from yatt_core.workloads.contract import Listing

@@ -9,25 +9,15 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from ops.dashboard.access import READING
-from ops.dashboard.pages import (
-    acting,
-    approvals,
-    costs,
-    deployments,
-    devices,
-    errors,
-    images,
-    pipelines,
-    queueing,
-    rollouts,
-    run,
-    run_list,
-    signing_in,
-    soups,
-    sweeps,
-)
-from ops.dashboard.pages.templating import STATIC, STATIC_PATH
+from ops.approvals import page as approvals
+from ops.costs import page as costs
+from ops.dashboard.pages import acting, deployments, devices, errors, images, rollouts, run, run_list, signing_in
+from ops.pipelines import page as pipelines
+from ops.queueing import page as queueing
+from ops.soups import page as soups
+from ops.sweeps import page as sweeps
+from ops.web.access import READING
+from ops.web.templating import STATIC, STATIC_PATH
 
 FOR_GOOD = "public, max-age=31536000, immutable"
 

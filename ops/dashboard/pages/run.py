@@ -14,7 +14,6 @@ from db.write.annotations import NOTE_CHARACTERS
 from flows.reports.lineage import BranchNode
 from flows.reports.measures import measures_in
 from ops.dashboard.api import Level, Place
-from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import (
     THROUGHPUT,
     Display,
@@ -25,11 +24,9 @@ from ops.dashboard.pages.charts import (
     learning_charts,
     part_charts,
 )
-from ops.dashboard.pages.formats import run_url
-from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
-from ops.dashboard.pages.suite_pictures import suite_picture
-from ops.dashboard.texts import Like, Text
+from ops.evaluation.drawing import suite_picture
+from ops.evaluation.view import EVALUATIONS, suite_histories
 from ops.presentation.time_accounts import advice_line
 from ops.presentation.words import phase_name
 from ops.queries.checkpoints import CHECKPOINTS, MOVES, aliases, checkpoints
@@ -41,7 +38,10 @@ from ops.queries.logs import logs
 from ops.queries.run import ALARMS_SHOWN, RunView, phase_columns, run_view, session_columns
 from ops.queries.series import KEYS, series_keys
 from ops.queries.spec import spec_view
-from ops.queries.suites import EVALUATIONS, suite_histories
+from ops.web.context import Before, Number, RunId
+from ops.web.formats import run_url
+from ops.web.frame import ALL_PHASES, Visited
+from ops.web.texts import Like, Text
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]

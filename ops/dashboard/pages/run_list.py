@@ -11,13 +11,13 @@ from starlette.responses import Response
 from db.core.errors import RunNotFound
 from db.write.runs import STATES
 from ops.dashboard.api import Tags
-from ops.dashboard.context import Offset, SearchText
 from ops.dashboard.pages.charts import Display, compared_charts
-from ops.dashboard.pages.frame import Visited
-from ops.dashboard.texts import Like, Text
 from ops.queries.compare import MOST_RUNS, SIDE_BY_SIDE, compare, difference_columns, value_columns
 from ops.queries.run_list import RUNS, run_list
 from ops.queries.series import series_keys
+from ops.web.context import Offset, SearchText
+from ops.web.frame import Visited
+from ops.web.texts import Like, Text
 
 router = APIRouter(include_in_schema=False)
 PER_PAGE = 50

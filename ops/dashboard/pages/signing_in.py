@@ -13,9 +13,9 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from fastapi import APIRouter, Form, HTTPException, Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from ops.dashboard.access import UNKNOWN_TOKEN, cookie_name, set_cookie
-from ops.dashboard.pages.frame import Visit, Visited
 from ops.people.openid import LIFETIME_SECONDS, OpenIdProvider, SignInRefused
+from ops.web.access import UNKNOWN_TOKEN, cookie_name, set_cookie
+from ops.web.frame import Visit, Visited
 
 router = APIRouter(include_in_schema=False)
 CALLBACK = "/sign-in/callback"

@@ -22,6 +22,7 @@ from flows.run.deletion import delete_run
 from flows.run.home import Home
 from flows.soups.record import SOUP as SOUP_FAMILY
 from flows.soups.record import SoupRecord, create_soup
+from flows.soups.spec import parse_soup
 from flows.sweeps.record import SWEEP
 from tests.flows.run.scenarios import Told
 from tests.flows.soups.support import RUN, SOUP
@@ -30,7 +31,6 @@ from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import checkpoint_folder
-from yatt_core.soups.spec import parse_soup
 from yatt_core.spec import override_spec, parse_spec
 
 COMMITTED = 4

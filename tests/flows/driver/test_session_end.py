@@ -25,7 +25,7 @@ from flows.run.control_state import ControlState
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.protocols import OutboxItem, SilentObserver
-from ops.cli.failures import exit_code
+from ops.terminal.failures import exit_code
 from tests.services import ROOT
 from tests.waiting import wait_until
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError

@@ -15,10 +15,10 @@ from flows.branching.spec_changes import PastSpecs
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
 from flows.run.results import RunResults, run_results
-from ops.cli.experience import samples_table
 from ops.queries.groups import groups
 from ops.queries.rollouts import rollouts
 from ops.queries.sample_filters import Selection
+from ops.terminal.experience import samples_table
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
 from yatt_core.errors import ConfigurationError

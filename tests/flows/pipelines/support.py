@@ -17,11 +17,11 @@ from db.write.pipelines import JobRow, Pipelines
 from flows.members.driving import Drives, Goals
 from flows.pipelines import runner
 from flows.pipelines.record import start_pipeline
+from flows.pipelines.spec import load_pipeline
 from flows.pipelines.tools import Tools
 from flows.run.home import Home
 from ops.integrations.promotion import promote
 from tests.flows.soups.support import RUN, Killed, drive_run
-from yatt_core.pipelines.spec import load_pipeline
 from yatt_core.protocols.engines import Tensors
 from yatt_core.spec import RunSpec
 from yatt_core.spec.reading.documents import yaml_text

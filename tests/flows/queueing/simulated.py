@@ -12,6 +12,7 @@ from db.write.lease import ENDED
 from db.write.metrics import Metric
 from db.write.queueing import Submission
 from db.write.waits import WaitRow
+from flows.queueing.limits import Stretch, violations
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.queueing.scheduler import LIFE_SECONDS, Scheduler
 from flows.run.home import Home
@@ -19,7 +20,6 @@ from flows.run.lease import DRIVER
 from tests.db.tools import SimulatedClock, commit_of, holder
 from tests.services import ROOT
 from yatt_core.errors import InfrastructureError
-from yatt_core.queueing.limits import Stretch, violations
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.documents import yaml_text
 

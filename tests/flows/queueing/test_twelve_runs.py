@@ -13,11 +13,11 @@ import pytest
 
 from db.ledger import Ledger
 from db.write.queueing import Submission
+from flows.queueing.limits import violations
 from flows.queueing.pools_file import pools_file, read_pools
 from tests.flows.queueing.simulated import stretch_of
 from tests.flows.tools import Driver
 from tests.services import ROOT
-from yatt_core.queueing.limits import violations
 
 POOLS = """
 pools:
@@ -36,7 +36,9 @@ OVERRIDES = ("iterations=8", "evaluation.every=8")
 def start_scheduler(driver: Driver, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     surroundings = {**os.environ, **environment, "YATT_HOME": str(driver.folder)}
     with (driver.folder / "scheduler.log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "ops.group.scheduler"], env=surroundings, stderr=log, cwd=ROOT)
+        return subprocess.Popen(
+            [sys.executable, "-m", "ops.queueing.scheduler"], env=surroundings, stderr=log, cwd=ROOT
+        )
 
 
 def submit(driver: Driver, ledger: Ledger, number: int, priority: int) -> str:

@@ -25,12 +25,12 @@ from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.soups.record import create_soup
 from flows.soups.runner import SoupRunner
+from flows.soups.spec import parse_soup
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.digests import weights_digest
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import checkpoint_folder
 from yatt_core.protocols.engines import Tensors
-from yatt_core.soups.spec import parse_soup
 from yatt_core.spec import RunSpec, parse_spec
 
 RUN: dict[str, Any] = {

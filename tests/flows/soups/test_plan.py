@@ -21,8 +21,8 @@ from flows.soups.plan import (
     Supervise,
     Train,
 )
+from flows.soups.spec import parse_soup
 from tests.flows.soups.support import SOUP as TREE
-from yatt_core.soups.spec import parse_soup
 
 
 def plan_of(**changes: Any) -> SoupPlan:

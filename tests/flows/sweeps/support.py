@@ -16,11 +16,11 @@ from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.sweeps.record import PROMOTION, SWEEP, TRIAL, VALUE, WINNER, SweepRecord, create_sweep
 from flows.sweeps.runner import SweepRunner
+from flows.sweeps.spec import parse_sweep
 from tests.flows.soups.support import RUN as SOUP_RUN
 from tests.flows.soups.support import Killed, drive_run
 from yatt_core.input_building.materialise import materialise
 from yatt_core.spec import RunSpec, parse_spec
-from yatt_core.sweeps.spec import parse_sweep
 
 RUN: dict[str, Any] = {**SOUP_RUN, "name": "swept", "iterations": 32, "evaluation": {"every": 2}}
 RATE = "trainer.optimizer.learning_rate"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flows.sweeps.spec import parse_sweep
 from flows.sweeps.starts import SharedStart, Starts
 from tests.flows.sweeps.support import RATE, RUN
 from yatt_core.spec import parse_spec
-from yatt_core.sweeps.spec import parse_sweep
 
 
 def starts_of(**space: Any) -> Starts:

@@ -69,7 +69,7 @@ def test_a_person_is_asked_on_a_terminal_only(
     assert answer.code == 2 and "--yes" in answer.err
     for stream in (sys.stdin, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("ops.cli.people.typer.confirm", lambda question, err: run in question and said == "y\n")
+    monkeypatch.setattr("ops.terminal.people.typer.confirm", lambda question, err: run in question and said == "y\n")
     assert yatt("rm", run).code == 0
     with Ledger.open(home.ledger) as ledger:
         assert bool(ledger.deletions.list()) is deleted

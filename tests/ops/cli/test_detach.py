@@ -16,7 +16,7 @@ from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.lease import KEEPER
 from ops import driver_process
-from ops.cli.detached import LOG, start_detached
+from ops.terminal.detached import LOG, start_detached
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import toy_spec
 from tests.services import ROOT

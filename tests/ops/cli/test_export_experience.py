@@ -16,7 +16,7 @@ from datasets import load_dataset
 from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.run.home import Home
-from ops.cli.experience import samples_table
+from ops.terminal.experience import samples_table
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import commit_of, seal_iteration, seed_run
 from yatt_core.experience.table import UNSCORED

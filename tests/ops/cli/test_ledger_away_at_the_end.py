@@ -12,7 +12,7 @@ from db.core.errors import LedgerUnavailable
 from flows.driver.run_status import SessionOutcome
 from flows.run.home import Home
 from ops.cli.commands.driving.train import drive
-from ops.cli.options import Output
+from ops.terminal.options import Output
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.spec.sections.tracking import TrackingSpec
 

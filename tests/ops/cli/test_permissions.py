@@ -10,13 +10,13 @@ import pytest
 from typer.main import get_command
 
 from flows.run.home import Home
-from ops.cli import people
 from ops.cli.command_table import COMMANDS, permission_of
 from ops.cli.main import app
 from ops.people.caller import TOKEN_VARIABLE
 from ops.people.roles import ALLOWED, Role
 from ops.people.tokens import TokenStore
 from ops.people.users import UserStore
+from ops.terminal import people
 from tests.ops.conftest import Yatt
 from yatt_core.errors import ConfigurationError
 

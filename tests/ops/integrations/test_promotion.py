@@ -23,12 +23,12 @@ from flows.files.retention import needed_checkpoints
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import operator_lease
-from ops.cli.lookup import opened_checkpoint
-from ops.cli.options import Alias
 from ops.integrations.mlflow_registry import EXTERNAL_TAG, alias_tag
 from ops.integrations.mlflow_tracker import MlflowTracker
 from ops.integrations.promotion import deliver, promote
 from ops.people.roles import Person, Role
+from ops.terminal.lookup import opened_checkpoint
+from ops.terminal.options import Alias
 from tests.ops.audited import weights
 from tests.ops.conftest import Yatt
 from tests.ops.integrations.test_mlflow_tracker import body_of, row

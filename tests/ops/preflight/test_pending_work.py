@@ -14,16 +14,16 @@ from flows.queueing.pools_file import pools_file, write_first_pools
 from flows.run.home import Home
 from flows.schedule.window_record import record_new_run
 from flows.soups.record import SOUP, create_soup
+from flows.soups.spec import parse_soup
 from flows.sweeps.record import SWEEP, WINNER, create_sweep
+from flows.sweeps.spec import parse_sweep
 from ops.preflight.upgrade import pending_changes
 from tests.flows.soups.support import RUN
 from tests.flows.soups.support import SOUP as SOUP_TREE
 from tests.flows.sweeps.support import SWEEP_TREE
 from tests.ops.seeding import seed_run, toy_spec
-from yatt_core.soups.spec import parse_soup
 from yatt_core.spec import override_spec, parse_spec
 from yatt_core.spec.reading.documents import yaml_text
-from yatt_core.sweeps.spec import parse_sweep
 
 UNREAD = {"unheard_of": 1}
 TRAIN = {"kind": "train", "spec": "run.yaml"}

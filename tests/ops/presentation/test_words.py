@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ops.dashboard.pages.formats import evidence
 from ops.presentation.words import large_number
+from ops.web.formats import evidence
 
 
 @pytest.mark.parametrize(

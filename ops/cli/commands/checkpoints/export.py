@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from flows.run.home import Home
-from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, message, write, write_json
 from ops.presentation.words import size
 from ops.process import keep_caches_inside
+from ops.terminal.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 
@@ -70,7 +70,7 @@ def export(
     Weights of a LoRA run are exported merged; with --adapter its adapters alone, for peft and vLLM. With --experience the
     samples, as a folder that pandas, DuckDB and datasets read whole.
     """
-    from ops.cli.exporting import export_checkpoint, export_run_adapter
+    from ops.terminal.exporting import export_checkpoint, export_run_adapter
 
     if experience:
         if any((iteration is not None, alias, dtype, adapter)):
@@ -111,7 +111,7 @@ def export(
 
 
 def _export_samples(home: Home, run: str, to: Path | None, iterations: str | None, output: Output) -> None:
-    from ops.cli.experience import export_experience
+    from ops.terminal.experience import export_experience
 
     with _bar() as advance:
         done = export_experience(home=home, run=run, to=to, iterations=iterations, advance=advance)

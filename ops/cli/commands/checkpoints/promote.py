@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
-from ops.cli.people import calling, line_of_text, named
 from ops.presentation.output import message, write, write_json, write_list
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
+from ops.terminal.people import calling, line_of_text, named
 
 if TYPE_CHECKING:
     from db.write.aliases import AliasMove

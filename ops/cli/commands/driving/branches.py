@@ -15,12 +15,12 @@ import typer
 
 from flows.run.home import Home
 from ops.cli.commands.driving import train
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
-from ops.cli.people import acting_name
 from ops.presentation.advice import to_continue
 from ops.presentation.columns import Column, Columns, DigestCell
 from ops.presentation.output import console, message, write, write_json, write_list
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
+from ops.terminal.people import acting_name
 from yatt_core.counting import many
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import typer
 
 from flows.disposal.usage import folder_bytes
 from flows.run.home import Home
-from ops.cli.completion import complete_run
-from ops.cli.lookup import LATEST, find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.cli.people import agreed, line_of_text, named
 from ops.presentation.output import message, write, write_json
 from ops.presentation.words import size
+from ops.terminal.completion import complete_run
+from ops.terminal.lookup import LATEST, find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
+from ops.terminal.people import agreed, line_of_text, named
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 

@@ -17,11 +17,11 @@ import typer
 
 from flows.driver.windows import Window, parse_duration
 from flows.run.home import Home
-from ops.cli.fetching import fetched
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
-from ops.cli.people import acting_name
 from ops.presentation.output import message, write, write_json
+from ops.terminal.fetching import fetched
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, examples
+from ops.terminal.people import acting_name
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 if TYPE_CHECKING:

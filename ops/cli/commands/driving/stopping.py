@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.run.home import Home
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.cli.people import acting_name
 from ops.presentation.advice import RESUME
 from ops.presentation.output import message, write, write_json
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.terminal.people import acting_name
 from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ import typer
 from db.core.errors import LeaseHeld, LedgerError, LedgerUnavailable
 from flows.run.home import Home
 from ops.cli.commands.driving.stopping import is_driven
-from ops.cli.failures import exit_code
-from ops.cli.fetching import fetched
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
-from ops.cli.people import acting_name
 from ops.presentation.advice import RESUME, after_failure
 from ops.presentation.output import message, write, write_json
 from ops.presentation.progress import watching
 from ops.process import keep_caches_inside
+from ops.terminal.failures import exit_code
+from ops.terminal.fetching import fetched
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
+from ops.terminal.people import acting_name
 from yatt_core.errors import ConfigurationError, ExitCode, YattError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _detach(
     """Starts a driver in the background, and says how to follow it once it holds the lease."""
     from db.core.subjects import of_run
     from flows.run.changed_versions import said_of_versions
-    from ops.cli.detached import start_detached
+    from ops.terminal.detached import start_detached
 
     line = ledger.overview.line(run)
     if is_driven(line):

@@ -13,8 +13,8 @@ import typer
 
 from flows.run.home import Home
 from ops.cli.commands.driving.deploy import connect_to_server
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.presentation.output import write, write_json
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, examples
 
 app = typer.Typer()
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write, write_json, write_list
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 
 if TYPE_CHECKING:

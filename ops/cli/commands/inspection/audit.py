@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.run.home import Home
-from ops.cli.lookup import LATEST, find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.columns import Column, Columns, MomentCell
 from ops.presentation.output import console, message, write, write_json, write_list
 from ops.process import keep_caches_inside
+from ops.terminal.lookup import LATEST, find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 from yatt_core.errors import ExitCode
 

@@ -12,11 +12,11 @@ import typer
 
 from flows.reports.measures import measures_of
 from flows.run.home import Home
-from ops.cli.completion import complete_run
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.curves import plot
 from ops.presentation.output import console, message, write, write_json, write_list
+from ops.terminal.completion import complete_run
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from flows.run.home import Home
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import message, write, write_json
 from ops.queries.log_files import LEVELS, Filter, LogTail, Record, lost_logs
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 
 app = typer.Typer()
 

@@ -19,9 +19,9 @@ from flows.run.home import Home
 from flows.run.pages import DASHBOARD, MLFLOW, PREFECT, Pages
 from ops.cli.commands.services.dashboard import HOST
 from ops.cli.commands.services.group import DASHBOARD_PORT
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, RunArgument, examples
 from ops.presentation.output import message, write
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, RunArgument, examples
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 app = typer.Typer()

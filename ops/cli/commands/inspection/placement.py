@@ -15,12 +15,12 @@ import typer
 
 from flows.run.home import Home
 from ops.cli.commands.inspection.placement_tables import print_compared, print_explanation, print_gantt, print_replayed
-from ops.cli.lookup import find_run, iteration_range, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, message, write, write_json
 from ops.presentation.placement_charts import write_comparison
 from ops.presentation.placement_gantt import write_gantt
 from ops.process import keep_caches_inside
+from ops.terminal.lookup import find_run, iteration_range, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 

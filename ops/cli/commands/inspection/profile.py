@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from flows.reports.profile import Profile
 from flows.run.home import Home
-from ops.cli.options import Output
 from ops.presentation.flame import SUFFIXES, collapsed, page, picture
 from ops.presentation.output import message, write_json
 from ops.presentation.profile_words import NOT_RECORDED, iterations_text, profile_facts, write_profile_text
+from ops.terminal.options import Output
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:

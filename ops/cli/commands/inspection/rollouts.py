@@ -16,9 +16,9 @@ from ops.cli.commands.inspection.rollout_tables import (
     write_pairs,
     write_summary,
 )
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write_json, write_list
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -169,9 +169,9 @@ def _show(
     full: bool,
     output: Output,
 ) -> None:
-    from ops.cli.experience import fetch_iteration
     from ops.queries.groups import groups
     from ops.queries.rollouts import CHARACTERS, rollouts
+    from ops.terminal.experience import fetch_iteration
 
     fetch_iteration(ledger, home, run, iteration)
     read = groups if group else rollouts
@@ -201,9 +201,9 @@ def _compare(
     full: bool,
     output: Output,
 ) -> None:
-    from ops.cli.experience import fetch_iteration
     from ops.queries.rollout_comparison import comparison, group_pairs, read_both
     from ops.queries.rollouts import CHARACTERS
+    from ops.terminal.experience import fetch_iteration
 
     for iteration in iterations:
         fetch_iteration(ledger, home, run, iteration)

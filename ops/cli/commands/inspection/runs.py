@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.lookup import opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.columns import Column, Columns, MomentCell
 from ops.presentation.curves import sparkline
 from ops.presentation.output import console, message, write_json, write_list
+from ops.terminal.lookup import opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.counting import many
 
 if TYPE_CHECKING:

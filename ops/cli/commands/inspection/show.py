@@ -15,15 +15,15 @@ from flows.reports.measures import MetricChange, measures_of, told_of
 from flows.run.home import Home
 from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
 from ops.cli.commands.inspection.profile import LAST, check_options, show_profile
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.costs.words import amount
 from ops.presentation.columns import Column, Columns
-from ops.presentation.cost_words import amount
 from ops.presentation.curves import sparkline
 from ops.presentation.measure_words import newest_first
 from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.time_accounts import time_facts, write_time
 from ops.presentation.words import duration, place, wait_text
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 from yatt_core.fault_stacks import kept_stacks
 

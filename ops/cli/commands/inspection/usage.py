@@ -12,12 +12,12 @@ import typer
 
 from flows.disposal.usage import FolderUsage, disk_usage
 from flows.run.home import Home
-from ops.cli.completion import complete_run
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.columns import Column, Columns, SizeCell
 from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.words import size
+from ops.terminal.completion import complete_run
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.counting import many
 
 app = typer.Typer()

@@ -12,10 +12,10 @@ import typer
 
 from db.core.errors import LedgerUnavailable
 from flows.run.home import Home
-from ops.cli.completion import complete_run
-from ops.cli.lookup import LATEST, find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import console, message, write, write_json
+from ops.terminal.completion import complete_run
+from ops.terminal.lookup import LATEST, find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.fetching import fetched
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.progress import logged_progress
 from ops.presentation.words import duration, size
+from ops.terminal.fetching import fetched
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from yatt_core.counting import many
 from yatt_core.problems import Problems
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flows.run.home import Home
-from ops.cli.options import Output
 from ops.presentation.output import message, write, write_json
 from ops.presentation.words import duration, size
+from ops.terminal.options import Output
 from yatt_core.counting import many
 from yatt_core.spec import RunSpec
 

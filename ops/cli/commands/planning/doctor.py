@@ -10,10 +10,10 @@ from dataclasses import asdict
 import typer
 
 from flows.run.home import Home
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.preflight.machine import LOOKS
 from ops.preflight.verdicts import CheckStatus
 from ops.presentation.output import console, write, write_json
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.errors import ExitCode
 
 app = typer.Typer()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.fetching import fetched
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.columns import Column, Columns, SizeCell
 from ops.presentation.output import message, write_json, write_list
+from ops.terminal.fetching import fetched
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 
 if TYPE_CHECKING:
     from yatt_core.spec.sections.repository import Repository

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from flows.run.home import Home
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json
 from ops.presentation.transfer import Transfer
 from ops.starter.recognition.recognised import RL, ObjectiveKind, RecognitionOptions
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, DataError
 

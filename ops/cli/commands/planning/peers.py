@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.cli.options import Output
 from ops.presentation.output import message, write, write_json
 from ops.presentation.transfer import Transfer
 from ops.starter.peers.entries import KeyVerdict
 from ops.starter.peers.secrets import without_secrets
+from ops.terminal.options import Output
 from yatt_core.counting import many
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.fetching import fetched
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import duration, large_number, size
+from ops.terminal.fetching import fetched
+from ops.terminal.lookup import find_run, opened_ledger
+from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.planning.assumptions import Assumptions, parse_spread

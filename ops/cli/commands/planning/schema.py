@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ops.cli.options import examples
 from ops.presentation.output import write
+from ops.terminal.options import examples
 from yatt_core.errors import ConfigurationError
 
 app = typer.Typer()

@@ -16,10 +16,10 @@ import typer
 
 from flows.run.home import Home
 from ops.cli.commands.services.group import DASHBOARD_PORT
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.preflight.home_folder import check_folder
 from ops.presentation.output import message, write_json
 from ops.process import keep_caches_inside
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.errors import ConfigurationError
 
 app = typer.Typer()

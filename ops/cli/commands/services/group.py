@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.run.home import Home
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.columns import Column, Columns, DurationCell
 from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.words import moment
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.counting import many
 from yatt_core.errors import ExitCode
 

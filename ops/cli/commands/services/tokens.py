@@ -10,12 +10,12 @@ import typer
 
 from flows.driver.windows import parse_duration
 from flows.run.home import Home
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.people.roles import Person, Role, lesser
 from ops.people.tokens import NamedToken, TokenStore
 from ops.presentation.columns import Column, Columns, MomentCell
 from ops.presentation.output import message, write, write_json, write_list
 from ops.presentation.words import moment
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from yatt_core.errors import ConfigurationError
 
 NameArgument = Annotated[

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from flows.run.home import Home
-from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.people.roles import Role
 from ops.people.tokens import TokenStore
 from ops.people.users import User, UserStore
 from ops.presentation.columns import Column, Columns, MomentCell
 from ops.presentation.output import message, write, write_json, write_list
+from ops.terminal.options import HomeOption, Output, OutputOption, examples
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, recorded in the audit chain.")]
 RoleHelp = "viewer reads; operator also drives runs; approver also approves and promotes; admin may do everything."

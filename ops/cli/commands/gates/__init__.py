@@ -1,1 +1,0 @@
-"""Commands about gates: `approvals`, `approve`, `reject`."""

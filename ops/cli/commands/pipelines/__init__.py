@@ -1,1 +1,0 @@
-"""Commands about pipelines: `pipeline run`, `resume`, `show`, `list`, `deploy` and `backfill`."""

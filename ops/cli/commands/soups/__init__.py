@@ -1,1 +1,0 @@
-"""Commands about soups: `soup run`, `soup resume`, `soup show`, `soup merge`."""

@@ -1,1 +1,0 @@
-"""Commands about sweeps: `sweep SPEC`, `sweep resume`, `sweep show`."""

@@ -1,0 +1,1 @@
+"""What runs cost: its view, its command, its page and its words."""

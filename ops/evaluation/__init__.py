@@ -1,0 +1,1 @@
+"""A checkpoint on a suite of held-out sets: its commands, its history and its words."""

@@ -1,0 +1,1 @@
+"""Sweeps as they are seen: their view, their command, their pages and their words."""

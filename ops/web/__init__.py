@@ -1,0 +1,1 @@
+"""What pages and routes share: who calls, what a page has in common, templates, static files."""

@@ -1,1 +1,0 @@
-"""Sweeps: the settings that are tried, who proposes them, and the iterations at which weak ones stop."""
