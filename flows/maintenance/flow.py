@@ -20,7 +20,7 @@ from flows.maintenance.settings import NAME as SETTINGS
 from flows.maintenance.settings import MaintenanceSettings
 from flows.run.home import Home
 from flows.schedule.deployments import create
-from flows.schedule.reaper import MAINTENANCE_FLOW
+from flows.schedule.flow_names import MAINTENANCE_FLOW
 from flows.schedule.schedule_times import cron_schedule
 from yatt_core.errors import YattError
 from yatt_core.logs import redact

@@ -18,12 +18,13 @@ from db.core.errors import LeaseHeld, LedgerError
 from db.ledger import Ledger
 from db.write.pipelines import FAILED
 from flows.pipelines.conditions import ANCHOR
-from flows.pipelines.flow import PIPELINE_FLOW, run_as_task
+from flows.pipelines.flow import run_as_task
 from flows.pipelines.polling import poll_pipeline
 from flows.pipelines.runner import RunStep
 from flows.prefect_io.flow_run_names import rename_flow_run
 from flows.run.home import Home
 from flows.schedule.deployments import create
+from flows.schedule.flow_names import PIPELINE_FLOW
 from flows.schedule.schedule_times import Schedule, interval_schedule
 from flows.schedule.scheduled import HELD
 from flows.schedule.window_start import Ending

@@ -13,10 +13,9 @@ from pathlib import Path
 from flows.driver.services import FindServer
 from flows.pipelines.runner import RunStep, Task, run_directly
 from flows.prefect_io.prefect_server import use_server
+from flows.schedule.flow_names import PIPELINE_FLOW
 from yatt_core.errors import InfrastructureError
 
-PIPELINE_FLOW = "pipeline"
-"""Name of the flow of a pipeline, also in the names of deployments."""
 log = logging.getLogger("yatt_core.flow")
 
 

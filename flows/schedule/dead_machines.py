@@ -16,9 +16,8 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 
-from flows.pipelines.flow import PIPELINE_FLOW
 from flows.prefect_io.prefect_server import HEARTBEAT_SECONDS
-from flows.schedule.reaper import FLOW, MAINTENANCE_FLOW, SESSION_FLOWS
+from flows.schedule.flow_names import FLOW, MAINTENANCE_FLOW, PIPELINE_FLOW, SESSION_FLOWS
 
 NAME = "yatt: flow runs of dead machines"
 HEARTBEAT = "prefect.flow-run.heartbeat"

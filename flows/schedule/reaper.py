@@ -33,19 +33,14 @@ from db.core.errors import RunNotFound
 from db.core.holder import is_gone, this_process
 from db.ledger import Ledger
 from db.write.lease import ENDED, LOST
-from flows.pipelines.flow import PIPELINE_FLOW
 from flows.run.home import Home
+from flows.schedule.flow_names import FLOW, MAINTENANCE_FLOW, PIPELINE_FLOW, SESSION_FLOWS
 from flows.schedule.flow_run_process import infrastructure_of
 from flows.schedule.window_record import driven_run, recorded_windows
 from yatt_core.logs import redact
 
-FLOW = "yatt"
-MAINTENANCE_FLOW = "yatt-maintenance"
-"""Names of the flow whose flow runs are windows, and of the one that maintains a home."""
 DEPLOYED = "deployed_run"
 """The parameter of a window with the deployment's run."""
-SESSION_FLOWS = ("train", "iterations")
-"""Names of the flows whose flow runs belong to one driver session: the session itself, and its blocks of iterations."""
 SESSION = "session"
 """The parameter of a block with the flow run of its session."""
 ALIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)

@@ -28,7 +28,8 @@ from flows.run.home import Home
 from flows.run.lease import is_keeper
 from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
-from flows.schedule.reaper import DEPLOYED, FLOW
+from flows.schedule.flow_names import FLOW
+from flows.schedule.reaper import DEPLOYED
 from flows.schedule.suspension import suspend_window
 from flows.schedule.window_record import record_left, window_of_holder
 from flows.schedule.window_start import (

@@ -15,10 +15,13 @@ from typer.main import get_group
 from ops.cli.command_table import ROWS, CommandRow, permission_of
 from ops.terminal.people import guard
 
+OPS = __package__.rpartition(".")[0]
+"""The package of all rooms, as this module's own is named: `ops` in a checkout, else `yatt.ops`."""
+
 
 def load_command(row: CommandRow) -> Any:
     """Returns the command or group of a row, as click knows it. Imports its module."""
-    group = get_group(import_module(f"{__package__}.commands.{row.module}").app)
+    group = get_group(import_module(f"{OPS}.{row.module}").app)
     command = group if isinstance(row.permission, Mapping) else group.commands[row.word]
     guard(command, permission_of, (row.word,))
     return command

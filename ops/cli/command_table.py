@@ -23,7 +23,7 @@ class CommandRow:
     """A command, or a group of commands.
 
     word: what follows `yatt`.
-    module: below `ops.cli.commands`; its `app` has the command, or is the group.
+    module: below `ops`; its `app` has the command, or is the group.
     permission: what the caller's role must include; of a group, for each command in it.
     help: the first paragraph of its help, on one line.
     """

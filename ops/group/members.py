@@ -36,8 +36,10 @@ TELEMETRY_OFF = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-COMMAND = f"{__package__}".removesuffix("group") + "cli.main"
-"""The module of the command line, as this module's own package is named: `ops` in a checkout, else `yatt.ops`."""
+OPS = __package__.rpartition(".")[0]
+"""The package of all rooms, as this module's own is named: `ops` in a checkout, else `yatt.ops`."""
+COMMAND = f"{OPS}.cli.main"
+"""The module of the command line."""
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 
 
@@ -137,7 +139,7 @@ def _queue(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
     """Describes the queue's scheduler; the drivers that it starts outlive it."""
     return ServiceSpec(
         name=QUEUE,
-        argv=(sys.executable, "-m", f"{__package__}.scheduler"),
+        argv=(sys.executable, "-m", f"{OPS}.queueing.scheduler"),
         environment=shared,
         ready=f"log:{QUEUE_READY}",
         log_file=str(home.group / "logs" / "queue.log"),

@@ -14,9 +14,9 @@ import typer
 
 from flows.driver.windows import moment_text, parse_duration
 from flows.run.home import Home
-from ops.cli.commands.driving.deploy import connect_to_server
 from ops.pipelines.arguments import FileArgument
 from ops.presentation.output import write, write_json
+from ops.terminal.deployment_server import connect_to_server
 from ops.terminal.options import HomeOption, Output, OutputOption, examples
 from ops.terminal.people import acting_name
 from yatt_core.errors import ConfigurationError

@@ -1,6 +1,6 @@
 """The template environment: Jinja with escaping always on, whatever a template's name, and filters that format figures.
 
-Consumes the dashboard's templates and static files; produces the environment that all pages share.
+Consumes the templates of all rooms of `ops`, and the static files; produces the environment that all pages share.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from ops.presentation.words import duration, phase_name, size
 from ops.web.formats import NOTHING, ago, evidence, figure, moment, run_url, share
 from ops.web.lists import commands, digest, head_cells, on_pages, row_cells, state_badge
 
-DASHBOARD = Path(__file__).resolve().parent.parent
-STATIC = DASHBOARD / "static"
+WEB = Path(__file__).resolve().parent
+STATIC = WEB / "static"
+OPS = WEB.parent
+TEMPLATE_FOLDERS = (OPS / "dashboard" / "templates", *sorted({file.parent for file in OPS.glob("*/*.html")}))
+"""The dashboard's templates, and the rooms with templates beside their modules. No two templates have the same name."""
 STATIC_PATH = "/static"
 
 
 def make_templates() -> Jinja2Templates:
     """Creates the templates. Undefined names are errors, and all text is escaped."""
     environment = Environment(
-        loader=FileSystemLoader(DASHBOARD / "templates"),
+        loader=FileSystemLoader(TEMPLATE_FOLDERS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

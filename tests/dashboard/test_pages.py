@@ -23,7 +23,7 @@ from ops.dashboard.app import create_app
 from ops.dashboard.pages.charts import THROUGHPUT, learning_charts
 from ops.web.frame import TABS
 from ops.web.security import POLICY
-from ops.web.templating import DASHBOARD, STATIC
+from ops.web.templating import OPS, STATIC
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
@@ -261,7 +261,9 @@ def test_style_sheets_name_no_unused_class() -> None:
     classes = re.findall(r"\.([a-z][\w-]*)", plain)
     elements = re.findall(r"(?<![\w.#:-])([a-z][a-z0-9]*)(?![\w-])", plain)
     assert len(classes) > 50 and len(elements) > 50
-    paths = [path for kind in ("html", "js", "py") for path in DASHBOARD.rglob(f"*.{kind}")]
+    paths = [path for kind in ("html", "js") for path in OPS.rglob(f"*.{kind}")]
+    paths += [path for room in ("dashboard", "web") for path in (OPS / room).rglob("*.py")]
+    paths += [path for name in ("page", "drawing") for path in OPS.glob(f"*/{name}.py")]
     written = "\n".join(path.read_text() for path in paths if "vendor" not in path.parts)
     for name in set(classes) - FROM_VENDORED:
         assert re.fullmatch(r"c[1-8]", name) or re.search(rf"(?<![\w-]){name}(?![\w-])", written), f".{name}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.web.templating import DASHBOARD, STATIC
+from ops.web.templating import OPS, STATIC
 
 BROWSER_TESTS = Path(__file__).parent.parent / "browser" / "vendor"
 ROW = re.compile(r"\| `(?P<file>[^`]+)` \| [^|]+ \| `[^`]+` \| `(?P<sha256>[0-9a-f]{64})` \|")
@@ -27,7 +27,7 @@ def test_each_vendored_file_is_listed_unchanged_and_licensed(folder: Path) -> No
 
 def test_our_own_files_name_no_other_host() -> None:
     kinds = (".html", ".js", ".css", ".svg")
-    own = [path for path in DASHBOARD.rglob("*") if path.suffix in kinds and "vendor" not in path.parts]
+    own = [path for path in OPS.rglob("*") if path.suffix in kinds and "vendor" not in path.parts]
     assert len(own) > 15
     for path in own:
         text = path.read_text().replace(SVG, "")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.services import ROOT
 
-COMMANDS = "ops/cli/commands/"
+COMMAND_DECORATORS = frozenset({"command", "callback"})
 NAMED_BY_WHAT_THEY_ARE = frozenset({"property", "cached_property", "setter"})
 
 
@@ -23,11 +23,9 @@ def functions(package: str) -> Iterator[tuple[str, ast.FunctionDef]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
 
-def is_property(function: ast.FunctionDef) -> bool:
-    names = {
-        node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in function.decorator_list
-    }
-    return bool(names & NAMED_BY_WHAT_THEY_ARE)
+def decorators(function: ast.FunctionDef) -> frozenset[str]:
+    called = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+    return frozenset(node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in called)
 
 
 @pytest.mark.parametrize("package", ["flows", "yatt_core", "db", "ops", "yatt"])
@@ -35,9 +33,10 @@ def test_a_docstring_begins_with_a_verb(package: str) -> None:
     odd = []
     for place, function in functions(package):
         text = ast.get_docstring(function)
-        if text is None or is_property(function):
+        names = decorators(function)
+        if text is None or names & NAMED_BY_WHAT_THEY_ARE:
             continue
-        verb = r"[A-Z][a-z]+\b" if place.startswith(COMMANDS) else r"([A-Z][a-z]*s|See)\b"
+        verb = r"[A-Z][a-z]+\b" if names & COMMAND_DECORATORS else r"([A-Z][a-z]*s|See)\b"
         if not re.match(verb, text):
             odd.append(f"{place}: {text.splitlines()[0]}")
     assert odd == []

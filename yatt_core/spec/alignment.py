@@ -53,8 +53,14 @@ def _order(spec: SpecSections) -> Iterator[str]:
     """Yields the settings under which a response is not drawn whole, under the weights that learn from it."""
     if spec.rollout.tools is not None:
         yield "rollout.tools: a later turn reads the earlier ones as its prompt, so it needs null"
-    if spec.rollout.sliced:
-        yield "rollout.slice_tokens: slices are drawn under different weights, so it needs null"
+    parts = {
+        "rollout.slice_tokens": spec.rollout.slice_tokens,
+        "rollout.tail": spec.rollout.tail,
+        "dynamic_sampling.overdispatch": spec.dynamic_sampling.overdispatch,
+    }
+    for key, given in parts.items():
+        if given is not None:
+            yield f"{key}: what goes on in a later iteration is drawn under different weights, so it needs null"
     if spec.asynchrony.lag:
         yield f"asynchrony.lag is {spec.asynchrony.lag}: responses are drawn under earlier weights, so it needs 0"
     if spec.asynchrony.streamed:

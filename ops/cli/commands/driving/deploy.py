@@ -18,6 +18,7 @@ import typer
 from flows.driver.windows import Window, parse_duration
 from flows.run.home import Home
 from ops.presentation.output import message, write, write_json
+from ops.terminal.deployment_server import connect_to_server
 from ops.terminal.fetching import fetched
 from ops.terminal.lookup import find_run, opened_ledger
 from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, examples
@@ -157,25 +158,6 @@ def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: lis
     for warning in check_before_start(home.folder, checked).warnings:
         message(f"warning: {warning}")
     return checked
-
-
-def connect_to_server(home: Home, wanted: bool) -> None:
-    """Points Prefect's client at the server, before prefect is imported.
-
-    wanted: False if only a file is written, for which no server is needed.
-
-    Raises `ConfigurationError` if a server is needed and none is known.
-    """
-    from flows.prefect_io.prefect_server import use_server
-    from ops.group.address import NOWHERE, shared_server
-
-    server = shared_server(home)
-    if server is None and wanted:
-        raise ConfigurationError(
-            "no Prefect server is known: start one with `yatt up`, set $PREFECT_API_URL, or write the deployment to a file "
-            "with --file prefect.yaml"
-        )
-    use_server(home.group, server.address if server else NOWHERE, server.password if server else None)
 
 
 def _named(name: str) -> str:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from flows.run.home import Home
-from ops.cli.commands.driving.deploy import connect_to_server
 from ops.presentation.output import write, write_json
+from ops.terminal.deployment_server import connect_to_server
 from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, examples
 
 app = typer.Typer()
