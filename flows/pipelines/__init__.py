@@ -1,1 +1,1 @@
-"""Pipelines: run their jobs one after another, each kind in its own way, and record them in the ledger."""
+"""Pipelines: specs of jobs that need each other, what is ready, how each kind is done, and what begins a deployed one."""

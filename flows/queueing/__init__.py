@@ -1,1 +1,1 @@
-"""The scheduler of the queue: what it reads from the ledger, how it watches drivers, and its rounds."""
+"""The queue over shared devices: what its scheduler decides, what it reads from the ledger, and its rounds."""

@@ -1,1 +1,1 @@
-"""Soups: several runs of one spec on mixed rewards, and the models merged from them."""
+"""Soups: several runs of one spec on mixed rewards, coefficients for a preference, and models merged from them."""

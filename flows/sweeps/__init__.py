@@ -1,1 +1,1 @@
-"""Sweeps: many runs of one spec with other settings, of which weak ones stop early."""
+"""Sweeps: spaces of settings, who proposes them, and many runs of one spec, of which weak ones stop early."""

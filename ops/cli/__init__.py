@@ -1,1 +1,1 @@
-"""The command line `yatt`: the program in `main`, its commands by subject in `commands`, and what they share."""
+"""The command line `yatt`: the program in `main`, the table of all commands, and those about runs, planning and services."""

@@ -1,1 +1,1 @@
-"""The commands of `yatt`, one folder per subject; each module's `register` adds its commands."""
+"""Commands about runs, planning and services, a folder for each; other subjects have theirs in rooms of their own."""

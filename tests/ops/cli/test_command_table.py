@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,16 @@ from typing import Any
 import pytest
 from typer.main import get_group
 
-from ops.cli import commands
 from ops.cli.command_group import load_command
 from ops.cli.command_table import COMMANDS, ROWS, CommandRow
 from ops.people.roles import Permission
 from tests.ops.cli.test_main import HEAVY
+from tests.services import ROOT
 
+PROGRAM = "ops.cli.main"
+"""The one module with an `app` that is no command."""
+MARK = "app = typer.Typer("
+"""The line of a module that has commands."""
 LIBRARIES = tuple(name for name in HEAVY if name != "pydantic")
 """What the module of a command does not import; typer itself reads a command's words with pydantic."""
 
@@ -35,14 +38,15 @@ def functions_of(command: Any) -> Iterator[str]:
 def imported_by(*words: str) -> tuple[list[str], list[str]]:
     """Returns the modules of commands, and the libraries that take long, that a call of `yatt` imports."""
     look = (
-        "import sys\nfrom ops.cli.main import main\n"
+        f"import sys\nimport typer\nfrom {PROGRAM} import main\n"
         f"main({list(words)!r})\n"
-        "print(*(name for name in sys.modules if name.startswith('ops.cli.commands.') and hasattr(sys.modules[name], 'app')))\n"
+        "of_ops = {name: module for name, module in sys.modules.items() if name.startswith('ops.')}\n"
+        "print(*(name for name, module in of_ops.items() if isinstance(getattr(module, 'app', None), typer.Typer)))\n"
         f"print(*(name for name in {LIBRARIES} if name in sys.modules))\n"
     )
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
     modules, libraries = answer.stdout.splitlines()[-2:]
-    return [name.removeprefix("ops.cli.commands.") for name in modules.split()], libraries.split()
+    return [name.removeprefix("ops.") for name in modules.split() if name != PROGRAM], libraries.split()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.word)
@@ -53,15 +57,18 @@ def test_a_row_says_what_its_module_has(row: CommandRow) -> None:
     if not isinstance(row.permission, Permission):
         assert list(command.commands) == list(row.permission)
     for function in functions_of(command):
-        assert function.startswith(f"ops.cli.commands.{row.module.partition('.')[0]}.")
+        assert function.startswith(f"ops.{row.module.rpartition('.')[0]}.")
 
 
 def test_no_command_is_missing_or_listed_twice() -> None:
+    files = (ROOT / "ops").rglob("*.py")
     written = {
         function
-        for module in pkgutil.walk_packages(commands.__path__, "ops.cli.commands.")
-        if hasattr(found := import_module(module.name), "app")
-        for function in functions_of(get_group(found.app))
+        for name in (
+            ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files if MARK in path.read_text()
+        )
+        if name != PROGRAM
+        for function in functions_of(get_group(import_module(name).app))
     }
     listed = [function for row in ROWS for function in functions_of(load_command(row))]
     assert sorted(listed) == sorted(written)
@@ -76,10 +83,10 @@ def test_help_imports_no_module_of_a_command() -> None:
 @pytest.mark.parametrize(
     ("words", "modules"),
     [
-        (("runs", "--help"), ["inspection.runs"]),
-        (("sweep", "--help"), ["sweeps.sweep"]),
-        (("restore", "-h"), ["backups.backup", "backups.restore"]),
-        (("resume", "--nonsense"), ["driving.stopping", "driving.train"]),
+        (("runs", "--help"), ["cli.commands.inspection.runs"]),
+        (("sweep", "--help"), ["sweeps.command"]),
+        (("restore", "-h"), ["backup.backup", "backup.restore"]),
+        (("resume", "--nonsense"), ["cli.commands.driving.stopping", "cli.commands.driving.train"]),
     ],
     ids=" ".join,
 )

@@ -1,1 +1,1 @@
-"""Commands that work on kept checkpoints: `evaluate`, `export`, `promote`, `aliases`."""
+"""Commands that work on kept checkpoints: `export`, `promote`, `aliases`."""
