@@ -39,6 +39,7 @@ BF16 = {"kind": "torch", "dtype": "bfloat16"}
         ({"rollout__min_new_tokens": 2}, ("rollout.min_new_tokens is 2", "it needs 0")),
         ({"rollout__tools": {"functions": [{"name": "c", "function": "calculator"}]}}, ("rollout.tools", "null")),
         ({"rollout__slice_tokens": 8}, ("rollout.slice_tokens", "null")),
+        ({"rollout__tail": {}}, ("rollout.tail", "null")),
         ({"asynchrony__lag": 1}, ("asynchrony.lag is 1", "it needs 0")),
         ({"asynchrony__streamed": True}, ("asynchrony.streamed", "false")),
     ],
