@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ops.starter.packages import packages_may_know
 from yatt_core.datasets.data_files import FORMATS, data_files_below, format_of, split_of
 from yatt_core.datasets.saved_datasets import saved_splits
 from yatt_core.errors import ConfigurationError
@@ -64,7 +65,7 @@ def place_of(
     if kind is None or kind not in KINDS:
         raise ConfigurationError(
             f"--data {path}: expected a file of JSON Lines, JSON, CSV, TSV (also .gz and .zst) or Parquet, or the folder of "
-            "a Hugging Face dataset"
+            f"a Hugging Face dataset{packages_may_know()}"
         )
     siblings = list(_siblings(path))
     return DataLocation(
@@ -90,7 +91,9 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
         return with_splits(path=path, keys={}, splits=list(saved), split=split, objective=objective)
     found = _configurations(path)
     if not found:
-        raise ConfigurationError(f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))})")
+        raise ConfigurationError(
+            f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))}){packages_may_know()}"
+        )
     if subset is None and len(found) > 1:
         raise ConfigurationError(
             f"--data {path}: the folder has several configurations; choose one with --subset: {', '.join(sorted(found))}"

@@ -6,13 +6,15 @@ Produces what was recognised, and `NAME.yaml`. Raises `ConfigurationError`, whic
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from ops.starter.packages import GROUP, recogniser_points
 from ops.starter.writing import write_whole
 from ops.starter.yaml_lines import remark
 from yatt_core.errors import ConfigurationError
@@ -20,9 +22,9 @@ from yatt_core.installed import error_place, failure_text, find_function
 from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.workloads.contract import Recognition
 
-GROUP = "yatt.recognisers"
 NONE = "none"
 """Stands for no recogniser."""
+REMEDY = f"repair or remove its package, or leave it out with --recogniser {NONE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,17 @@ def look_for_workload(path: Path, chosen: str | None) -> WorkloadLook | None:
     Raises `ConfigurationError` for a recogniser that cannot be imported or fails, for a path that several take for theirs, and
     for one that is meant for a workload which could not read it.
     """
-    points = {_title(point): point for point in entry_points(group=GROUP)}
+    points = {_title(point): point for point in recogniser_points()}
     if chosen is not None:
         points = _chosen(points, chosen)
     found: dict[str, Recognition] = {}
     refused: dict[str, ConfigurationError] = {}
+    expected: dict[str, str] = {}
     for title, point in sorted(points.items()):
+        recognise = _function(title, point)
+        expected[title] = " ".join((inspect.getdoc(recognise) or "").partition("\n\n")[0].split())
         try:
-            answer = _asked(title, point, path.absolute())
+            answer = _asked(title, recognise, path.absolute())
         except _Unreadable as error:
             refused[title] = error
         else:
@@ -70,11 +75,14 @@ def look_for_workload(path: Path, chosen: str | None) -> WorkloadLook | None:
             f"with --recogniser {NONE}"
         )
     for refusal in refused.values():
+        if chosen is None:
+            raise ConfigurationError(f"{refusal}; if it is something else, say --recogniser {NONE}") from refusal
         raise refusal
     for title, recognition in found.items():
         return WorkloadLook(title, path.absolute(), recognition)
     if chosen not in (None, NONE):
-        raise ConfigurationError(f"--recogniser {chosen}: {path} is nothing that it recognises")
+        told = "".join(f"; {title}: {text}" for title, text in expected.items() if text)
+        raise ConfigurationError(f"--recogniser {chosen}: {path} is nothing that it recognises{told}")
     return None
 
 
@@ -97,23 +105,26 @@ def _chosen(points: Mapping[str, EntryPoint], chosen: str) -> dict[str, EntryPoi
     return found
 
 
-def _asked(title: str, point: EntryPoint, path: Path) -> Recognition | None:
+def _function(title: str, point: EntryPoint) -> Callable[[Path], Any]:
+    """Returns a recogniser. Raises `ConfigurationError` for one that cannot be imported."""
+    try:
+        return find_function(point.value, GROUP, f"recogniser {title}")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}; {REMEDY}") from error
+
+
+def _asked(title: str, recognise: Callable[[Path], Any], path: Path) -> Recognition | None:
     """Returns a recogniser's answer. Raises `_Unreadable` for its `ValueError`, and `ConfigurationError` for other failures."""
     place = f"recogniser {title}"
-    remedy = f"repair or remove its package, or leave it out with --recogniser {NONE}"
-    try:
-        recognise = find_function(point.value, GROUP, place)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}; {remedy}") from error
     try:
         found = recognise(path)
     except ValueError as error:
         raise _Unreadable(f"{place}: {error}") from error
     except Exception as error:
-        raise ConfigurationError(f"{place} failed: {error_place(error)}: {failure_text(error)}; {remedy}") from error
+        raise ConfigurationError(f"{place} failed: {error_place(error)}: {failure_text(error)}; {REMEDY}") from error
     if found is not None and not _is_sound(found):
         raise ConfigurationError(
-            f"{place} returned {found!r:.200}; expected None, or a Recognition whose spec has workload.kind and no name; {remedy}"
+            f"{place} returned {found!r:.200}; expected None, or a Recognition whose spec has workload.kind and no name; {REMEDY}"
         )
     return found  # type: ignore[no-any-return]
 

@@ -23,6 +23,12 @@ BEYOND = {
     "device": torch.OutOfMemoryError("no more memory on the device"),
 }
 """Exceptions that are no fault of the class."""
+UNREADABLE = {
+    "data": ValueError("a.txt:3: is empty"),
+    "text": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    "key": KeyError("text"),
+}
+"""Exceptions of what reads the user's data."""
 TYPES = {"bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn}
 """Types of tensors that no checkpoint keeps."""
 
@@ -42,6 +48,8 @@ class Counting:
 
     def build_inputs(self, folder: Path) -> None:
         np.save(folder / NUMBERS, np.arange(WIDTH, dtype=np.float64))
+        if self._broken in UNREADABLE:
+            raise UNREADABLE[self._broken]
         if self._broken == "link":
             (folder / "below").mkdir()
             (folder / "below" / "linked.npy").symlink_to(folder / NUMBERS)

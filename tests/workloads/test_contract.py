@@ -64,6 +64,9 @@ def learnt(spec: RunSpec, folder: Path, iterations: int) -> TrainEngine:
     [
         ("{odd: 1}", ConfigurationError, r"workload.settings: .*Counting refuses them: .*unknown: \['odd'\]"),
         ("{broken: link}", ConfigurationError, r"build_inputs has made a link, below/linked.npy; expected files alone"),
+        ("{broken: data}", ConfigurationError, r"^workload.settings: a.txt:3: is empty$"),
+        ("{broken: text}", ConfigurationError, r"build_inputs failed: .*counting.py:\d+: UnicodeDecodeError: 'utf-8'"),
+        ("{broken: key}", ConfigurationError, r"Counting: build_inputs failed: .*counting.py:\d+: KeyError: 'text'"),
         ("{broken: draw}", ConfigurationError, r"Counting: draw: column 'numbers' is list; expected a numpy array"),
         ("{broken: update}", ConfigurationError, r"Counting: update failed: .*counting.py:\d+: RuntimeError: the sum"),
         (

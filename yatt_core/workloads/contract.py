@@ -338,6 +338,8 @@ class Recogniser(Protocol):
     def __call__(self, path: Path) -> Recognition | None:
         """Returns the spec of a run on a file or folder; None if this is nothing that the workload could learn from.
 
+        The first paragraph of a recogniser's docstring says what it expects: it is shown to who asks this recogniser alone.
+
         path: absolute; a spec that names it, or a path below it, is written with relative paths where that is possible.
 
         Raises `ValueError`, with file and line, for what is meant for the workload and could not be read by it.

@@ -22,6 +22,8 @@ from yatt_core.workloads.contract import Continues, RunFacts, Workload
 
 R = TypeVar("R")
 METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
+READS_DATA = ("check_inputs", "build_inputs")
+"""Methods whose `ValueError` says what is wrong with the user's data."""
 RANKS = ("one", "any")
 OUT_OF_MEMORY = "OutOfMemoryError"
 """The class of torch's exception for a device without free memory, which needs no import of torch here."""
@@ -87,19 +89,27 @@ def called(spec: RunSpec, method: Callable[..., R], *given: Any) -> R:
     """Returns what a workload's method returns.
 
     Raises `ConfigurationError` for an exception of its own code, `StorageFullError` for a full disk, and `InfrastructureError`
-    for a lack of memory.
+    for a lack of memory. What is wrong with the data of the settings is said without the place in the code; a subclass of
+    `ValueError`, such as a decoder's, is not about the data alone and keeps it.
     """
     try:
         return method(*given)
     except YattError:
         raise
     except Exception as error:
+        if type(error) is ValueError and method.__name__ in READS_DATA:
+            text = failure_text(error).removeprefix("ValueError: ")
+            raise _error(f"workload.settings: {text}", error) from error
         raise _failure(f"{place_of(spec.workload, WORKLOADS)}: {method.__name__} failed", error) from error
 
 
 def _failure(what: str, error: Exception) -> YattError:
     """Returns the error of an exception in a workload's code. what: what has failed, for messages."""
-    said = f"{what}: {error_place(error)}: {failure_text(error)}"
+    return _error(f"{what}: {error_place(error)}: {failure_text(error)}", error)
+
+
+def _error(said: str, error: Exception) -> YattError:
+    """Returns the error that an exception is, with its whole message."""
     if any(os.strerror(number) in said for number in FULL):  # libraries in other languages do not raise OSError
         return StorageFullError(f"{said}; free some space")
     if isinstance(error, MemoryError) or type(error).__name__ == OUT_OF_MEMORY:

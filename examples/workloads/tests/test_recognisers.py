@@ -69,7 +69,7 @@ def test_a_folder_is_known_by_one_and_gets_a_spec_that_can_be_read(
         (corpus_folder, "documents.jsonl", '{"id": "a", "text": ""}\n', r"documents.jsonl:1: document 'a' is empty"),
         (triples_folder, "test.txt", "a\tr\tnobody\n", r"test.txt:1: the entity 'nobody' is in no training triple"),
         (triples_folder, "train.txt", f"{LINES['train']}broken\n", r"train.txt:4: expected head, relation and tail"),
-        (node_folder, "labels.npy", "no array", r"labels.npy: cannot be read as an array"),
+        (node_folder, "labels.npy", "no array", r"labels.npy: is no .npy file"),
     ],
 )
 def test_what_is_meant_for_it_and_cannot_be_read_is_an_error(
@@ -79,6 +79,40 @@ def test_what_is_meant_for_it_and_cannot_be_read_is_an_error(
     (tmp_path / file).write_text(text)
     with pytest.raises(ValueError, match=said):
         [ask(tmp_path) for ask in ASK]
+
+
+@pytest.mark.parametrize(
+    ("write", "file", "said"),
+    [
+        (corpus_folder, "queries.jsonl", "a corpus (documents.jsonl), but queries.jsonl is missing"),
+        (corpus_folder, "documents.jsonl", "a corpus (queries.jsonl), but documents.jsonl is missing"),
+        (triples_folder, "test.txt", "a knowledge graph (train.txt, valid.txt), but test.txt is missing"),
+        (triples_folder, "train.txt", "a knowledge graph (valid.txt, test.txt), but train.txt is missing"),
+        (
+            node_folder,
+            "splits.npy",
+            "a graph of nodes (features.npy, edges.npy, labels.npy), but splits.npy is missing",
+        ),
+        (node_folder, "edges.npy", "a graph of nodes (features.npy, labels.npy, splits.npy), but edges.npy is missing"),
+    ],
+)
+def test_what_a_folder_lacks_is_named(write: Callable[[Path], None], file: str, said: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / file).unlink()
+    with pytest.raises(ValueError) as refused:
+        [ask(tmp_path) for ask in ASK]
+    assert str(refused.value) == f"{tmp_path}: looks like {said}"
+    (tmp_path / file).mkdir()
+    with pytest.raises(ValueError, match=f"but {file} is no regular file"):
+        [ask(tmp_path) for ask in ASK]
+
+
+def test_a_few_of_the_files_are_not_enough(tmp_path: Path) -> None:
+    triples_folder(tmp_path)
+    node_folder(tmp_path)
+    for name in ("valid.txt", "test.txt", "edges.npy", "splits.npy"):
+        (tmp_path / name).unlink()
+    assert [ask(tmp_path) for ask in ASK] == [None] * 3
 
 
 def test_texts_of_these_names_are_no_triples(tmp_path: Path) -> None:

@@ -12,6 +12,11 @@ from yatt_core.spec import load_spec
 MODULE = """\
 from yatt_core.workloads.contract import Recognition
 def numbers(path):
+    '''Recognises a folder
+    with `numbers.txt`.
+
+    More is of no use to the user.
+    '''
     if not (path / "numbers.txt").is_file():
         return None
     if not (path / "numbers.txt").read_text():
@@ -74,7 +79,10 @@ def test_what_cannot_be_read_is_an_error_with_its_place(yatt: Yatt, folder: Path
     answer = yatt("init", "data")
     assert answer.code == 2
     assert f"recogniser mine:number: {folder}/data/numbers.txt:1: is empty; expected a number" in answer.err
+    assert "; if it is something else, say --recogniser none" in answer.err
     assert not list(folder.glob("data/*.yaml"))
+    alone = yatt("init", "data", "--recogniser", "number")
+    assert alone.code == 2 and alone.err.strip().endswith("expected a number")
 
 
 def test_what_no_recogniser_knows_is_said_as_before(yatt: Yatt, folder: Path) -> None:
@@ -83,12 +91,35 @@ def test_what_no_recogniser_knows_is_said_as_before(yatt: Yatt, folder: Path) ->
     for words in (("--data", "other"), ("--data", "data", "--recogniser", "none")):
         answer = yatt("init", "runs", *words)
         assert answer.code == 2 and "the folder has no data files" in answer.err
+        assert "packages of workloads" not in answer.err
     answer = yatt("init", "other")
     assert answer.code == 2 and "--data: missing" in answer.err
     answer = yatt("init", "--data", "other", "--recogniser", "number")
     assert answer.code == 2 and "--recogniser number: other is nothing that it recognises" in answer.err
+    assert "recognises; mine:number: Recognises a folder with `numbers.txt`.\n" in answer.err
     answer = yatt("init", "--data", "other", "--recogniser", "nobody")
     assert answer.code == 2 and "there is none of this name; installed:" in answer.err and "mine:number" in answer.err
+
+
+@pytest.mark.parametrize(("data", "said"), [("other", "has no data files"), ("other/a.bin", "expected a file of JSON")])
+def test_packages_are_named_if_none_is_installed(
+    data: str, said: str, yatt: Yatt, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.starter.packages.entry_points", lambda group: ())
+    (folder / "other").mkdir()
+    (folder / "other" / "a.bin").write_bytes(b"")
+    answer = yatt("init", "--data", data)
+    assert answer.code == 2 and said in answer.err
+    assert "packages of workloads may recognise other data, but none is installed (docs/workloads.md)" in answer.err
+
+
+def test_a_quoted_home_folder_is_found(yatt: Yatt, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(folder, "mine", number="asked_by_init:numbers")
+    monkeypatch.setenv("HOME", str(folder))
+    assert yatt("init", "~/runs", "--data", "~/data").code == 0
+    assert (folder / "runs" / "data.yaml").is_file() and not (folder / "~").exists()
+    answer = yatt("init", "--data", "~nobody-of-this-name/data")
+    assert answer.code == 2 and "~nobody-of-this-name/data: there is no such home folder" in answer.err
 
 
 def test_two_that_know_it_are_both_named(yatt: Yatt, folder: Path) -> None:

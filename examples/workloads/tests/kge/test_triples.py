@@ -21,7 +21,7 @@ def source_of(folder: Path, **changed: str) -> Path:
 
 
 def test_a_folder_becomes_numbers(tmp_path: Path) -> None:
-    write_graph_of(source_of(tmp_path, train="a\tr\tb\r\nb\tr\tc\n\n"), tmp_path)
+    write_graph_of(source_of(tmp_path, train="a\tr\tb\r\nb\tr\tc"), tmp_path)
     graph = read_graph(tmp_path)
     assert (graph.entities, graph.relations) == (3, 1)
     assert graph.train.tolist() == [[0, 0, 1], [1, 0, 2]] and graph.test.tolist() == [[1, 0, 0]]
@@ -36,6 +36,7 @@ def test_a_folder_becomes_numbers(tmp_path: Path) -> None:
         ({"test": "a\tlikes\tb\n"}, r"test.txt:1: the relation 'likes' is in no training triple"),
         ({"test": "a\tr\tb\n"}, r"test.txt:1: this triple is in train.txt already"),
         ({"train": "a\tr\tb\na r b\n"}, r"train.txt:2: expected head, relation and tail, separated by tabs .*'a r b'"),
+        ({"train": "a\tr\tb\n\nb\tr\tc\n"}, r"train.txt:2: is an empty line; expected none"),
         ({"train": "a\t\tb\n"}, r"train.txt:1: expected head, relation and tail"),
         ({"valid": "a\tr\tc\na\tr\tc\n"}, r"valid.txt:2: this triple is in valid.txt already; expected it once"),
         ({"train": "a\tr\tb\nb\tr\t\udcff\n"}, r"train.txt:2: is not UTF-8: .*0xff"),
@@ -48,7 +49,7 @@ def test_triples_that_cannot_be_used(changed: dict[str, str], text: str, tmp_pat
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere/train.txt: cannot be read: .*No such file"):
+    with pytest.raises(ValueError, match=r"nowhere/train.txt: no such file$"):
         write_graph_of(tmp_path / "nowhere", tmp_path)
 
 

@@ -78,7 +78,9 @@ def test_what_cannot_be_used_is_refused(documents: list[Any], queries: list[Any]
         (b"[" * 100_000, "queries.jsonl:2: is no JSON"),
         (b'{"id": ' + b"1" * 5_000 + b"}", "queries.jsonl:2: is no JSON"),
         (b'{"id": "2", "id": "3"}', "queries.jsonl:2: is no JSON: the key 'id' is used twice in an object"),
-        (b"", "queries.jsonl:2: is no JSON"),
+        (b"", "queries.jsonl:2: is an empty line; expected none"),
+        (rb'{"id": "2\ud800"}', r"queries.jsonl:2: has '\ud800', one half of a surrogate pair, which is no character"),
+        (rb'{"id": "2", "\uDC00": 1}', r"queries.jsonl:2: has '\udc00', one half of a surrogate pair"),
     ],
 )
 def test_lines_that_are_no_records(line: bytes, said: str, tmp_path: Path) -> None:
@@ -87,6 +89,13 @@ def test_lines_that_are_no_records(line: bytes, said: str, tmp_path: Path) -> No
     with pytest.raises(ValueError) as refused:
         read_records(tmp_path)
     assert said in str(refused.value)
+
+
+def test_escaped_characters_are_read(tmp_path: Path) -> None:
+    documents = [{"id": "a", "text": "ä \U0001f600"}]
+    written(tmp_path, documents, changed(QUERIES, 1, relevant=["a"]))
+    assert "\\ud83d\\ude00" in (tmp_path / "documents.jsonl").read_text()
+    assert read_records(tmp_path)[0][0].text == "ä \U0001f600"
 
 
 def test_a_task_in_which_every_query_has_several_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,13 +60,14 @@ def test_edges_go_both_ways_once(tmp_path: Path) -> None:
             r"labels.npy: the train split has 2 classes, up to 9223",
         ),
         ({"labels": np.array([0, 1, 0, 1, -2])}, r"labels.npy: node 4 has -2; expected -1 or a class from 0"),
-        ({"labels": np.array(["a", "b", "a", "b", ""])}, r"labels.npy: has numbers of type <U1; expected integers"),
+        ({"labels": np.array(["a", "b", "a", "b", ""])}, r"labels.npy: holds values of type <U1 instead of numbers"),
+        ({"labels": np.zeros(5, [("a", int)])}, r"labels.npy: holds values of type .* instead of numbers"),
         (
             {"features": np.full((5, 2), 1e39)},
             r"features.npy: node 0 has a feature that is not finite as a number of 32",
         ),
         ({"features": np.eye(5, dtype=complex)}, r"features.npy: has numbers of type complex128; expected floating"),
-        ({"labels": np.array([{}], dtype=object)}, r"labels.npy: cannot be read as an array: .*Python objects"),
+        ({"labels": np.array([{}], dtype=object)}, r"labels.npy: holds objects instead of numbers"),
     ],
 )
 def test_arrays_that_cannot_be_used(changed: dict[str, Any], text: str, tmp_path: Path) -> None:
@@ -97,26 +98,33 @@ def test_files_that_are_no_arrays(tmp_path: Path) -> None:
     longer = whole.replace(b"(5, 5), }" + 12 * b" ", b"(99999999999, 5), }" + 2 * b" ")
     assert len(longer) == len(whole) != 0 and longer != whole
     for contents, text in (
-        (longer, "features.npy: cannot be read as an array: .*greater than file size"),
-        (whole[:-1], "features.npy: cannot be read as an array: .*greater than file size"),
-        (b"", "features.npy: cannot be read as an array: No data left in file"),
-        (pickle.dumps(np.eye(5)), "features.npy: cannot be read as an array: .*contains pickled"),
+        (longer, "is cut off: its array has 3999999999960 bytes, of which 200 are there"),
+        (whole[:-1], "is cut off: its array has 200 bytes, of which 199 are there"),
+        (whole + b"12", "has 2 bytes behind its array; expected none"),
+        (whole[:50], "its header is cut off or broken"),
+        (whole[:7], "its header is cut off or broken"),
+        (whole.replace(b"(5, 5), }", b"(5, 5,   "), "its header is cut off or broken"),
+        (whole.replace(b"(5, 5)", b"(-5,-5)")[: len(whole)], "its header has a shape that no array has"),
+        (whole.replace(b"\x01\x00", b"\x03\x00", 1), "its header is cut off or broken"),
+        (b"", "is no .npy file; expected an array of numbers, as numpy.save writes it"),
+        (pickle.dumps(np.eye(5)), "is no .npy file"),
     ):
         (source / "features.npy").write_bytes(contents)
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises(ValueError) as refused:
             write_graph_of(source, tmp_path)
+        assert str(refused.value).startswith(f"{source}/features.npy: {text}")
     with (source / "features.npy").open("wb") as stream:
         np.savez(stream, features=np.eye(5))
     with pytest.raises(ValueError, match=r"features.npy: is an archive of arrays; expected one array"):
         write_graph_of(source, tmp_path)
     (source / "features.npy").unlink()
     os.mkfifo(source / "features.npy")
-    with pytest.raises(ValueError, match=r"features.npy: cannot be read as an array: it is no regular file"):
+    with pytest.raises(ValueError, match=r"features.npy: is no regular file$"):
         write_graph_of(source, tmp_path)
 
 
 def test_a_missing_array_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"features.npy: cannot be read as an array: .*No such file"):
+    with pytest.raises(ValueError, match=r"features.npy: no such file$"):
         write_graph_of(tmp_path, tmp_path)
 
 

@@ -78,13 +78,12 @@ def read_triples(source: Path) -> tuple[dict[str, Triples], tuple[dict[str, int]
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yields the place of each triple, its head, relation and tail; empty lines are none."""
+    """Yields the place of each triple, its head, relation and tail."""
     for place, line in lines_of(path):
         parts = line.split("\t")
-        if line and (len(parts) != 3 or not all(part.strip() for part in parts)):
+        if len(parts) != 3 or not all(part.strip() for part in parts):
             raise ValueError(f"{place}: expected head, relation and tail, separated by tabs (given: {line[:80]!r})")
-        if line:
-            yield place, parts[0], parts[1], parts[2]
+        yield place, parts[0], parts[1], parts[2]
 
 
 def _number(numbers: dict[str, int], name: str, kind: str, split: str, place: str) -> int:

@@ -78,7 +78,20 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise ValueError(f"{place}: is no JSON: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f"{place}: is {type(row).__name__}; expected an object")
+        if "\\u" in line:  # the line itself is UTF-8, so that only an escape can bring half a character
+            _require_characters(row, place)
         yield place, row
+
+
+def _require_characters(row: dict[str, Any], place: str) -> None:
+    """Raises `ValueError` for a text that UTF-8 cannot hold."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{place}: has {error.object[error.start]!r}, one half of a surrogate pair, which is no character; expected both "
+            "halves, or the character itself"
+        ) from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -127,6 +127,10 @@ def init(
     from yatt_core.hub.settle import Settling
 
     place = Home.locate(home).folder
+    folder = _expanded(folder)
+    data = [_expanded(path) for path in data or ()]
+    model = None if model is None else _expanded(model)
+    peer_file = None if peer_file is None else _expanded(peer_file)
     if peer_file is not None:
         from ops.cli.commands.planning.peers import start
         from ops.starter.peers.starting import InitOptions
@@ -137,7 +141,7 @@ def init(
         wanted = InitOptions(
             file=peer_file,
             peer=peer,
-            data=tuple(data or ()),
+            data=tuple(data),
             split=split,
             subset=subset,
             model=model,
@@ -163,7 +167,7 @@ def init(
         "--answer-field": answer_field,
     }
     if _begun_with_workload(
-        folder=folder, data=data or [], language=language, recogniser=recogniser, name=name, output=output
+        folder=folder, data=data, language=language, recogniser=recogniser, name=name, output=output
     ):
         return
     asks = sys.stdin.isatty() and output is Output.TEXT
@@ -252,6 +256,14 @@ def _begun_with_workload(
     return True
 
 
+def _expanded(path: Path) -> Path:
+    """Returns a path with the home folder in place of `~`, which a shell leaves as it is if it is quoted."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(f"{path}: there is no such home folder; write the path without ~") from error
+
+
 def _tell_next(spec: Path) -> None:
     command = shlex.quote(str(spec))
     write(f"next: yatt check {command}")
@@ -332,6 +344,6 @@ def _found(given: Path | None, option: str, question: str, look: Callable[[Path]
         raise ConfigurationError(f"{option}: missing, and there is no terminal to ask; see `yatt init --help`")
     while True:
         try:
-            return look(Path(typer.prompt(question, err=True)).expanduser())
+            return look(_expanded(Path(typer.prompt(question, err=True))))
         except (ConfigurationError, DataError) as error:
             message(f"error: {error}")
