@@ -159,7 +159,9 @@ class ActorsStart:
         """Keeps, creates and loads the actors; Ray must be connected."""
         context = self._context
         self._check()
-        context.observer.stage("starting controllers, engines and trainer")
+        is_language = context.spec.workload.is_language
+        roles = "controllers, engines and trainer" if is_language else "the trainer"
+        context.observer.stage(f"starting {roles}")
         self.book_losses()
         actors = self._actors
         actors.avoid_nodes = self._quarantined()
@@ -183,7 +185,8 @@ class ActorsStart:
             )
         for line in self._inputs.left_out:
             context.observer.warned(line)
-        context.observer.stage("loading engines and trainer")
+        loaded = "engines and trainer" if is_language else "the trainer"
+        context.observer.stage(f"loading {loaded}")
         standing = actors.load(self._inputs)
         self.created = standing.created
         self._charge(self._book_seats())
@@ -254,9 +257,11 @@ class ActorsStart:
                 raise
             raise AwayError(f"{A_NODE}{IS_AWAY}it is lost. {error}") from error
         if demand is None:
-            context.observer.warned(
-                "the memory of the devices, or the size of the model, is not known: the memory check was skipped"
-            )
+            # A workload has a model of its own, whose size is never known: a warning at each start would say nothing.
+            if context.spec.workload.is_language:
+                context.observer.warned(
+                    "the memory of the devices, or the size of the model, is not known: the memory check was skipped"
+                )
             return True
         if cluster is not None and (lag := lag_obstacle(context.spec, demand, cluster)):
             raise ConfigurationError(lag)

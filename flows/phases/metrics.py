@@ -227,17 +227,21 @@ def _summary_values(prefix: str, summary: Summary) -> dict[str, float]:
 def timing_metrics(
     seconds: Mapping[str, float],
     iteration_seconds: float,
-    tokens: float,
+    tokens: float | None,
     samples: float,
     driver_bytes: int,
     gauges: Mapping[str, float],
 ) -> list[Metric]:
-    """Returns seconds by phase, the policy's tokens per second, driver traffic in bytes per sample, and the gauges."""
+    """Returns seconds by phase, the policy's tokens per second, driver traffic in bytes per sample, and the gauges.
+
+    tokens: those that count in the loss; None for a workload that counts none.
+    """
     values = {f"seconds/{phase}": value for phase, value in seconds.items()}
     values |= {
         "seconds/iteration": iteration_seconds,
-        "tokens_per_second": tokens / iteration_seconds if iteration_seconds > 0 else 0.0,
         "driver_bytes_per_sample": driver_bytes / samples,
         **gauges,
     }
+    if tokens is not None:
+        values["tokens_per_second"] = tokens / iteration_seconds if iteration_seconds > 0 else 0.0
     return [Metric(key, value, TIMING) for key, value in sorted(values.items())]

@@ -92,7 +92,8 @@ def commit(
     if results.evaluation is not None:
         metrics += _results(row_figures(results.evaluation))
         outbox = keep_tables(context, results.evaluation)
-    tokens = update.metrics.get("tokens", 0.0)
+    without = 0.0 if context.spec.workload.is_language else None
+    tokens = update.metrics.get("tokens", without)
     rows = float(len(results.rows.rows))
     used = session.actors.process_use()
     session.profile.hear(used)

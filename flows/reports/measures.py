@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from yatt_core.workload_kinds import LANGUAGE
+from yatt_core.workload_kinds import trains_language
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -230,7 +230,7 @@ def measures_in(spec: Mapping[str, Any], recorded: Iterable[str]) -> Measures:
     spec: its spec as plain values.
     recorded: the keys of its metrics, by which that of a workload of one's own goes.
     """
-    if spec.get("workload", {}).get("kind", LANGUAGE) == LANGUAGE:
+    if trains_language(spec):
         return measures_for(spec.get("objective"))
     bounds = tuple(f"{ACCURACY}_{end}" for end in ("low", "high"))
     held_out = tuple(sorted(key for key in recorded if key.startswith(HELD_OUT) and key not in bounds))

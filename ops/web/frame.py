@@ -22,6 +22,7 @@ from ops.queries.run_list import DRIVEN, ListedRun, find_line
 from ops.web.access import session_person
 from ops.web.context import Context, Served
 from ops.web.templating import make_templates
+from yatt_core.workload_kinds import trains_language
 
 TABS = (
     ("", "Run"),
@@ -117,12 +118,15 @@ class Visit:
         failed_phase = newest[0].phase if newest else ""
         # Of a phase that is collected before its turn, the attempt itself says which iteration it was at.
         ahead = newest[0].iteration if newest and newest[0].iteration > run.iteration else None
+        spec = self.served.ledger.runs.revision(run.id).spec
+        sft = spec.get("sft") is not None
         return {
             "run": run,
             "can": can,
             "failed_phase": failed_phase,
             "retry_iteration": iteration_of(run.iteration, failed_phase) if ahead is None else ahead,
-            "sft": (sft := self.has_sft(run.id)),
+            "sft": sft,
+            "language": trains_language(spec),
             "phase_choices": [(phase, phase_name(phase, sft)) for phase in ALL_PHASES],
             "done": self.done,
         }

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from fastapi.testclient import TestClient
 
 from flows.run.home import Home
+from ops.cli.commands.inspection.run_picture import line
 from ops.dashboard.app import create_app
+from ops.queries.watch import watched
 from tests.ops.conftest import Yatt
+from tests.ops.seeding import seed_run
 from tests.services import ROOT
+from tests.workloads.counting import Counting
 from tests.workloads.in_process import OwnRun
 
+LONG_NAME = "evaluation/test/mrr_optimistic_of_all"
 SPEC = ROOT / "tests" / "workloads" / "counting.yaml"
 
 
@@ -58,6 +65,47 @@ def test_commands_and_pages_show_what_it_has(run: OwnRun, yatt: Yatt) -> None:
         missing = client.get(f"/runs/{run.run}/rollouts", params={"iteration": 9})
         assert "no columns of iteration 9 are recorded" in missing.text
         assert "evaluation/mean" in client.get(f"/runs/{run.run}").text
+
+
+def test_nothing_shows_what_only_language_models_have(run: OwnRun, home: Home, yatt: Yatt) -> None:
+    language = seed_run(home)
+    shown, of_language = (yatt("show", name).out for name in (run.run, language))
+    for words in ("samples, tokens", "experience digest", "driver traffic"):
+        assert words in of_language and words not in shown
+    metrics = yatt("show", run.run, "-o", "json").document["metrics"]
+    assert "seconds/iteration" in metrics and "tokens_per_second" not in metrics
+    with run.ledger() as ledger:
+        told = line(watched(ledger, run.run))
+    assert "iteration 4/4" in told and "tokens/s" not in told
+    with TestClient(create_app(run.home), base_url="http://127.0.0.1:8686") as client:
+        page, page_of_language = (client.get(f"/runs/{name}").text for name in (run.run, language))
+        for words in ("<dt>Reward</dt>", "Parts of the reward"):
+            assert words in page_of_language and words not in page
+        assert "<dt>Reward</dt>" not in client.get(f"/runs/{run.run}/now").text
+        _, _, listed = client.get("/").text.partition(f'value="{run.run}"')
+        cells = dict(re.findall(r'data-name="(Reward|Accuracy)">([^<]*)<', listed.partition("</tr>")[0]))
+        assert cells == {"Reward": "–", "Accuracy": "–"}
+
+
+def test_a_workload_that_counts_tokens_has_their_rate(home: Home) -> None:
+    torch.set_num_threads(1)
+    own = OwnRun.of(home.folder, SPEC, "workload.settings={broken: metric tokens}")
+    own.drive()
+    with own.ledger() as ledger:
+        assert [step for step, _ in ledger.metrics.history(own.run, "tokens_per_second")] == [1, 2, 3, 4]
+
+
+def test_values_of_long_names_keep_their_distance(home: Home, yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(Counting, "evaluate", lambda self: {LONG_NAME.removeprefix("evaluation/"): 0.25})
+    own = OwnRun.of(home.folder, SPEC)
+    own.drive()
+    rows = [row for row in yatt("show", own.run).out.splitlines() if row.startswith("  ")]
+    (named,) = (row for row in rows if row.startswith(f"  {LONG_NAME} "))
+    values_at = 2 + len(LONG_NAME) + 2
+    assert named[values_at - 2 : values_at] == "  " and named[values_at] != " "
+    (folder,) = (row for row in rows if row.startswith("  folder "))
+    assert folder[values_at - 1 :].startswith(" /"), "all values stay in one column"
 
 
 def test_its_settings_stay_as_they_are(run: OwnRun, yatt: Yatt) -> None:

@@ -42,6 +42,7 @@ from ops.web.context import Before, Number, RunId
 from ops.web.formats import run_url
 from ops.web.frame import ALL_PHASES, Visited
 from ops.web.texts import Like, Text
+from yatt_core.workload_kinds import trains_language
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
@@ -69,6 +70,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
     known = [each.key for each in series_keys(ledger, run_id)]
     chosen = [key for key in dict.fromkeys(metric or ()) if key]
     spec = ledger.runs.revision(run_id).spec
+    rewarded = part_charts(run_id, known, spec)
     if_there = {"Evaluation": evaluation_charts(run_id, known), "Curriculum": curriculum_charts(run_id, known)}
     return visit.render_run(
         "run.html",
@@ -76,7 +78,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
         "",
         sections=(
             ("Learning health", learning_charts(run_id, measures_in(spec, known))),
-            ("Parts of the reward", part_charts(run_id, known, spec)),
+            *([("Parts of the reward", rewarded)] if rewarded or trains_language(spec) else []),
             *((title, charts) for title, charts in if_there.items() if charts),
             ("Throughput", charts_of(run_id, THROUGHPUT)),
         ),

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,18 +22,19 @@ from yatt_core.cluster.devices import Device
 from yatt_core.cluster.nodes import A_NODE
 from yatt_core.errors import AwayError, ConfigurationError
 from yatt_core.protocols.receipts import InputsReceipt
-from yatt_core.spec import load_spec
+from yatt_core.spec import RunSpec, load_spec
 
 MIB = 1 << 20
+OWN = load_spec(ROOT / "tests" / "workloads" / "counting.yaml")
 SPEC = load_spec(ROOT / "configs" / "genrm.yaml", [SMALL_JUDGE, "rollout.batch_samples=256"])
 
 
-def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[ActorsStart, list[str]]:
+def start(monkeypatch: pytest.MonkeyPatch, mib: int, spec: RunSpec = SPEC) -> tuple[ActorsStart, list[str]]:
     """Returns a start on a node with two cores and `mib` of memory, and the kinds of messages its observer gets."""
     said: list[str] = []
     find(monkeypatch, mib)
     observer = SimpleNamespace(stage=lambda _: said.append("stage"), warned=lambda _: said.append("warned"))
-    context: Any = SimpleNamespace(spec=SPEC, observer=observer)
+    context: Any = SimpleNamespace(spec=spec, observer=observer)
     nothing: Any = None
     begun = ActorsStart(lambda: None)
     begun.enter_branch(context, nothing, nothing)
@@ -56,6 +58,48 @@ def test_roles_share_the_available_memory(
     assert begun._account() is resident
     assert begun.devices == 2
     assert said == says
+
+
+@pytest.mark.parametrize("mib", [0, 8192])
+def test_a_workload_whose_size_is_never_known_is_not_warned_of_it(monkeypatch: pytest.MonkeyPatch, mib: int) -> None:
+    begun, said = start(monkeypatch, mib, OWN)
+    assert begun._account() is True
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "starting", "loading"),
+    [
+        (SPEC, "starting controllers, engines and trainer", "loading engines and trainer"),
+        (OWN, "starting the trainer", "loading the trainer"),
+    ],
+)
+def test_the_steps_of_a_start_name_what_the_run_has(
+    monkeypatch: pytest.MonkeyPatch, spec: RunSpec, starting: str, loading: str
+) -> None:
+    stages: list[str] = []
+    actors: Any = mock.MagicMock()
+    observer = SimpleNamespace(stage=stages.append, warned=stages.append)
+    context: Any = SimpleNamespace(spec=spec, observer=observer)
+    begun = ActorsStart(lambda: None)
+    begun.enter_branch(context, actors, mock.MagicMock())
+    find(monkeypatch, 8192)
+    inputs = InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, 1, 1, 1, 1)
+    for method, answer in {"_settled_inputs": inputs, "_check_inputs": None, "_note_environment": None}.items():
+        monkeypatch.setattr(begun, method, lambda *_, answer=answer: answer)
+    for method in (
+        "_had_room",
+        "_use_what_is_needed",
+        "_quarantined",
+        "_book_controllers",
+        "_book_disks",
+        "book_losses",
+    ):
+        monkeypatch.setattr(begun, method, lambda: None)
+    for method in ("_charge", "_book_seats", "_note_exactness"):
+        monkeypatch.setattr(begun, method, lambda *_: None)
+    begun.make_ready()
+    assert stages == [starting, "preparing the run's inputs", loading]
 
 
 def test_a_run_without_enough_memory_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

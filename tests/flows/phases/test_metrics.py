@@ -190,6 +190,8 @@ def test_timings_are_of_class_timing() -> None:
         found["seconds/learn"] == 1.0 and found["tokens_per_second"] == 5.0 and found["driver_bytes_per_sample"] == 20
     )
     assert found["object_store/spilled_bytes"] == 7.0
+    uncounted = values(timing_metrics({"learn": 1.0}, 2.0, None, 5.0, 100, {}))
+    assert "tokens_per_second" not in uncounted and uncounted["seconds/iteration"] == 2.0
 
 
 def test_the_work_of_a_device_is_given_by_role() -> None:

@@ -26,6 +26,7 @@ from ops.terminal.lookup import find_run, opened_ledger
 from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 from yatt_core.fault_stacks import kept_stacks
+from yatt_core.workload_kinds import trains_language
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -36,6 +37,7 @@ app = typer.Typer()
 
 CURVE_WIDTH = 32
 NAME_WIDTH = 26
+"""Least width of the names before values; longer names move the values, two spaces after the longest."""
 METRICS: Columns[tuple[str, float]] = (
     Column("metric", lambda named: named[0]),
     Column("newest value", lambda named: named[1], number=True),
@@ -160,6 +162,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "last_commit_age": line.last_commit_age,
         "forecast": asdict(run_forecast(ledger, find_line(ledger, run), revision.spec)),
         "sft": revision.spec.get("sft") is not None,
+        "language": trains_language(revision.spec),
         "spec_revision": revision.revision,
         "spec_digest": revision.digest,
         "mlflow_run_id": line.run.mlflow_run_id,
@@ -199,8 +202,10 @@ def _print_run(facts: dict[str, Any]) -> None:
     reason = f" ({facts['state_reason']})" if facts["state_reason"] and facts["waiting"] is None else ""
     state = f"{facts['state']}, driver lost" if facts["driver_lost"] else facts["state"]
     write(f"{facts['run']} is {state}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
-    for name, value in _headlines(facts):
-        write(f"  {name:<{NAME_WIDTH}}{value}")
+    headlines = _headlines(facts)
+    width = max(NAME_WIDTH, *(len(name) + 2 for name, _ in headlines))
+    for name, value in headlines:
+        write(f"  {name:<{width}}{value}")
     if facts["alarms"]:
         write_alarms([AlarmRow(**row) for row in facts["alarms"]], facts["alarm_count"])
     _write_curves(facts["curves"])
@@ -245,20 +250,19 @@ def _write_curves(curves: list[dict[str, Any]]) -> None:
 
 def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     measured = (MetricChange(**each) for each in facts["measured"])
-    traffic = facts["flow_bytes_per_sample"]
     spent = facts["spent"]
     return [
         *((told.name, newest_first(told, facts["sft"])) for told in measured),
         *_waiting(facts["waiting"]),
         ("time", duration(facts["seconds"])),
-        ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
+        *([("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}")] if facts["language"] else []),
         ("used", f"{amount(str(spent['wall_hours']))} h, {amount(str(spent['device_hours']))} device-hours"),
         *([("forecast", facts["forecast"]["text"])] if facts["forecast"]["text"] else []),
         ("driver", facts["driver"] or "none"),
         ("weights digest", facts["weights_digest"] or "-"),
-        ("experience digest", facts["experience_digest"]),
+        *([("experience digest", facts["experience_digest"])] if facts["language"] else []),
         ("metrics digest", facts["metrics_digest"]),
-        ("driver traffic", "-" if traffic is None else f"{traffic:.0f} bytes per sample"),
+        *([("driver traffic", _traffic(facts["flow_bytes_per_sample"]))] if facts["language"] else []),
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
         ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {many(facts['outbox_pending'], 'row')} waiting to be sent"),
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
@@ -266,6 +270,10 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("folder", facts["folder"]),
         *_hung(facts["stacks"]),
     ]
+
+
+def _traffic(bytes_per_sample: float | None) -> str:
+    return "-" if bytes_per_sample is None else f"{bytes_per_sample:.0f} bytes per sample"
 
 
 def _waiting(wait: Mapping[str, Any] | None) -> list[tuple[str, str]]:
