@@ -72,11 +72,8 @@ def send_file(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> N
 
     Raises `InfrastructureError` for a path that leaves the folder.
     """
-    file = (folder / body["path"]).resolve()
-    if not file.is_relative_to(folder.resolve()):
-        raise InfrastructureError(f"{body['path']}: not a file of the run's folder {folder}")
-    if not file.is_file():
-        log.warning("%s is no longer there: MLflow does not receive it", file)
+    file = _file_of(folder, body["path"])
+    if file is None:
         return
     below = str(Path(body["name"]).parent)
     client.log_artifact(run, str(file), None if below == "." else below)
@@ -91,18 +88,33 @@ def send_table(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> 
 
     Without matplotlib there is no picture. Raises as `send_file` does.
     """
-    name = f"evaluation/{body['name']}"
-    send_file(client, run, folder, {"name": f"{name}.json", "path": body["path"], "table": True})
-    file = folder / body["path"]
-    if not file.is_file():
+    file = _file_of(folder, body["path"])
+    if file is None:
         return
     data = file.read_bytes()
+    name = f"evaluation/{body['name']}"
     step = f"{name}/{body['iteration']:06d}"
-    client.log_text(run, data.decode(), f"{step}.json")
+    for each in (name, step):
+        client.log_text(run, data.decode(), f"{each}.json")
+    _mark_table(client, run, f"{name}.json")
     if can_draw():
         figure = figure_of(decode_listing(data, str(file)), f"{body['name']}, iteration {body['iteration']}")
         if figure is not None:
             client.log_figure(run, figure, f"{step}.png")
+
+
+def _file_of(folder: Path, path: str) -> Path | None:
+    """Returns a file of the run's folder; None, with a warning, if it is no longer there.
+
+    Raises `InfrastructureError` for a path that leaves the folder.
+    """
+    file = (folder / path).resolve()
+    if not file.is_relative_to(folder.resolve()):
+        raise InfrastructureError(f"{path}: not a file of the run's folder {folder}")
+    if not file.is_file():
+        log.warning("%s is no longer there: MLflow does not receive it", file)
+        return None
+    return file
 
 
 def _mark_table(client: Any, run: str, name: str) -> None:
