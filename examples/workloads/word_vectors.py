@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from yatt_core.workloads.contract import Columns, Draw, Metrics, Ranks, RunFacts, SavedState, State
 
 TABLES = ("words", "contexts")
+FIXED = {"topics", "words", "sentences", "length", "width"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class WordVectors:
     ranks: ClassVar[Literal["one", "any"]] = "any"
 
     def __init__(self, facts: RunFacts) -> None:
+        if fixed := sorted(FIXED & facts.tunable):
+            raise ValueError(f"tunable.{fixed[0]}: shapes the inputs or the state; expected it in settings")
         self._facts = facts
         self._settings = Settings(**facts.settings)
         if self._settings.words % self._settings.topics:
@@ -59,7 +62,7 @@ class WordVectors:
         """Begins with small random vectors, from the run's seed, and an Adam without steps."""
         self._ranks = ranks
         self._sentences = load_file(inputs / "sentences.safetensors")["sentences"]
-        noise = torch.Generator().manual_seed(self._facts.seed)
+        noise = torch.Generator().manual_seed(Draw(self._facts.seed, 0, 0).seed_of("vectors"))
         shape = (self._settings.words, self._settings.width)
         self._tables = {name: 0.1 * torch.randn(shape, generator=noise) for name in TABLES}
         self._moments = {f"{moment}.{name}": torch.zeros(shape) for name in TABLES for moment in ("mean", "square")}

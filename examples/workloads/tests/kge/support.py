@@ -24,9 +24,13 @@ def alone() -> Ranks:
 
 
 def on_ranks(count: int, work: Callable[[Ranks], Found]) -> list[Found]:
-    """Returns what each rank finds."""
-    found = in_groups(count, lambda group: work(WorkloadRanks(group)))
-    return [each for each in found if not isinstance(each, YattError)]
+    """Returns what each rank finds. Raises the error of the first rank that fails."""
+    found: list[Found] = []
+    for each in in_groups(count, lambda group: work(WorkloadRanks(group))):
+        if isinstance(each, YattError):
+            raise each
+        found.append(each)
+    return found
 
 
 def begun(folder: Path, ranks: Ranks, settings: Mapping[str, Any], iterations: int = 10) -> KnowledgeGraphEmbeddings:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from examples.workloads.tests.kge.support import alone, on_ranks
+from yatt_core.errors import InfrastructureError
 from yatt_core.workloads.contract import Ranks
 from yatt_workloads.kge.ranking import Queries, TripleRanks, TrueAnswers, ranks_of
 
@@ -45,6 +46,14 @@ def test_a_broken_score_is_never_a_good_one(broken: float) -> None:
     true = ranked([[1, broken, 1, 1, 1]])
     assert true.optimistic.tolist() == true.realistic.tolist() == true.pessimistic.tolist() == [4]
     assert ranked([[broken, 5, 1, 1, broken]]).optimistic.tolist() == [3], "a broken rival stands before"
+
+
+def test_ranks_that_fail_are_no_ranks_that_agree() -> None:
+    def fails(ranks: Ranks) -> None:
+        raise InfrastructureError(f"rank {ranks.rank} of {ranks.count} failed")
+
+    with pytest.raises(InfrastructureError, match="rank 0 of 2 failed"):
+        on_ranks(2, fails)
 
 
 def test_entities_divided_over_ranks_give_the_same_ranks() -> None:

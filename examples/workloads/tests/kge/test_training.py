@@ -175,6 +175,32 @@ def test_scores_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         workload.evaluate()
 
 
+def test_no_two_members_or_seeds_share_their_noise(tmp_path: Path) -> None:
+    begun(tmp_path, alone(), RING)
+    graph = read_graph(tmp_path)
+    settings = MemberSettings(model="note", width=8)
+    found = []
+    for seed in (1, 2, 2**70):
+        for number in (0, 1):
+            member = Member(number=number, settings=settings, graph=graph, ranks=alone(), seed=seed)
+            found += [member.weights[f"{number}.note.{name}"] for name in ("matrix", "entities")]
+    firsts = [float((each.values if isinstance(each, Rows) else each).flatten()[0]) for each in found]
+    assert len(set(firsts)) == len(firsts) == 12
+
+
+@pytest.mark.parametrize("name", ["folder", "generated", "members"])
+def test_what_shapes_inputs_or_state_is_not_tunable(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^tunable.{name}: shapes the inputs or the state; expected it in settings$"):
+        KnowledgeGraphEmbeddings(RunFacts(seed=5, settings=RING, iterations=1, tunable=frozenset({name, "batch"})))
+    KnowledgeGraphEmbeddings(RunFacts(seed=5, settings=RING, iterations=1, tunable=frozenset({"batch"})))
+
+
+def test_a_graph_that_cannot_be_generated_is_refused_before_a_run_starts() -> None:
+    settings = {"generated": {"entities": 60, "relations": 1, "held_out": 0.45}}
+    with pytest.raises(ValueError, match="generated: a name is left without a training triple"):
+        KnowledgeGraphEmbeddings(RunFacts(seed=1, settings=settings, iterations=1)).check_inputs()
+
+
 def test_several_ranks_on_accelerators_are_refused(tmp_path: Path) -> None:
     begun(tmp_path, alone(), RING)
     workload = KnowledgeGraphEmbeddings(RunFacts(seed=5, settings=RING, iterations=1, device="cuda:0"))

@@ -28,6 +28,14 @@ def test_a_folder_becomes_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "entities.txt").read_text() == "a\nb\nc\n"
 
 
+def test_a_name_may_have_any_character_but_those_that_end_it(tmp_path: Path) -> None:
+    train = "a\rb\tr\x0b\tb\nb\tr\x0b\tc\u2028d\n"
+    write_graph_of(source_of(tmp_path, train=train, valid="b\tr\x0b\tb\n", test="b\tr\x0b\ta\rb\n"), tmp_path)
+    graph = read_graph(tmp_path)
+    assert graph.entity_names == ("a\rb", "b", "c\u2028d") and graph.relation_names == ("r\x0b",)
+    assert (graph.entities, graph.relations) == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

@@ -26,6 +26,16 @@ SMALL = {
 }
 
 
+UNREAD = {"plain": "token_width", "late": "vector_width"}
+"""What a method does not read of these."""
+
+
+def small_settings(**settings: Any) -> dict[str, Any]:
+    """Returns the settings of the small task, without those that the method does not read."""
+    unread = UNREAD.get(settings.get("method", "self"))
+    return {name: value for name, value in {**SMALL, **settings}.items() if name != unread}
+
+
 class Group:
     """Lets threads exchange values; all must make the same calls."""
 
@@ -81,4 +91,4 @@ def on_ranks(count: int, work: Callable[[ThreadRank], Any]) -> list[Any]:
 
 def small(kind: Any, folder: Path, iterations: int, **settings: Any) -> Any:
     """Returns a workload of the small task that has begun on one rank."""
-    return begun(kind, folder, seed=3, iterations=iterations, **{**SMALL, **settings})
+    return begun(kind, folder, seed=3, iterations=iterations, **small_settings(**settings))

@@ -11,13 +11,13 @@ import pytest
 from benchmarks.workloads import retrieval
 from benchmarks.workloads.alone import begun, train
 from benchmarks.workloads.found import paired
-from examples.workloads.tests.retrieval.ranks import SMALL
+from examples.workloads.tests.retrieval.ranks import small_settings
 from yatt_workloads.retrieval.workload import Retrieval
 
 
 @pytest.fixture
 def methods(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Mapping[str, Any]]:
-    small = {name: {**settings, **SMALL} for name, settings in retrieval.METHODS.items()}
+    small = {name: small_settings(**settings) for name, settings in retrieval.METHODS.items()}
     for settings in small.values():
         settings.update({name: 2 for name in ("first", "cross") if name in settings})
     monkeypatch.setattr(retrieval, "METHODS", small)

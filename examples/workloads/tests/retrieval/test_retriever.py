@@ -10,14 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from examples.workloads.tests.retrieval.exported import exported_retriever
 from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.tools.toolbox import Toolbox
 from yatt_workloads.retrieval import retriever
+from yatt_workloads.retrieval.corpus import SETTINGS, VOCABULARY
 from yatt_workloads.retrieval.in_rollouts import reciprocal_rank, search
-from yatt_workloads.retrieval.retriever import VECTORS, Retriever
+from yatt_workloads.retrieval.records import DOCUMENTS
+from yatt_workloads.retrieval.retriever import VECTORS, WEIGHTS, Retriever
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,53 @@ def test_a_folder_whose_files_do_not_belong_together_is_refused(index: str, tmp_
             Retriever(tmp_path)
 
 
-def test_an_export_over_a_folder_that_exists_is_refused(
-    index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    inputs = Path(index).parent / "inputs"
-    (checkpoint,) = (path for path in inputs.resolve().parent.glob("checkpoints/*i000004*"))
-    monkeypatch.setattr(sys, "argv", ["retriever", str(inputs), str(checkpoint), index])
+@pytest.mark.parametrize("name", [SETTINGS, VOCABULARY, WEIGHTS, DOCUMENTS])
+def test_a_file_of_something_else_is_refused(name: str, index: str, tmp_path: Path) -> None:
+    for path in Path(index).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    settings = json.loads((tmp_path / SETTINGS).read_text())
+    for text in ('["a"]', json.dumps({**settings, "width": 32}), "{}"):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=r"its files do not belong together|the settings of a retrieval run"):
+            Retriever(tmp_path)
+
+
+def exported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *paths: str | Path) -> str:
+    """Returns what an export says that is refused."""
+    monkeypatch.setattr(sys, "argv", ["retriever", *map(str, paths)])
     with pytest.raises(SystemExit) as ended:
         retriever.main()
-    assert ended.value.code == 2 and "File exists" in capsys.readouterr().err
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_an_export_of_no_checkpoint_or_of_another_one_is_refused(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = Path(index).parent / "inputs"
+    target = tmp_path / "index"
+    missing = exported(monkeypatch, capsys, inputs, tmp_path / "nowhere", target)
+    assert f"{tmp_path}/nowhere: its weights cannot be read: " in missing
+    others = tmp_path / "others"
+    (others / "weights").mkdir(parents=True)
+    save_file({"0.note.entities": torch.zeros(2, 2)}, others / "weights" / "model-00001-of-00001.safetensors")
+    assert "others: its weights cannot be read: " in exported(monkeypatch, capsys, inputs, others, target)
+    changed = tmp_path / "inputs"
+    changed.mkdir()
+    for path in inputs.resolve().iterdir():
+        (changed / path.name).write_bytes(path.read_bytes())
+    settings = json.loads((changed / SETTINGS).read_text())
+    (changed / SETTINGS).write_text(json.dumps({**settings, "method": "late"}))
+    said = exported(monkeypatch, capsys, changed, others, target)
+    assert "method late trains no dual encoder" in said
+    (changed / SETTINGS).write_text('{"rats": 1}')
+    assert "expected the settings of a retrieval run" in exported(monkeypatch, capsys, changed, others, target)
+    assert not target.exists()
+
+
+def test_an_export_over_a_folder_that_exists_is_refused(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is read, which may take long."""
+    nothing = tmp_path / "nothing"
+    assert f"{index}: File exists; expected a new folder" in exported(monkeypatch, capsys, nothing, nothing, index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.workloads.alone import kept, train
-from examples.workloads.tests.retrieval.ranks import SMALL, ThreadRank, on_ranks, small
+from benchmarks.workloads.alone import begun, kept, train
+from examples.workloads.tests.retrieval.ranks import ThreadRank, on_ranks, small, small_settings
 from yatt_core.workloads.contract import Draw, RunFacts
 from yatt_workloads.retrieval.candidates import CANDIDATES, QUERIES
 from yatt_workloads.retrieval.corpus import PADDING
-from yatt_workloads.retrieval.encoder import late_interaction
+from yatt_workloads.retrieval.encoder import LAYER_SCALE, SCALES, late_interaction
 from yatt_workloads.retrieval.losses import distilled, in_terms_of, right_document, student_loss
-from yatt_workloads.retrieval.settings import RetrievalSettings, read_settings
+from yatt_workloads.retrieval.settings import FIXED, RetrievalSettings, read_settings
 from yatt_workloads.retrieval.stages import learning_rate, stage_number, stages_of
 from yatt_workloads.retrieval.workload import MinedRetrieval, Retrieval
 
@@ -39,7 +40,7 @@ def test_ranks_compute_what_one_rank_computes(settings: dict[str, Any], tmp_path
     expected = train(alone, 3, 1, 4)
 
     def work(rank: ThreadRank) -> tuple[Any, dict[str, torch.Tensor], Any]:
-        workload = Retrieval(RunFacts(seed=3, settings={**SMALL, **settings}, iterations=4))
+        workload = Retrieval(RunFacts(seed=3, settings=small_settings(**settings), iterations=4))
         workload.begin(tmp_path / "inputs", rank)
         return train(workload, 3, 1, 4), weights(workload), workload.evaluate()
 
@@ -222,7 +223,7 @@ def test_any_number_of_ranks_has_the_same_figures_and_mines_the_same(
         return dict(workload.evaluate()), {name: column.tolist() for name, column in columns.items()}
 
     def work(rank: ThreadRank) -> tuple[Any, Any]:
-        workload = MinedRetrieval(RunFacts(seed=3, settings={**SMALL, **settings}, iterations=6))
+        workload = MinedRetrieval(RunFacts(seed=3, settings=small_settings(**settings), iterations=6))
         workload.begin(tmp_path / "inputs", rank)
         workload.load(state)
         return found(workload)
@@ -239,11 +240,80 @@ def test_a_batch_may_have_fewer_queries_than_there_are_ranks(tmp_path: Path) -> 
     expected = train(alone, 3, 1, 3)
 
     def work(rank: ThreadRank) -> Any:
-        workload = Retrieval(RunFacts(seed=3, settings={**SMALL, **settings}, iterations=3))
+        workload = Retrieval(RunFacts(seed=3, settings=small_settings(**settings), iterations=3))
         workload.begin(tmp_path / "inputs", rank)
         return train(workload, 3, 1, 3)
 
     assert on_ranks(3, work) == [pytest.approx(expected, rel=2e-3)] * 3
+
+
+def test_late_interaction_mines_what_it_ranks_high_itself(tmp_path: Path) -> None:
+    settings = {"method": "late", "mined": 1, "mine_every": 2, "mined_from": 5}
+    workload = small(MinedRetrieval, tmp_path / "inputs", 6, **settings)
+    train(workload, 3, 1, 2)
+    draw = Draw(seed=3, iteration=3, number=2)
+    mined = torch.from_numpy(workload.sample(workload.draw(draw), draw)["mined"])
+    questions = workload._corpus.queries["train"]
+    with torch.no_grad():
+        queries = workload._student(torch.from_numpy(questions.words), 0).tokens
+        scores = late_interaction(queries, workload._student(torch.from_numpy(workload._corpus.documents), 1).tokens)
+    scores.scatter_(1, torch.from_numpy(questions.relevant), -9)
+    torch.testing.assert_close(scores.gather(1, mined), scores.topk(5).values)
+    workload.state().weights["student.token.weight"][3] = float("nan")
+    with pytest.raises(ValueError, match=r"scores of .* queries are not finite"):
+        workload.sample(workload.draw(draw), draw)
+
+
+@pytest.mark.parametrize(
+    "name", ["corpus", "train_queries", "query_words", "method", "cross", "width", "token_width", "mined_from"]
+)
+def test_what_shapes_inputs_or_state_is_not_tunable(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^tunable.{name}: shapes the inputs, the state .* expected it in settings$"):
+        Retrieval(RunFacts(seed=1, settings={}, iterations=20, tunable=frozenset({name, "rate"})))
+
+
+def test_what_shapes_neither_is_tunable(tmp_path: Path) -> None:
+    """All other settings: whatever they are, inputs and state have the same form."""
+    names = (
+        "steps",
+        "batch",
+        "rate",
+        "decay",
+        "temperature",
+        "late_temperature",
+        "softening",
+        "late_to_dual",
+        "recall_at",
+    )
+    found = []
+    for factor in (1, 2):
+        tuned = {name: factor * value for name, value in asdict(RetrievalSettings()).items() if name in names}
+        settings = {**small_settings(), **tuned}
+        Retrieval(RunFacts(seed=1, settings=settings, iterations=20, tunable=frozenset(names)))
+        workload = small(Retrieval, tmp_path / "inputs", 6, **tuned)
+        state = workload.state()
+        found.append({name: tensor.shape for name, tensor in {**state.weights, **state.others}.items()})
+    assert found[0] == found[1]
+    of_cascade = {"cross_rate", "cross_to_dual", "cross_to_late"}
+    assert {field.name for field in fields(RetrievalSettings)} - FIXED == {*names, *of_cascade}
+
+
+def test_no_seed_and_no_module_shares_its_noise_with_another(tmp_path: Path) -> None:
+    names = ("student.body.embeddings.word_embeddings", "teacher.from_found", "teacher.from_asked", "teacher.from_fit")
+    firsts = set()
+    for seed in (3, 4, 2**70):
+        workload = begun(Retrieval, tmp_path / "inputs", seed=seed, iterations=6, **small_settings(**CASCADE))
+        workload._begin_stage(1)
+        for name, scale in zip(names, (SCALES["word_embeddings"], LAYER_SCALE, LAYER_SCALE, LAYER_SCALE), strict=True):
+            firsts.add(round(float(weights(workload)[f"{name}.weight"].flatten()[0]) / scale, 4))
+    assert len(firsts) == 12, "each stream begins with another number"
+
+
+def test_a_task_that_cannot_be_generated_is_refused_before_a_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yatt_workloads.retrieval.generated.MOST_TRIES", 3)
+    settings = {"documents": 1_000, "train_queries": 1, "dev_queries": 400, "test_queries": 1}
+    with pytest.raises(ValueError, match="documents: 1000 are so many"):
+        Retrieval(RunFacts(seed=1, settings=settings, iterations=20)).check_inputs()
 
 
 def test_negatives_are_mined_from_the_present_state_by_schedule(tmp_path: Path) -> None:
@@ -306,6 +376,12 @@ def test_the_learning_rate_depends_on_the_iteration_alone() -> None:
         ({"mine_every": 2}, "mine_every: nothing is mined; expected mined to be at least 1"),
         ({"rate": float("inf")}, "rate: expected a finite number (given: inf)"),
         ({"decay": float("nan")}, "decay: expected a finite number (given: nan)"),
+        (
+            {"method": "late", "temperature": 0.1},
+            "temperature: method late does not read it; it belongs to plain, self, cascade, frozen",
+        ),
+        ({"method": "late", "vector_width": 8}, "vector_width: method late does not read it"),
+        ({"method": "plain", "token_width": 8}, "token_width: method plain does not read it; it belongs to late, self"),
         ({"siblings": -1}, "siblings: expected at least 0 (given: -1)"),
         ({"first": -5}, "first: expected at least 0 (given: -5)"),
         ({"late_to_dual": -1}, "late_to_dual: expected at least 0 (given: -1)"),

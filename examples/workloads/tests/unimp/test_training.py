@@ -10,9 +10,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from examples.workloads.tests.kge.support import on_ranks
+from examples.workloads.tests.kge.support import alone, on_ranks
 from examples.workloads.tests.unimp.support import BLOCKS, begun
-from yatt_core.workloads.contract import Draw, Ranks
+from yatt_core.workloads.contract import Draw, Ranks, RunFacts
 from yatt_workloads.unimp.model import UniMP
 from yatt_workloads.unimp.node_graph import read_graph
 from yatt_workloads.unimp.settings import NodeLabelSettings
@@ -134,6 +134,34 @@ def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     weights[0] = math.nan
     with pytest.raises(ValueError, match="the logits of 120 nodes are not finite"):
         workload.evaluate()
+
+
+@pytest.mark.parametrize("name", ["folder", "generated", "labels", "width", "heads", "layers"])
+def test_what_shapes_inputs_or_state_is_not_tunable(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^tunable.{name}: shapes the inputs or the state; expected it in settings$"):
+        NodeLabels(RunFacts(seed=5, settings=BLOCKS, iterations=1, tunable=frozenset({name, "rate"})))
+    NodeLabels(RunFacts(seed=5, settings=BLOCKS, iterations=1, tunable=frozenset({"rate"})))
+
+
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        ({"nodes": 20, "classes": 20, "within": 1}, "generated: 9 of 20 classes have no node in the train split"),
+        ({"nodes": 10, "classes": 2, "within": 1, "across": 1, "valid": 0.01}, "no node is in the valid split"),
+        ({"signal": 1e39}, "generated: a feature is not finite as a number of 32 bits; expected a smaller signal"),
+    ],
+)
+def test_a_graph_that_cannot_be_generated_is_refused_before_a_run_starts(graph: dict[str, float], said: str) -> None:
+    workload = NodeLabels(RunFacts(seed=5, settings={"generated": graph}, iterations=1))
+    with pytest.raises(ValueError, match=said):
+        workload.check_inputs()
+
+
+def test_a_seed_may_be_larger_than_64_bits(tmp_path: Path) -> None:
+    workload = NodeLabels(RunFacts(seed=2**70, settings=BLOCKS, iterations=1))
+    workload.build_inputs(tmp_path)
+    workload.begin(tmp_path, alone())
+    assert workload.evaluate()["accuracy"] >= 0
 
 
 def test_settings_that_cannot_be_used() -> None:

@@ -1,19 +1,17 @@
 """A knowledge graph's run for people: triples by their names, ranks by relation, and Hits@k by k.
 
-Consumes names, an iteration's columns, and ranks. Produces tables.
+Consumes the graph, an iteration's columns, and ranks. Produces tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from yatt_core.workloads.contract import MOST_ROWS, Columns, Listing
 from yatt_workloads.kge.ranking import TripleRanks
-from yatt_workloads.kge.triples import ENTITIES, RELATIONS, Triples
+from yatt_workloads.kge.triples import KnowledgeGraph
 
 SHOWN_TRIPLES = 20
 SHOWN_NEGATIVES = 5
@@ -21,44 +19,32 @@ SHOWN_RELATIONS = 30
 CUTS = (1, 2, 3, 5, 10, 20, 30, 50, 100)
 
 
-@dataclass(frozen=True)
-class GraphNames:
-    """Names of entities and relations by number."""
-
-    entities: tuple[str, ...]
-    relations: tuple[str, ...]
-
-    @classmethod
-    def read(cls, inputs: Path) -> GraphNames:
-        """Reads the names of a run's inputs."""
-        lines = [(inputs / name).read_text(encoding="utf-8").split("\n")[:-1] for name in (ENTITIES, RELATIONS)]
-        return cls(tuple(lines[0]), tuple(lines[1]))
-
-
-def in_words(columns: Columns, names: GraphNames, members: Sequence[tuple[str, bool]]) -> Listing:
+def in_words(columns: Columns, graph: KnowledgeGraph, members: Sequence[tuple[str, bool]]) -> Listing:
     """Returns the first triples that each member learns from, with some of their negatives.
 
     members: name of each, and whether it knows relations.
     """
+    names = graph.entity_names
     rows = []
     for number, (member, knows_relations) in enumerate(members):
         negatives = columns[f"{number}.negatives"]
         for place, (head, relation, tail) in enumerate(columns[f"{number}.positives"][:SHOWN_TRIPLES].tolist()):
-            others = ", ".join(names.entities[other] for other in negatives[place, :SHOWN_NEGATIVES].tolist())
-            between = names.relations[relation] if knows_relations else "is near"
-            rows.append((member, names.entities[head], between, names.entities[tail], others))
+            others = ", ".join(names[other] for other in negatives[place, :SHOWN_NEGATIVES].tolist())
+            between = graph.relation_names[relation] if knows_relations else "is near"
+            rows.append((member, names[head], between, names[tail], others))
     return Listing(("member", "head", "relation", "tail", "drawn as negatives"), tuple(rows[:MOST_ROWS]))
 
 
-def by_relation(ranks: TripleRanks, triples: Triples, names: GraphNames) -> Listing:
-    """Returns the filtered MRR and Hits@10 of the most frequent relations of a split, over both ends of its triples."""
+def by_relation(ranks: TripleRanks, graph: KnowledgeGraph) -> Listing:
+    """Returns filtered MRR and Hits@10 of the validation split's most frequent relations, over both ends of its triples."""
+    triples = graph.valid
     relations = np.concatenate([triples[:, 1], triples[:, 1]])
     numbers, counts = np.unique(triples[:, 1], return_counts=True)
     rows = []
     for place in np.argsort(-counts, kind="stable")[:SHOWN_RELATIONS]:
         found = ranks.realistic[relations == numbers[place]]
         mrr = float((1 / found).mean())
-        rows.append((names.relations[numbers[place]], mrr, float((found <= 10).mean())))
+        rows.append((graph.relation_names[numbers[place]], mrr, float((found <= 10).mean())))
     return Listing(("relation", "MRR", "hits at 10"), tuple(rows))
 
 

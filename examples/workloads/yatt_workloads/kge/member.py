@@ -13,6 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from yatt_core.workloads.contract import Ranks, Rows, SavedState
 from yatt_workloads.graphs_adam import Adam
+from yatt_workloads.initial_noise import initial_noise, initial_seed
 from yatt_workloads.kge.models import make_model
 from yatt_workloads.kge.ranking import Queries
 from yatt_workloads.kge.settings import MemberSettings
@@ -47,9 +48,9 @@ class Member:
         self._graph = graph
         self._model = make_model(settings)
         span = ranks.share(graph.entities)
-        rows = initial_rows(span, settings.width, self._model.span, (seed, number))
+        rows = initial_rows(span, settings.width, self._model.span, initial_seed(seed, ENTITIES, number))
         self._entities = DividedRows(ranks, rows, graph.entities)
-        self._relations = self._model.begin(graph.relations, torch.Generator().manual_seed(seed + number))
+        self._relations = self._model.begin(graph.relations, initial_noise(seed, "relations", number))
         self._adam = Adam({ENTITIES: rows, **self._relations})
 
     @property

@@ -47,13 +47,13 @@ class DividedRows:
         return (numbers >= self.span.start) & (numbers < self.span.stop)
 
 
-def initial_rows(span: range, width: int, extent: float, seed: tuple[int, ...]) -> torch.Tensor:
+def initial_rows(span: range, width: int, extent: float, seed: int) -> torch.Tensor:
     """Returns initial vectors of some rows, between -extent and extent; a row depends on its number and the seed only."""
     values = torch.empty(len(span), width)
     for first in range(span.start - span.start % CHUNK, span.stop, CHUNK):
         begin = max(span.start, first)
         end = min(span.stop, first + CHUNK)
         # A generator fills rows in order: those behind `end` need not be drawn.
-        drawn = np.random.default_rng([*seed, first // CHUNK]).uniform(-extent, extent, (end - first, width))
+        drawn = np.random.default_rng([seed, first // CHUNK]).uniform(-extent, extent, (end - first, width))
         values[begin - span.start : end - span.start] = torch.from_numpy(drawn[begin - first :])
     return values

@@ -30,13 +30,23 @@ RELATIONS = "relations.txt"
 
 @dataclass(frozen=True, eq=False)
 class KnowledgeGraph:
-    """The splits, and how many entities and relations they name."""
+    """The splits, and the names of entities and relations by number."""
 
     train: Triples
     valid: Triples
     test: Triples
-    entities: int
-    relations: int
+    entity_names: tuple[str, ...]
+    relation_names: tuple[str, ...]
+
+    @property
+    def entities(self) -> int:
+        """How many entities there are."""
+        return len(self.entity_names)
+
+    @property
+    def relations(self) -> int:
+        """How many relations there are."""
+        return len(self.relation_names)
 
     @property
     def known(self) -> Triples:
@@ -97,7 +107,19 @@ def _number(numbers: dict[str, int], name: str, kind: str, split: str, place: st
 
 
 def write_generated(settings: GeneratedGraph, seed: int, folder: Path) -> None:
-    """Writes a generated graph as the run's inputs: its best MRR is 1."""
+    """Writes a generated graph as the run's inputs. Raises as `generated_triples` does."""
+    names = (
+        {f"entity {number}": number for number in range(settings.entities)},
+        {f"relation {number}": number for number in range(settings.relations)},
+    )
+    _write(folder, generated_triples(settings, seed), names)
+
+
+def generated_triples(settings: GeneratedGraph, seed: int) -> dict[str, Triples]:
+    """Returns the triples of a generated graph by split: its best MRR is 1.
+
+    Raises `ValueError` for a graph of which no training triple has some entity or relation.
+    """
     noise = np.random.default_rng(seed)
     turns = noise.choice(np.arange(1, settings.entities), settings.relations, replace=False)
     heads = np.tile(np.arange(settings.entities), settings.relations)
@@ -115,11 +137,7 @@ def write_generated(settings: GeneratedGraph, seed: int, folder: Path) -> None:
         raise ValueError(
             "generated: a name is left without a training triple; expected more relations, or less held out"
         )
-    names = (
-        {f"entity {number}": number for number in range(settings.entities)},
-        {f"relation {number}": number for number in range(settings.relations)},
-    )
-    _write(folder, parts, names)
+    return parts
 
 
 def _write(folder: Path, splits: Mapping[str, Triples], numbers: tuple[dict[str, int], ...]) -> None:
@@ -131,5 +149,13 @@ def _write(folder: Path, splits: Mapping[str, Triples], numbers: tuple[dict[str,
 def read_graph(folder: Path) -> KnowledgeGraph:
     """Reads the run's inputs."""
     splits = load_file(folder / GRAPH)
-    counts = [(folder / name).read_bytes().count(b"\n") for name in (ENTITIES, RELATIONS)]
-    return KnowledgeGraph(**{name: splits[name] for name in SPLITS}, entities=counts[0], relations=counts[1])
+    return KnowledgeGraph(
+        **{name: splits[name] for name in SPLITS},
+        entity_names=_names(folder / ENTITIES),
+        relation_names=_names(folder / RELATIONS),
+    )
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    """Returns the lines of a file. Only a newline ends a line: a name may have any other character."""
+    return tuple(path.read_bytes().decode("utf-8").split("\n")[:-1])

@@ -16,15 +16,25 @@ import torch
 from yatt_core.workloads.contract import Columns, Draw, Listing, Metrics, Ranks, Rows, RunFacts, SavedState, State
 from yatt_workloads.graphs_adam import falling_share
 from yatt_workloads.graphs_settings import require_cpu
-from yatt_workloads.kge.in_words import GraphNames, by_k, by_relation, in_words
+from yatt_workloads.kge.in_words import by_k, by_relation, in_words
 from yatt_workloads.kge.member import Member, StepFigures
 from yatt_workloads.kge.ranking import Queries, TripleRanks, TrueAnswers, ranks_of
 from yatt_workloads.kge.settings import KnowledgeGraphSettings, MemberSettings
 from yatt_workloads.kge.table import DividedRows
-from yatt_workloads.kge.triples import Triples, read_graph, read_triples, write_generated, write_graph_of
+from yatt_workloads.kge.triples import (
+    Triples,
+    generated_triples,
+    read_graph,
+    read_triples,
+    write_generated,
+    write_graph_of,
+)
 from yatt_workloads.kge.walks import Neighbours, Statistics
+from yatt_workloads.tunable import refuse_tunable
 
 WALKER = "deepwalk"
+FIXED = frozenset({"folder", "generated", "members"})
+"""Settings on which the inputs or the form of the state depend."""
 RANKED_AT_ONCE = 256
 UNIT = 2**40
 """What stands for 1 in sums of whole numbers: sums over up to 2^23 entities fit into 64 bits."""
@@ -36,11 +46,14 @@ class KnowledgeGraphEmbeddings:
     ranks: ClassVar[Literal["one", "any"]] = "any"
 
     def __init__(self, facts: RunFacts) -> None:
+        refuse_tunable(facts, FIXED, shaped="the inputs or the state")
         self._facts = facts
         self._settings = KnowledgeGraphSettings.model_validate(dict(facts.settings))
 
     def check_inputs(self) -> None:
-        """Raises `ValueError`, with file and line, for a triple that cannot be used."""
+        """Raises `ValueError` for triples that cannot be used, with file and line, and for a graph that cannot be generated."""
+        if self._settings.generated is not None:
+            generated_triples(self._settings.generated, self._facts.seed)
         if self._settings.folder is not None:
             read_triples(self._facts.path_of(self._settings.folder))
 
@@ -56,7 +69,6 @@ class KnowledgeGraphEmbeddings:
         require_cpu(self._facts.device, ranks)
         self._ranks = ranks
         self._graph = read_graph(inputs)
-        self._names = GraphNames.read(inputs)
         self._neighbours = Neighbours(self._graph.train, self._graph.entities)
         self._statistics = Statistics(self._graph.train, self._graph.entities, self._graph.relations)
         self._answers = TrueAnswers(self._graph.known, self._graph.relations)
@@ -132,13 +144,13 @@ class KnowledgeGraphEmbeddings:
         """Returns Hits@k by k, and MRR and Hits@10 of the validation split by relation."""
         return {
             "hits_by_k": by_k(self._found, self._graph.entities),
-            "hits_by_relation": by_relation(self._found["valid"], self._graph.valid, self._names),
+            "hits_by_relation": by_relation(self._found["valid"], self._graph),
         }
 
     def shown(self, columns: Columns) -> Listing:
         """Returns the first triples of each member by their names."""
         members = [(member.name, member.settings.model != WALKER) for member in self._members]
-        return in_words(columns, self._names, members)
+        return in_words(columns, self._graph, members)
 
     def _ranked(self, triples: Triples, tables: list[DividedRows]) -> tuple[TripleRanks, list[TripleRanks]]:
         """Returns the ranks of the ensemble, and of each member."""

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu
 
+from yatt_workloads.initial_noise import initial_noise
 from yatt_workloads.retrieval.encoder import DOCUMENT, QUERY, Encoder, best_cosines, randomise
 from yatt_workloads.retrieval.settings import RetrievalSettings
 
@@ -58,8 +59,9 @@ class CrossEncoder(nn.Module):
 
 
 def new_cross_encoder(encoder: Encoder, settings: RetrievalSettings, seed: int) -> CrossEncoder:
-    """Returns a cross-encoder out of an encoder, which is copied; what is new in it is random by seed, on the host."""
+    """Returns a cross-encoder out of an encoder, which is copied; what is new in it is random by the run's seed, on the host."""
     cross = CrossEncoder(encoder, settings)
-    for number, layer in enumerate((cross.from_found, cross.from_asked, cross.from_fit)):
-        randomise(layer, seed + number)
+    noise = initial_noise(seed, "cross-encoder")
+    for layer in (cross.from_found, cross.from_asked, cross.from_fit):
+        randomise(layer, noise)
     return cross

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import normalize
 from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormModel
 
+from yatt_workloads.initial_noise import initial_noise
 from yatt_workloads.retrieval.corpus import FIRST_WORD, PADDING, UNKNOWN
 from yatt_workloads.retrieval.settings import HEADS, RetrievalSettings
 
@@ -84,17 +85,16 @@ class Encoder(nn.Module):
 
 
 def new_encoder(corpus: Corpus, settings: RetrievalSettings, seed: int) -> Encoder:
-    """Returns an encoder for a corpus, random by seed."""
+    """Returns an encoder for a corpus, random by the run's seed."""
     longest = max(corpus.documents.shape[1], *(found.words.shape[1] for found in corpus.queries.values()))
     encoder = Encoder(FIRST_WORD + len(corpus.vocabulary), longest, settings)
-    randomise(encoder, seed)
+    randomise(encoder, initial_noise(seed, "encoder"))
     return encoder
 
 
 @torch.no_grad()
-def randomise(module: nn.Module, seed: int) -> None:
-    """Draws the weights of a module's tables and layers by seed; torch's own generator has no part in them."""
-    noise = torch.Generator().manual_seed(seed % 2**63)
+def randomise(module: nn.Module, noise: torch.Generator) -> None:
+    """Draws the weights of a module's tables and layers; torch's own generator has no part in them."""
     for name, parameter in module.named_parameters():
         if parameter.ndim > 1:
             scale = next((scale for table, scale in SCALES.items() if table in name), LAYER_SCALE)

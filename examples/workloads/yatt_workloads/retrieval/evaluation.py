@@ -16,7 +16,15 @@ import torch
 from yatt_core.workloads.contract import Ranks, advanced
 from yatt_workloads.retrieval.corpus import NO_DOCUMENT, Corpus, Numbers
 from yatt_workloads.retrieval.encoder import DOCUMENT, QUERY, Encoded, Encoder, late_interaction
-from yatt_workloads.retrieval.ranking import Vectors, mean_reciprocal, nearest, ranks_of, recall, searched
+from yatt_workloads.retrieval.ranking import (
+    Vectors,
+    mean_reciprocal,
+    nearest,
+    ranks_of,
+    recall,
+    require_finite,
+    searched,
+)
 from yatt_workloads.retrieval.settings import RetrievalSettings
 
 TEXTS_AT_ONCE = 250
@@ -85,7 +93,7 @@ def searches(embedder: Embedder, corpus: Corpus, settings: RetrievalSettings) ->
     for split in HELD_OUT:
         questions = corpus.queries[split]
         asked = embedder.encoded(questions.words, QUERY)
-        depth = searched(settings.recall_at, len(corpus.documents))
+        depth = searched(settings.recall_at, len(corpus.documents), questions.relevant.shape[1])
         scores, numbers = nearest(asked.vectors.numpy(), documents.vectors.numpy(), depth)
         found[split] = Searches(scores, numbers, questions.relevant)
         if settings.has_late:
@@ -121,16 +129,24 @@ def late_nearest(queries: torch.Tensor, documents: torch.Tensor, k: int) -> tupl
     return np.concatenate(scores), np.concatenate(numbers)
 
 
-def mine(embedder: Embedder, corpus: Corpus, depth: int) -> Numbers:
-    """Returns the documents that an encoder ranks highest for each training query and that are not relevant, [queries, depth].
+def mine(embedder: Embedder, corpus: Corpus, settings: RetrievalSettings) -> Numbers:
+    """Returns the documents that an encoder ranks highest for each training query and that are not relevant.
 
-    Filled up with `NO_DOCUMENT` where there are too few documents.
+    They are ranked by the dual encoder, or by late interaction if that is all that is trained. Result: [queries, mined_from],
+    filled up with `NO_DOCUMENT` where there are too few documents.
+
+    Raises `ValueError` for vectors that are not finite.
     """
+    depth = settings.mined_from
     questions = corpus.queries["train"]
-    documents = embedder.encoded(corpus.documents, DOCUMENT).vectors.numpy()
-    asked = embedder.encoded(questions.words, QUERY).vectors.numpy()
-    wanted = min(depth + questions.relevant.shape[1], len(documents))
-    _, numbers = nearest(asked, documents, wanted)
+    documents = embedder.encoded(corpus.documents, DOCUMENT)
+    asked = embedder.encoded(questions.words, QUERY)
+    wanted = min(depth + questions.relevant.shape[1], len(corpus.documents))
+    if settings.has_dual:
+        _, numbers = nearest(asked.vectors.numpy(), documents.vectors.numpy(), wanted)
+    else:
+        scores, numbers = late_nearest(asked.tokens, documents.tokens, wanted)
+        require_finite(scores)
     found = np.full((len(numbers), depth), NO_DOCUMENT, dtype=np.int64)
     for row, (ranked, relevant) in enumerate(zip(numbers, questions.relevant, strict=True)):
         kept = ranked[~np.isin(ranked, relevant)][:depth]

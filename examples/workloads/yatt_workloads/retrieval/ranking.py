@@ -17,9 +17,12 @@ CUT = 10
 """The rank up to which a relevant document counts for the MRR."""
 
 
-def searched(k: int, documents: int) -> int:
-    """Returns how many documents to search for, so that ties at the cut of the MRR and at k are seen."""
-    return min(max(k, CUT) + 1, documents)
+def searched(k: int, documents: int, relevant: int) -> int:
+    """Returns how many documents to search for, so that ties at the cut of the MRR and at k are seen.
+
+    relevant: of a query, at most: they are not among the others that a rank counts.
+    """
+    return min(max(k, CUT) + relevant, documents)
 
 
 def nearest(queries: Vectors, documents: Vectors, k: int) -> tuple[Vectors, Numbers]:
@@ -47,14 +50,19 @@ def ranks_of(scores: Vectors, numbers: Numbers, relevant: Numbers) -> npt.NDArra
 
     Raises `ValueError` for scores that are not finite.
     """
-    if len(broken := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
-        raise ValueError(
-            f"scores of {len(broken)} of {len(scores)} queries are not finite, so that they have no rank; first query {broken[0]}"
-        )
+    require_finite(scores)
     hits = (numbers[:, :, None] == relevant[:, None, :]).any(-1)
     best = np.where(hits, scores, -np.inf).max(1)
     others = ((scores >= best[:, None]) & ~hits).sum(1)
     return np.where(hits.any(1), others + 1.0, np.inf)
+
+
+def require_finite(scores: Vectors) -> None:
+    """Raises `ValueError` for scores that are not finite, [queries, k]."""
+    if len(broken := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
+        raise ValueError(
+            f"scores of {len(broken)} of {len(scores)} queries are not finite, so that they have no rank; first query {broken[0]}"
+        )
 
 
 def mean_reciprocal(ranks: npt.NDArray[np.float64]) -> float:
@@ -66,7 +74,7 @@ def recall(scores: Vectors, numbers: Numbers, relevant: Numbers, k: int) -> floa
     """Returns the share of relevant documents among the k best, the mean over queries.
 
     One that shares its score with documents beyond the k best does not count. Arguments as for `ranks_of`; where there are more
-    documents than k, a search for more than k.
+    documents than k, a search for as many as `searched` says.
     """
     there = relevant >= 0
     same = relevant[:, :, None] == numbers[:, None, :]

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -54,7 +56,15 @@ class Retriever:
     """
 
     def __init__(self, folder: Path) -> None:
-        settings = RetrievalSettings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
+        try:
+            self._read(folder)
+        except (LookupError, TypeError, RuntimeError, SafetensorError) as error:
+            raise ValueError(
+                f"{folder}: its files do not belong together: {error}; expected those of one retriever: export it again"
+            ) from error
+
+    def _read(self, folder: Path) -> None:
+        settings = _settings_of(folder)
         known = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
         self._numbers = {word: number for number, word in enumerate(known, FIRST_WORD)}
         weights = load_file(folder / WEIGHTS)
@@ -98,13 +108,20 @@ def export_retriever(inputs: Path, checkpoint: Path, folder: Path) -> None:
 
     inputs: `RUN/inputs`. checkpoint: one of `RUN/checkpoints`, whichever number of ranks wrote it.
 
-    Raises `ValueError` for weights that give vectors that are not finite, `FileExistsError` for a folder that exists.
+    Raises `ValueError` for a checkpoint that does not have the weights, for a method that trains no dual encoder, and for weights
+    that give vectors that are not finite; `FileExistsError` for a folder that exists, and `OSError` for a file that is missing.
     """
-    settings = RetrievalSettings(**json.loads((inputs / SETTINGS).read_text(encoding="utf-8")))
+    if folder.exists():
+        raise FileExistsError(f"{folder}: File exists; expected a new folder")
+    settings = _settings_of(inputs)
+    if not settings.has_dual:
+        raise ValueError(
+            f"{inputs}: method {settings.method} trains no dual encoder, whose vectors a retriever searches"
+        )
     corpus = read_corpus(inputs)
     encoder = new_encoder(corpus, settings, 0)
     weights = {f"{STUDENT}{name}": parameter.detach() for name, parameter in encoder.named_parameters()}
-    load(weights, storage_reader=HuggingFaceStorageReader(str(checkpoint / "weights")), no_dist=True)
+    _load_weights(weights, checkpoint)
     vectors = _vectors(encoder, corpus)
     nearest(vectors[:1], vectors, 1)  # refuses what is not finite
     folder.mkdir(parents=True)
@@ -113,6 +130,26 @@ def export_retriever(inputs: Path, checkpoint: Path, folder: Path) -> None:
     (folder / SETTINGS).write_text(json.dumps(asdict(settings)), encoding="utf-8")
     for name in (VOCABULARY, DOCUMENTS):
         (folder / name).write_bytes((inputs / name).read_bytes())
+
+
+def _settings_of(folder: Path) -> RetrievalSettings:
+    """Returns the settings in a folder. Raises `ValueError` for those of anything else than a retrieval run."""
+    path = folder / SETTINGS
+    try:
+        return RetrievalSettings(**json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: expected the settings of a retrieval run: {error}") from error
+
+
+def _load_weights(weights: dict[str, torch.Tensor], checkpoint: Path) -> None:
+    """Fills tensors with those of a checkpoint. Raises `ValueError` for one that has others."""
+    try:
+        load(weights, storage_reader=HuggingFaceStorageReader(str(checkpoint / "weights")), no_dist=True)
+    except CheckpointException as error:  # no `Exception`: nothing else would catch it
+        reasons = "; ".join(str(failure) for failure, _ in error.failures.values())
+        raise ValueError(
+            f"{checkpoint}: its weights cannot be read: {reasons}; expected a checkpoint of the run whose inputs these are"
+        ) from error
 
 
 @torch.no_grad()

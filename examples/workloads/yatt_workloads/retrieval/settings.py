@@ -29,6 +29,9 @@ SIZES = ("documents", "train_queries", "dev_queries", "test_queries")
 MINING = ("mined_from", "mine_every")
 DISTILLING = ("self", *TAUGHT)
 ONLY_WITH: Mapping[str, tuple[str, ...]] = {
+    "temperature": ("plain", *DISTILLING),
+    "vector_width": ("plain", *DISTILLING),
+    "token_width": ("late", *DISTILLING),
     "late_temperature": ("late", *DISTILLING),
     "softening": DISTILLING,
     "late_to_dual": DISTILLING,
@@ -37,6 +40,13 @@ ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "cross_rate": ("cascade",),
 }
 """Settings that other methods do not read."""
+FIXED = frozenset(
+    {
+        *SIZES, *MINING, "corpus", "document_words", "query_words", "method", "first", "cross", "width", "layers",
+        "vector_width", "token_width", "candidates", "siblings", "mined",
+    }
+)  # fmt: skip
+"""Settings that no run may change: on them the inputs, the form of the state or the kinds of candidates depend."""
 
 
 @dataclass(frozen=True)

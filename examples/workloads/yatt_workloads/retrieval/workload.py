@@ -25,8 +25,8 @@ from yatt_workloads.retrieval.encoder import Encoder, new_encoder
 from yatt_workloads.retrieval.evaluation import LATE, Embedder, figures, mine, searches
 from yatt_workloads.retrieval.generated import GeneratedTask, generate
 from yatt_workloads.retrieval.in_words import document_names, in_words, ranked, recall_by_k
-from yatt_workloads.retrieval.records import read_records
-from yatt_workloads.retrieval.settings import read_settings
+from yatt_workloads.retrieval.records import Document, Query, read_records
+from yatt_workloads.retrieval.settings import FIXED, read_settings
 from yatt_workloads.retrieval.stages import learning_rate, stage_number, stages_of
 from yatt_workloads.retrieval.training import (
     Teacher,
@@ -36,6 +36,7 @@ from yatt_workloads.retrieval.training import (
     late_teacher,
     sum_gradients,
 )
+from yatt_workloads.tunable import refuse_tunable
 
 STUDENT = "student"
 TEACHER = "teacher"
@@ -48,6 +49,7 @@ class Retrieval:
     mines: ClassVar[bool] = False
 
     def __init__(self, facts: RunFacts) -> None:
+        refuse_tunable(facts, FIXED, shaped="the inputs, the state or the kinds of candidates")
         self._facts = facts
         self._seed = facts.seed
         self._device = facts.device
@@ -60,22 +62,13 @@ class Retrieval:
         self._stages = stages_of(self._settings, facts.iterations)
 
     def check_inputs(self) -> None:
-        """Raises `ValueError`, with file and line, for a corpus that cannot be used."""
-        if self._settings.corpus is not None:
-            read_records(self._facts.path_of(self._settings.corpus))
+        """Raises `ValueError` for a corpus that cannot be used, with file and line, and for a task that cannot be generated."""
+        self._records()
 
     def build_inputs(self, folder: Path) -> None:
         """Writes the corpus. Raises `ValueError` for one that cannot be used."""
         settings = self._settings
-        if settings.corpus is not None:
-            documents, queries = read_records(self._facts.path_of(settings.corpus))
-        else:
-            sizes = {
-                "train": settings.train_queries,
-                "dev": settings.dev_queries,
-                "test": settings.test_queries,
-            }
-            documents, queries = generate(GeneratedTask(settings.documents, sizes), self._seed)
+        documents, queries = self._records()
         write_corpus(
             folder=folder,
             documents=documents,
@@ -152,6 +145,13 @@ class Retrieval:
         self._optimizer.load(moments, int(saved.facts["steps"]))
 
     # -- internals ----------------------------------------------------------------------------------------------------
+
+    def _records(self) -> tuple[list[Document], list[Query]]:
+        settings = self._settings
+        if settings.corpus is not None:
+            return read_records(self._facts.path_of(settings.corpus))
+        sizes = {"train": settings.train_queries, "dev": settings.dev_queries, "test": settings.test_queries}
+        return generate(GeneratedTask(settings.documents, sizes), self._seed)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         modules = {STUDENT: self._student, TEACHER: self._teacher}
@@ -245,7 +245,7 @@ class MinedRetrieval(Retrieval):
         mined = self._mined.numpy()
         found: dict[str, np.ndarray[Any, Any]] = {}
         if draw.iteration > 1 and (draw.iteration - 1) % self._settings.mine_every == 0:
-            mined = mine(Embedder(self._student, self._ranks), self._corpus, self._settings.mined_from)
+            mined = mine(Embedder(self._student, self._ranks), self._corpus, self._settings)
             found["mined"] = mined
         found.update(with_mined(columns, mined, self._settings, draw.generator("mined")))
         return found

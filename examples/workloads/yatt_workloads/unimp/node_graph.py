@@ -17,6 +17,7 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from yatt_workloads.array_files import read_array, save_arrays
+from yatt_workloads.initial_noise import initial_seed
 from yatt_workloads.unimp.beliefs import posterior
 from yatt_workloads.unimp.settings import BlockModel
 
@@ -139,35 +140,75 @@ def _narrowed(features: Array) -> Array:
         return features.astype(np.float32)
 
 
-def write_generated(settings: BlockModel, seed: int, folder: Path) -> None:
-    """Writes a graph of a stochastic block model, with the accuracy of belief propagation under its true parameters."""
-    noise = np.random.default_rng(seed)
+@dataclass(frozen=True, eq=False)
+class GeneratedNodes:
+    """The nodes of a stochastic block model. centres: of the classes, [classes, features]; the rest as in `NodeGraph`."""
+
+    features: Array
+    labels: Array
+    splits: Array
+    centres: Array
+
+
+def generated_nodes(settings: BlockModel, seed: int) -> GeneratedNodes:
+    """Returns all of a generated graph but its edges, which take most of the time.
+
+    Raises `ValueError` for splits in which a class cannot be learnt or nothing can be evaluated.
+    """
+    noise = np.random.default_rng(initial_seed(seed, "nodes"))
     nodes = settings.nodes
     labels = noise.integers(settings.classes, size=nodes)
-    within = settings.within * settings.classes / nodes
-    across = settings.across * settings.classes / (settings.classes - 1) / nodes
-    chance = np.where(labels[:, None] == labels[None], within, across)
-    edges = np.stack(np.nonzero(np.triu(noise.random((nodes, nodes)) < chance, 1)), axis=1)
     centres = settings.signal * noise.normal(size=(settings.classes, settings.features))
-    features = (centres[labels] + noise.normal(size=(nodes, settings.features))).astype(np.float32)
+    features = _narrowed(centres[labels] + noise.normal(size=(nodes, settings.features)))
     order = noise.permutation(nodes)
     splits = np.full(nodes, 2)
     splits[order[: round(nodes * settings.train)]] = 0
     splits[order[round(nodes * settings.train) : round(nodes * (settings.train + settings.valid))]] = 1
-    arrays: dict[str, Array] = {"features": features, "edges": edges, "labels": labels, "splits": splits}
-    _require_values(Path("generated"), arrays)
+    for number, split in enumerate(SPLITS):
+        if not (splits == number).any():
+            raise ValueError(f"generated: no node is in the {split} split; expected more nodes, or other shares")
+    learnt = len(np.unique(labels[splits == 0]))
+    if learnt < settings.classes:
+        raise ValueError(
+            f"generated: {settings.classes - learnt} of {settings.classes} classes have no node in the train split, so that they "
+            "cannot be learnt; expected more nodes, fewer classes or a larger share of training nodes"
+        )
+    if not np.isfinite(features).all():
+        raise ValueError("generated: a feature is not finite as a number of 32 bits; expected a smaller signal")
+    return GeneratedNodes(features, labels, splits, centres)
+
+
+def write_generated(settings: BlockModel, seed: int, folder: Path) -> None:
+    """Writes a graph of a stochastic block model, with the accuracy of belief propagation under its true parameters.
+
+    Raises as `generated_nodes` does.
+    """
+    drawn = generated_nodes(settings, seed)
+    labels = drawn.labels
+    nodes = settings.nodes
+    noise = np.random.default_rng(initial_seed(seed, "edges"))
+    within = settings.within * settings.classes / nodes
+    across = settings.across * settings.classes / (settings.classes - 1) / nodes
+    chance = np.where(labels[:, None] == labels[None], within, across)
+    edges = np.stack(np.nonzero(np.triu(noise.random((nodes, nodes)) < chance, 1)), axis=1)
+    arrays: dict[str, Array] = {
+        "features": drawn.features,
+        "edges": edges,
+        "labels": labels,
+        "splits": drawn.splits,
+    }
     chances = np.full((settings.classes, settings.classes), across)
     np.fill_diagonal(chances, within)
     sources, targets = _both_ways(edges)
     found = posterior(
-        features=features,
-        centres=centres,
-        labels=np.where(splits == 0, labels, NO_LABEL),
+        features=drawn.features,
+        centres=drawn.centres,
+        labels=np.where(drawn.splits == 0, labels, NO_LABEL),
         sources=sources,
         targets=targets,
         chances=chances,
     ).argmax(axis=1)
-    _write(folder, arrays, float((found == labels)[splits == 2].mean()))
+    _write(folder, arrays, float((found == labels)[drawn.splits == 2].mean()))
 
 
 def _both_ways(edges: Array) -> tuple[Array, Array]:

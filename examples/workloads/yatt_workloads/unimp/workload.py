@@ -20,11 +20,23 @@ from torch.nn.functional import cross_entropy
 from yatt_core.workloads.contract import Columns, Draw, Listing, Metrics, Ranks, RunFacts, SavedState, State
 from yatt_workloads.graphs_adam import Adam, falling_share
 from yatt_workloads.graphs_settings import require_cpu
+from yatt_workloads.initial_noise import initial_noise
+from yatt_workloads.tunable import refuse_tunable
 from yatt_workloads.unimp.in_words import NO_NODE, PREDICTED, by_class, in_words
 from yatt_workloads.unimp.model import UniMP
 from yatt_workloads.unimp.neighbourhood import NeighbourSampler
-from yatt_workloads.unimp.node_graph import SPLITS, read_arrays, read_graph, write_generated, write_graph_of
+from yatt_workloads.unimp.node_graph import (
+    SPLITS,
+    generated_nodes,
+    read_arrays,
+    read_graph,
+    write_generated,
+    write_graph_of,
+)
 from yatt_workloads.unimp.settings import NeighbourSampling, NodeLabelSettings
+
+FIXED = frozenset({"folder", "generated", "labels", "width", "heads", "layers"})
+"""Settings on which the inputs or the form of the state depend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +62,14 @@ class NodeLabels:
     ranks: ClassVar[Literal["one", "any"]] = "any"
 
     def __init__(self, facts: RunFacts) -> None:
+        refuse_tunable(facts, FIXED, shaped="the inputs or the state")
         self._facts = facts
         self._settings = NodeLabelSettings.model_validate(dict(facts.settings))
 
     def check_inputs(self) -> None:
-        """Raises `ValueError`, with file and node, for arrays that cannot be used."""
+        """Raises `ValueError` for arrays that cannot be used, with file and node, and for a graph that cannot be generated."""
+        if self._settings.generated is not None:
+            generated_nodes(self._settings.generated, self._facts.seed)
         if self._settings.folder is not None:
             read_arrays(self._facts.path_of(self._settings.folder))
 
@@ -77,7 +92,7 @@ class NodeLabels:
         self._shown = torch.from_numpy(self._graph.splits == 0)
         self._sampler = NeighbourSampler(self._graph.sources, self._graph.targets, len(self._features))
         self._model = UniMP(self._settings, self._features.shape[1], self._graph.classes)
-        self._model.begin(torch.Generator().manual_seed(self._facts.seed))
+        self._model.begin(initial_noise(self._facts.seed, "weights"))
         self._adam = Adam({name: each.detach() for name, each in self._model.named_parameters()}, self._settings.decay)
 
     def draw(self, draw: Draw) -> Columns:
