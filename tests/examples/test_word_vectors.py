@@ -5,8 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import fields
 
+import pytest
+
+from examples.workloads.word_vectors import Settings, WordVectors
 from tests.services import ROOT
+from yatt_core.workloads.contract import RunFacts
 
 FILE = ROOT / "examples" / "workloads" / "word_vectors.py"
 PUBLIC = {"yatt_core.workloads.contract"}
@@ -22,3 +27,12 @@ def test_it_is_short_formatted_and_imports_the_contract_alone() -> None:
     ours = {name for name in names if name and name.partition(".")[0] in ("yatt_core", "flows", "ops", "db", "yatt")}
     assert ours == PUBLIC
     assert f"../{FILE.relative_to(ROOT)}" in (ROOT / "docs" / "workloads.md").read_text()
+
+
+def test_what_shapes_inputs_or_state_is_not_tunable() -> None:
+    may_change = {"pairs", "negatives", "rate"}
+    WordVectors(RunFacts(seed=1, settings={}, iterations=1, tunable=frozenset(may_change)))
+    for field in fields(Settings):
+        if field.name not in may_change:
+            with pytest.raises(ValueError, match=f"^tunable.{field.name}: shapes the inputs or the state; expected it"):
+                WordVectors(RunFacts(seed=1, settings={}, iterations=1, tunable=frozenset({field.name})))
