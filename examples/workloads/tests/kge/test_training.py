@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from benchmarks.workloads.alone import kept
 from examples.workloads.tests.kge.support import RING, alone, begun, learnt, on_ranks
 from yatt_core.workloads.contract import Draw, Ranks, Rows, RunFacts
 from yatt_workloads.kge.member import Member
 from yatt_workloads.kge.ranking import Queries
-from yatt_workloads.kge.settings import MemberSettings
+from yatt_workloads.kge.settings import KnowledgeGraphSettings, MemberSettings
 from yatt_workloads.kge.triples import read_graph
 from yatt_workloads.kge.walks import Statistics
 from yatt_workloads.kge.workload import KnowledgeGraphEmbeddings
@@ -193,6 +194,13 @@ def test_what_shapes_inputs_or_state_is_not_tunable(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^tunable.{name}: shapes the inputs or the state; expected it in settings$"):
         KnowledgeGraphEmbeddings(RunFacts(seed=5, settings=RING, iterations=1, tunable=frozenset({name, "batch"})))
     KnowledgeGraphEmbeddings(RunFacts(seed=5, settings=RING, iterations=1, tunable=frozenset({"batch"})))
+
+
+def test_hops_of_an_ensemble_without_walks_are_refused() -> None:
+    walker = {"model": "deepwalk"}
+    KnowledgeGraphSettings.model_validate({**RING, "hops": 3, "members": [{"model": "ote"}, walker]})
+    with pytest.raises(ValidationError, match="hops: no member is deepwalk, which walks; leave it out"):
+        KnowledgeGraphSettings.model_validate({**RING, "hops": 3})
 
 
 def test_a_graph_that_cannot_be_generated_is_refused_before_a_run_starts() -> None:

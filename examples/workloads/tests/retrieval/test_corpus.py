@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from yatt_workloads.retrieval.corpus import NO_DOCUMENT, PADDING, UNKNOWN, read_corpus, write_corpus
-from yatt_workloads.retrieval.generated import CLUSTER, GeneratedTask, generate
+from yatt_workloads.retrieval.generated import CLUSTER, DESCRIBED, GeneratedTask, generate
 from yatt_workloads.retrieval.records import read_records
 
 DOCUMENTS: list[dict[str, Any]] = [{"id": "a", "text": "Red  apple"}, {"id": "b", "text": "green pear", "group": 4}]
@@ -100,8 +100,9 @@ def test_escaped_characters_are_read(tmp_path: Path) -> None:
 
 def test_a_task_in_which_every_query_has_several_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yatt_workloads.retrieval.generated.MOST_TRIES", 20)
+    monkeypatch.setattr("yatt_workloads.retrieval.generated.ASKED", 1)
     with pytest.raises(ValueError, match="documents: 300 are so many that hardly any query has one answer only"):
-        generate(GeneratedTask(documents=300, queries={"dev": 1}, asked=1), seed=1)
+        generate(GeneratedTask(documents=300, queries={"dev": 1}), seed=1)
 
 
 def test_only_one_generated_document_answers_a_held_out_query() -> None:
@@ -109,7 +110,7 @@ def test_only_one_generated_document_answers_a_held_out_query() -> None:
     documents, queries = generate(task, seed=5)
     assert (documents, queries) == generate(task, seed=5) != generate(task, seed=6)
     concepts = [{word[:-1] for word in document.text.split() if word[0] == "c"} for document in documents]
-    assert all(len(found) == task.described for found in concepts)
+    assert all(len(found) == DESCRIBED for found in concepts)
     for number, document in enumerate(documents):
         siblings = [concepts[other] for other in range(200) if other // CLUSTER == number // CLUSTER]
         assert document.group == number // CLUSTER

@@ -103,7 +103,14 @@ def test_each_method_has_its_losses() -> None:
 
     def loss(method: str, taught: torch.Tensor | None = None) -> torch.Tensor:
         settings = RetrievalSettings(method=method, **weights)
-        return student_loss(settings, method, dual=dual, late=late, teacher=taught, right=right, also=also)
+        return student_loss(
+            settings,
+            dual=dual if settings.has_dual else None,
+            late=late if settings.has_late else None,
+            teacher=taught,
+            right=right,
+            also=also,
+        )
 
     plain = right_document(dual, right, also)
     words = right_document(late, right, also)

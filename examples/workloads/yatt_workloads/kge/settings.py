@@ -12,6 +12,9 @@ Walk = Literal["rt", "ht", "htht", "rhrt"]
 """Statistics of the training triples, as walks; the letters are read along the walk from what is known to the tail. With the
 tail known and the head wanted, heads and tails change places."""
 
+WALKER = "deepwalk"
+"""The model that learns from random walks."""
+
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
@@ -58,7 +61,7 @@ class MemberSettings(GraphSettings):
         block = {"rotate": 2, "quate": 4, "ote": self.block, "note": self.block}.get(self.model, 1)
         if self.width % block:
             raise ValueError(f"width: {self.model} needs a multiple of {block} (given: {self.width})")
-        if self.smoothing and self.model == "deepwalk":
+        if self.smoothing and self.model == WALKER:
             raise ValueError(
                 "smoothing: deepwalk has no relations that could say where an entity is expected; leave it out"
             )
@@ -87,7 +90,9 @@ class KnowledgeGraphSettings(GraphSettings):
     hops: Annotated[int, Field(ge=1, strict=True)] = 2
 
     @model_validator(mode="after")
-    def _one_graph(self) -> Self:
+    def _consistent(self) -> Self:
         if (self.folder is None) == (self.generated is None):
             raise ValueError("expected either folder or generated")
+        if "hops" in self.model_fields_set and all(member.model != WALKER for member in self.members):
+            raise ValueError(f"hops: no member is {WALKER}, which walks; leave it out")
         return self

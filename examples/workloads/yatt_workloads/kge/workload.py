@@ -19,7 +19,7 @@ from yatt_workloads.graphs_settings import require_cpu
 from yatt_workloads.kge.in_words import by_k, by_relation, in_words
 from yatt_workloads.kge.member import Member, StepFigures
 from yatt_workloads.kge.ranking import Queries, TripleRanks, TrueAnswers, ranks_of
-from yatt_workloads.kge.settings import KnowledgeGraphSettings, MemberSettings
+from yatt_workloads.kge.settings import WALKER, KnowledgeGraphSettings, MemberSettings
 from yatt_workloads.kge.table import DividedRows
 from yatt_workloads.kge.triples import (
     Triples,
@@ -32,7 +32,6 @@ from yatt_workloads.kge.triples import (
 from yatt_workloads.kge.walks import Neighbours, Statistics
 from yatt_workloads.tunable import refuse_tunable
 
-WALKER = "deepwalk"
 FIXED = frozenset({"folder", "generated", "members"})
 """Settings on which the inputs or the form of the state depend."""
 RANKED_AT_ONCE = 256

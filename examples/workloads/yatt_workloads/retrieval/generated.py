@@ -17,22 +17,22 @@ CLUSTER = 10
 CONCEPTS = 100
 FORMS = 2
 NOISE_WORDS = 40
+DESCRIBED = 8
+"""Concepts of a document."""
+CHANGED = 3
+"""How many of them differ from its cluster's."""
+ASKED = 3
+"""Concepts of a query."""
 MOST_TRIES = 10_000
 """How many queries in a row may have several answers before a task is given up."""
 
 
 @dataclass(frozen=True)
 class GeneratedTask:
-    """Sizes of a generated task.
-
-    described: concepts of a document. changed: how many of them differ from its cluster's. asked: concepts of a query.
-    """
+    """Sizes of a generated task. queries: by split."""
 
     documents: int
     queries: dict[str, int]
-    described: int = 8
-    changed: int = 3
-    asked: int = 3
 
 
 def generate(task: GeneratedTask, seed: int) -> tuple[list[Document], list[Query]]:
@@ -41,7 +41,7 @@ def generate(task: GeneratedTask, seed: int) -> tuple[list[Document], list[Query
     Raises `ValueError` for so many documents that hardly any query has one answer.
     """
     noise = np.random.default_rng(seed)
-    concepts = _concepts(task, noise)
+    concepts = _concepts(task.documents, noise)
     documents = [
         Document(f"d{number}", " ".join(_words(noise, row, 2)), number // CLUSTER)
         for number, row in enumerate(concepts)
@@ -53,7 +53,7 @@ def generate(task: GeneratedTask, seed: int) -> tuple[list[Document], list[Query
         tries = 0
         while wanted:
             gold = int(noise.integers(task.documents))
-            asked = noise.choice(concepts[gold], task.asked, replace=False)
+            asked = noise.choice(concepts[gold], ASKED, replace=False)
             if split != "train" and has[:, asked].all(axis=1).sum() > 1:
                 tries += 1
                 if tries > MOST_TRIES:
@@ -68,15 +68,15 @@ def generate(task: GeneratedTask, seed: int) -> tuple[list[Document], list[Query
     return documents, queries
 
 
-def _concepts(task: GeneratedTask, noise: np.random.Generator) -> np.ndarray:
+def _concepts(documents: int, noise: np.random.Generator) -> np.ndarray:
     """Returns the concepts of each document, [documents, described]."""
     rows = []
-    for number in range(task.documents):
+    for number in range(documents):
         if number % CLUSTER == 0:
-            common = noise.permutation(CONCEPTS)[: task.described]
+            common = noise.permutation(CONCEPTS)[:DESCRIBED]
         row = common.copy()
-        places = noise.permutation(task.described)[: task.changed]
-        row[places] = noise.choice(np.setdiff1d(np.arange(CONCEPTS), common), task.changed, replace=False)
+        places = noise.permutation(DESCRIBED)[:CHANGED]
+        row[places] = noise.choice(np.setdiff1d(np.arange(CONCEPTS), common), CHANGED, replace=False)
         rows.append(row)
     return np.stack(rows)
 

@@ -5,6 +5,8 @@ All are sums over queries, so that ranks can add theirs up. Scores are [queries,
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch.nn.functional import cross_entropy, kl_div
 
@@ -38,27 +40,22 @@ def in_terms_of(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
 
 def student_loss(
     settings: RetrievalSettings,
-    method: str,
     *,
-    dual: torch.Tensor,
-    late: torch.Tensor,
+    dual: torch.Tensor | None,
+    late: torch.Tensor | None,
     teacher: torch.Tensor | None,
     right: torch.Tensor,
     also: torch.Tensor,
 ) -> torch.Tensor:
     """Returns the loss of a student in a stage.
 
-    dual, late: the student's scores, divided by their temperatures. teacher: scores of the cascade's teacher, or of its control.
-    right, also: as for `right_document`.
+    dual, late: the student's scores, divided by their temperatures; None for those that the method does not train, and not for
+    both. teacher: scores of the cascade's teacher, or of its control, which teach both. right, also: as for `right_document`.
     """
-    loss = dual.new_zeros(())
-    if method != "late":
-        loss = loss + right_document(dual, right, also)
-    if method != "plain":
-        loss = loss + right_document(late, right, also)
-    if method not in ("plain", "late"):
-        loss = loss + settings.late_to_dual * distilled(dual, late, settings.softening)
-    if teacher is not None:
-        loss = loss + settings.cross_to_dual * distilled(dual, in_terms_of(teacher, dual), settings.softening)
-        loss = loss + settings.cross_to_late * distilled(late, in_terms_of(teacher, late), settings.softening)
-    return loss
+    losses = [right_document(scores, right, also) for scores in (dual, late) if scores is not None]
+    if dual is not None and late is not None:
+        losses.append(settings.late_to_dual * distilled(dual, late, settings.softening))
+        if teacher is not None:
+            losses.append(settings.cross_to_dual * distilled(dual, in_terms_of(teacher, dual), settings.softening))
+            losses.append(settings.cross_to_late * distilled(late, in_terms_of(teacher, late), settings.softening))
+    return reduce(torch.add, losses)

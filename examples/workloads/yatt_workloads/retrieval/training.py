@@ -71,21 +71,30 @@ def backward_student(
     own = slice(batch.own.start * width, batch.own.stop * width)
     asked = encoder(batch.queries, QUERY)
     mine = encoder(batch.documents[own], DOCUMENT)
-    every = ranks.gathered(
-        {"vectors": mine.vectors.detach().cpu().numpy(), "tokens": mine.tokens.detach().cpu().numpy()}
-    )
-    device = mine.vectors.device
-    vectors = torch.cat([torch.from_numpy(part["vectors"]) for part in every]).to(device).requires_grad_()
-    tokens = torch.cat([torch.from_numpy(part["tokens"]) for part in every]).to(device).requires_grad_()
+    outputs: dict[str, torch.Tensor] = {}
+    if method != "late":
+        outputs["vectors"] = mine.vectors
+    if method != "plain":
+        outputs["tokens"] = mine.tokens
+    every = ranks.gathered({name: output.detach().cpu().numpy() for name, output in outputs.items()})
+    leaves: dict[str, torch.Tensor] = {}
+    for name, output in outputs.items():
+        whole = torch.cat([torch.from_numpy(part[name]) for part in every])
+        leaves[name] = whole.to(output.device).requires_grad_()
+    dual = None
+    late = None
+    if "vectors" in leaves:
+        dual = asked.vectors @ leaves["vectors"].T / settings.temperature
+    if "tokens" in leaves:
+        late = late_interaction(asked.tokens, leaves["tokens"]) / settings.late_temperature
     scores = None
     if teacher is not None:
         with torch.no_grad():
             scores = teacher(batch.queries, batch.documents)
     loss = student_loss(
         settings,
-        method,
-        dual=asked.vectors @ vectors.T / settings.temperature,
-        late=late_interaction(asked.tokens, tokens) / settings.late_temperature,
+        dual=dual,
+        late=late,
         teacher=scores,
         right=batch.right,
         also=batch.also,
@@ -93,9 +102,9 @@ def backward_student(
     loss = loss / batch.size
     torch.autograd.backward([loss])
     carried = []
-    for leaf, output in ((vectors, mine.vectors), (tokens, mine.tokens)):
+    for name, leaf in leaves.items():
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        carried.append((output, ranks.sum(gradient)[own]))
+        carried.append((outputs[name], ranks.sum(gradient)[own]))
     torch.autograd.backward([output for output, _ in carried], [gradient for _, gradient in carried])
     return loss.detach()
 

@@ -6,12 +6,10 @@ few short circles it is nearly exact (arXiv 1109.3041).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from yatt_core.workloads.contract import Array
+
 ROUNDS = 30
 IMPOSSIBLE = -1e3
 

@@ -7,12 +7,10 @@ depends on the seed and its own edges alone, by a hash: it keeps the same ones w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from yatt_core.workloads.contract import Array
 
 
 @dataclass(frozen=True, eq=False)

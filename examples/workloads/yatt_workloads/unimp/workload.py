@@ -33,7 +33,7 @@ from yatt_workloads.unimp.node_graph import (
     write_generated,
     write_graph_of,
 )
-from yatt_workloads.unimp.settings import NeighbourSampling, NodeLabelSettings
+from yatt_workloads.unimp.settings import NodeLabelSettings
 
 FIXED = frozenset({"folder", "generated", "labels", "width", "heads", "layers"})
 """Settings on which the inputs or the form of the state depend."""
@@ -158,15 +158,10 @@ class NodeLabels:
         for number in self._ranks.share(len(parts)):
             chosen = predicted[parts[number] : parts[number] + sampling.part]
             seed = draw.seed_of("neighbours", step)
-            yield self._sampled(chosen=chosen, visible=visible, number=number, seed=seed, sampling=sampling)
-
-    def _sampled(
-        self, chosen: npt.NDArray[np.int64], visible: torch.Tensor, number: int, seed: int, sampling: NeighbourSampling
-    ) -> Part:
-        around = self._sampler.around(chosen, hops=self._settings.layers, most=sampling.neighbours, seed=seed)
-        nodes = torch.from_numpy(around.nodes)
-        edges = torch.from_numpy(np.stack([around.sources, around.targets]))
-        return Part(nodes=nodes, edges=edges, visible=visible[nodes], own=torch.arange(len(chosen)), number=number)
+            around = self._sampler.around(chosen, hops=self._settings.layers, most=sampling.neighbours, seed=seed)
+            nodes = torch.from_numpy(around.nodes)
+            edges = torch.from_numpy(np.stack([around.sources, around.targets]))
+            yield Part(nodes=nodes, edges=edges, visible=visible[nodes], own=torch.arange(len(chosen)), number=number)
 
     def _learn(self, part: Part, count: int, seed: int) -> torch.Tensor:
         """Adds a part's gradients; returns its share of the loss of `count` nodes."""
