@@ -9,8 +9,9 @@ import pytest
 from examples.workloads.tests.killed import KILLED_AT, both_ways, resumed_on_another_number
 
 SPEC = Path(__file__).parents[2] / "specs" / "ring.yaml"
+# One of 38 queries that falls to another rank by rounding changes no figure by as much as the tests refuse.
 SMALL = (
-    "workload.settings={generated: {entities: 12, relations: 8}, batch: 32, negatives: 4, statistics: {ht: 0.1}, "
+    "workload.settings={generated: {entities: 12, relations: 8, held_out: 0.2}, batch: 32, negatives: 4, statistics: {ht: 0.1}, "
     "members: [{model: note, width: 8, smoothing: 0.1}, {model: deepwalk, width: 8}]}",
 )
 
