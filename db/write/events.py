@@ -22,6 +22,8 @@ from db.core.subjects import SOUP, SWEEP, of_run, subject_of
 GENESIS = "0" * 64
 RESUME_REQUESTED = "resume_requested"
 """The kind of a link that says who starts a driver."""
+COLUMNS_REGENERATED = "columns_regenerated"
+"""The kind of a link that says which prepared columns were lost, and which were made in their place."""
 
 
 @dataclass(frozen=True, slots=True)

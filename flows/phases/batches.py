@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from db.write.events import COLUMNS_REGENERATED
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.attempts import recorded_receipt
@@ -69,7 +70,8 @@ def prepared_columns(
     before: ControlState,
     same_layout: bool = True,
 ) -> PrepareReceipt:
-    """Returns the columns of an earlier attempt at `prepare`; recomputes them if they are missing or damaged.
+    """Returns the columns of an earlier attempt at `prepare`; recomputes them if they are missing or damaged, says so, and adds
+    a link to the audit chain that names both folders.
 
     before: the control state of the last commit before the iteration.
     same_layout: whether the trainer's ranks are laid out as when the columns were written. If not, the columns are
@@ -80,5 +82,19 @@ def prepared_columns(
     )
     if done is not None and same_layout and session.actors.prepared_is_whole(done):
         return done
-    task = batch_task(context=session.context, branch=branch, iteration=iteration, name="prepare", batch=batch)
-    return session.actors.prepare(replace(task, reward_moments=before.reward_moments, coefficients=before.coefficients))
+    context = session.context
+    is_lost = done is not None and same_layout
+    if done is not None and is_lost:
+        context.observer.warned(f"{done.folder} is damaged or missing; making these columns again")
+    task = batch_task(context=context, branch=branch, iteration=iteration, name="prepare", batch=batch)
+    made = session.actors.prepare(replace(task, reward_moments=before.reward_moments, coefficients=before.coefficients))
+    if done is not None and is_lost:
+        body = {
+            "branch": branch,
+            "iteration": iteration,
+            "term": context.fence.term,
+            "lost": {"folder": done.folder},
+            "made": {"folder": made.folder, "files": dict(made.files), "images": made.images},
+        }
+        context.ledger.events.append(context.run, COLUMNS_REGENERATED, body, context.fence)
+    return made

@@ -22,6 +22,7 @@ from flows.phases.process_gauges import process_gauges
 from flows.run.control_state import ControlState
 from yatt_core.evaluation.row_figures import row_figures
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
+from yatt_core.workloads.columns import COLUMNS_DIGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,15 @@ def commit(
         driver_bytes=meter.driver_bytes,
         gauges=gauges,
     )
+    # Rows are named by the cursor; a workload of one's own draws or samples what it learns from.
+    learnt = update.fingerprint.get(COLUMNS_DIGEST) if context.spec.workload is not None else None
     committed = write_commit(
-        session=session, state=after, metrics=metrics, experience_digest=None, meter=meter, outbox=outbox
+        session=session,
+        state=after,
+        metrics=metrics,
+        experience_digest=None if learnt is None else str(learnt),
+        meter=meter,
+        outbox=outbox,
     )
     session.accounted()
     clear_up(session=session, iteration=iteration, shards=[], prepared=results.prepared, new_checkpoint=new_checkpoint)

@@ -10,7 +10,8 @@ the rows must have a row, and each row must have a link among those read after t
     spec          the digest of every revision, against the chain
     inputs        every file that the run started from, including images
     commits       iterations and control states, against the chain
-    experience    group digests of every shard, from its file; from its row if the file was pruned
+    experience    group digests of every shard, from its file; from its row if the file was pruned. Of a workload of one's own:
+                  the files of the columns that each iteration learnt from, and of its samples' images, unless pruned
     checkpoints   every file of the kept checkpoints; the audit head in the manifest, against the chain
     aliases       every alias move, against the chain
     metrics       every delivered point, which the tracker must have exactly once; pending points are only counted
@@ -27,7 +28,7 @@ from db.ledger import Ledger
 from db.read.audit import ToldIteration
 from db.write.aliases import PROMOTION
 from db.write.commit import CommitRow, state_digest
-from db.write.events import EventRow
+from db.write.events import COLUMNS_REGENERATED, EventRow
 from db.write.records import ShardRow
 from flows.delivery.outbox import tracking_run
 from flows.files.retention import PRUNED_EVENT
@@ -38,6 +39,7 @@ from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import SAMPLES_FILE, load_table
 from yatt_core.experience.carried import carried_digests, load_carried
+from yatt_core.experience.prepared import read_prepared_files
 from yatt_core.experience.table import group_digests
 from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.inputs.manifest import INPUTS, read_manifest
@@ -46,7 +48,9 @@ from yatt_core.prompts.media import MEDIA, describe_media, media_path, stored_ad
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.spec import parse_spec
 from yatt_core.storage.lacking import fetch_lacking
-from yatt_core.storage.run_store import RunStore
+from yatt_core.storage.run_store import NoStore, RunStore
+from yatt_core.workloads.columns import COLUMNS_DIGEST, columns_digest
+from yatt_core.workloads.images import ImageFolder
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the check, the number of items done, and the total."""
@@ -80,12 +84,15 @@ class AuditReport:
 
     checked: number of items that agree, by check.
     pending: iterations whose metrics are not delivered yet.
+    elsewhere: iterations of a workload whose columns are not on this machine, so that only their digests were checked. This is a
+        disagreement instead if the run has no durable tier, since its folder is then shared by all machines.
     """
 
     run: str
     checked: Mapping[str, int]
     pending: tuple[CommitPlace, ...]
     disagreement: Disagreement | None
+    elsewhere: tuple[CommitPlace, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -115,6 +122,7 @@ class _Audit:
     links: list[EventRow] = field(default_factory=list)
     commits: list[CommitRow] = field(default_factory=list)
     pending: list[CommitPlace] = field(default_factory=list)
+    elsewhere: list[CommitPlace] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> list[EventRow]:
         """Returns the chain's links of one kind, as of the start of the audit."""
@@ -123,6 +131,20 @@ class _Audit:
     def newest_of_kind(self, kind: str) -> list[EventRow]:
         """Returns the chain's links of one kind, as of now."""
         return self.ledger.events.of_kind(self.run, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _SealedColumns:
+    """What an iteration of a workload of one's own learnt from, as the ledger names it.
+
+    folder: relative to the run's folder.
+    files: the SHA-256 of each file by name.
+    images: the SHA-256 of the manifest of the samples' images; empty without images.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+    images: str
 
 
 def verify_run(
@@ -156,7 +178,13 @@ def verify_run(
             finding = Disagreement(name, str(error).partition(": ")[0], "content that matches its digest", str(error))
         if finding is not None:
             break
-    return AuditReport(run, checked, tuple(audit.pending), finding)
+    return AuditReport(
+        run=run,
+        checked=checked,
+        pending=tuple(audit.pending),
+        disagreement=finding,
+        elsewhere=tuple(audit.elsewhere),
+    )
 
 
 def _agree(place: str, expected: object, found: object) -> None:
@@ -229,17 +257,25 @@ def _commits(audit: _Audit) -> Iterator[int]:
 
 
 def _experience(audit: _Audit) -> Iterator[int]:
-    pruned = [(e.body["branch"], e.body["first"], e.body["last"]) for e in audit.of_kind(PRUNED_EVENT)]
+    spec = parse_spec(audit.ledger.runs.revision(audit.run).spec, f"the spec of run {audit.run}")
+    if spec.workload is not None:
+        yield from _columns(audit)
+        return
     commits = [commit for commit in audit.commits if commit.experience_digest is not None]
     for commit in commits:
         shards = audit.ledger.records.shards(audit.run, commit.branch, commit.iteration)
         place = f"rows (run {audit.run}, branch {commit.branch}, iteration {commit.iteration}) of table shard"
         digest = experience_digest_of_iteration(b"".join(row.group_digests for row in shards))
         _agree(place, commit.experience_digest, digest)
-        if not any(b == commit.branch and first <= commit.iteration <= last for b, first, last in pruned):
+        if not _is_pruned(audit, commit):
             for row in shards:
                 _shard_file(audit, row)
         yield len(commits)
+
+
+def _is_pruned(audit: _Audit, commit: CommitRow) -> bool:
+    pruned = [(e.body["branch"], e.body["first"], e.body["last"]) for e in audit.of_kind(PRUNED_EVENT)]
+    return any(b == commit.branch and first <= commit.iteration <= last for b, first, last in pruned)
 
 
 def _shard_file(audit: _Audit, row: ShardRow) -> None:
@@ -248,6 +284,65 @@ def _shard_file(audit: _Audit, row: ShardRow) -> None:
     found = group_digests(load_table(audit.folder, [shard])) + carried_digests(load_carried(audit.folder, shard))
     _agree(str(audit.folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), found.hex())
     audit.store.verify(row.folder, row.manifest_sha256)
+
+
+def _columns(audit: _Audit) -> Iterator[int]:
+    """Checks what the iterations of a workload of one's own have learnt from.
+
+    The fingerprint, which the chain covers, has the digest of all columns; the receipt of `prepare`, or the link of columns that
+    were made again, names each file.
+    """
+    commits = [commit for commit in audit.commits if commit.iteration > 0]
+    regenerated = _regenerated_since(audit)
+    for commit in commits:
+        place = f"(run {audit.run}, branch {commit.branch}, iteration {commit.iteration})"
+        sealed = _sealed_columns(audit, commit, regenerated.get((commit.branch, commit.iteration), ()))
+        if (learnt := commit.fingerprint.get(COLUMNS_DIGEST)) is not None:
+            if commit.experience_digest is not None:  # earlier versions recorded none
+                _agree(f"row {place} of table iteration, column experience_digest", learnt, commit.experience_digest)
+            found = "none" if sealed is None else columns_digest(sealed.files)
+            _agree(f"receipt of prepare {place} in table phase_attempt", learnt, found)
+        if sealed is not None and not _is_pruned(audit, commit):
+            _columns_files(audit, commit, sealed)
+        yield len(commits)
+
+
+def _regenerated_since(audit: _Audit) -> dict[tuple[int, int], list[EventRow]]:
+    """Returns the links of columns that were made again after their iteration's commit, by branch and iteration.
+
+    Of those made again before, the commit has used the ones that the receipt of `prepare` names.
+    """
+    committed = {(link.body["branch"], link.body["iteration"]): link.seq for link in audit.newest_of_kind("commit")}
+    found: dict[tuple[int, int], list[EventRow]] = {}
+    for link in audit.newest_of_kind(COLUMNS_REGENERATED):
+        place = (link.body["branch"], link.body["iteration"])
+        if place in committed and link.seq > committed[place]:
+            found.setdefault(place, []).append(link)
+    return found
+
+
+def _sealed_columns(audit: _Audit, commit: CommitRow, regenerated: Sequence[EventRow]) -> _SealedColumns | None:
+    """Returns the newest columns of an iteration; None if none are recorded."""
+    done = audit.ledger.phases.done(audit.run, commit.branch, commit.iteration, "prepare")
+    recorded = [] if done is None or not done.receipt else [done.receipt]
+    recorded += [link.body["made"] for link in regenerated]
+    if not recorded:
+        return None
+    newest = recorded[-1]
+    return _SealedColumns(newest["folder"], dict(newest["files"]), newest.get("images", ""))
+
+
+def _columns_files(audit: _Audit, commit: CommitRow, sealed: _SealedColumns) -> None:
+    folder = audit.folder / sealed.folder
+    if not folder.exists() and not isinstance(audit.store, NoStore):
+        audit.elsewhere.append(CommitPlace(commit.branch, commit.iteration))
+        return
+    for name in sorted(sealed.files):
+        read_prepared_files(audit.folder, sealed.folder, sealed.files, [name])
+    if sealed.images:
+        opened = ImageFolder.open(folder, sealed.images)
+        for address in dict.fromkeys(image.address for image in opened.images):
+            opened.read(address)
 
 
 def _checkpoints(audit: _Audit) -> Iterator[int]:

@@ -48,11 +48,30 @@ class RunResults:
     flow_bytes_per_sample: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class RunDigests:
+    """The digests that say whether two runs did the same; their meaning is that of `RunResults`."""
+
+    weights_digest: str | None
+    experience_digest: str
+    metrics_digest: str
+
+
+def run_digests(ledger: Ledger, run: str) -> RunDigests:
+    """Returns the digests of a run, by its id. Raises `RunNotFound`."""
+    return RunDigests(
+        weights_digest=_weights_digest(ledger, run),
+        experience_digest=chain_digest(digest for _, digest in ledger.commits.experience_digests(run)),
+        metrics_digest=metrics_digest(ledger.metrics.result_points(run)),
+    )
+
+
 def run_results(ledger: Ledger, run: str) -> RunResults:
     """Returns the figures of a run, by its id. Raises `RunNotFound`."""
     overview = ledger.overview.show(run)
     accuracy = dict(ledger.metrics.history(run, ACCURACY))
     sft = dict(ledger.metrics.history(run, SFT_SECONDS))
+    digests = run_digests(ledger, run)
     driver_bytes = sum(phase.bytes_to_driver for phase in overview.phases)
     return RunResults(
         run=run,
@@ -62,9 +81,9 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
         accuracy=accuracy[max(accuracy)] if accuracy else None,
         seconds=sum(session_seconds(ledger, overview).values()),
         sft_seconds=sft.get(0),
-        weights_digest=_weights_digest(ledger, run),
-        experience_digest=chain_digest(digest for _, digest in ledger.commits.experience_digests(run)),
-        metrics_digest=metrics_digest(ledger.metrics.result_points(run)),
+        weights_digest=digests.weights_digest,
+        experience_digest=digests.experience_digest,
+        metrics_digest=digests.metrics_digest,
         flow_bytes_per_sample=driver_bytes / overview.samples if overview.samples else None,
     )
 

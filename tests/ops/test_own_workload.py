@@ -17,6 +17,8 @@ from tests.ops.seeding import seed_run
 from tests.services import ROOT
 from tests.workloads.counting import Counting
 from tests.workloads.in_process import OwnRun
+from yatt_core.experience.prepared import prepared_folder, rank_file
+from yatt_core.workloads.columns import COLUMNS
 
 LONG_NAME = "evaluation/test/mrr_optimistic_of_all"
 SPEC = ROOT / "tests" / "workloads" / "counting.yaml"
@@ -111,3 +113,24 @@ def test_values_of_long_names_keep_their_distance(home: Home, yatt: Yatt, monkey
 def test_its_settings_stay_as_they_are(run: OwnRun, yatt: Yatt) -> None:
     answer = yatt("resume", run.run, "--set", "workload.settings={at: 1}", "--set", "iterations=5")
     assert answer.code == 2 and "workload.settings cannot change during a run" in answer.err
+
+
+def test_two_runs_are_compared_by_their_digests(run: OwnRun, yatt: Yatt) -> None:
+    again = OwnRun.of(run.home.folder, SPEC)
+    again.drive()
+    other = OwnRun.of(run.home.folder, SPEC, "seed=7")
+    other.drive()
+    for one, equal in ((again.run, True), (other.run, False)):
+        digests = yatt("compare", run.run, one, "-o", "json").document["digests"]
+        assert {row["name"]: row["equal"] for row in digests}["experience_digest"] is equal
+    text = yatt("compare", run.run, again.run).out
+    assert "equal" in text and "different" not in text
+    assert "reward" not in text and "tokens_per_second" not in text, "it has neither"
+
+
+def test_an_audit_tells_of_a_damaged_file(run: OwnRun, yatt: Yatt) -> None:
+    assert yatt("audit", "verify", run.run).code == 0
+    path = run.folder / prepared_folder(0, 3, 1) / rank_file(0, COLUMNS)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    answer = yatt("audit", "verify", run.run, "-o", "json")
+    assert answer.code == 1 and answer.document["disagreement"]["place"] == str(path)

@@ -98,8 +98,12 @@ class Group:
 class Watcher(SilentObserver):
     """Kills the driver once, at a place: `PHASE:ITERATION` as a phase begins, `after PHASE:ITERATION` as its work is done."""
 
-    def __init__(self, killed_at: str) -> None:
+    def __init__(self, killed_at: str, warnings: list[str]) -> None:
         self._killed_at = killed_at
+        self._warnings = warnings
+
+    def warned(self, text: str) -> None:
+        self._warnings.append(text)
 
     def reach(self, place: str) -> None:
         if place == self._killed_at:
@@ -219,6 +223,7 @@ class OwnRun:
     run: str
     cluster: Cluster
     group: Group | None = field(default=None)
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, folder: Path, spec: Path, *overrides: str) -> OwnRun:
@@ -259,7 +264,7 @@ class OwnRun:
         if cold:
             self.group = None
         ledger = self.ledger()
-        watcher = Watcher(killed_at)
+        watcher = Watcher(killed_at, self.warnings)
         try:
             spec = current_spec(ledger, self.run)
             fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)

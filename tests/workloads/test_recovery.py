@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 import torch
 
+from db.write.events import COLUMNS_REGENERATED
 from flows.reports.audit import verify_run
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
@@ -19,6 +21,7 @@ KILLED_AT = (
     "start:0", "sft:0", "evaluate:0", "commit_start:0", "prepare:1", "after prepare:1", "learn:2", "after learn:2",
     "checkpoint:2", "after checkpoint:2", "commit:3", "after evaluate:3", "recover:2", "after learn:5",
 )  # fmt: skip
+NOTHING = hashlib.sha256().hexdigest()
 PHASES = {"start", "recover", "sft", "prepare", "learn", "evaluate", "checkpoint", "commit", "commit_start"}
 
 
@@ -30,7 +33,8 @@ def one_thread() -> None:
 def same_result(one: OwnRun, other: OwnRun) -> bool:
     found = [run.results() for run in (one, other)]
     return all(
-        getattr(found[0], key) == getattr(found[1], key) is not None for key in ("weights_digest", "metrics_digest")
+        getattr(found[0], key) == getattr(found[1], key) not in (None, NOTHING)
+        for key in ("weights_digest", "experience_digest", "metrics_digest")
     )
 
 
@@ -73,6 +77,7 @@ def test_what_was_sampled_before_a_kill_is_learnt_from(cold: bool, tmp_path: Pat
     notes_digest = struck.results().metrics_digest
     assert notes_digest == undisturbed.results().metrics_digest
     assert struck.results().weights_digest == undisturbed.results().weights_digest
+    assert struck.results().experience_digest == undisturbed.results().experience_digest
 
 
 def test_damaged_columns_are_made_again(tmp_path: Path) -> None:
@@ -83,6 +88,14 @@ def test_damaged_columns_are_made_again(tmp_path: Path) -> None:
     (struck.folder / prepared_folder(0, 3, 1) / rank_file(0, ".safetensors")).write_bytes(b"damaged")
     struck.drive(cold=True)
     assert same_result(struck, undisturbed)
+    damaged = prepared_folder(0, 3, 1)
+    assert [text for text in struck.warnings if damaged in text] == [
+        f"{damaged} is damaged or missing; making these columns again"
+    ]
+    with struck.ledger() as ledger:
+        (link,) = ledger.events.of_kind(struck.run, COLUMNS_REGENERATED)
+    assert (link.body["iteration"], link.body["lost"]["folder"]) == (3, damaged)
+    assert link.body["made"]["folder"] == prepared_folder(0, 3, 2)
 
 
 def test_an_update_that_is_not_finite_is_skipped_or_undone(tmp_path: Path) -> None:

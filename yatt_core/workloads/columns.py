@@ -20,6 +20,8 @@ KINDS = "biuf"
 
 COLUMNS = ".safetensors"
 """The ending of a rank's file."""
+COLUMNS_DIGEST = "columns"
+"""Name of the columns' digest in an update's fingerprint; an update that was skipped has none."""
 
 
 def column_files(names: Iterable[str]) -> list[str]:

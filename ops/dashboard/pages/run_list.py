@@ -12,7 +12,7 @@ from db.core.errors import RunNotFound
 from db.write.runs import STATES
 from ops.dashboard.api import Tags
 from ops.dashboard.pages.charts import Display, compared_charts
-from ops.queries.compare import MOST_RUNS, SIDE_BY_SIDE, compare, difference_columns, value_columns
+from ops.queries.compare import MOST_RUNS, compare, difference_columns, digest_columns, side_by_side, value_columns
 from ops.queries.run_list import RUNS, run_list
 from ops.queries.series import series_keys
 from ops.web.context import Offset, SearchText
@@ -90,8 +90,9 @@ def show_comparison(
         asked=asked if len(asked) > 1 else ["", ""],
         known=known,
         found=found,
-        columns=SIDE_BY_SIDE,
+        side_by_side=side_by_side,
         difference_columns=difference_columns,
+        digest_columns=digest_columns,
         value_columns=value_columns,
         problem=problem,
         charts=charts,

@@ -91,7 +91,17 @@ def test_runs_are_compared(yatt: Yatt, home: Home, three: list[str]) -> None:
     for words in ("iterations", "reward/mean", "entropy, by iteration", f"● {first}", f"▲ {second}"):
         assert words in text.out
     assert "none of the runs has the metric nonsense" in text.err
-    assert "the specs are the same" in yatt("compare", first, third).out
+    digests = {row["name"]: row for row in found["digests"]}
+    assert list(digests) == ["weights_digest", "experience_digest", "metrics_digest"]
+    shown = yatt("show", first, "-o", "json").document
+    assert all(row["values"][first] == shown[name] for name, row in digests.items())
+    assert digests["metrics_digest"]["equal"] is False
+    (line,) = [line for line in text.out.splitlines() if "metrics_digest" in line]
+    assert shown["metrics_digest"][:16] in line and "different" in line
+    same = yatt("compare", first, third).out
+    assert "the specs are the same" in same and " reward " in same
+    (line,) = [line for line in same.splitlines() if "weights_digest" in line]
+    assert "equal" in line
     for words in ((first,), (first, first)):
         answer = yatt("compare", *words)
         assert answer.code == 2 and "expected 2 to 8" in answer.err

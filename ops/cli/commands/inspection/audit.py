@@ -156,6 +156,10 @@ def _print(report: AuditReport) -> None:
         first = report.pending[0]
         place = f"iteration {first.iteration} of branch {first.branch}"
         write(f"not yet sent to MLflow: {many(len(report.pending), 'iteration')}, starting with {place}")
+    if report.elsewhere:
+        first = report.elsewhere[0]
+        place = f"iteration {first.iteration} of branch {first.branch}"
+        write(f"columns not on this machine: {many(len(report.elsewhere), 'iteration')}, starting with {place}")
     if report.disagreement is None:
         write(f"{report.run} is sound")
         return

@@ -1,4 +1,4 @@
-"""`yatt compare`: compares runs by the keys of their specs, their newest metrics, and their curves.
+"""`yatt compare`: compares runs by the keys of their specs, their digests, their newest metrics, and their curves.
 
 Consumes the ledger through `ops.queries.compare`, as the dashboard does.
 """
@@ -58,7 +58,9 @@ def compare(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Compare runs: the keys in which their specs differ, their newest metrics, and their curves over the same axes."""
+    """Compare runs: the keys in which their specs differ, their digests, their newest metrics, and their curves over the same
+    axes.
+    """
     from ops.queries.compare import MOST_RUNS, compare
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -77,9 +79,10 @@ def compare(
 
 
 def _write_runs(found: RunComparison) -> None:
-    from ops.queries.compare import SIDE_BY_SIDE
+    from ops.queries.compare import digest_columns, side_by_side
 
-    write_list(SIDE_BY_SIDE, found.runs)
+    write_list(side_by_side(found.runs), found.runs)
+    write_list(digest_columns(found.runs), found.digests, "digests of what they computed")
 
 
 def _write_differences(found: RunComparison) -> None:
@@ -96,11 +99,12 @@ def _write_metrics(found: RunComparison, every: bool) -> None:
     from yatt_core.spec.sections.metric_names import is_timing
 
     names = [run.id for run in found.runs]
-    rows = [
-        row
-        for row in found.metrics
-        if every or row.key == SPEED or (not is_timing(row.key) and len({row.values.get(name) for name in names}) > 1)
-    ]
+    rows = []
+    for row in found.metrics:
+        is_speed = row.key == SPEED and any(row.values.values())  # runs without tokens have 0 of them a second
+        differs = not is_timing(row.key) and len({row.values.get(name) for name in names}) > 1
+        if every or is_speed or differs:
+            rows.append(row)
     write_list(value_columns(found.runs), rows, "newest values")
 
 

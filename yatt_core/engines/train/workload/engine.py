@@ -46,7 +46,7 @@ from yatt_core.protocols.receipts import (
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.metric_names import is_timing
 from yatt_core.wire.parts import TensorPart
-from yatt_core.workloads.columns import COLUMNS, columns_digest, decode_columns, encode_columns
+from yatt_core.workloads.columns import COLUMNS, COLUMNS_DIGEST, columns_digest, decode_columns, encode_columns
 from yatt_core.workloads.contract import (
     Columns,
     Continues,
@@ -63,7 +63,6 @@ from yatt_core.workloads.images import encode_images, publish_images
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
 
 EVALUATION = "evaluation/"
-COLUMNS_DIGEST = "columns"
 WEIGHTS_DIGEST = "weights_digest"
 RESERVED = (SKIPPED, f"update/{SKIPPED}", COLUMNS_DIGEST, WEIGHTS_DIGEST)
 """Names in an update's fingerprint, or beside its metrics, that a metric of its own may not have."""
