@@ -1,12 +1,10 @@
 """Word vectors by skip-grams with negative samples (arXiv 1310.4546), on sentences that are generated.
 
-Words belong to topics, and a sentence has words of one topic. Neighbours of a word in the space of vectors should be of its
-topic: that is what is evaluated. Each rank learns from its share of the pairs; the gradients are summed.
+A sentence has words of one topic; an evaluation asks whether the nearest neighbours of words are of their topics.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +54,6 @@ class WordVectors:
         topics = noise.integers(settings.topics, size=(settings.sentences, 1))
         words = noise.integers(settings.words // settings.topics, size=(settings.sentences, settings.length))
         save_file({"sentences": topics + settings.topics * words}, folder / "sentences.safetensors")
-        (folder / "about.json").write_text(json.dumps({"topic": "number of the word modulo topics"}))
 
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins with small random vectors, from the run's seed, and an Adam without steps."""

@@ -108,7 +108,7 @@ def commit(
         gauges=gauges,
     )
     # Rows are named by the cursor; a workload of one's own draws or samples what it learns from.
-    learnt = update.fingerprint.get(COLUMNS_DIGEST) if context.spec.workload is not None else None
+    learnt = None if context.spec.workload.is_language else update.fingerprint.get(COLUMNS_DIGEST)
     committed = write_commit(
         session=session,
         state=after,

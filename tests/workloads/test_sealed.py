@@ -82,7 +82,7 @@ def test_an_audit_after_pruning_still_reads_what_is_left(tmp_path: Path) -> None
 def test_an_audit_reads_what_a_replay_has_made_again(tmp_path: Path) -> None:
     """Iteration 3 is committed, and replayed from the checkpoint of iteration 2 after its columns were damaged."""
     own = OwnRun.of(tmp_path, COUNTING)
-    own.drive(until=3)
+    assert own.drive("prepare:4") is None
     flip(own.folder / prepared_folder(0, 3, 1) / RANK_FILE)
     own.drive(cold=True)
     assert disagreement(own) is None

@@ -195,6 +195,19 @@ class Checkpoints(TypedDict):
     next: str | None
 
 
+class ComparedDigest(TypedDict):
+    """A digest of what the runs computed up to their newest commits.
+
+    name: `weights_digest`, `experience_digest` or `metrics_digest`.
+    values: by run; None if the run has none yet.
+    equal: True if all runs have the same one.
+    """
+
+    name: str
+    values: dict[str, str | None]
+    equal: bool
+
+
 class ComparedMetric(TypedDict):
     """The newest value of a metric in each run that has it, by run."""
 
@@ -1210,6 +1223,7 @@ class RunComparison(TypedDict):
 
     runs: list[ListedRun]
     differences: list[Difference]
+    digests: list[ComparedDigest]
     metrics: list[ComparedMetric]
     series: list[RunSeries]
 
