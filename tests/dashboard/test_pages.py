@@ -122,7 +122,8 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     logs = text_of("/runs/toy-1/logs?actor=controller-0&level=error")
     assert "shard 1" in logs and "driver started" not in logs and "shard 0" not in logs
     assert "branch 1 after iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
-    assert "Differences between the specs" in text_of("/compare?run=toy-1&run=judged-1")
+    compared = text_of("/compare?run=toy-1&run=judged-1")
+    assert "Differences between the specs" in compared and "weights_digest" in compared and "different" in compared
     assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
 
 

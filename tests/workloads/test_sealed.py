@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 from flows.files.retention import PRUNED_EVENT
-from flows.reports.audit import Disagreement, verify_run
+from flows.reports.audit import CommitPlace, Disagreement, verify_run
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
 from yatt_core.digests import chain_digest
@@ -70,6 +71,17 @@ def test_a_folder_that_is_gone_is_a_fault_unless_retention_has_removed_it(tmp_pa
     with own.ledger() as ledger:
         ledger.events.append(own.run, PRUNED_EVENT, {"branch": 0, "first": 4, "last": 4})
     assert disagreement(own) is None
+
+
+def test_columns_on_another_machine_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a durable tier the machines of a run need not share a folder; the tier has no columns."""
+    own = OwnRun.of(tmp_path, COUNTING)
+    own.drive()
+    (own.folder / prepared_folder(0, 4, 1)).rename(tmp_path / "elsewhere")
+    monkeypatch.setattr("flows.reports.audit.store_of", lambda *_: mock.Mock())
+    with own.ledger() as ledger:
+        report = verify_run(ledger, own.run, own.folder, None)
+    assert report.sound and report.elsewhere == (CommitPlace(0, 4),)
 
 
 def test_an_audit_after_pruning_still_reads_what_is_left(tmp_path: Path) -> None:
