@@ -3,7 +3,7 @@
 Consumes an open cut, later the home. A folder that is sealed by a manifest is needed as a whole, and its files have known
 digests:
 
-    code/SHA256          the run's copies of reward files, for each revision of its spec
+    code/SHA256          the run's copies of files with code, for each revision of its spec
     inputs/              once the run has begun
     checkpoints/         those that are kept
     experience/          every shard, unless the audit chain says that its files were deleted
@@ -90,6 +90,7 @@ def _code(specs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[SealedFold
 
 def _naming_code(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the parts of a spec that may name a file with code; specs of older versions lack some."""
+    yield spec.get("workload") or {}
     yield from (spec.get("rewards") or {}).get("parts") or ()
     algorithm = spec.get("algorithm") or {}
     tools = (spec.get("rollout") or {}).get("tools") or {}

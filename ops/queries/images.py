@@ -84,6 +84,7 @@ class ImageGrid:
     rows: the first prompts, in the order in which they appear.
     prompts: the number of all.
     lacking: iterations among the columns whose images are not here.
+    problems: a sentence for each of the columns whose images are damaged.
     """
 
     run: str
@@ -91,6 +92,7 @@ class ImageGrid:
     rows: tuple[ImageRow, ...]
     prompts: int
     lacking: tuple[int, ...]
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,29 +149,41 @@ def image_grid(
     last: None for the newest.
     width: the most iterations, at least 2.
 
-    Raises `RunNotFound`; `DataError` for a manifest that is not the recorded one.
+    A manifest that is missing or not the recorded one hides its own iteration's images alone. Raises `RunNotFound`.
     """
     newest = find_line(ledger, run).iteration
     end = newest if last is None else min(last, newest)
     read: dict[int, tuple[ImageView, ...]] = {}
     lacking = []
+    problems = []
     for number in spread(max(1, first), end, min(width, WIDEST)):
         place = _place(ledger, home, run, number)
         if place is None:
             continue
         read[number] = ()
-        if place.is_here:
-            opened = ImageFolder.open(place.prepared, place.sha256)
-            read[number] = tuple(_view(place, image) for image in opened.images)
-        else:
+        if not place.is_here:
             lacking.append(number)
+            continue
+        try:
+            opened = ImageFolder.open(place.prepared, place.sha256)
+        except DataError as error:
+            problems.append(f"images of iteration {number}: {error}")
+            continue
+        read[number] = tuple(_view(place, image) for image in opened.images)
     grouped = {number: _by_caption(images) for number, images in read.items()}
     captions = list(dict.fromkeys(caption for found in grouped.values() for caption in found))
     rows = [
         ImageRow(caption, tuple(_cell(number, found.get(caption, [])) for number, found in grouped.items()))
         for caption in captions[:ROWS]
     ]
-    return ImageGrid(run=run, iterations=tuple(read), rows=tuple(rows), prompts=len(captions), lacking=tuple(lacking))
+    return ImageGrid(
+        run=run,
+        iterations=tuple(read),
+        rows=tuple(rows),
+        prompts=len(captions),
+        lacking=tuple(lacking),
+        problems=tuple(problems),
+    )
 
 
 def by_prompt(found: IterationImages) -> list[ImageRow]:

@@ -141,6 +141,21 @@ def test_responses_go_on_from_what_is_sealed_until_their_groups_are_complete(tmp
         assert facts[prompt].tokens[0] == sum(row[STRETCH_TOKENS][0] for row in own)
 
 
+def test_a_prompt_goes_on_from_the_shard_that_it_names(tmp_path: Path) -> None:
+    """Also where an earlier shard, from which another prompt goes on, has less of it."""
+    made = sliced_spec(rollout__slice_tokens=1)
+    prompts = range(PROMPTS)
+    first, _ = draw(tmp_path, made, 1, prompts, [SliceTask(1, 1)] * PROMPTS)
+    early = going_on(first, prompts, 1)
+    ahead, behind, *_ = sorted(early)
+    second, _ = draw(tmp_path, made, 2, [ahead], [early[ahead]])
+    later = going_on(second, [ahead], 1)
+    third, _ = draw(tmp_path, made, 3, [ahead, behind], [later[ahead], early[behind]])
+    assert third.slices is not None
+    drawn = dict(zip((ahead, behind), third.slices.lengths, strict=True))
+    assert (max(drawn[ahead]), max(drawn[behind])) == (3, 2)
+
+
 def test_lengths_are_those_of_whole_responses(tmp_path: Path) -> None:
     """The last slice goes on to the end; what is drawn in the first ones is what is drawn at once."""
     made = sliced_spec()

@@ -82,6 +82,28 @@ def test_an_iteration_lists_its_images_and_their_files(run: OwnRun, yatt: Yatt) 
     assert f"Images of {run.run}, iteration 3" in text and "a bright wall" in text
 
 
+def test_damaged_images_hide_nothing_else(run: OwnRun, yatt: Yatt) -> None:
+    (manifest,) = run.folder.glob("experience/b000/i000002/*/images/manifest.json")
+    manifest.write_text("{}")
+    with client_of(run) as client:
+        grid = client.get(f"/api/v1/runs/{run.run}/images").json()
+        whole = client.get(f"/runs/{run.run}/rollouts", params={"iteration": 3}).text
+        damaged = client.get(f"/runs/{run.run}/rollouts", params={"iteration": 2}).text
+    assert grid["iterations"] == [1, 2, 3, 4] and not grid["lacking"]
+    assert [cell["count"] for cell in grid["rows"][0]["cells"]] == [GROUP, 0, GROUP, GROUP]
+    (problem,) = grid["problems"]
+    assert problem.startswith("images of iteration 2: ") and str(manifest) in problem
+    for page in (whole, damaged):
+        assert html.escape(problem) in page and "Images over iterations" in page
+        assert "rank-00.safetensors" in page
+    assert f"over {GROUP} images" in whole and f"over {GROUP} images" not in damaged
+    assert "images" in yatt("rollouts", run.run, "--iteration", "3", "-o", "json").document
+    shown = yatt("rollouts", run.run, "--iteration", "2", "-o", "json")
+    assert shown.code == 1 and str(manifest) in shown.err
+    assert [column["name"] for column in shown.document["columns"]] == ["prompt", "reward", "seed"]
+    assert "images" not in shown.document
+
+
 def test_a_check_forecasts_time_and_images(yatt: Yatt) -> None:
     tried = yatt("check", str(SPEC), "-o", "json").document["workload"]
     assert tried["image_bytes"] > 0 and tried["forecast_seconds"] > 0

@@ -125,11 +125,12 @@ class Staged(Counting):
     """
 
     def __init__(self, facts: RunFacts) -> None:
+        if "spacing" in facts.tunable:
+            raise ValueError("tunable: the inputs depend on spacing; expected it in settings")
         self._given = dict(facts.settings)
         super().__init__(RunFacts(seed=facts.seed, settings={}, iterations=facts.iterations))
 
     def build_inputs(self, folder: Path) -> None:
-        assert "factor" not in self._given, "inputs must not depend on what can change"
         np.save(folder / NUMBERS, np.arange(WIDTH, dtype=np.float64) * self._given.get("spacing", 1))
 
     def continue_from(self, saved: SavedState) -> None:

@@ -20,6 +20,9 @@ WRONG: Mapping[str, Any] = {
     "shape": Images(np.zeros((1, SIDE, SIDE), np.uint8), ["one"], np.zeros(1), np.zeros(1, np.int64)),
     "size": Images(np.zeros((1, 0, SIDE, 3), np.uint8), ["one"], np.zeros(1), np.zeros(1, np.int64)),
     "captions": Images(np.zeros((1, SIDE, SIDE, 3), np.uint8), [], np.zeros(1), np.zeros(1, np.int64)),
+    "rows": Images(np.zeros((1, SIDE, SIDE, 3), np.uint8), ["one"], np.zeros((1, 3)), np.zeros(1, np.int64)),
+    "scalar": Images(np.zeros((1, SIDE, SIDE, 3), np.uint8), ["one"], np.float64(1), np.zeros(1, np.int64)),  # type: ignore[arg-type]
+    "text": Images(np.zeros((1, SIDE, SIDE, 3), np.uint8), "1", np.zeros(1), np.zeros(1, np.int64)),
     "words": Images(np.zeros((1, SIDE, SIDE, 3), np.uint8), [1], np.zeros(1), np.zeros(1, np.int64)),  # type: ignore[list-item]
     "seeds": Images(np.zeros((1, SIDE, SIDE, 3), np.uint8), ["one"], np.zeros(1), np.zeros(1)),
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.phases.recovery import changes
+from tests.services import ROOT
 from tests.workloads.test_contract import engine_of, learnt, spec_of, task_of
 from yatt_core.engines.environment import environment_facts
 from yatt_core.errors import ConfigurationError, DataError
@@ -127,6 +128,23 @@ def test_a_spec_with_the_digest_of_the_file_alone_still_stands(tmp_path: Path, m
     module.write_text(f"{module.read_text()}# changed\n")
     with pytest.raises(ConfigurationError, match="has changed"):
         verify_workload(old)
+
+
+def test_classes_of_yatt_survive_an_update_of_yatt() -> None:
+    spec = load_spec(ROOT / "configs" / "shapes.yaml", ["exact=true"])
+    assert spec.is_exact and spec.workload.sha256 is None
+    older = spec.model_copy(update={"workload": spec.workload.model_copy(update={"sha256": "0" * 64})})
+    verify_workload(older)
+
+
+def test_settings_and_tunable_are_judged_as_a_whole_when_inputs_are_built(tmp_path: Path) -> None:
+    small = "{window: 12, pretraining: 11, layers: 1, heads: 1, head_width: 8}"
+    spec = load_spec(ROOT / "configs" / "shapes.yaml", [f"workload.settings={small}", "workload.tunable={steps: 20}"])
+    materialise_workload(spec, tmp_path)
+    assert (tmp_path / "inputs" / "manifest.json").is_file()
+    refused = spec_of("workload.kind=tests.workloads.counting:Staged", "workload.tunable={spacing: 2}")
+    with pytest.raises(ConfigurationError, match="the inputs depend on spacing; expected it in settings"):
+        materialise_workload(refused, tmp_path / "refused")
 
 
 def test_the_version_of_its_distribution_is_part_of_the_environment(

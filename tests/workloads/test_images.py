@@ -24,10 +24,13 @@ from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.receipts import BatchTask, PromptRef
 from yatt_core.spec import load_spec
 from yatt_core.workloads.contract import Images
+from yatt_core.workloads.finding import make_workload
 from yatt_core.workloads.images import IMAGES, ImageFolder, encode_images, publish_images
 from yatt_core.workloads.inputs import materialise_workload
+from yatt_core.workloads.listings import LONGEST_TEXT
 
 SPEC = ROOT / "tests" / "workloads" / "painting.yaml"
+COUNTING = ROOT / "tests" / "workloads" / "counting.yaml"
 KEY = WorkKey("painted", 0, 3, "prepare")
 ALL = len(PROMPTS) * GROUP
 
@@ -85,6 +88,26 @@ def test_a_reward_that_is_not_finite_is_unknown(tmp_path: Path) -> None:
     assert [image.reward for image in opened.images] == [None, 4.0]
 
 
+def test_captions_are_cut_and_every_encoding_has_them(tmp_path: Path) -> None:
+    images = painted([7, 8])
+    told = Images(images.pixels, ["long" * LONGEST_TEXT, "broken \ud800"], images.rewards, images.seeds)
+    sha256 = publish_images(tmp_path, KEY, 1, [encode_images(told, "")])
+    stored = ImageFolder.open(tmp_path / prepared_folder(0, 3, 1), sha256).images
+    captions = [image.caption.encode().decode() for image in stored]
+    assert captions == [("long" * LONGEST_TEXT)[:LONGEST_TEXT], "broken \\ud800"]
+
+
+def test_images_without_samples_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from tests.workloads.counting import Counting\n"
+        "class Mine(Counting):\n    def images(self, columns, draw):\n        return None\n"
+    )
+    spec = load_spec(COUNTING, [f"workload={{kind: custom, file: '{path}:Mine'}}"])
+    with pytest.raises(ConfigurationError, match="has a method images but no method sample"):
+        make_workload(spec)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -94,6 +117,9 @@ def test_a_reward_that_is_not_finite_is_unknown(tmp_path: Path) -> None:
         ("size", "0 x 4 pixels; expected sides"),
         ("captions", "0 captions of 1 images"),
         ("words", "a caption is no text"),
+        ("text", "captions are str; expected a list of texts"),
+        ("rows", r"rewards are of shape \[1, 3\]; expected a numpy array \[N\]"),
+        ("scalar", r"rewards are float64; expected a numpy array \[N\]"),
         ("seeds", "integers as seeds"),
     ],
 )

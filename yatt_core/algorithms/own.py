@@ -3,7 +3,8 @@
 A function is named as `package.module:function`, as an entry point of the group `yatt.losses`, `yatt.advantages`,
 `yatt.sources` or `yatt.workloads`, or as a file, of which the run keeps a copy. It is a pure function of what the built-in
 methods see and of its options; a workload is a class. The digest vouches for the source: the module's file, and for a workload,
-which has many modules, all files of its package.
+which has many modules, all files of its package. YATT's own workloads have no digest: as for
+a language model, the revision of YATT's code is a fact of the environment.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _KEYS: Mapping[str, str] = {
     WORKLOADS: "workload.",
 }
 """What the keys that name a function begin with."""
+YATT = __name__.partition(".")[0]
+"""The package of YATT's own workloads."""
 
 
 class OwnCode(Protocol):
@@ -80,17 +83,21 @@ def call(own: OwnCode, group: str, *given: Any) -> Any:
         raise ConfigurationError(f"{place_of(own, group)} failed: {where}: {failure_text(error)}") from error
 
 
-def source_digest(name: str, group: str) -> str:
+def source_digest(name: str, group: str) -> str | None:
     """Returns the SHA-256 that vouches for the code that a name stands for, which is not executed; its parent packages are.
 
     Of the module's file; for a workload in a package, of all Python files of its top-level package, by their names.
+    None for a workload of YATT itself, whose runs survive an update.
 
     Raises `ConfigurationError` if there is no such module, or if its source is not a Python file.
     """
     place = f"{_named_by(group)}: {name!r}"
     module = _module_of(name, group)
     file = _source_of(module, place)
-    found = importlib.util.find_spec(module.partition(".")[0])
+    package = module.partition(".")[0]
+    if group == WORKLOADS and package == YATT:
+        return None
+    found = importlib.util.find_spec(package)
     folders = None if found is None else found.submodule_search_locations
     if group != WORKLOADS or not folders:
         return file_sha256(file)
@@ -151,12 +158,13 @@ def _distributions_of(package: str) -> str:
 def verify_source(own: OwnCode, group: str, exact: bool, run_folder: Path | None = None) -> None:
     """Finds a function. Raises `ConfigurationError` if its source is not the one that the spec stands for.
 
-    exact: whether installed code has to be what it was; a file always has to.
+    exact: whether installed code that has a digest has to be what it was; a file always has to.
     run_folder: as for `own_function`.
     """
     if own.function is not None:
         found = source_digest(own.function, group)
-        if exact and own.sha256 not in (None, found, _digest_of_file(own.function, group)):
+        vouched = exact and found is not None
+        if vouched and own.sha256 not in (None, found, _digest_of_file(own.function, group)):
             raise ConfigurationError(
                 f"{_named_by(group)}: the source of {own.function} has changed: its sha256 is {found}, but the spec says "
                 f"{own.sha256}; restore it, or start a new run with `yatt train`"

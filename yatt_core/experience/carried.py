@@ -74,9 +74,12 @@ def carried_digests(table: pa.Table) -> bytes:
 def load_groups(run_folder: Path, shard: ShardRef, ordinals: Collection[int]) -> pa.Table:
     """Returns groups of a sealed shard as they go on from it, `CARRIED_SCHEMA`, also those that are complete in it.
 
-    ordinals: of the groups' prompts. Raises as `load_carried`.
+    ordinals: of the groups' prompts; others of the shard are left out, since a later shard may have more of them. Raises as
+        `load_carried`.
     """
     carried = load_carried(run_folder, shard)
+    asked = pa.array(sorted(set(ordinals)), pa.int64())
+    carried = carried.filter(pc.is_in(carried.column("prompt_ordinal"), value_set=asked))
     complete = set(ordinals) - set(carried.column("prompt_ordinal").to_pylist())
     if not complete:
         return carried

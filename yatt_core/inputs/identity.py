@@ -75,7 +75,10 @@ def judge_models(spec: RunSpec) -> dict[str, GivenFolder]:
 
 
 def _own_identity(spec: RunSpec) -> dict[str, Any]:
-    """Returns the parts of the spec that describe the inputs of a workload of one's own."""
+    """Returns the parts of the spec that describe the inputs of a workload of one's own.
+
+    `tunable` is none of them, since a class refuses what its inputs depend on there.
+    """
     described = spec.workload.model_dump(mode="json", exclude={"file", "folder", "tunable"})
     if described["start"] is None:
         del described["start"]  # left out so that it does not change the digest of inputs without one

@@ -47,14 +47,14 @@ def advanced(words: str = "") -> None:
 class RunFacts:
     """What a workload knows of its run.
 
-    settings: `workload.settings` of the spec, with those of `workload.tunable`, which a class that builds inputs does not get.
+    settings: `workload.settings` and `workload.tunable` of the spec, together.
     iterations: the number of iterations of the whole run, for schedules.
     device: the rank's device, as torch names it: `cpu`, or `cuda:0`.
     folder: what relative paths in `settings` are relative to, the folder of the spec; None if the spec has none.
     checkpoint_every: iterations from one checkpoint to the next.
     continues: whether the run begins with another run's state, which `Continues.continue_from` gets.
-    tunable: the names of the settings in `workload.tunable`. A class raises `ValueError` for one on which its inputs or the form
-        of its state depend.
+    tunable: the names of the settings in `workload.tunable`, which can change while the inputs stay. A class raises
+        `ValueError` for one on which its inputs or the form of its state depend: nothing else keeps the two apart.
     """
 
     seed: int
@@ -161,7 +161,8 @@ class Images:
     """N images for people to look at.
 
     pixels: [N, height, width, 3], uint8: red, green and blue.
-    captions: what each shows or was asked to show; images with one caption stand together, as a prompt's.
+    captions: what each shows or was asked to show, of which 2,000 characters are kept; images with one caption stand together, as
+        a prompt's.
     rewards: [N] numbers.
     seeds: [N] integers, from which each was drawn.
     """

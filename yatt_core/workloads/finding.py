@@ -18,7 +18,7 @@ from yatt_core.durable import FULL
 from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
 from yatt_core.installed import error_place, failure_text
 from yatt_core.spec.run import RunSpec
-from yatt_core.workloads.contract import Continues, RunFacts, Workload
+from yatt_core.workloads.contract import Continues, RunFacts, Samples, ShowsImages, Workload
 
 R = TypeVar("R")
 METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
@@ -37,16 +37,13 @@ def verify_workload(spec: RunSpec, run_folder: Path | None = None) -> None:
     verify_source(spec.workload, WORKLOADS, spec.is_exact, run_folder)
 
 
-def make_workload(
-    spec: RunSpec, run_folder: Path | None = None, device: str = "cpu", building: bool = False
-) -> Workload:
+def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "cpu") -> Workload:
     """Returns a new workload of a spec.
 
     run_folder: as for `verify_workload`.
-    building: whether it is made to build inputs, which must not depend on settings that can change.
 
-    Raises `ConfigurationError` for a class that cannot be found, lacks a method, refuses its settings, trains on one rank
-    only while the trainer has several, or cannot begin with another run's state while the spec names one.
+    Raises `ConfigurationError` for a class that cannot be found, lacks a method, has images but no samples, refuses its settings,
+    trains on one rank only while the trainer has several, or cannot begin with another run's state while the spec names one.
     """
     found = own_function(spec.workload, WORKLOADS, run_folder)
     place = place_of(spec.workload, WORKLOADS)
@@ -61,6 +58,10 @@ def make_workload(
             f"trainer.engine.ranks: {spec.workload.title} trains on one rank only; expected 1 (given: "
             f"{spec.trainer.engine.ranks})"
         )
+    if issubclass(found, ShowsImages) and not issubclass(found, Samples):
+        raise ConfigurationError(
+            f"{place}: has a method images but no method sample; images are those of samples: give it sample, or leave images out"
+        )
     start = spec.workload.start
     if start is not None and not issubclass(found, Continues):
         raise ConfigurationError(
@@ -70,7 +71,7 @@ def make_workload(
     folder = spec.workload.folder
     facts = RunFacts(
         seed=spec.seed,
-        settings=spec.workload.settings if building else spec.workload.settings | spec.workload.tunable,
+        settings=spec.workload.settings | spec.workload.tunable,
         iterations=spec.iterations,
         device=device,
         folder=None if folder is None else Path(folder),

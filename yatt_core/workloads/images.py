@@ -26,6 +26,7 @@ from yatt_core.keys import WorkKey
 from yatt_core.manifests import FileEntry, entry_of_bytes, load_manifest, publish_manifest, read_file
 from yatt_core.workloads.columns import decode_columns, encode_columns
 from yatt_core.workloads.contract import Array, Images
+from yatt_core.workloads.listings import plain_text
 
 IMAGES = "images"
 """The folder within the prepared columns, and the kind of its manifest."""
@@ -65,13 +66,13 @@ def encode_images(images: Images, place: str) -> bytes:
     """
     _require_sound(images, place)
     files = [_png(image) for image in images.pixels]
-    captions = json.dumps(list(images.captions)).encode()
+    captions = json.dumps([plain_text(caption) for caption in images.captions]).encode()
     columns: dict[str, Array] = {
         "png": np.frombuffer(b"".join(files), np.uint8),
         "size": np.array([len(file) for file in files], np.int64),
         "caption": np.frombuffer(captions, np.uint8),
-        "reward": np.asarray(images.rewards, np.float64),
-        "seed": np.asarray(images.seeds),
+        "reward": images.rewards.astype(np.float64),
+        "seed": images.seeds,
     }
     return encode_columns(columns, place)
 
@@ -155,13 +156,19 @@ def _require_sound(images: Images, place: str) -> None:
         raise ConfigurationError(
             f"{place}: images have {pixels.shape[1]} x {pixels.shape[2]} pixels; expected sides of 1 to {LARGEST}"
         )
+    for name, numbers in {"rewards": images.rewards, "seeds": images.seeds}.items():
+        if not isinstance(numbers, np.ndarray) or numbers.ndim != 1:
+            found = f"of shape {list(numbers.shape)}" if isinstance(numbers, np.ndarray) else type(numbers).__name__
+            raise ConfigurationError(f"{place}: {name} are {found}; expected a numpy array [N]")
+    if not isinstance(images.captions, Sequence) or isinstance(images.captions, str):
+        raise ConfigurationError(f"{place}: captions are {type(images.captions).__name__}; expected a list of texts")
     counts = {"captions": len(images.captions), "rewards": len(images.rewards), "seeds": len(images.seeds)}
     for name, count in counts.items():
         if count != len(pixels):
             raise ConfigurationError(f"{place}: there are {count} {name} of {len(pixels)} images; expected one each")
     if not all(isinstance(caption, str) for caption in images.captions):
         raise ConfigurationError(f"{place}: a caption is no text; expected texts")
-    if np.asarray(images.rewards).dtype.kind not in "biuf" or np.asarray(images.seeds).dtype.kind not in "iu":
+    if images.rewards.dtype.kind not in "biuf" or images.seeds.dtype.kind not in "iu":
         raise ConfigurationError(f"{place}: expected numbers as rewards, and integers as seeds")
 
 

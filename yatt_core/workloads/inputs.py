@@ -59,7 +59,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        called(spec, make_workload(spec, run_folder, building=True).build_inputs, temporary)
+        called(spec, make_workload(spec, run_folder).build_inputs, temporary)
         for name in (MANIFEST, START):
             if (temporary / name).exists():
                 raise ConfigurationError(

@@ -48,12 +48,17 @@ def plain_listing(found: Any, place: str) -> dict[str, Any]:
         if len(row) != width:
             raise ConfigurationError(f"{place}: row {number} has {len(row)} values; expected {width}")
     rows = [[_plain(value, f"{place}: row {number}") for value in row] for number, row in enumerate(found.rows)]
-    return {"columns": [str(name) for name in found.columns], "data": rows}
+    return {"columns": [plain_text(str(name)) for name in found.columns], "data": rows}
+
+
+def plain_text(text: str) -> str:
+    """Returns the first `LONGEST_TEXT` characters; surrogates, which UTF-8 does not have, become escape sequences."""
+    return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _plain(value: Any, place: str) -> Any:
     if isinstance(value, str):
-        return value[:LONGEST_TEXT]
+        return plain_text(value)
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ConfigurationError(f"{place}: has {value!r:.80}; expected a text, a finite number of Python's own, or None")
@@ -61,7 +66,7 @@ def _plain(value: Any, place: str) -> Any:
 
 def encode_listing(plain: Mapping[str, Any]) -> bytes:
     """Returns the contents of a file."""
-    return (json.dumps(dict(plain), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return (json.dumps(dict(plain), ensure_ascii=False) + "\n").encode()
 
 
 def decode_listing(data: bytes, place: str) -> Listing:

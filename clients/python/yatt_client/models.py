@@ -691,6 +691,7 @@ class ImageGrid(TypedDict):
     rows: the first prompts, in the order in which they appear.
     prompts: the number of all.
     lacking: iterations among the columns whose images are not here.
+    problems: a sentence for each of the columns whose images are damaged.
     """
 
     run: str
@@ -698,6 +699,7 @@ class ImageGrid(TypedDict):
     rows: list[ImageRow]
     prompts: int
     lacking: list[int]
+    problems: list[str]
 
 
 class ImageRow(TypedDict):

@@ -15,10 +15,11 @@ from starlette.responses import Response
 from ops.dashboard.pages.images import image_url
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
-from ops.queries.columns import COLUMN_FACTS, ColumnFacts, cells_of, columns_of, is_language, tables_about
+from ops.queries.columns import COLUMN_FACTS, cells_of, is_language
 from ops.queries.experience import Validity
 from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
-from ops.queries.images import ImageGrid, ImageRow, by_prompt, has_images, image_grid, iteration_images
+from ops.queries.images import by_prompt, image_grid
+from ops.queries.own_iterations import OwnIteration, own_iteration
 from ops.queries.rollout_comparison import (
     SUMMARIES,
     GroupPairs,
@@ -36,7 +37,6 @@ from ops.web.frame import Visit, Visited
 from ops.web.texts import Like, Text, one_of
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TOOL, FINISH_TURNS
-from yatt_core.workloads.contract import Listing
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 BY_PROMPT = "prompts"
@@ -191,33 +191,29 @@ def _columns(visit: Visit, run_id: str, iteration: int, span: ImageSpan) -> Resp
     run = visit.find(run_id)
     ledger = visit.served.ledger
     home = visit.served.home
-    columns: list[ColumnFacts] = []
-    grid: ImageGrid | None = None
-    images: list[ImageRow] = []
-    tables: dict[str, Listing] = {}
-    problem = ""
+    grid = image_grid(ledger=ledger, home=home, run=run_id, first=span.first, last=span.last)
+    found: OwnIteration | None = None
+    problems: tuple[str, ...] = ()
     try:
-        grid = image_grid(ledger=ledger, home=home, run=run_id, first=span.first, last=span.last)
-        if has_images(ledger, home, run_id, iteration):
-            images = by_prompt(iteration_images(ledger, home, run_id, iteration))
-        columns = columns_of(ledger, home, run_id, iteration)
-        tables = tables_about(ledger, home, run_id, iteration)
-    except (ConfigurationError, DataError) as error:
-        problem = str(error)
+        found = own_iteration(ledger, home, run_id, iteration)
+        problems = found.problems
+    except ConfigurationError as error:
+        problems = (str(error),)
+    tables = {} if found is None else found.tables
     return visit.render_run(
         "columns.html",
         run,
         "rollouts",
         iteration=iteration,
         newest=max(1, run.iteration + 1),
-        columns=columns,
+        columns=[] if found is None else found.columns,
         column_facts=COLUMN_FACTS,
         tables=[(title, cells_of(table), table.rows) for title, table in tables.items()],
         grid=grid,
         span=span,
-        images=images,
+        images=[] if found is None else by_prompt(found.images),
         image_url=image_url,
-        problem=problem,
+        problems=problems,
     )
 
 

@@ -36,13 +36,15 @@ class WorkloadSpec(SpecModel):
     when the spec is read."""
     tunable: Annotated[dict[str, JsonValue], Names("code")] = Field(default_factory=dict)
     """Further settings, such as a learning rate, on which neither the inputs nor the form of the state depend. They can change
-    where those of an optimizer can: in a fork, in a trial of a sweep, or at a checkpoint. A class that builds inputs does not get
-    them."""
+    where those of an optimizer can: in a fork, in a trial of a sweep, or at a checkpoint. The class gets them
+    with `settings`, and refuses those that may not change."""
     start: WorkloadStart | None = None
     """The state of another run to begin with; `null`: one of its own."""
     sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the class's source: of all Python files of the package that has it, or of the `file`; filled in when the spec is
-    read. An exact run refuses another source; no run executes a `file` with other contents."""
+    read. An exact run refuses another source; no run executes a `file` with other contents.
+    Classes of YATT itself need none, and one that a spec of an earlier version has is not read: YATT's code is part of the
+    environment."""
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +18,12 @@ from ops.cli.commands.inspection.rollout_tables import (
 from ops.presentation.output import write_json, write_list
 from ops.terminal.lookup import find_run, opened_ledger
 from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from ops.queries.columns import ColumnFacts
-    from ops.queries.images import ImageView
+    from ops.queries.own_iterations import OwnIteration
     from ops.queries.sample_filters import Selection
-    from yatt_core.workloads.contract import Listing
 
 app = typer.Typer()
 
@@ -82,8 +79,8 @@ def rollouts(
 
     Of a workload of your own, show the columns that the iteration learnt from, and the files of its samples' images.
     """
-    from ops.queries.columns import columns_of, is_language, tables_about
-    from ops.queries.images import has_images, iteration_images
+    from ops.queries.columns import is_language
+    from ops.queries.own_iterations import own_iteration
     from ops.queries.sample_filters import Selection
 
     place = Home.locate(home)
@@ -105,12 +102,10 @@ def rollouts(
             return
         number = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
         if not is_language(ledger, name):
-            columns = columns_of(ledger, place, name, number)
-            tables = tables_about(ledger, place, name, number)
-            shown = has_images(ledger, place, name, number)
-            images = iteration_images(ledger, place, name, number).images if shown else ()
-            title = f"{name}, iteration {number}"
-            _show_columns(columns=columns, tables=tables, images=images, title=title, output=output)
+            found = own_iteration(ledger, place, name, number)
+            _show_own(found, f"{name}, iteration {number}", output)
+            if found.problems:
+                raise DataError("; ".join(found.problems))
             return
         _show(
             ledger=ledger,
@@ -125,25 +120,20 @@ def rollouts(
         )
 
 
-def _show_columns(
-    columns: Sequence[ColumnFacts],
-    tables: Mapping[str, Listing],
-    images: Sequence[ImageView],
-    title: str,
-    output: Output,
-) -> None:
+def _show_own(found: OwnIteration, title: str, output: Output) -> None:
     """Writes what an iteration of a workload of one's own learnt from, the tables of its evaluation, and its images."""
     from ops.queries.columns import COLUMN_FACTS, cells_of
     from ops.queries.images import IMAGE_COLUMNS
 
+    images = found.images.images
     if output is Output.JSON:
-        listed = {name: asdict(table) for name, table in tables.items()}
+        listed = {name: asdict(table) for name, table in found.tables.items()}
         pictures = {"images": [asdict(image) for image in images]} if images else {}
-        write_json({"columns": [asdict(column) for column in columns], "tables": listed, **pictures})
+        write_json({"columns": [asdict(column) for column in found.columns], "tables": listed, **pictures})
         return
-    for name, table in tables.items():
+    for name, table in found.tables.items():
         write_list(cells_of(table), table.rows, f"{title}: {name}")
-    write_list(COLUMN_FACTS, columns, title)
+    write_list(COLUMN_FACTS, found.columns, title)
     if images:
         write_list(IMAGE_COLUMNS, images, f"Images of {title}")
 

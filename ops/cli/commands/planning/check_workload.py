@@ -31,7 +31,8 @@ def check_workload(home: Home, file: Path, spec: RunSpec, output: Output) -> Non
         return
     for warning in sound.warnings:
         message(f"warning: {warning}")
-    write(f"workload: {spec.workload.title}, sha256 {spec.workload.sha256}")
+    vouched = "of YATT itself" if spec.workload.sha256 is None else f"sha256 {spec.workload.sha256}"
+    write(f"workload: {spec.workload.title}, {vouched}")
     write(f"inputs: {many(found.files, 'file')}, {size(found.input_bytes)}; state: {size(found.state_bytes)}")
     for name, column in found.columns.items():
         write(f"an iteration learns from {name}: {column}")
