@@ -48,8 +48,8 @@ def own_iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> OwnIt
             problems[str(error)] = None
             return without
 
-    columns = read(columns_of, [])
-    tables = read(tables_about, {})
+    columns: list[ColumnFacts] = read(columns_of, [])
+    tables: dict[str, Listing] = read(tables_about, {})
     images = IterationImages(run, iteration, ())
     if has_images(ledger, home, run, iteration):
         images = read(iteration_images, images)

@@ -58,7 +58,7 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
             f"trainer.engine.ranks: {spec.workload.title} trains on one rank only; expected 1 (given: "
             f"{spec.trainer.engine.ranks})"
         )
-    if issubclass(found, ShowsImages) and not issubclass(found, Samples):
+    if _has_images_alone(found):
         raise ConfigurationError(
             f"{place}: has a method images but no method sample; images are those of samples: give it sample, or leave images out"
         )
@@ -84,6 +84,11 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
     except Exception as error:
         raise _failure(f"workload.settings: {spec.workload.title} refuses them", error) from error
     return made
+
+
+def _has_images_alone(found: type) -> bool:
+    """Returns whether a class has images of samples that it does not draw."""
+    return issubclass(found, ShowsImages) and not issubclass(found, Samples)
 
 
 def called(spec: RunSpec, method: Callable[..., R], *given: Any) -> R:

@@ -53,7 +53,7 @@ def plain_listing(found: Any, place: str) -> dict[str, Any]:
 
 def plain_text(text: str) -> str:
     """Returns the first `LONGEST_TEXT` characters; surrogates, which UTF-8 does not have, become escape sequences."""
-    return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode("utf-8")
+    return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST_TEXT]
 
 
 def _plain(value: Any, place: str) -> Any:
