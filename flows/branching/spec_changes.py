@@ -40,10 +40,12 @@ FIXED = {
     "rollout.max_slices": "what is in flight is drawn by it",
     "rollout.in_flight": "what is in flight is counted by it",
     "rollout.tail": "what is in flight between iterations depends on it",
-    "dynamic_sampling.overdispatch": "what is in flight between iterations depends on it",
 }
 """Keys that cannot change along a line of iterations, including forks, and why."""
-FIXED_WITH_SLICES = {"data.prompts_per_iteration": "what waits in flight is learnt from in its numbers"}
+FIXED_WITH_SLICES = {
+    "data.prompts_per_iteration": "what waits in flight is learnt from in its numbers",
+    "dynamic_sampling.overdispatch": "what is in flight between iterations depends on it",
+}
 """Keys that cannot change either in a run whose responses go on in later iterations, and why."""
 UNREAD_BY_UPDATES = (
     "name", "data.curriculum", "dynamic_sampling", "rewards", "controllers", "asynchrony.lag", "placement", "checkpoints",
@@ -88,6 +90,7 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
                     f"--set {key}: {fixed} cannot change during a run or in its forks, since {why}; "
                     "start a new run with `yatt train`"
                 )
+    _refuse_other_slices(before, after)
     if before.virtual != after.virtual:
         raise ConfigurationError(
             "--set rollout.engine.kind: virtual and real engines cannot use each other's checkpoints and experience; "
@@ -103,6 +106,25 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
         raise ConfigurationError(
             "--set algorithm.kl: the run's checkpoints hold no reference policy; start a new run with `yatt train`"
         )
+
+
+def _refuse_other_slices(before: RunSpec, after: RunSpec) -> None:
+    """Raises `ConfigurationError` for a change with which another key decides whether responses go on in later iterations.
+
+    That may be a change of what over-dispatch does not go with.
+    """
+    if before.sliced_by == after.sliced_by:
+        return
+    why = "what is in flight between iterations depends on it; start a new run with `yatt train`"
+    if after.sliced:
+        raise ConfigurationError(
+            f"--set: {after.sliced_by} would let responses go on in later iterations, which a run and its forks cannot begin to do, "
+            f"since {why}, or set {after.sliced_by} to null as well"
+        )
+    raise ConfigurationError(
+        f"--set: responses would no longer go on in later iterations by {before.sliced_by}, which cannot change during a run or in "
+        f"its forks, since {why}"
+    )
 
 
 def refuse_combinations(before: RunSpec, after: RunSpec) -> None:

@@ -11,10 +11,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from benchmarks.memory import peak_of
 from tests.engines.rollout.cases import build_model, prompts_of, request_of, rows_of
 from tests.engines.train.test_dense_passes import make_model
 from yatt_core.engines.dense import aligned as arithmetic
 from yatt_core.engines.dense.aligned import attend_aligned, causal_mask, require_cores
+from yatt_core.engines.dense.pieces import QUERY_BLOCK
 from yatt_core.engines.rollout.torch import joint_attention
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
@@ -174,6 +176,47 @@ def test_attention_over_pieces_is_attention() -> None:
         *(states.transpose(1, 2) for states in (queries, keys, values)), is_causal=True, enable_gqa=True
     )
     torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_block_of_queries_changes_no_bits(heads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = torch.Generator().manual_seed(1)
+    queries = torch.randn(2, 130, heads, 8, generator=noise).to(dtype)
+    keys, values = (torch.randn(2, 192, 2, 8, generator=noise).to(dtype) for _ in range(2))
+    mask = causal_mask(130, 192, queries.device).repeat(2, 1, 1, 1)
+    mask[1, :, :, 1:40] = -torch.inf
+    found = []
+    for block in (1, 3, 4, 64, 129, 500):
+        monkeypatch.setattr(arithmetic, "QUERY_BLOCK", block)
+        found.append(attend_aligned(queries, keys, values, mask))
+    assert [torch.equal(each, found[0]) for each in found] == [True] * 6
+    alone = attend_aligned(queries[1:, 7:8], keys[1:], values[1:], mask[1:, :, 7:8])
+    assert torch.equal(alone, found[0][1:, 7:8])
+
+
+def test_attention_over_many_queries_holds_a_block_of_scores_and_keeps_one_mask() -> None:
+    noise = torch.Generator().manual_seed(0)
+    count = 1024
+    queries, keys, values = (
+        torch.randn(1, count, heads, 8, generator=noise, requires_grad=True) for heads in (8, 2, 2)
+    )
+    mask = causal_mask(count, count, queries.device)
+    kept: list[torch.Tensor] = []
+    block_bytes = 4 * 8 * QUERY_BLOCK * count
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    def attend() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            attend_aligned(queries, keys, values, mask).sum().backward()
+
+    assert peak_of(attend) < 4 * block_bytes
+    assert {tensor.untyped_storage().data_ptr() for tensor in kept} == {
+        tensor.untyped_storage().data_ptr() for tensor in (queries, keys, values, mask)
+    }
 
 
 def test_models_without_kernels_and_gpus_are_refused(folder: Path) -> None:

@@ -41,24 +41,34 @@ def sampled_rows(folder: Path, dtype: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("mini_batches", [1, 2])
+def with_a_bit_moved(rows: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Returns samples in which the last log-probability of one is the next lower number."""
+    log_probs = np.array(rows[number]["log_probs_sampler"], np.float32)
+    lower = np.nextafter(log_probs[-1], np.float32(-9))
+    moved = [{**row} for row in rows]
+    moved[number]["log_probs_sampler"] = [*log_probs[:-1].tolist(), float(lower)]
+    return moved
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mini_batches", "epochs"),
+    [("float32", 1, 1), ("bfloat16", 1, 1), ("float32", 2, 1), ("bfloat16", 2, 1), ("float32", 6, 1), ("float32", 1, 2)],
+)
+@pytest.mark.parametrize("number", [0, 5, 22])
 def test_a_log_probability_that_differs_by_a_bit_stops_the_update(
-    tmp_path: Path, dtype: str, mini_batches: int
+    tmp_path: Path, dtype: str, mini_batches: int, epochs: int, number: int
 ) -> None:
+    """Whichever sample has it, and so whichever step would learn from it: no step is taken."""
     folder = make_model_folder(tmp_path / "model")
     spec = make_spec(
         exact="aligned",
         rollout={"engine": {"kind": "torch", "dtype": dtype}},
         trainer={"engine": {"kind": "torch", "ranks": 1, "dtype": dtype}},
-        algorithm={"mini_batches": mini_batches},
+        algorithm={"mini_batches": mini_batches, "epochs": epochs},
     )
-    rows = sampled_rows(folder, dtype)
+    moved = with_a_bit_moved(sampled_rows(folder, dtype), number)
     engine = make_engine(spec, tmp_path, folder)
     before = weights_of(engine)
-    log_probs = np.array(rows[5]["log_probs_sampler"], np.float32)
-    moved = [{**row} for row in rows]
-    moved[5]["log_probs_sampler"] = [*log_probs[:-1].tolist(), float(np.nextafter(log_probs[-1], np.float32(-9)))]
     with pytest.raises(AlignmentError, match=r"^iteration 1: .* differ from the sampler's by up to .* exact: aligned"):
         update(engine, write_shards(tmp_path, 1, moved))
     assert all((weights_of(engine)[name] == tensor).all() for name, tensor in before.items()), "nothing was learnt"

@@ -45,6 +45,42 @@ def test_their_hyperparameters_may_change() -> None:
     )
 
 
+CUT = {"factor": 1.5}
+WAVES = {"dynamic_sampling": {"kind": "valid_group", "overdispatch": CUT}}
+TAIL = {"dynamic_sampling": {"kind": "all", "overdispatch": CUT}}
+VLLM = {"rollout": {"engine": {"kind": "vllm", "dtype": "float32"}}}
+
+
+@pytest.mark.parametrize("before", [WAVES, TAIL | VLLM])
+@pytest.mark.parametrize("cut", [None, {"factor": 2.0}])
+def test_a_run_that_waits_for_all_it_has_overdrawn_may_draw_less(before: dict[str, Any], cut: dict[str, Any] | None) -> None:
+    assert not spec(**before).sliced
+    sampling = before["dynamic_sampling"] | {"overdispatch": cut}
+    refuse_fixed(spec(**before), spec(**before | {"dynamic_sampling": sampling}))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (WAVES, TAIL, "^--set: dynamic_sampling.overdispatch would let responses go on .* to null as well"),
+        (TAIL | VLLM, TAIL, "^--set: dynamic_sampling.overdispatch would let responses go on .* to null as well"),
+        ({}, TAIL, "^--set: dynamic_sampling.overdispatch would let responses go on .* to null as well"),
+        (TAIL, WAVES, "^--set: responses would no longer go on .* by dynamic_sampling.overdispatch"),
+        (TAIL, {"dynamic_sampling": {"overdispatch": {"factor": 2.0}}}, "overdispatch.factor: .* in flight"),
+        (TAIL, {}, "overdispatch.*: dynamic_sampling.overdispatch cannot change .* in flight"),
+        ({}, {"rollout": {"tail": {}}}, "rollout.tail.*: rollout.tail cannot change .* in flight"),
+    ],
+)
+def test_what_is_in_flight_between_iterations_stays_so(before: dict[str, Any], after: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        refuse_fixed(spec(**before), spec(**after))
+
+
+def test_over_dispatch_may_go_with_what_excludes_it() -> None:
+    waits = {"dynamic_sampling": {"kind": "all", "overdispatch": None}}
+    refuse_fixed(spec(**WAVES), spec(**waits))
+
+
 def test_a_lag_may_change_anywhere_but_streamed_learning_only_where_nothing_is_replayed() -> None:
     """Streamed updates sum gradients in another order."""
     plain = spec()

@@ -10,12 +10,13 @@ differ is the order of sums, and it is fixed by three rules:
   that a query does not see add exact zeros.
 - A prompt's keys and a response's begin pieces of their own, because a sampler holds a prompt once for all of its responses.
 
-Between its two products attention is float32, whatever the type of its operands.
+Between its two products attention is float32, whatever the type of its operands. Queries take turns in blocks, so that scores need
+memory in proportion to the number of keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from yatt_core.bfloat16.products import NATIVE, WIDENED, Products
-from yatt_core.engines.dense.pieces import FEWEST_ROWS, PIECE
+from yatt_core.engines.dense.pieces import FEWEST_ROWS, PIECE, QUERY_BLOCK
 from yatt_core.errors import ConfigurationError
 
 
@@ -57,13 +58,9 @@ def attend_aligned(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tens
     mask: [b or 1, 1, n, m] in float32, 0 or -inf; a query sees at least one slot.
     """
     batch, count, heads, size = queries.shape
-    sharing = heads // keys.shape[2]
-    by_key = queries.view(batch, count, -1, sharing, size).permute(0, 2, 3, 1, 4)
+    by_key = queries.view(batch, count, keys.shape[2], -1, size).permute(0, 2, 3, 1, 4)
     found: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-        by_key.reshape(batch, -1, sharing * count, size),
-        keys.transpose(1, 2),
-        values.transpose(1, 2),
-        mask.repeat(1, 1, sharing, 1),
+        by_key, keys.transpose(1, 2), values.transpose(1, 2), mask
     )
     return found.view(batch, heads, count, size).transpose(1, 2)
 
@@ -104,31 +101,90 @@ def taken_from(masses: torch.Tensor, values: torch.Tensor, before: torch.Tensor 
 
 
 class _Attention(torch.autograd.Function):
-    """Attention over [b, heads, n, size]. The backward pass computes its weights again, which are more than its operands."""
+    """Attention over [b, heads of keys, queries that share a key, n, size], in blocks of queries.
+
+    The backward pass computes its weights again, which are more than its operands.
+    """
 
     @staticmethod
     def forward(ctx: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> Any:
-        ctx.dtype = queries.dtype
         ctx.save_for_backward(queries, keys, values, mask)
-        masses, total = masses_of(scores_of(queries.float(), keys.float()), mask)
-        return (taken_from(masses, values.float()) / total).to(ctx.dtype)
+        keys = keys.float()
+        values = values.float()
+        found = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        for block in _blocks(queries):
+            attended = _attended(_rows(queries, block), keys, values, mask[..., block, :])
+            found[..., block, :] = attended.unflatten(2, (queries.shape[2], -1))
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         queries, keys, values, mask = ctx.saved_tensors
-        queries, keys, values = (states.float() for states in (queries, keys, values))
-        masses, total = masses_of(scores_of(queries, keys), mask)
-        weights = masses.div_(total)
-        gradient = gradients[0].float()
-        of_values = torch.matmul(weights.transpose(-1, -2), gradient)
-        of_weights = torch.matmul(gradient, values.transpose(-1, -2))
-        # weight * (d L / d weight - sum over keys of weight * d L / d weight)
-        of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_scores = of_scores.mul_(queries.shape[-1] ** -0.5)
-        of_queries = torch.matmul(of_scores, keys)
-        of_keys = torch.matmul(of_scores.transpose(-1, -2), queries)
-        return of_queries.to(ctx.dtype), of_keys.to(ctx.dtype), of_values.to(ctx.dtype), None
+        dtype = queries.dtype
+        keys = keys.float()
+        values = values.float()
+        of_queries = torch.empty(queries.shape, dtype=dtype, device=queries.device)
+        of_keys = torch.zeros_like(keys)
+        of_values = torch.zeros_like(values)
+        for block in _blocks(queries):
+            asked = _rows(queries, block)
+            weights, of_scores = _score_gradients(
+                queries=asked,
+                keys=keys,
+                values=values,
+                mask=mask[..., block, :],
+                gradient=_rows(gradients[0], block),
+            )
+            of_values += torch.matmul(weights.transpose(-1, -2), _rows(gradients[0], block))
+            of_keys += torch.matmul(of_scores.transpose(-1, -2), asked)
+            of_queries[..., block, :] = torch.matmul(of_scores, keys).unflatten(2, (queries.shape[2], -1))
+            del weights, of_scores  # before those of the next block
+        return of_queries, of_keys.to(dtype), of_values.to(dtype), None
+
+
+def _blocks(queries: torch.Tensor) -> Iterator[slice]:
+    """Yields the blocks of the queries [..., n, size]."""
+    count = queries.shape[-2]
+    return (slice(start, min(start + QUERY_BLOCK, count)) for start in range(0, count, QUERY_BLOCK))
+
+
+def _rows(states: torch.Tensor, block: slice) -> torch.Tensor:
+    """Returns a block of [b, heads, sharing, n, size] in float32, as the rows of a product: [b, heads, sharing * block, size]."""
+    return states[..., block, :].float().flatten(2, 3)
+
+
+def _attended(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Returns what a block of queries attends to, in its shape. Arguments as for `_block_masses`."""
+    masses, total = _block_masses(queries, keys, mask)
+    return taken_from(masses, values) / total
+
+
+def _score_gradients(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gradient: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a block's weights, and the gradients of its products q k^T. Arguments as for `_block_masses`.
+
+    gradient: of what the block attends to, in its shape.
+    """
+    masses, total = _block_masses(queries, keys, mask)
+    weights = masses.div_(total)
+    of_weights = torch.matmul(gradient, values.transpose(-1, -2))
+    # weight * (d L / d weight - sum over keys of weight * d L / d weight)
+    of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+    return weights, of_scores.mul_(queries.shape[-1] ** -0.5)
+
+
+def _block_masses(
+    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what `masses_of` does, of queries [b, heads, sharing * block, size] in float32.
+
+    mask: [b or 1, 1, block, m]; the queries that share a key have the same.
+    """
+    scores = scores_of(queries, keys)
+    masses, total = masses_of(scores.unflatten(2, (-1, mask.shape[-2])), mask[:, :, None])
+    return masses.flatten(2, 3), total.flatten(2, 3)
 
 
 def _of_enough_rows(

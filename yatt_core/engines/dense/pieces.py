@@ -7,6 +7,9 @@ FEWEST_ROWS = 4
 PIECE = 64
 """Slots in a piece: whole vectors of the widest processors, whose 16 lanes then add the same slots in any batch."""
 
+QUERY_BLOCK = 128
+"""Queries whose scores exist at once, of all sequences and heads; each query has its own, so the number changes no bits."""
+
 
 def whole_pieces(slots: int) -> int:
     """Returns the number of slots of the pieces that hold this many slots."""

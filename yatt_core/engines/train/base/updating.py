@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic, value_metrics
 from yatt_core.engines.train.steps.learner import PolicyLearner, update_metrics
-from yatt_core.engines.train.steps.objective import LossSums
 from yatt_core.engines.train.steps.plan import plan_digest
 from yatt_core.engines.train.steps.plans import Plans
 from yatt_core.engines.train.steps.schedule import learning_rate_factor
@@ -22,6 +25,7 @@ from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
 from yatt_core.spec.run import RunSpec
+from yatt_core.wire.ragged import ragged_positions
 
 TOLD = ("loss", "grad_norm", "value_loss", "value_grad_norm")
 """Metrics that are part of the fingerprint."""
@@ -66,11 +70,16 @@ class Update:
         changed: called after each step.
 
         All gradients of a step are computed before it is taken, so a loss that is not finite raises
-        `NumericError` with the weights unchanged. The same holds for the policy's gradient norm, and, as
-        `AlignmentError`, for log-probabilities of an aligned run that differ from the sampler's; the critic's norm is
-        only computed after the policy's step.
+        `NumericError` with the step not taken. The same holds for the policy's gradient norm; the critic's norm is
+        only computed after the policy's step. In an aligned run, log-probabilities that differ from the sampler's raise
+        `AlignmentError` before the first step, whichever step learns from them.
         """
         steps = self.plans.steps(batch, key)
+        old = columns.log_probs_old
+        if self.spec.aligned and old is not None:
+            samples = [part for step in steps for part in step.parts[self.collective.rank]]
+            gap = gap_of(batch, old, np.concatenate([np.zeros(0, np.int64), *samples]))
+            require_no_gap(float(self.collective.maximum(torch.tensor(gap, dtype=torch.float64))), key)
         rate = learning_rate(self.spec, key.iteration)
         learner = PolicyLearner(
             spec=self.spec, forward=self.forward, optimizer=self.optimizer, collective=self.collective, state=state
@@ -87,8 +96,8 @@ class Update:
             if critic is not None:
                 values.append(critic.gradients(self.collective, batch, columns, step))
             if not alone:
-                if self.spec.aligned:
-                    require_no_gap(sums[-1], key)
+                if self.spec.aligned and old is None:  # so that there is one step, which learns from all samples
+                    require_no_gap(sums[-1].maxima.get("gap", 0.0), key)
                 norms.append(self.optimizer.apply(rate, sums[-1].sums["loss"]))
                 changed()
             if critic is not None:
@@ -103,12 +112,25 @@ class Update:
         return Updated(metrics, fingerprint | {"plan": plan_digest(steps)})
 
 
-def require_no_gap(sums: LossSums, key: WorkKey) -> None:
+def gap_of(batch: ExperienceBatch, old: npt.NDArray[np.float32], samples: npt.NDArray[np.int64]) -> float:
+    """Returns the largest difference between log-probabilities before the update and the sampler's; 0 without tokens.
+
+    old: before the update, [T].
+    samples: whose counted tokens are compared. Values that are not numbers are left to the loss, which refuses them.
+    """
+    positions = ragged_positions(batch.response_offsets, samples)
+    counted = positions[batch.loss_mask[positions]]
+    sampler = batch.log_probs_sampler[counted]
+    differing = old[counted] != sampler
+    gaps = np.abs(old[counted][differing] - sampler[differing])
+    return float(np.fmax.reduce(gaps, initial=0.0))
+
+
+def require_no_gap(gap: float, key: WorkKey) -> None:
     """Raises `AlignmentError` if a log-probability before the update differs from the sampler's by as little as a bit.
 
-    sums: of a step, over all ranks.
+    gap: the largest difference, over all ranks.
     """
-    gap = sums.maxima.get("gap", 0.0)
     if gap > 0.0:
         raise AlignmentError(
             f"iteration {key.iteration}: log-probabilities of the trainer differ from the sampler's by up to {gap:.3g}, but "
