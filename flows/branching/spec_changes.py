@@ -118,12 +118,12 @@ def _refuse_other_slices(before: RunSpec, after: RunSpec) -> None:
     why = "what is in flight between iterations depends on it; start a new run with `yatt train`"
     if after.sliced:
         raise ConfigurationError(
-            f"--set: {after.sliced_by} would let responses go on in later iterations, which a run and its forks cannot begin to do, "
-            f"since {why}, or set {after.sliced_by} to null as well"
+            f"--set: {after.sliced_by} would let responses go on in later iterations, which cannot begin during a run or in its "
+            f"forks, since {why}, or set {after.sliced_by} to null as well"
         )
     raise ConfigurationError(
-        f"--set: responses would no longer go on in later iterations by {before.sliced_by}, which cannot change during a run or in "
-        f"its forks, since {why}"
+        f"--set: responses would no longer go on in later iterations by {before.sliced_by}, which cannot change during a run "
+        f"or in its forks, since {why}"
     )
 
 

@@ -52,7 +52,14 @@ def with_a_bit_moved(rows: list[dict[str, Any]], number: int) -> list[dict[str, 
 
 @pytest.mark.parametrize(
     ("dtype", "mini_batches", "epochs"),
-    [("float32", 1, 1), ("bfloat16", 1, 1), ("float32", 2, 1), ("bfloat16", 2, 1), ("float32", 6, 1), ("float32", 1, 2)],
+    [
+        ("float32", 1, 1),
+        ("bfloat16", 1, 1),
+        ("float32", 2, 1),
+        ("bfloat16", 2, 1),
+        ("float32", 6, 1),
+        ("float32", 1, 2),
+    ],
 )
 @pytest.mark.parametrize("number", [0, 5, 22])
 def test_a_log_probability_that_differs_by_a_bit_stops_the_update(

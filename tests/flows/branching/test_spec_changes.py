@@ -53,7 +53,9 @@ VLLM = {"rollout": {"engine": {"kind": "vllm", "dtype": "float32"}}}
 
 @pytest.mark.parametrize("before", [WAVES, TAIL | VLLM])
 @pytest.mark.parametrize("cut", [None, {"factor": 2.0}])
-def test_a_run_that_waits_for_all_it_has_overdrawn_may_draw_less(before: dict[str, Any], cut: dict[str, Any] | None) -> None:
+def test_a_run_that_waits_for_all_it_has_overdrawn_may_draw_less(
+    before: dict[str, Any], cut: dict[str, Any] | None
+) -> None:
     assert not spec(**before).sliced
     sampling = before["dynamic_sampling"] | {"overdispatch": cut}
     refuse_fixed(spec(**before), spec(**before | {"dynamic_sampling": sampling}))
@@ -71,7 +73,9 @@ def test_a_run_that_waits_for_all_it_has_overdrawn_may_draw_less(before: dict[st
         ({}, {"rollout": {"tail": {}}}, "rollout.tail.*: rollout.tail cannot change .* in flight"),
     ],
 )
-def test_what_is_in_flight_between_iterations_stays_so(before: dict[str, Any], after: dict[str, Any], says: str) -> None:
+def test_what_is_in_flight_between_iterations_stays_so(
+    before: dict[str, Any], after: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ConfigurationError, match=says):
         refuse_fixed(spec(**before), spec(**after))
 

@@ -10,8 +10,8 @@ differ is the order of sums, and it is fixed by three rules:
   that a query does not see add exact zeros.
 - A prompt's keys and a response's begin pieces of their own, because a sampler holds a prompt once for all of its responses.
 
-Between its two products attention is float32, whatever the type of its operands. Queries take turns in blocks, so that scores need
-memory in proportion to the number of keys.
+Between its two products attention is float32, whatever the type of its operands. Queries take turns in blocks, so that scores
+need memory in proportion to the number of keys.
 """
 
 from __future__ import annotations
@@ -175,9 +175,7 @@ def _score_gradients(
     return weights, of_scores.mul_(queries.shape[-1] ** -0.5)
 
 
-def _block_masses(
-    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _block_masses(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns what `masses_of` does, of queries [b, heads, sharing * block, size] in float32.
 
     mask: [b or 1, 1, block, m]; the queries that share a key have the same.

@@ -29,6 +29,7 @@ from yatt_core.planning.account import (
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.memory.activations import MicroBatchShape, micro_batch_of
+from yatt_core.planning.memory.aligned_attention import with_aligned_passes
 from yatt_core.planning.memory.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.memory.rollout import EngineMemory, on_turn, reward_model, reward_tokens
 from yatt_core.planning.memory.training import (
@@ -281,6 +282,8 @@ def trainer_of(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) ->
     """
     engine = roles.trainer
     memory = _policy_trainer(roles, batch, ranks, copies)
+    if roles.spec.aligned and isinstance(engine, TorchTrainer):
+        memory = with_aligned_passes(memory, roles.policy, batch, engine.dtype)
     if isinstance(engine, TorchTrainer | Fsdp2Trainer):
         for teacher in roles.teachers:
             memory = with_teacher(memory=memory, engine=engine, teacher=teacher, batch=batch, ranks=ranks)

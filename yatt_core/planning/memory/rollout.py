@@ -14,6 +14,7 @@ from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length,
 from yatt_core.planning.account import NOTHING, Bytes
 from yatt_core.planning.judges import RewardModelRole
 from yatt_core.planning.memory.activations import FLOAT, element_bytes
+from yatt_core.planning.memory.aligned_attention import aligned_prefill, aligned_step
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.rollout import RolloutSpec, TorchRollout
@@ -87,12 +88,16 @@ def torch_rollout(
     weights = shape.parameters * size
     cache = rows * slots * shape.cached_token_values() * size
     prompts = max(1, batch_samples // samples)
-    prefilled = min(prompts, max(1, PREFILL_TOKENS // padded_length(prompt))) * padded_length(prompt)
-    prefill = prefilled * (shape.hidden + 4 * shape.intermediate) * size
+    padded = padded_length(prompt)
+    at_once = min(prompts, max(1, PREFILL_TOKENS // padded))
+    prefill = at_once * padded * (shape.hidden + 4 * shape.intermediate) * size
     distribution = rows * shape.vocabulary
     # A decode step attends with a mask, which requires copies of shared keys and values for every head, one layer at a time.
     shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
     step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width)) * size
+    if aligned:
+        prefill += aligned_prefill(shape, at_once, padded)
+        step += aligned_step(shape, rows, slots)
     # The logits; then, in float32, the masses and a copy of the values that these are computed from or summed over.
     sampling = distribution * (size + (2 + copies) * FLOAT)
     held = Bytes(weights=weights, kv_cache=cache)
