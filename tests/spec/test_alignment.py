@@ -16,7 +16,7 @@ def test_an_aligned_run_is_exact_and_refuses_what_is_not():
     assert not spec().must_be_exact
     cut = {"kind": "valid_group", "overdispatch": {"factor": 1.5}}
     (line,) = mistakes(dynamic_sampling=cut, exact="aligned")
-    assert tells(line, "exact: must be false or auto", "dynamic_sampling.overdispatch")
+    assert tells(line, "exact: aligned cannot hold", "dynamic_sampling.overdispatch")
 
 
 BF16 = {"kind": "torch", "dtype": "bfloat16"}

@@ -114,7 +114,7 @@ class _Attention(torch.autograd.Function):
         found = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         for block in _blocks(queries):
             attended = _attended(_rows(queries, block), keys, values, mask[..., block, :])
-            found[..., block, :] = attended.unflatten(2, (queries.shape[2], -1))
+            found[..., block, :] = attended.reshape(queries[..., block, :].shape)
         return found
 
     @staticmethod
@@ -138,7 +138,7 @@ class _Attention(torch.autograd.Function):
             )
             of_values += torch.matmul(weights.transpose(-1, -2), _rows(gradients[0], block))
             of_keys += torch.matmul(of_scores.transpose(-1, -2), asked)
-            of_queries[..., block, :] = torch.matmul(of_scores, keys).unflatten(2, (queries.shape[2], -1))
+            of_queries[..., block, :] = torch.matmul(of_scores, keys).reshape(queries[..., block, :].shape)
             del weights, of_scores  # before those of the next block
         return of_queries, of_keys.to(dtype), of_values.to(dtype), None
 
@@ -181,7 +181,7 @@ def _block_masses(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor)
     mask: [b or 1, 1, block, m]; the queries that share a key have the same.
     """
     scores = scores_of(queries, keys)
-    masses, total = masses_of(scores.unflatten(2, (-1, mask.shape[-2])), mask[:, :, None])
+    masses, total = masses_of(scores.reshape(*scores.shape[:2], -1, *mask.shape[-2:]), mask[:, :, None])
     return masses.flatten(2, 3), total.flatten(2, 3)
 
 
