@@ -129,14 +129,11 @@ class _Attention(torch.autograd.Function):
         of_values = torch.zeros_like(values)
         for block in _blocks(queries):
             asked = _rows(queries, block)
+            gradient = _rows(gradients[0], block)
             weights, of_scores = _score_gradients(
-                queries=asked,
-                keys=keys,
-                values=values,
-                mask=mask[..., block, :],
-                gradient=_rows(gradients[0], block),
+                queries=asked, keys=keys, values=values, mask=mask[..., block, :], gradient=gradient
             )
-            of_values += torch.matmul(weights.transpose(-1, -2), _rows(gradients[0], block))
+            of_values += torch.matmul(weights.transpose(-1, -2), gradient)
             of_keys += torch.matmul(of_scores.transpose(-1, -2), asked)
             of_queries[..., block, :] = torch.matmul(of_scores, keys).reshape(queries[..., block, :].shape)
             del weights, of_scores  # before those of the next block
