@@ -160,7 +160,7 @@ ROWS = (
         "compare",
         "cli.commands.inspection.compare",
         READ,
-        "Compare runs: the keys in which their specs differ, their newest metrics, and their curves over the same axes.",
+        "Compare runs: the keys in which their specs differ, their digests, newest metrics, and curves over the same axes.",
     ),
     CommandRow(
         "costs",

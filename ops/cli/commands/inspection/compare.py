@@ -58,9 +58,7 @@ def compare(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Compare runs: the keys in which their specs differ, their digests, their newest metrics, and their curves over the same
-    axes.
-    """
+    """Compare runs: the keys in which their specs differ, their digests, newest metrics, and curves over the same axes."""
     from ops.queries.compare import MOST_RUNS, compare
 
     with opened_ledger(Home.locate(home)) as ledger:
