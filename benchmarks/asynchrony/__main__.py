@@ -103,7 +103,13 @@ def streamed_ratio(today: Today) -> float:
     streamed: list[float] = []
     for plan, iteration, tokens in zip(today.campaign.plans, today.campaign.past, today.tokens, strict=True):
         (wave,) = iteration.waves
-        groups, collect_s = ready_groups(setting_of(today.workload), plan.roles, plan.runtime_policy, wave, before)
+        groups, collect_s = ready_groups(
+            setting=setting_of(today.workload),
+            roles=plan.roles,
+            runtime_policy=plan.runtime_policy,
+            wave=wave,
+            before=before,
+        )
         before = plan.roles
         apart.append(collect_s + learner.seconds(tokens) + sync_s)
         streamed.append(streamed_seconds(groups, learner) + sync_s)

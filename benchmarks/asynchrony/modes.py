@@ -95,10 +95,19 @@ def run_mode(workload: Scenario, mode: Mode, counted: int | None = None) -> Mode
         ahead = contents[number + mode.lag]
         before = devices
         started = time.process_time()
-        devices = _planned(workload, mode, devices, contents[number + mode.lag - 1], contents[number - 1])
+        devices = _planned(
+            workload=workload,
+            mode=mode,
+            devices=devices,
+            ahead=contents[number + mode.lag - 1],
+            learnt=contents[number - 1],
+        )
         plans.append(time.process_time() - started)
         moved = workload.switch.repartition_s if devices != before else 0.0
-        seconds.append(moved + iteration_seconds(workload, mode, devices, ahead, contents[number]))
+        seconds.append(
+            moved
+            + iteration_seconds(workload=workload, mode=mode, devices=devices, ahead=ahead, learnt=contents[number])
+        )
     last = contents[FILLING : FILLING + count]
     staleness = staleness_of(last, FILLING)
     return ModeOutcome(
@@ -133,7 +142,11 @@ def iteration_seconds(workload: Scenario, mode: Mode, devices: Devices, ahead: C
 def _planned(workload: Scenario, mode: Mode, devices: Devices, ahead: Content, learnt: Content) -> Devices:
     """Returns the devices on which the newest iteration would have been fastest, at most one step away."""
     instances = len(workload.cluster.speeds)
-    return stepped(instances, devices, lambda tried: iteration_seconds(workload, mode, tried, ahead, learnt))
+
+    def seconds_on(tried: Devices) -> float:
+        return iteration_seconds(workload=workload, mode=mode, devices=tried, ahead=ahead, learnt=learnt)
+
+    return stepped(instances, devices, seconds_on)
 
 
 def first_devices(workload: Scenario, mode: Mode) -> Devices:

@@ -60,7 +60,9 @@ def measured_exactness(folder: Path, seed: int, updates: int, settings: Settings
     exact = _gaps(folder=folder, state=state, columns=columns, settings=chosen, dtype=torch.float32)
     rounded = _gaps(folder=folder, state=state, columns=columns, settings=chosen, dtype=torch.bfloat16)
     with tempfile.TemporaryDirectory() as scratch:
-        equal = _replays(folder, Path(scratch), columns, draw, state, settings)
+        equal = _replays(
+            folder=folder, scratch=Path(scratch), columns=columns, draw=draw, state=state, settings=settings
+        )
         same = sampler.update(columns, draw)[GAP]
     return {
         "gap": max(same, exact[0]),

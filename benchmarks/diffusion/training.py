@@ -63,7 +63,11 @@ def trained(kind: type[ShapeDrawing], folder: Path, *, seed: int, updates: int, 
     log_probability_gap: the largest of all updates.
     seconds: of the processor, for updates and evaluation.
     """
-    return kept_or_measured(folder / f"{kind.__name__}.json", lambda: _trained(kind, folder, seed, updates, settings))
+
+    def measure() -> dict[str, float]:
+        return _trained(kind=kind, folder=folder, seed=seed, updates=updates, settings=settings)
+
+    return kept_or_measured(folder / f"{kind.__name__}.json", measure)
 
 
 def final_state(folder: Path, updates: int) -> Kept:
