@@ -136,7 +136,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
         return restore(session, session.context.committed_iteration).state
     session.begin_work()
     meter = IterationMeter.start(session.context.clock, session.meter)
-    first, each = (begin, iterate) if session.context.spec.samples_responses else (begin_with_rows, iterate_over_rows)
+    first, each = (begin, iterate) if session.context.spec.has.controllers else (begin_with_rows, iterate_over_rows)
     return first(session, state, meter) if state.iteration < 0 else each(session, state, meter)
 
 

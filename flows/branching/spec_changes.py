@@ -97,7 +97,7 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
             "start a new run with `yatt train`"
         )
     kinds = [None if spec.objective is None else spec.objective.kind for spec in (before, after)]
-    if kinds[0] != kinds[1] or before.samples_responses != after.samples_responses:
+    if kinds[0] != kinds[1] or before.has != after.has:
         raise ConfigurationError(
             f"--set objective: it must stay {kinds[0] or 'null'} during a run and in its forks, with the same pairs, since "
             "what was prepared for one objective does not suit another; start a new run with `yatt train`"
@@ -142,14 +142,14 @@ def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the changed keys that affect an update, which could not be replayed under the new values."""
     unread: tuple[str, ...] = UNREAD_BY_UPDATES
     constant = before.trainer.schedule.kind == after.trainer.schedule.kind == "constant"
-    if constant and before.workload.is_language:
+    if constant and not before.has.told_iterations:
         unread = (*unread, "iterations")  # any other schedule depends on it, and a workload of one's own is told it
     return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
 
 
 def keys_read_by_samples(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the changed keys that affect the experience of an iteration or its update."""
-    unread = (*UNREAD_BY_SAMPLES, "iterations") if before.workload.is_language else UNREAD_BY_SAMPLES
+    unread = UNREAD_BY_SAMPLES if before.has.told_iterations else (*UNREAD_BY_SAMPLES, "iterations")
     return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
 
 

@@ -159,8 +159,8 @@ class ActorsStart:
         """Keeps, creates and loads the actors; Ray must be connected."""
         context = self._context
         self._check()
-        is_language = context.spec.workload.is_language
-        roles = "controllers, engines and trainer" if is_language else "the trainer"
+        samples = context.spec.has.controllers
+        roles = "controllers, engines and trainer" if samples else "the trainer"
         context.observer.stage(f"starting {roles}")
         self.book_losses()
         actors = self._actors
@@ -185,7 +185,7 @@ class ActorsStart:
             )
         for line in self._inputs.left_out:
             context.observer.warned(line)
-        loaded = "engines and trainer" if is_language else "the trainer"
+        loaded = "engines and trainer" if samples else "the trainer"
         context.observer.stage(f"loading {loaded}")
         standing = actors.load(self._inputs)
         self.created = standing.created
@@ -258,7 +258,7 @@ class ActorsStart:
             raise AwayError(f"{A_NODE}{IS_AWAY}it is lost. {error}") from error
         if demand is None:
             # A workload has a model of its own, whose size is never known: a warning at each start would say nothing.
-            if context.spec.workload.is_language:
+            if context.spec.has.language_model:
                 context.observer.warned(
                     "the memory of the devices, or the size of the model, is not known: the memory check was skipped"
                 )

@@ -43,7 +43,7 @@ def committed_batch(
     session: DriverSession, before: ControlState, branch: int, iteration: int, sampled_under: int
 ) -> Batch:
     """Returns what a committed iteration has learned from. Consumes the control state before it."""
-    if session.context.spec.samples_responses:
+    if session.context.spec.has.learns_from == "shards":
         return sealed_batch(session, branch, iteration, sampled_under)
     return draw_rows(session.context, before.cursor)
 

@@ -78,7 +78,7 @@ def cursor_after(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
 
     cursor: the position before the iteration.
     """
-    if not context.spec.samples_responses:
+    if not context.spec.has.controllers:
         return draw(context.spec.data, context.spec.seed, cursor, context.spec.data.prompts_per_iteration)[1]
     waves = planned_waves(context, context.branch, iteration)
     return prompts_of(context, waves[-1])[1] if waves else cursor
@@ -89,7 +89,7 @@ def is_gathered(context: RunContext, iteration: int) -> bool:
 
     A run that samples nothing has nothing to gather.
     """
-    if not context.spec.samples_responses:
+    if not context.spec.has.controllers:
         return True
     waves = planned_waves(context, context.branch, iteration)
     outcomes = [wave.outcome for wave in waves if wave.outcome]

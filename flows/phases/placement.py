@@ -111,7 +111,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
 
 def begin_planning(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> None:
     """Starts to plan the first iteration of a session, or after a recovery, beside the start of the actors."""
-    if session.context.spec.samples_responses and device_judges(session.context.spec):
+    if session.context.spec.has.judges and device_judges(session.context.spec):
         session.prefetch.begin(iteration, _inputs_of(session.context, iteration, state))
 
 

@@ -77,7 +77,7 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     session.trainer_is_ahead = held is not Held.TOO_LITTLE and standing.trainer_version > state.iteration
     if held is not Held.TOO_LITTLE:
         if held is Held.ALL:
-            session.actors.sync(standing.trainer_version)
+            _sync(session, standing.trainer_version)
             check_weights(session, standing.trainer_version)
         return Recovered(state, receipt)
     loading = context.clock.monotonic()
@@ -92,12 +92,18 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
         replay(session, update)
         rebuild_sampled_under(session, damaged, update)
     ended = context.clock.monotonic()
-    session.actors.sync(state.iteration)
+    _sync(session, state.iteration)
     check_weights(session, state.iteration)
     replayed = state.iteration - restored
     log.info("restored checkpoint %d and replayed %d updates", restored, replayed)
     receipt = replace(receipt, restore_seconds=replaying - loading, replay_seconds=ended - replaying)
     return Recovered(state, replace(receipt, restored=restored, replayed=replayed))
+
+
+def _sync(session: DriverSession, version: int) -> None:
+    """Brings the engines to a version, if the run's workload has engines that get weights."""
+    if session.context.spec.has.sync:
+        session.actors.sync(version)
 
 
 def check_weights(session: DriverSession, version: int) -> None:

@@ -93,7 +93,7 @@ def commit(
     if results.evaluation is not None:
         metrics += _results(row_figures(results.evaluation))
         outbox = keep_tables(context, results.evaluation)
-    without = 0.0 if context.spec.workload.is_language else None
+    without = 0.0 if context.spec.has.language_model else None
     tokens = update.metrics.get("tokens", without)
     rows = float(len(results.rows.rows))
     used = session.actors.process_use()
@@ -107,8 +107,8 @@ def commit(
         driver_bytes=meter.driver_bytes,
         gauges=gauges,
     )
-    # Rows are named by the cursor; a workload of one's own draws or samples what it learns from.
-    learnt = None if context.spec.workload.is_language else update.fingerprint.get(COLUMNS_DIGEST)
+    # Rows are named by the cursor; columns are drawn or sampled, and sealed.
+    learnt = update.fingerprint.get(COLUMNS_DIGEST) if context.spec.has.learns_from == "columns" else None
     committed = write_commit(
         session=session,
         state=after,

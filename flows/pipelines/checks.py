@@ -181,7 +181,7 @@ class _Checks:
         if not isinstance(job, EvaluateJob) or job.suite is not None:
             return self.figures.get(evaluation, [])
         run = self._run_of(job.of)
-        if run is None or not run.workload.is_language:
+        if run is None or run.has.own_metrics:
             return []  # those of a workload of one's own have names of its own
         return figure_names(run.evaluation.sampling)
 
@@ -193,7 +193,7 @@ class _Checks:
     def _own_workload(self, name: str) -> str:
         """Returns the workload of one's own that a job trains; empty if there is none."""
         run = self._run_of(name)
-        return "" if run is None or run.workload.is_language else run.workload.title
+        return "" if run is None or run.has.language_model else run.workload.title
 
 
 def _misspelled(texts: Sequence[str], jobs: Mapping[str, object], place: str) -> Iterator[str]:

@@ -258,7 +258,7 @@ def _commits(audit: _Audit) -> Iterator[int]:
 
 def _experience(audit: _Audit) -> Iterator[int]:
     spec = parse_spec(audit.ledger.runs.revision(audit.run).spec, f"the spec of run {audit.run}")
-    if not spec.workload.is_language:
+    if spec.has.learns_from == "columns":
         yield from _columns(audit)
         return
     commits = [commit for commit in audit.commits if commit.experience_digest is not None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from yatt_core.workload_kinds import trains_language
+from yatt_core.workload_kinds import parts_in
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -230,7 +230,7 @@ def measures_in(spec: Mapping[str, Any], recorded: Iterable[str]) -> Measures:
     spec: its spec as plain values.
     recorded: the keys of its metrics, by which that of a workload of one's own goes.
     """
-    if trains_language(spec):
+    if not parts_in(spec).own_metrics:
         return measures_for(spec.get("objective"))
     bounds = tuple(f"{ACCURACY}_{end}" for end in ("low", "high"))
     held_out = tuple(sorted(key for key in recorded if key.startswith(HELD_OUT) and key not in bounds))

@@ -34,16 +34,16 @@ def note_of(run: str, spec: RunSpec, links: Mapping[str, str] | None = None) -> 
     algorithm = f"advantages {spec.algorithm.advantage.kind}, loss {spec.algorithm.loss.kind}"
     if spec.objective is not None:
         algorithm = f"objective {spec.objective.kind}"
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         algorithm = f"workload {spec.workload.title}"
-    rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.samples_responses else ""
+    rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.has.controllers else ""
     engines = f"{rollout}training on {spec.trainer.engine.kind}"
     lines = [
         f"**{run}** is a run of YATT: {algorithm} over {many(spec.iterations, 'iteration')}, {engines}.",
         "",
         *(f"- [{title}]({address})" for title, address in sorted((links or {}).items())),
         f"- state and phases: `yatt show {run}`",
-        *([f"- samples: `yatt rollouts {run} --sort reward`"] if spec.samples_responses else []),
+        *([f"- samples: `yatt rollouts {run} --sort reward`"] if spec.has.controllers else []),
         f"- continue after a stop or a failure: `yatt resume {run}`",
         "",
         "Steps are iterations. The spec is in the parameters and in `spec.json`.",

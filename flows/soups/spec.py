@@ -88,7 +88,7 @@ class SoupSpec(SpecModel):
                 yield f"objectives: {name!r} is no part of kind function in rewards.parts; expected some of {list(functions)}"
             elif functions[name].weight == 0.0:
                 yield f"objectives: rewards.parts {name!r} has weight 0, so there is nothing to learn from it"
-        if not run.workload.is_language:
+        if not run.has.language_model:
             yield f"base: the workload {run.workload.title} has no policies to merge; expected a language model"
         if run.virtual:
             yield "base: virtual engines have no weights to merge; expected torch, vllm, fsdp2 or megatron"

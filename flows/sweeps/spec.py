@@ -116,9 +116,7 @@ class SweepSpec(SpecModel):
         """Yields what contradicts the spec of the runs."""
         if is_timing(self.metric):
             yield f"metric: {self.metric} depends on timing, so that a repetition would decide otherwise; expected a result"
-        elif run.workload.is_language and not is_known(
-            self.metric
-        ):  # those of a workload of one's own are seen in its runs
+        elif not run.has.own_metrics and not is_known(self.metric):
             yield f"metric: {self.metric!r} is not known; {nearest_metric(self.metric)}"
         if self.asha is not None and len(self.rungs(run)) == 1:
             yield (

@@ -69,7 +69,7 @@ def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> 
     from yatt_core.prompts.media import MediaFolder
 
     name, spec, row = opened_checkpoint(home, run, iteration)
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         raise ConfigurationError(
             f"--suite: run {name} has workload.kind {spec.workload.title}, which answers no tasks; leave it out, and the "
             "workload evaluates itself"

@@ -124,7 +124,7 @@ def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None)
     with problems.noting():
         check_trackers(spec)
     check_functions(spec, problems, copies)
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         return False  # it builds its inputs itself
     if copies is not None:
         with problems.noting():
@@ -231,7 +231,7 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         find_policy(spec.placement, constants_known=False)
     with problems.noting():
         find_callbacks(spec.callbacks, copies)
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         from yatt_core.workloads.checking import check_inputs
         from yatt_core.workloads.finding import make_workload, verify_workload
 
@@ -308,7 +308,7 @@ def parameters(spec: RunSpec) -> int:
 
     The number is an estimate if the model does not exist yet, and 0 for a virtual run and a workload of one's own.
     """
-    if spec.virtual or not spec.workload.is_language:
+    if spec.virtual or not spec.has.language_model:
         return 0
     if isinstance(spec.model, GivenFolder):
         return _stored(spec.model)

@@ -51,7 +51,7 @@ class ColumnFacts:
 
 def is_language(ledger: Ledger, run: str) -> bool:
     """Returns whether a run trains a language model, whose iterations have samples in place of columns."""
-    return current_spec(ledger, run).workload.is_language
+    return current_spec(ledger, run).has.language_model
 
 
 def columns_of(ledger: Ledger, home: Home, run: str, iteration: int) -> list[ColumnFacts]:

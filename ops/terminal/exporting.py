@@ -69,7 +69,7 @@ def export_checkpoint(
     if spec.virtual:
         raise ConfigurationError(f"run {name}: it uses virtual engines, so there is no model to export")
     folder = home.run_folder(row.run)
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         raise ConfigurationError(
             f"run {name}: its workload {spec.workload.title} has no model in Hugging Face's form; the tensors of iteration "
             f"{row.iteration} are in {folder / row.folder} (safetensors)"

@@ -22,7 +22,7 @@ from ops.queries.run_list import DRIVEN, ListedRun, find_line
 from ops.web.access import session_person
 from ops.web.context import Context, Served
 from ops.web.templating import make_templates
-from yatt_core.workload_kinds import trains_language
+from yatt_core.workload_kinds import parts_in
 
 TABS = (
     ("", "Run"),
@@ -126,7 +126,7 @@ class Visit:
             "failed_phase": failed_phase,
             "retry_iteration": iteration_of(run.iteration, failed_phase) if ahead is None else ahead,
             "sft": sft,
-            "language": trains_language(spec),
+            "language": parts_in(spec).language_model,
             "phase_choices": [(phase, phase_name(phase, sft)) for phase in ALL_PHASES],
             "done": self.done,
         }

@@ -29,7 +29,7 @@ def data_modules(spec: RunSpec) -> tuple[str, ...]:
 
 def input_modules(spec: RunSpec) -> tuple[str, ...]:
     """Returns the modules that building a run's inputs imports, which its workers have imported before."""
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         return ()
     of_model = () if spec.virtual else (QUIET, *_model_modules(spec))
     return (*data_modules(spec), OF_ARROW, *of_model)
@@ -42,7 +42,7 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     """
     if spec.virtual:
         return ()
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         return ("torch", "yatt_core.engines.train.workload.engine")
     modules = [QUIET, "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
     if isinstance(spec.trainer.engine, TorchTrainer):

@@ -50,7 +50,7 @@ def bfloat16_roles(spec: RunSpec) -> list[str]:
     rollout = spec.rollout.engine
     trainer = spec.trainer.engine
     engines: dict[str, object] = {"trainer.engine": trainer}
-    if isinstance(rollout, TorchRollout) and spec.samples_responses:
+    if isinstance(rollout, TorchRollout) and spec.has.controllers:
         engines["rollout.engine"] = rollout
     for part in spec.rewards.judges:
         judge = part.engine if isinstance(part, GenerativePart) else part
@@ -95,7 +95,7 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
             facts["arithmetic"] = kernels_of_folder(model_path, spec.trainer.engine.kernels, adapted)
         if spec.trainer.engine.kind == "megatron":
             facts["megatron-core"] = version("megatron-core")
-        if isinstance(spec.rollout.engine, VllmRollout) and spec.samples_responses:
+        if isinstance(spec.rollout.engine, VllmRollout) and spec.has.controllers:
             facts |= _vllm_facts(spec.rollout.engine)
         if spec.data.has_images:
             facts["pillow"] = version("pillow")

@@ -61,7 +61,7 @@ def inputs_key(spec: RunSpec) -> str | None:
 
     Raises `OSError` for a source or a model that cannot be read.
     """
-    if not spec.workload.is_language or spec.data.has_images or not all(_is_fixed(part) for part in _code(spec)):
+    if not spec.has.language_model or spec.data.has_images or not all(_is_fixed(part) for part in _code(spec)):
         return None
     paths = [path for source in spec.data.sources for path in _paths(source)]
     if not all(map(_has_digest, paths)) or sum(map(_bytes_of, paths)) > LARGEST_SOURCES:

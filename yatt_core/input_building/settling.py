@@ -30,7 +30,7 @@ def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsRec
 
 def build_inputs(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     """Builds a run's inputs, or verifies existing ones. Raises what `materialise` and `materialise_workload` raise."""
-    return materialise(spec, run_folder) if spec.workload.is_language else materialise_workload(spec, run_folder)
+    return materialise(spec, run_folder) if spec.has.language_model else materialise_workload(spec, run_folder)
 
 
 def fetch_inputs(run_folder: Path, store: RunStore) -> None:

@@ -53,7 +53,7 @@ def identity(spec: RunSpec) -> str:
     tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
     judges = {"judges": models} if (models := _judges_identity(spec)) else {}
     given = {"given_models": others} if (others := _given_identity(spec)) else {}
-    own = {} if spec.workload.is_language else {"workload": _own_identity(spec)}
+    own = {} if spec.has.language_model else {"workload": _own_identity(spec)}
     return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges, **given, **own})
 
 

@@ -127,7 +127,7 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
 
     own_vocabulary: assumed vocabulary of a tokenizer that is yet to be trained on the run's prompts.
     """
-    if not spec.workload.is_language:
+    if not spec.has.language_model:
         raise UnknownShapeError(
             f"workload.kind: {spec.workload.title} has a model of its own, whose shape is not known, so that nothing can be "
             "planned; `yatt check` tries it out and says how large its state is"

@@ -123,14 +123,14 @@ class ActorRegistry:
         self.store = RayControlStore()
         self._generation = generation_of(code_revision(), self._spec_json, branch)
         # A run that samples nothing has the trainer's ranks only.
-        self._controllers = spec.controllers if spec.samples_responses else None
+        self._controllers = spec.controllers if spec.has.controllers else None
         self._rollout_class = _rollout_class(spec)
         counts = {
-            DISPATCHER: int(spec.samples_responses),
+            DISPATCHER: int(spec.has.controllers),
             CONTROLLER: 0,
-            ROLLOUT: spec.rollout.engine.instances if spec.samples_responses else 0,
+            ROLLOUT: spec.rollout.engine.instances if spec.has.controllers else 0,
             FOLLOWER: 0,
-            ENDPOINT: len(endpoint_judges(spec)),
+            ENDPOINT: len(endpoint_judges(spec)) if spec.has.judges else 0,
             TRAINER: spec.trainer.engine.ranks,
         }
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]

@@ -29,7 +29,7 @@ def process_names(spec: RunSpec) -> tuple[str, ...]:
     With `controllers.per: node`, only the first `NAMED_CONTROLLERS` controllers are among them.
     """
     counts = {TRAINER: spec.trainer.engine.ranks}
-    if spec.samples_responses:
+    if spec.has.controllers:
         controllers = spec.controllers.count if spec.controllers.per == "run" else NAMED_CONTROLLERS
         endpoints = len(endpoint_judges(spec))
         counts |= {ROLLOUT: spec.rollout.engine.instances, CONTROLLER: controllers, ENDPOINT: endpoints}

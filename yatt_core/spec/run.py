@@ -36,6 +36,7 @@ from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
 from yatt_core.spec.sections.workload import WorkloadSpec
+from yatt_core.workload_kinds import ROWS, WorkloadParts, parts_of
 
 
 class RunSpec(SpecModel):
@@ -198,9 +199,14 @@ class RunSpec(SpecModel):
         return self.algorithm.critic
 
     @property
+    def has(self) -> WorkloadParts:
+        """What the run has by its workload."""
+        return parts_of(self.workload.kind, self.objective is not None and learns_from_rows(self.objective))
+
+    @property
     def samples_responses(self) -> bool:
         """True if a policy samples responses and learns from them; False if rows of data or an own workload are learnt from."""
-        return self.workload.is_language and (self.objective is None or not learns_from_rows(self.objective))
+        return self.has.controllers
 
     @property
     def trains_reward_model(self) -> bool:
@@ -317,6 +323,7 @@ class RunSpec(SpecModel):
         """
         return (
             self._source_mistakes,
+            self._kind_mistakes,
             self._reward_mistakes,
             lambda: self.algorithm.support_mistakes(self.rollout),
             self._placement_mistakes,
@@ -338,6 +345,13 @@ class RunSpec(SpecModel):
     def _source_mistakes(self) -> Iterator[str]:
         if self.workload.is_language and not self.data.sources:
             yield "data.sources: expected at least 1 item"
+
+    def _kind_mistakes(self) -> Iterator[str]:
+        if self.workload.kind == ROWS and self.has.learns_from != "rows":
+            yield (
+                "workload.kind: rows learns from the rows of the data by an objective; write objective, with pairs: data if it "
+                "compares responses, or use language"
+            )
 
     def _inexact(self) -> Iterator[str]:
         if self.must_be_exact and (obstacles := self.exact_obstacles()):

@@ -42,7 +42,7 @@ from ops.web.context import Before, Number, RunId
 from ops.web.formats import run_url
 from ops.web.frame import ALL_PHASES, Visited
 from ops.web.texts import Like, Text
-from yatt_core.workload_kinds import trains_language
+from yatt_core.workload_kinds import parts_in
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
@@ -78,7 +78,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
         "",
         sections=(
             ("Learning health", learning_charts(run_id, measures_in(spec, known))),
-            *([("Parts of the reward", rewarded)] if rewarded or trains_language(spec) else []),
+            *([("Parts of the reward", rewarded)] if rewarded or parts_in(spec).language_model else []),
             *((title, charts) for title, charts in if_there.items() if charts),
             ("Throughput", charts_of(run_id, THROUGHPUT)),
         ),

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from yatt_core.code_names import CodeFileName
 from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
-from yatt_core.workload_kinds import CUSTOM, LANGUAGE
+from yatt_core.workload_kinds import CUSTOM, LANGUAGE, ROWS
 
 
 class WorkloadStart(SpecModel):
@@ -23,8 +23,9 @@ class WorkloadStart(SpecModel):
 class WorkloadSpec(SpecModel):
     """What the run trains: a language model, or whatever a class of yours describes (docs/workloads.md)."""
 
-    kind: Annotated[str, Names("code", except_for=frozenset({LANGUAGE}))] = Field(default=LANGUAGE, min_length=1)
-    """`language`: a language model, as the other sections describe it. Otherwise a class of yours: `package.module:Class`, the
+    kind: Annotated[str, Names("code", except_for=frozenset({LANGUAGE, ROWS}))] = Field(default=LANGUAGE, min_length=1)
+    """`language`: a language model, as the other sections describe it; `rows`: one that learns from the rows of its data, by an
+    `objective`, with which `language` means the same. Otherwise a class of yours: `package.module:Class`, the
     name of an entry point of the group `yatt.workloads`, or `custom` for a class in a `file`."""
     file: Annotated[CodeFileName | None, Names("code")] = None
     """With `kind: custom`, a class in a Python file, as `path/of/file.py:Class`. The run keeps its own copy and executes only
@@ -63,8 +64,8 @@ class WorkloadSpec(SpecModel):
 
     @property
     def is_language(self) -> bool:
-        """True if a language model is trained."""
-        return self.kind == LANGUAGE
+        """True if a language model is trained: there is no class."""
+        return self.kind in (LANGUAGE, ROWS)
 
     @property
     def title(self) -> str:
@@ -74,4 +75,4 @@ class WorkloadSpec(SpecModel):
     @property
     def function(self) -> str | None:
         """The name of an installed class; None if there is none."""
-        return None if self.kind in (LANGUAGE, CUSTOM) else self.kind
+        return None if self.kind in (LANGUAGE, ROWS, CUSTOM) else self.kind

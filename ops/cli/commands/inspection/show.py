@@ -26,7 +26,7 @@ from ops.terminal.lookup import find_run, opened_ledger
 from ops.terminal.options import HomeOption, Output, OutputOption, RunArgument, examples
 from yatt_core.counting import many
 from yatt_core.fault_stacks import kept_stacks
-from yatt_core.workload_kinds import trains_language
+from yatt_core.workload_kinds import parts_in
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -162,7 +162,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "last_commit_age": line.last_commit_age,
         "forecast": asdict(run_forecast(ledger, find_line(ledger, run), revision.spec)),
         "sft": revision.spec.get("sft") is not None,
-        "language": trains_language(revision.spec),
+        "language": parts_in(revision.spec).language_model,
         "spec_revision": revision.revision,
         "spec_digest": revision.digest,
         "mlflow_run_id": line.run.mlflow_run_id,

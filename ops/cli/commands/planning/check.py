@@ -86,7 +86,7 @@ def check(
 
     place = Home.locate(home)
     checked = fetched(place.folder, load_spec(spec, overrides or (), with_files=True), weights=False)
-    if not checked.workload.is_language:
+    if not checked.has.language_model:
         _check_workload(place, spec, checked, output)
         return
     inputs: list[InputsSummary] = []
