@@ -180,9 +180,9 @@ def _training(
     besides = peak_of(lambda: kept.append(engine.prepare(second)))
     activations = peak_of(lambda: engine.learn(second, kept[0]))
     engine.freeze_state()
-    copies = engine._buffers.nbytes
-    optimizer = engine._optimizer
-    reference = engine._reference
+    copies = engine.workload.buffers.nbytes
+    optimizer = engine.policy.optimizer
+    reference = engine.policy.reference
     assert reference is not None
     state = optimizer._adamw.state[optimizer.values]
     flat = storages([optimizer.values])

@@ -39,7 +39,7 @@ def aligned_gap_max(dtype: str, folder: Path, model: Path) -> tuple[float, int]:
         order = np.random.default_rng(iteration).permutation(len(batch))
         for part in np.array_split(order, MICRO_BATCHES):
             read = assemble(batch, part)
-            (found,) = trainer._forward.score([read])
+            (found,) = trainer.policy.forward.score([read])
             gap = np.abs(found.astype(np.float64) - batch.log_probs_sampler[read.positions])
             widest = max(widest, float(gap.max()))
             tokens += len(gap)

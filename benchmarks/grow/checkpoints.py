@@ -162,18 +162,18 @@ def _make_moments(trainer: Any, kind: str) -> None:
     import torch
 
     if kind == "megatron":
-        for parameter in trainer._part.module.parameters():
+        for parameter in trainer.policy._part.module.parameters():
             parameter.main_grad.fill_(1e-3)
     else:
-        for parameter in trainer._optimizer.named.values():
+        for parameter in trainer.policy.optimizer.named.values():
             parameter.grad = torch.full_like(parameter, 1e-3)
-    trainer._optimizer.apply(1e-4, 1.0)
-    trainer._optimizer.zero()
+    trainer.policy.optimizer.apply(1e-4, 1.0)
+    trainer.policy.optimizer.zero()
 
 
 def _bytes_held(trainer: Any) -> int:
     kinds = ("weights", "exp_avg", "exp_avg_sq")
-    return sum(part.values.nbytes for kind in kinds for part in trainer.parts(kind))
+    return sum(part.values.nbytes for kind in kinds for part in trainer.policy.parts(kind))
 
 
 def _spec(engine: Mapping[str, Any]) -> Any:

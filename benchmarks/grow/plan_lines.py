@@ -143,12 +143,12 @@ def _prepare(engine: Any, task: BatchTask, kept: list[Any]) -> None:
 
 def _lasting(engine: Any) -> Lines:
     """Returns the bytes of the tensors that a rank holds from one update to the next."""
-    state = engine._optimizer
-    reference = engine._reference
-    weights = [getattr(each, "_local_tensor", each) for each in engine._model.parameters()]
+    state = engine.policy.optimizer
+    reference = engine.policy.reference
+    weights = [getattr(each, "_local_tensor", each) for each in engine.policy._model.parameters()]
     if engine._spec.trainer.engine.kind == "megatron":
         optimizer = state.lasting()
-        lines = {"gradients": _storages(engine._part.gradients())}
+        lines = {"gradients": _storages(engine.policy._part.gradients())}
     else:
         # Gradients exist only within an update: `learn` includes them.
         optimizer = (shard for kind in state.moments.values() for shard in kind.values())

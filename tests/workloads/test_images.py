@@ -16,7 +16,8 @@ from ops.queries.images import ImageGrid, image_folder, image_grid, iteration_im
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
 from tests.workloads.painting import GROUP, PROMPTS, SIDE, WRONG
-from yatt_core.engines.train.workload.engine import WorkloadTrainEngine
+from yatt_core.engines.train.base.engine import WorkloadTrainEngine
+from yatt_core.engines.train.workload.own import OwnWorkload
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.prepared import prepared_folder
 from yatt_core.keys import WorkKey
@@ -127,7 +128,8 @@ def test_what_is_no_image_is_refused_with_its_name(wrong: str, message: str, tmp
     assert wrong in WRONG
     spec = load_spec(SPEC, [f"workload.settings={{wrong: {wrong}}}"])
     materialise_workload(spec, tmp_path)
-    engine = WorkloadTrainEngine(spec, RankContext(tmp_path, tmp_path / "inputs", "", 0))
+    workload = OwnWorkload(spec, RankContext(tmp_path, tmp_path / "inputs", "", 0))
+    engine = WorkloadTrainEngine(spec, workload)
     engine.connect(0, 1, "")
     engine.initialise()
     with pytest.raises(ConfigurationError, match=f"tests.workloads.painting:Painting: images.*{message}"):

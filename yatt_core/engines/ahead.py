@@ -43,8 +43,8 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     if spec.virtual:
         return ()
     if not spec.has.language_model:
-        return ("torch", "yatt_core.engines.train.workload.engine")
-    modules = [QUIET, "torch", "yatt_core.engines.train.base.engine", OF_ARROW]
+        return ("torch", "yatt_core.engines.train.workload.own")
+    modules = [QUIET, "torch", "yatt_core.engines.train.base.policy_engine", OF_ARROW]
     if isinstance(spec.trainer.engine, TorchTrainer):
         modules.append("yatt_core.engines.train.torch.engine")
     if isinstance(spec.trainer.engine, Fsdp2Trainer):

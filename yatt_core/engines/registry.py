@@ -71,10 +71,11 @@ def longest_context(spec: RunSpec, model_path: str) -> int:
 def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
     """Builds the train engine of a spec, not yet connected to its group."""
     engine = spec.trainer.engine
-    if not spec.workload.is_language:
-        from yatt_core.engines.train.workload.engine import WorkloadTrainEngine
+    if not spec.has.language_model:
+        from yatt_core.engines.train.base.engine import WorkloadTrainEngine
+        from yatt_core.engines.train.workload.own import OwnWorkload
 
-        return WorkloadTrainEngine(spec, context)
+        return WorkloadTrainEngine(spec, OwnWorkload(spec, context))
     match engine:
         case TorchTrainer():
             from yatt_core.engines.train.torch.engine import TorchTrainEngine

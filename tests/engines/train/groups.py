@@ -22,7 +22,7 @@ from tests.engines.train.support import level_task, random_task, weights_of
 from yatt_core.engines import offload
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.base.batch_reader import BatchReader
-from yatt_core.engines.train.base.engine import PolicyTrainEngine
+from yatt_core.engines.train.base.policy_engine import PolicyTrainEngine
 from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
 from yatt_core.errors import InfrastructureError
@@ -177,7 +177,7 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
     context = RankContext(work.place, work.place / "inputs", str(job.model), 0)
     engine = build_train_engine(job.spec, context)
     if isinstance(engine, PolicyTrainEngine):
-        engine._batches = job.reader(job.spec, context)
+        engine.workload.batches = job.reader(job.spec, context)
     _meet(engine, rank, ranks, work, "first")
     if job.restore is None:
         engine.initialise()
@@ -199,8 +199,8 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
         engine.prepare(work.tasks[0])
     except InfrastructureError as error:
         found.refusal = str(error)
-    if isinstance(engine, PolicyTrainEngine) and engine._reference is not None:
-        found.parts = {kind: _copied(engine.parts(kind)) for kind in ("weights", *MOMENTS, "reference")}
+    if isinstance(engine, PolicyTrainEngine) and engine.policy.reference is not None:
+        found.parts = {kind: _copied(engine.policy.parts(kind)) for kind in ("weights", *MOMENTS, "reference")}
     weights = weights_of(engine)
     if rank == 0:
         found.weights = weights
@@ -253,7 +253,7 @@ def _learn_or_skip(engine: TrainEngine, work: Work, task: BatchTask) -> UpdateRe
 
 def _offload(engine: Any, iteration: int, offloads: Mapping[int, bool]) -> Offloaded:
     """Offloads the engine, with host memory in place of an accelerator's if the job requests it."""
-    held = engine._memory()
+    held = engine.policy.memory()
 
     def sizes() -> tuple[int, int]:
         return _bytes_of(held.lasting), _bytes_of(held.passing)

@@ -65,7 +65,7 @@ def test_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:
         receipt = update(engine, task)
         norm = plain_grpo_step(model, adamw, batch_of(tmp_path, task), 0.8)
         assert receipt.metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
-    own = dict(engine._adapters())
+    own = dict(engine.policy.adapters())
     for name, parameter in model.named_parameters():
         if is_adapter(name):
             np.testing.assert_allclose(own[name].numpy(), parameter.detach().numpy(), atol=1e-6, rtol=0, err_msg=name)

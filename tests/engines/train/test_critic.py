@@ -183,14 +183,14 @@ def test_nothing_is_applied_when_either_is_not_finite(tmp_path: Path, model_fold
         engine = make_engine(ppo_spec(), tmp_path / poisoned, model_folder)
         task = random_task(tmp_path / poisoned, 1)
         prepared = prepare(engine, task)
-        critic = engine._critic
+        critic = engine.policy.critic
         assert critic is not None
-        optimizer = engine._optimizer if poisoned == "policy" else critic.optimizer
+        optimizer = engine.policy.optimizer if poisoned == "policy" else critic.optimizer
         optimizer.named(optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(torch.inf)
-        before = engine._cheap_digest()
+        before = engine.policy.cheap_digests()
         with pytest.raises(NumericError, match=r"(loss|norm|loss is) (nan|inf)\b"):
             engine.learn(task, prepared)
-        assert (engine._cheap_digest(), engine.version) == (before, 0)
+        assert (engine.policy.cheap_digests(), engine.version) == (before, 0)
 
 
 def test_a_checkpoint_without_its_critic_or_with_another_is_refused(tmp_path: Path, model_folder: Path) -> None:

@@ -203,7 +203,7 @@ def test_the_trainer_picks_the_fast_path_by_default_and_reports_it(tmp_path: Pat
         spec = make_spec(trainer={"engine": {"kind": "torch", "ranks": 1, "kernels": kernels}})
         engine = make_engine(spec, tmp_path / kernels, model_folder)
         found[kernels] = update(engine, random_task(tmp_path / kernels, 1)).metrics
-        assert isinstance(engine._forward, DensePasses) == (kernels == "auto")
+        assert isinstance(engine.policy.forward, DensePasses) == (kernels == "auto")
         said = environment_facts(spec, str(model_folder))["arithmetic"]
         assert said == {"auto": "fast", "general": "general: requested"}[kernels]
     assert found["auto"] == pytest.approx(found["general"], rel=1e-4, abs=1e-6)

@@ -74,7 +74,7 @@ def run_until_killed(spec: RunSpec, folder: Path, model: Path, tasks: list[Batch
 
     def counted(self: FlatAdamW, *given: Any) -> float:
         nonlocal taken
-        if self is engine._optimizer:
+        if self is engine.policy.optimizer:
             taken += 1
             if taken == STEPS * (LAST - 1) + 3:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -44,7 +44,7 @@ def trained(
     engine.initialise()
     engine.sft()
     inputs = Inputs.open(folder / "inputs", spec)
-    codec = open_codec(spec, engine._context.model_path)
+    codec = open_codec(spec, engine.policy.context.model_path)
     prompts = inputs.demonstrations(160)
     right = []
     metrics = []
@@ -52,7 +52,7 @@ def trained(
         drawn = [prompts[(iteration * PROMPTS + place) % len(prompts)] for place in range(PROMPTS)]
         seeds = np.random.default_rng(iteration).integers(0, 2**63, (PROMPTS, SAMPLES), dtype=np.uint64)
         questions = [encode_question(prompt, codec) for prompt in drawn]
-        runner = open_runner(engine._probe_model(), None)
+        runner = open_runner(engine.policy.probe_model(), None)
         found = decode(runner, GenerateRequest(questions, seeds, 3, codec.stop_tokens, iteration - 1))
         ends = np.cumsum(found.lengths)
         rows = []
@@ -92,7 +92,7 @@ def test_a_policy_learns_with_a_critic_and_a_student_learns_from_that_policy(tmp
     assert np.mean(right[-3:]) > right[0] + 0.3, right
     assert ["policy_loss" in found for found in metrics[:3]] == [False, False, True]
 
-    teacher = shutil.copytree(engine._context.model_path, tmp_path / "teacher")
+    teacher = shutil.copytree(engine.policy.context.model_path, tmp_path / "teacher")
     (tmp_path / "checkpoint").mkdir()
     engine.freeze_state()(tmp_path / "checkpoint")
     shutil.copyfile(tmp_path / "checkpoint" / "weights" / ONLY_FILE, teacher / "model.safetensors")

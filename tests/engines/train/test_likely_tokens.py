@@ -164,11 +164,13 @@ def columns_of(engine: Any, folder: Path, task: BatchTask) -> PreparedColumns:
 def gradient_of(engine: Any, folder: Path, task: BatchTask) -> np.ndarray[Any, Any]:
     """Returns the gradient of an update's only step, without taking it."""
     spec = engine._spec
-    batch = engine._batches.batch(task, engine._collective, engine._plans())
+    batch = engine.workload.batches.batch(task, engine.policy.collective, engine.policy.plans())
     columns, _ = read_columns(spec, folder, batch, prepare(engine, task))
-    (step,) = engine._plans().steps(batch, task.key)
-    PolicyLearner(spec, engine._forward, engine._optimizer, engine._collective).gradients(batch, columns, step)
-    found: np.ndarray[Any, Any] = engine._optimizer.gradients.clone().numpy()
+    (step,) = engine.policy.plans().steps(batch, task.key)
+    PolicyLearner(spec, engine.policy.forward, engine.policy.optimizer, engine.policy.collective).gradients(
+        batch, columns, step
+    )
+    found: np.ndarray[Any, Any] = engine.policy.optimizer.gradients.clone().numpy()
     return found
 
 
@@ -208,7 +210,7 @@ def test_kernels_agree_on_the_gradient(tmp_path: Path, model_folder: Path, teach
         trainer = make_engine(spec, tmp_path / kernels, model_folder)
         gradient = gradient_of(trainer, tmp_path / kernels, random_task(tmp_path / kernels, 1))
         found.append(
-            {name: view.clone() for name, view in trainer._optimizer.named(torch.from_numpy(gradient)).items()}
+            {name: view.clone() for name, view in trainer.policy.optimizer.named(torch.from_numpy(gradient)).items()}
         )
     assert any(float(view.abs().max()) > 1e-3 for view in found[0].values())
     for name, view in found[0].items():

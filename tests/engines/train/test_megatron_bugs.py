@@ -33,7 +33,7 @@ def _exercise(folder: Path) -> None:
     engine.connect(0, 1, "")
     engine.initialise()
     update(engine, random_task(folder, 1))
-    optimizer: Any = engine._optimizer._optimizer
+    optimizer: Any = engine.policy.optimizer._optimizer
     found: dict[str, Any] = {}
     with on_this_device():
         (folder / "library").mkdir()
@@ -53,7 +53,7 @@ def _exercise(folder: Path) -> None:
 
 
 def _state(engine: Any, optimizer: Any, is_loading: bool) -> dict[str, Any]:
-    model = engine._part.module.sharded_state_dict()
+    model = engine.policy._part.module.sharded_state_dict()
     return {"model": model, "optimizer": optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=METADATA)}
 
 

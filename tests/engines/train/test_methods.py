@@ -154,7 +154,7 @@ def scored(engine: Any, batch: ExperienceBatch) -> np.ndarray:
     """The log-probabilities of the response tokens under the engine's weights."""
     micro_batch = assemble(batch, np.arange(len(batch)))
     values = np.zeros(len(batch.response_tokens))
-    values[micro_batch.positions] = engine._forward.score([micro_batch])[0]
+    values[micro_batch.positions] = engine.policy.forward.score([micro_batch])[0]
     return values
 
 

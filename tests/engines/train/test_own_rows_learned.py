@@ -123,8 +123,8 @@ def started(spec: RunSpec, folder: Path, model: Path, rank: int, ranks: int, add
     engine.connect(rank, ranks, address)
     with LOADING:
         engine.initialise()
-        if engine._teachers is not None:
-            engine._teachers.of(1)
+        if engine.policy.teachers is not None:
+            engine.policy.teachers.of(1)
     return engine
 
 
@@ -159,13 +159,13 @@ def learned(
     def run(rank: int, address: str) -> UpdateReceipt:
         engine = started(spec, folder, model, rank, ranks, address)
         if whole:
-            engine._batches = WholeReader(spec, engine._context)
+            engine.workload.batches = WholeReader(spec, engine.policy.context)
         if saved is not None:
             engine.restore(saved, task.key.iteration - 1)
         receipt = engine.prepare(task)
         if receipt is not None:
             receipts.append(receipt)
-        engine._world.barrier()
+        engine.policy.world.barrier()
         update = engine.learn(task, receipts[0])
         if save is not None:
             save.mkdir(exist_ok=True)
@@ -262,7 +262,7 @@ def test_ranks_that_were_killed_after_prepare_learn_the_same(tmp_path: Path, mod
         receipt = engine.prepare(task)
         if receipt is not None:
             receipts.append(receipt)
-        engine._world.barrier()
+        engine.policy.world.barrier()
         update = engine.learn(task, receipts[0])
         return update.fingerprint, update.metrics
 
@@ -274,7 +274,7 @@ def test_ranks_that_were_killed_after_prepare_learn_the_same(tmp_path: Path, mod
         engine = started(spec, tmp_path, model_folder, rank, 2, address)
         engine.prepare(replace(task, term=2))
         if rank == 1:
-            engine._batches.drop()
+            engine.workload.batches.drop()
         update = engine.learn(task, receipts[0])
         return update.fingerprint, update.metrics
 
@@ -306,7 +306,7 @@ def test_what_was_read_before_a_new_start_is_forgotten(tmp_path: Path, model_fol
         engine.restore(tmp_path, 0)
     else:
         engine.initialise()
-    assert engine._batches._kept is None
+    assert engine.workload.batches._kept is None
     prepared = prepare(engine, replace(task, term=2))
     size = size_of(tmp_path, task) + sum((tmp_path / prepared.folder / name).stat().st_size for name in prepared.files)
     assert engine.learn(task, prepared).timing[READ_BYTES] == size

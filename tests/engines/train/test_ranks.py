@@ -57,7 +57,7 @@ def run_rank(rank: int, address: str, folder: Path, tasks: list[BatchTask], peer
     engine.initialise()
     result = learn_all(engine, tasks, peer)
     if rank == 1:
-        engine._optimizer.values.detach().fill_(torch.nan)
+        engine.policy.optimizer.values.detach().fill_(torch.nan)
     again = replace(tasks[-1], key=replace(tasks[-1].key, iteration=ITERATIONS + 1))
     try:
         engine.learn(again, result["prepared"][-1])

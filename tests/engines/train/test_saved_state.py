@@ -134,12 +134,12 @@ def test_ranks_with_the_same_weights_save_them_together(tmp_path: Path, model_fo
     engine.initialise()
     sizes = []
     for rank in range(2):
-        engine._world.rank = rank
+        engine.policy.world.rank = rank
         frozen = engine.freeze_state()
         sizes.append(frozen.nbytes)
         frozen(tmp_path)
         assert (frozen.rank, frozen.ranks, "state.json" in frozen.files) == (rank, 2, rank == 0)
-    engine._world.rank = 0
+    engine.policy.world.rank = 0
     assert max(sizes) < 1.2 * min(sizes)
     files = open_tensors(tmp_path, "weights")
     files.require_whole()

@@ -45,10 +45,10 @@ def test_sft_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) 
 def test_the_optimizer_starts_afresh_after_sft(tmp_path: Path) -> None:
     engine, receipt = warmed(tmp_path, max_steps=3, probe_every=100)
     assert receipt.steps == 3
-    assert engine._optimizer.steps == 0 and not engine.freeze_state().tensors["optimizer"]
-    reference = engine._reference
+    assert engine.policy.optimizer.steps == 0 and not engine.freeze_state().tensors["optimizer"]
+    reference = engine.policy.reference
     assert reference is not None
-    np.testing.assert_array_equal(reference.numpy(), engine._optimizer.values.detach().numpy())
+    np.testing.assert_array_equal(reference.numpy(), engine.policy.optimizer.values.detach().numpy())
 
 
 @NEEDS_PEFT

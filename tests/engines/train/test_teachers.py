@@ -107,8 +107,8 @@ def test_teachers_of_one_iteration_are_mixed_and_others_follow_them(
         probabilities = [np.exp(plain_scores(folder, batch)) for folder in teachers]
         expected = np.log(of_one * probabilities[0] + of_other * probabilities[1])
         np.testing.assert_allclose(found[batch.loss_mask], expected[batch.loss_mask], atol=3e-6)
-        assert engine._teachers is not None
-        assert len(engine._teachers.modules) == (of_one > 0) + (of_other > 0), "only those who teach are held"
+        assert engine.policy.teachers is not None
+        assert len(engine.policy.teachers.modules) == (of_one > 0) + (of_other > 0), "only those who teach are held"
         update(engine, task)
 
 
@@ -128,7 +128,7 @@ def shown_task(folder: Path, iteration: int, vocabulary: int = VOCABULARY) -> Ba
 def test_the_policy_scores_its_answers_after_what_its_teacher_sees(tmp_path: Path, model_folder: Path) -> None:
     own = {"template": TEMPLATE, "teacher_interval": 1}
     engine = make_engine(taught_spec(privileged=own), tmp_path, model_folder)
-    assert engine._reference is None, "it needs no second copy"
+    assert engine.policy.reference is None, "it needs no second copy"
     task = shown_task(tmp_path, 1)
     batch = batch_of(tmp_path, task)
     expected = plain_scores(model_folder, batch.shown_to_teacher())

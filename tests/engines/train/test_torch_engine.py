@@ -174,7 +174,9 @@ def test_nothing_is_applied_when_a_gradient_is_not_finite(tmp_path: Path, model_
     engine = make_engine(make_spec(), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
     prepared = prepare(engine, task)
-    engine._optimizer.named(engine._optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(torch.inf)
+    engine.policy.optimizer.named(engine.policy.optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(
+        torch.inf
+    )
     before = weights_digest(weights_of(engine))
     with pytest.raises(NumericError, match=r"loss \S+, gradient norm \S+:"):
         engine.learn(task, prepared)
@@ -185,7 +187,7 @@ def test_nothing_is_applied_when_a_gradient_is_not_finite(tmp_path: Path, model_
 def test_advantages_that_are_not_finite_are_never_written(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(algorithm={"kl": {"where": "reward"}}), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
-    engine._optimizer.values.detach().fill_(torch.nan)
+    engine.policy.optimizer.values.detach().fill_(torch.nan)
     with pytest.raises(NumericError, match=r"advantage nan .*prompt ordinal 0"):
         engine.prepare(task)
     assert not list(tmp_path.rglob("rank-*.parquet"))

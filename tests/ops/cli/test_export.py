@@ -74,7 +74,7 @@ def run(home: Home, spec: RunSpec) -> str:
     trainer = trainer_of(spec, folder)
     torch.manual_seed(0)
     with torch.no_grad():
-        for parameter in trainer._loaded().parameters():
+        for parameter in trainer.policy.loaded().parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     frozen = trainer.freeze_state()
     identity = CheckpointIdentity(run, 0, 0, 1, spec.digest, weights_digest(weights_of(trainer)))

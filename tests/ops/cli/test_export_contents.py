@@ -41,7 +41,7 @@ def checkpointed(home: Home, **changes: Any) -> tuple[str, Any]:
     trainer = trainer_of(spec, folder)
     torch.manual_seed(0)
     with torch.no_grad():
-        for parameter in trainer._loaded().parameters():
+        for parameter in trainer.policy.loaded().parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
     identity = CheckpointIdentity(run, 0, 0, 1, spec.digest, weights_digest(weights_of(trainer)))

@@ -18,7 +18,8 @@ from flows.reports.audit import verify_run
 from ops.queries.images import image_folder, iteration_images
 from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.in_process import OwnRun
-from yatt_core.engines.train.workload.engine import WorkloadTrainEngine
+from yatt_core.engines.train.base.engine import WorkloadTrainEngine
+from yatt_core.engines.train.workload.own import OwnWorkload
 from yatt_core.errors import NumericError
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.engines import RankContext
@@ -122,10 +123,11 @@ def test_log_probabilities_that_are_not_finite_are_a_numeric_error(keep: str, tm
     """So that recovery.on_non_finite decides, whether the trajectories were sealed or are sampled again."""
     spec = load_spec(SPEC, [f"workload.settings.keep={keep}"])
     materialise_workload(spec, tmp_path)
-    engine = WorkloadTrainEngine(spec, RankContext(tmp_path, tmp_path / "inputs", "", 0))
+    workload = OwnWorkload(spec, RankContext(tmp_path, tmp_path / "inputs", "", 0))
+    engine = WorkloadTrainEngine(spec, workload)
     engine.connect(0, 1, "")
     engine.initialise()
-    for tensor in engine._state(engine._begun()).weights.values():
+    for tensor in workload._state(workload._begun()).weights.values():
         assert isinstance(tensor, torch.Tensor)
         tensor.fill_(torch.nan)
     task = BatchTask(WorkKey("tried", 0, 1, "prepare"), 1, (), rows=(PromptRef(0, 0, 0),))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.engines.train.base.learned_batch import load_learned_batch, same_batch
+from yatt_core.engines.train.base.learned_batch import load_learned_batch, load_row_batch, same_batch
 from yatt_core.engines.train.base.own_rows import BytesRead, load_own_batch, load_own_columns
 from yatt_core.engines.train.base.preparation import read_columns
 from yatt_core.engines.train.ranks.by_all import by_all
@@ -37,7 +37,7 @@ class _Kept:
 
 
 class BatchReader:
-    """Reads for one rank; every rank must make the same calls."""
+    """Reads sealed experience for one rank; every rank must make the same calls."""
 
     def __init__(self, spec: RunSpec, context: RankContext) -> None:
         self._spec = spec
@@ -87,7 +87,7 @@ class BatchReader:
         return {READ_BYTES: float(read.files), RECEIVED_BYTES: float(read.received)}
 
     def _loaded(self, task: BatchTask, collective: Collective, plans: Plans) -> _Kept:
-        if collective.world.ranks == 1 or not self._spec.samples_responses:
+        if collective.world.ranks == 1:
             batch, size = by_all(collective.world, lambda: load_learned_batch(self._spec, self._context, task))
             self._read += BytesRead(size)
             return _Kept(task, batch)
@@ -99,6 +99,13 @@ class BatchReader:
         if self._kept is None:
             raise InfrastructureError("the trainer has no batch: it must be read before its columns")
         return self._kept
+
+
+class RowReader(BatchReader):
+    """Reads rows of the run's data, which every rank has."""
+
+    def _loaded(self, task: BatchTask, collective: Collective, plans: Plans) -> _Kept:
+        return _Kept(task, by_all(collective.world, lambda: load_row_batch(self._spec, self._context, task)))
 
 
 def _same_plan(one: WorkKey, other: WorkKey) -> bool:

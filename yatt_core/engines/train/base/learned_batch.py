@@ -23,16 +23,19 @@ from yatt_core.spec.run import RunSpec
 
 
 def load_learned_batch(spec: RunSpec, context: RankContext, task: BatchTask) -> tuple[ExperienceBatch, int]:
-    """Returns a task's batch, and the bytes read of sealed shards; fetches those that the disk of this node lacks.
+    """Returns a task's batch of sealed samples, and the bytes read; fetches those that the disk of this node lacks.
 
-    Raises `DataError` as `load_batch`, `learned_batch` and `row_batch` do, and the errors of `RankContext.fetch`.
+    Raises `DataError` as `load_batch` and `learned_batch` do, and the errors of `RankContext.fetch`.
     """
-    if not spec.samples_responses:
-        codec = open_codec(spec, context.model_path)
-        return row_batch(spec, Inputs.open(context.inputs_folder, spec), codec, task.rows), 0
     context.fetch(task.shards)
     table, size = load_learning_table(context.run_folder, task.shards)
     return learned_batch(spec, batch_of_table(table), task), size
+
+
+def load_row_batch(spec: RunSpec, context: RankContext, task: BatchTask) -> ExperienceBatch:
+    """Returns the batch of a task's rows. Raises `DataError` as `row_batch` does."""
+    codec = open_codec(spec, context.model_path)
+    return row_batch(spec, Inputs.open(context.inputs_folder, spec), codec, task.rows)
 
 
 def learned_batch(spec: RunSpec, batch: ExperienceBatch, task: BatchTask) -> ExperienceBatch:

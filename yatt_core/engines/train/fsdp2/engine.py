@@ -18,7 +18,8 @@ from yatt_core.checkpoints.contents import ADAPTERS, OPTIMIZER, REFERENCE, WEIGH
 from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.offload import HeldMemory, together
 from yatt_core.engines.train.base.layout import Layout
-from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
+from yatt_core.engines.train.base.policy_engine import PolicyTrainEngine
+from yatt_core.engines.train.base.shared_model import Named, SharedPolicy
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.loading import load_sharded
@@ -35,10 +36,10 @@ from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 from yatt_core.wire.parts import Box, TensorPart
 
 
-class Fsdp2TrainEngine(SharedModelEngine):
-    """Implements `TrainEngine`."""
+class Fsdp2Policy(SharedPolicy):
+    """A model of which each rank has its rows."""
 
-    _optimizer: ShardedAdamW
+    optimizer: ShardedAdamW
 
     def __init__(self, spec: RunSpec, context: RankContext) -> None:
         engine = spec.trainer.engine
@@ -50,34 +51,30 @@ class Fsdp2TrainEngine(SharedModelEngine):
     def _divide(self) -> None:
         """Does nothing: each rank is its own part."""
 
-    def _build(self) -> None:
-        require_process_group(self._world)
-        device = self._device
-        lora = self._spec.trainer.lora
-        how = Sharding(self._engine, self._world.ranks, device)
-        values = self._spec.trains_reward_model
+    def build(self) -> None:
+        require_process_group(self.world)
+        device = self.device
+        lora = self.spec.trainer.lora
+        how = Sharding(self._engine, self.world.ranks, device)
+        values = self.spec.trains_reward_model
         change = (
-            exchange_head
-            if values
-            else None
-            if lora is None
-            else partial(add_adapters, spec=lora, seed=self._spec.seed)
+            exchange_head if values else None if lora is None else partial(add_adapters, spec=lora, seed=self.spec.seed)
         )
-        with lost_group(self._world):
-            self._model = model = load_sharded(self._context.model_path, "float32", how, change)
-        self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
-        self._forward = ShardedForward(model, self._spec.trainer_temperature, how, self._world, values=values)
-        if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:
-            self._teachers = Teachers(distillation, partial(self._load_teacher, how))
-        if (critic := self._spec.critic) is not None:
-            self._critic = ShardedCritic(critic, self._context.model_path, how, self._world)
+        with lost_group(self.world):
+            self._model = model = load_sharded(self.context.model_path, "float32", how, change)
+        self.optimizer = ShardedAdamW(model, self.spec.trainer.optimizer, self.world)
+        self.forward = ShardedForward(model, self.spec.trainer_temperature, how, self.world, values=values)
+        if (distillation := self.spec.algorithm.distillation) is not None and distillation.teachers:
+            self.teachers = Teachers(distillation, partial(self._load_teacher, how))
+        if (critic := self.spec.critic) is not None:
+            self.critic = ShardedCritic(critic, self.context.model_path, how, self.world)
 
     def _load_teacher(self, how: Sharding, path: str) -> Teacher:
         freeze = partial(nn.Module.requires_grad_, requires_grad=False)
-        with lost_group(self._world):
+        with lost_group(self.world):
             model = load_sharded(path, dtype=self._engine.dtype, how=how, change=freeze)
         rows = rows_of(model)
-        return Teacher(model, ShardedForward(model, self._spec.trainer_temperature, how, self._world), rows)
+        return Teacher(model, ShardedForward(model, self.spec.trainer_temperature, how, self.world), rows)
 
     def _held(self) -> list[OptimizerState]:
         return [optimizer.held() for optimizer in self._optimizers()]
@@ -88,48 +85,59 @@ class Fsdp2TrainEngine(SharedModelEngine):
 
     def _optimizers(self) -> list[ShardedAdamW]:
         """Returns the policy's optimizer and, after it, the critic's if there is one."""
-        critic = self._critic
-        return [self._optimizer, critic.optimizer] if isinstance(critic, ShardedCritic) else [self._optimizer]
+        critic = self.critic
+        return [self.optimizer, critic.optimizer] if isinstance(critic, ShardedCritic) else [self.optimizer]
 
-    def _memory(self) -> HeldMemory:
-        models = [self._loaded(), *([] if self._teachers is None else self._teachers.modules)]
-        reference = HeldMemory(tuple((self._reference or {}).values()))
+    def memory(self) -> HeldMemory:
+        models = [self.loaded(), *([] if self.teachers is None else self.teachers.modules)]
+        reference = HeldMemory(tuple((self.reference or {}).values()))
         parts = [HeldMemory(tuple(sharded_memory(model))) for model in models]
-        parts += [] if self._critic is None else [self._critic.memory()]
-        return together(self._optimizer.memory(), reference, *parts)
+        parts += [] if self.critic is None else [self.critic.memory()]
+        return together(self.optimizer.memory(), reference, *parts)
 
-    def _steps(self) -> int:
-        return self._optimizer.steps
+    @property
+    def steps(self) -> int:
+        """See `Policy`."""
+        return self.optimizer.steps
 
     def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
-        """See `PolicyTrainEngine`."""
-        self._loaded()
-        return self._optimizer.parts(self._shards(kind))
+        """See `Policy`."""
+        self.loaded()
+        return self.optimizer.parts(self._shards(kind))
 
     def _shards(self, kind: str) -> Shards:
         """Returns this rank's rows. kind: as in `parts`."""
-        optimizer = self._optimizer
-        known = {"weights": optimizer.everything(), "reference": self._reference, **optimizer.moments}
+        optimizer = self.optimizer
+        known = {"weights": optimizer.everything(), "reference": self.reference, **optimizer.moments}
         found: Shards = known[kind]
         return found
 
     def _whole(self, ordered: bool) -> Named:
-        model = self._optimizer.model
-        shards = self._optimizer.everything()
+        model = self.optimizer.model
+        shards = self.optimizer.everything()
         for name in sorted(model) if ordered else model:
-            with lost_group(self._world):
+            with lost_group(self.world):
                 tensor = whole(model[name], shards[name])
             yield name, tensor
 
-    def _rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
-        return self._optimizer.rectangles()
+    def rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
+        return self.optimizer.rectangles()
 
-    def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        optimizer = self._optimizer
+    def load_state(self, folder: Path, facts: StateFacts) -> None:
+        optimizer = self.optimizer
         weights = open_tensors(folder, WEIGHTS)
         require_same(folder, weights.shapes, optimizer.plain_shapes())
-        trained = weights if self._spec.trainer.lora is None else open_tensors(folder, ADAPTERS)
+        trained = weights if self.spec.trainer.lora is None else open_tensors(folder, ADAPTERS)
         optimizer.load(trained, optimizer.locals())
         optimizer.load_moments(folder, OPTIMIZER, facts.optimizer_steps)
-        if self._spec.keeps_reference:
-            self._reference = optimizer.loaded(open_tensors(folder, REFERENCE))
+        if self.spec.keeps_reference:
+            self.reference = optimizer.loaded(open_tensors(folder, REFERENCE))
+
+
+class Fsdp2TrainEngine(PolicyTrainEngine):
+    """Implements `TrainEngine`."""
+
+    policy: Fsdp2Policy
+
+    def __init__(self, spec: RunSpec, context: RankContext) -> None:
+        super().__init__(Fsdp2Policy(spec, context))

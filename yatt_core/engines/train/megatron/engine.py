@@ -17,7 +17,8 @@ from torch import distributed
 from yatt_core.checkpoints.contents import OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.engines.offload import HeldMemory
 from yatt_core.engines.train.base.layout import Layout
-from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
+from yatt_core.engines.train.base.policy_engine import PolicyTrainEngine
+from yatt_core.engines.train.base.shared_model import Named, SharedPolicy
 from yatt_core.engines.train.megatron.bridge import EMBEDDING, HEAD, ParameterMapping, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
@@ -42,10 +43,10 @@ Shapes = dict[str, tuple[int, ...]]
 """Shapes of the Hugging Face tensors of one parameter, in order."""
 
 
-class MegatronTrainEngine(SharedModelEngine):
-    """Implements `TrainEngine`."""
+class MegatronPolicy(SharedPolicy):
+    """A model in tensor, pipeline and data parallel."""
 
-    _optimizer: MegatronAdamW
+    optimizer: MegatronAdamW
     _grid: Grid
     _part: ModelPart
     _contents: list[list[Shapes]]
@@ -60,27 +61,27 @@ class MegatronTrainEngine(SharedModelEngine):
 
     def _divide(self) -> None:
         announce_transfers()
-        with on_this_device(), lost_group(self._world):
+        with on_this_device(), lost_group(self.world):
             self._grid = grid = make_grid(self._engine)
-        self._collective = ReplicaCollective(self._world, grid.copy, grid.copies, grid.speaks)
+        self.collective = ReplicaCollective(self.world, grid.copy, grid.copies, grid.speaks)
 
-    def _build(self) -> None:
-        require_process_group(self._world)
-        device = self._device
-        spec = self._spec
+    def build(self) -> None:
+        require_process_group(self.world)
+        device = self.device
+        spec = self.spec
         grid = self._grid
-        with on_this_device(), lost_group(self._world):
-            self._part = part = build_part(read_config(self._context.model_path), self._engine, grid, device)
+        with on_this_device(), lost_group(self.world):
+            self._part = part = build_part(read_config(self.context.model_path), self._engine, grid, device)
             distribute = self._engine.use_distributed_optimizer
-            self._optimizer = MegatronAdamW(
-                part=part, grid=grid, spec=spec.trainer.optimizer, distributed=distribute, world=self._world
+            self.optimizer = MegatronAdamW(
+                part=part, grid=grid, spec=spec.trainer.optimizer, distributed=distribute, world=self.world
             )
             self._contents = self._all_contents()
         self._model = part.module
-        self._forward = MegatronForward(
-            part=part, grid=grid, temperature=spec.trainer_temperature, device=device, world=self._world
+        self.forward = MegatronForward(
+            part=part, grid=grid, temperature=spec.trainer_temperature, device=device, world=self.world
         )
-        self._take(TensorFolder(Path(self._context.model_path)).stored)
+        self._take(TensorFolder(Path(self.context.model_path)).stored)
 
     def _all_contents(self) -> list[list[Shapes]]:
         """Returns the tensors of each stage, parameter by parameter."""
@@ -102,33 +103,35 @@ class MegatronTrainEngine(SharedModelEngine):
         return ((parameter, place) for _, parameter, place in self._part.places() if not self._part.repeats(place))
 
     def _held(self) -> Any:
-        return self._optimizer.held()
+        return self.optimizer.held()
 
     def _hold(self, held: Any) -> None:
-        self._optimizer.hold(held)
+        self.optimizer.hold(held)
 
-    def _memory(self) -> HeldMemory:
+    def memory(self) -> HeldMemory:
         module = self._part.module
-        optimizer = self._optimizer
-        lasting = (*module.parameters(), *module.buffers(), *optimizer.lasting(), *(self._reference or ()))
+        optimizer = self.optimizer
+        lasting = (*module.parameters(), *module.buffers(), *optimizer.lasting(), *(self.reference or ()))
         return HeldMemory(lasting, tuple(self._part.gradients()))
 
-    def _steps(self) -> int:
-        return self._optimizer.steps
+    @property
+    def steps(self) -> int:
+        """See `Policy`."""
+        return self.optimizer.steps
 
     def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
-        """See `PolicyTrainEngine`. Weights are the master weights; with a distributed optimizer, each copy has a range."""
-        self._loaded()
+        """See `Policy`. Weights are the master weights; with a distributed optimizer, each copy has a range."""
+        self.loaded()
         grid = self._grid
-        reference = dict(zip(self._part.module.parameters(), self._reference or (), strict=False))
+        reference = dict(zip(self._part.module.parameters(), self.reference or (), strict=False))
         for parameter, place in self._own():
             if kind == "reference":
                 held: Master | None = Master(reference[parameter].float().flatten(), 0, parameter.numel())
             else:
-                held = self._optimizer.held_numbers(parameter, kind)
+                held = self.optimizer.held_numbers(parameter, kind)
             if held is None:
                 continue
-            several = kind == "reference" or not self._optimizer.divided
+            several = kind == "reference" or not self.optimizer.divided
             holders = grid.holders(every_tensor=place.cut == "whole", every_copy=several)
             size = tuple(parameter.shape)
             for whole in regions_of(
@@ -169,10 +172,10 @@ class MegatronTrainEngine(SharedModelEngine):
         """Gathers tensors of a parameter on its stage's ranks; elsewhere returns room for them."""
         shapes = self._contents[stage][number]
         if stage != self._grid.stage:
-            return [torch.empty(shapes[name], device=self._device) for name in names]
-        with torch.no_grad(), lost_group(self._world):
+            return [torch.empty(shapes[name], device=self.device) for name in names]
+        with torch.no_grad(), lost_group(self.world):
             parameter, place = own[number]
-            parts = self._together(self._optimizer.whole(parameter), place)
+            parts = self._together(self.optimizer.whole(parameter), place)
             return [parts[list(shapes).index(name)].contiguous() for name in names]
 
     def _together(self, shard: torch.Tensor, place: ParameterMapping) -> tuple[torch.Tensor, ...]:
@@ -187,13 +190,13 @@ class MegatronTrainEngine(SharedModelEngine):
         """Broadcasts a stage's tensor to all stages, and returns it on the CPU."""
         if self._grid.stages > 1:
             group = self._grid.stage_group
-            with lost_group(self._world):
+            with lost_group(self.world):
                 distributed.broadcast(tensor, src=distributed.get_global_rank(group, stage), group=group)
         return tensor.cpu()
 
-    def _load_state(self, folder: Path, facts: StateFacts) -> None:
+    def load_state(self, folder: Path, facts: StateFacts) -> None:
         weights = open_tensors(folder, WEIGHTS)
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         expected = {name: shape for stage in self._contents for shapes in stage for name, shape in shapes.items()}
         require_same(folder, weights.shapes, expected)
         optimizer.reset()
@@ -212,9 +215,9 @@ class MegatronTrainEngine(SharedModelEngine):
                             kind,
                             self._read(files=moments, parameter=parameter, place=place, prefix=f"{kind}.", span=own),
                         )
-        if self._spec.keeps_reference:
+        if self.spec.keeps_reference:
             reference = open_tensors(folder, REFERENCE)
-            self._reference = [
+            self.reference = [
                 self._read(reference, parameter, place).view(parameter.shape).to(parameter.device, parameter.dtype)
                 for _, parameter, place in self._part.places()
             ]
@@ -249,12 +252,12 @@ class MegatronTrainEngine(SharedModelEngine):
             for region in regions_in(whole, start, stop):
                 yield EMBEDDING if tied else whole.name, region
 
-    def _rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
+    def rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
         for _, parameter, place in self._part.places():
             start = 0
             stop = parameter.numel()
             if kind in MOMENTS:
-                if (master := self._optimizer.master(parameter)) is None:
+                if (master := self.optimizer.master(parameter)) is None:
                     continue
                 start = master.start
                 stop = master.stop
@@ -264,7 +267,7 @@ class MegatronTrainEngine(SharedModelEngine):
     def _take(self, stored: Callable[[str], Sliceable]) -> None:
         """Fills this rank's parts from files, one parameter at a time."""
         for _, parameter, place in self._part.places():
-            self._optimizer.take(parameter, self._shard(place, stored).to(parameter.device))
+            self.optimizer.take(parameter, self._shard(place, stored).to(parameter.device))
 
     def _shard(self, place: ParameterMapping, stored: Callable[[str], Sliceable]) -> torch.Tensor:
         """Reads this rank's part of a parameter; with tied embeddings, the head is the embedding."""
@@ -273,3 +276,12 @@ class MegatronTrainEngine(SharedModelEngine):
         return shard_of(
             parts=parts, cut=place.cut, shape=self._part.shape, rank=self._grid.tensor, ranks=self._grid.tensors
         ).float()
+
+
+class MegatronTrainEngine(PolicyTrainEngine):
+    """Implements `TrainEngine`."""
+
+    policy: MegatronPolicy
+
+    def __init__(self, spec: RunSpec, context: RankContext) -> None:
+        super().__init__(MegatronPolicy(spec, context))

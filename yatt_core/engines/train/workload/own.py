@@ -1,4 +1,4 @@
-"""The train engine of a workload of one's own: versions, idempotence, sealed columns, checkpoints; the workload does the rest.
+"""A class of the public contract as the trainer's engine sees it: its columns are sealed, its metrics checked, its state saved.
 
 Consumes the number of an iteration's draw, and columns that it has sealed itself; produces the state of the next version.
 Everything that an update depends on is in the workload's state, which is saved and loaded whole.
@@ -12,14 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-import torch
-
 from yatt_core.checkpoints.contents import OTHERS, WEIGHTS, WORKLOAD
-from yatt_core.engines.device import own_device, repeat_bits
-from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.train.base.buffers import FreezeBuffers
-from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
+from yatt_core.engines.train.base.kept_receipt import SKIPPED
+from yatt_core.engines.train.base.rank_process import rank_device
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.workload.ranks import WorkloadRanks
 from yatt_core.engines.train.workload.state import (
@@ -32,7 +28,7 @@ from yatt_core.engines.train.workload.state import (
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
 from yatt_core.experience.prepared import publish_prepared, rank_file, read_prepared_files
 from yatt_core.inputs.manifest import START
-from yatt_core.keys import WorkKey, stable_seed
+from yatt_core.keys import stable_seed
 from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
 from yatt_core.protocols.receipts import (
     READ_BYTES,
@@ -40,12 +36,9 @@ from yatt_core.protocols.receipts import (
     PrepareReceipt,
     RowsReceipt,
     RowsTask,
-    SftReceipt,
-    UpdateReceipt,
 )
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.metric_names import is_timing
-from yatt_core.wire.parts import TensorPart
 from yatt_core.workloads.columns import COLUMNS, COLUMNS_DIGEST, columns_digest, decode_columns, encode_columns
 from yatt_core.workloads.contract import (
     Columns,
@@ -61,6 +54,7 @@ from yatt_core.workloads.contract import (
 from yatt_core.workloads.finding import called, make_workload, verify_workload
 from yatt_core.workloads.images import encode_images, publish_images
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
+from yatt_core.workloads.trained import Changed, Fingerprint, Learnt
 
 EVALUATION = "evaluation/"
 WEIGHTS_DIGEST = "weights_digest"
@@ -68,63 +62,36 @@ RESERVED = (SKIPPED, f"update/{SKIPPED}", COLUMNS_DIGEST, WEIGHTS_DIGEST)
 """Names in an update's fingerprint, or beside its metrics, that a metric of its own may not have."""
 
 
-class WorkloadTrainEngine:
-    """Implements `TrainEngine`, with one torch thread; all calls come from one thread."""
+class OwnWorkload:
+    """Implements `TrainedWorkload` and `Evaluates` with a class of the contract (`workloads/contract.py`)."""
 
     def __init__(self, spec: RunSpec, context: RankContext) -> None:
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        self._device = own_device()
-        if spec.is_exact:
-            repeat_bits(self._device)
+        self._device = rank_device(spec)
         self._spec = spec
         self._context = context
         self._collective = Collective()
-        self._version = -1
         self._workload: Workload | None = None
-        self._receipt: UpdateReceipt | None = None
         self._buffers = FreezeBuffers()
 
-    @property
-    def version(self) -> int:
-        """Number of iterations learned; -1 if the state is undefined."""
-        return self._version
-
-    @property
-    def applied(self) -> WorkKey | None:
-        """Key of the last update or skip, which produced the state."""
-        return None if self._receipt is None else self._receipt.key
-
-    def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Joins the group of ranks; a group of one needs no address. Raises as `verify_workload` does.
-
-        Ranks that join another group keep their state, and the workload its view of the ranks.
-        """
+    def verify(self) -> None:
+        """Raises as `verify_workload` does."""
         verify_workload(self._spec, self._context.run_folder)
-        expected = self._spec.trainer.engine.ranks
-        if ranks != expected:
-            raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {expected}")
+
+    def connect(self, rank: int, ranks: int, address: str, changed: Changed) -> None:
+        """Joins the group of ranks; the class keeps its state, and its view of the ranks."""
         self._collective.connect(rank=rank, ranks=ranks, address=address, device=self._device)
 
-    def initialise(self) -> None:
-        """Begins anew: version 0."""
-        self._version = -1
-        self._receipt = None
+    def require_ready(self) -> None:
+        """Raises `InfrastructureError` before it has begun."""
+        self._begun()
+
+    def begin(self) -> None:
+        """Has the class begin anew."""
         self._begin()
-        self._version = 0
-
-    def sft(self) -> SftReceipt:
-        """Changes nothing: a workload begins with its own state."""
-        self._require(0)
-        return SftReceipt(steps=0, loss=0.0, probe_accuracy=0.0, seconds=0.0, weights_digest=self.weights_digest())
-
-    def accumulate(self, task: BatchTask) -> float:
-        """Does nothing: a workload learns from an iteration as a whole."""
-        return 0.0
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Has the iteration's columns drawn and, by a workload that samples, sampled. Rank 0 seals those of all ranks."""
-        workload = self._require(task.key.iteration - 1)
+        workload = self._begun()
         started = time.perf_counter()
         draw = self._draw(task)
         columns = called(self._spec, workload.draw, draw)
@@ -160,21 +127,16 @@ class WorkloadTrainEngine:
             images=pictures,
         )
 
-    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Has the workload learn from sealed columns; a second call only returns the receipt.
-
-        Raises `NumericError` for a metric that is not finite; the state is then undefined.
-        """
-        if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
-            return kept
-        workload = self._require(task.key.iteration - 1)
+    def learn(self, task: BatchTask, prepared: PrepareReceipt, changed: Changed) -> Learnt:
+        """Has the class learn from sealed columns. Raises `NumericError` for a metric that is not finite."""
+        workload = self._begun()
         started = time.perf_counter()
         own = self._collective.rank if isinstance(workload, Samples) else 0
         name = rank_file(own, COLUMNS)
         (data,) = read_prepared_files(self._context.run_folder, prepared.folder, prepared.files, [name])
         columns = decode_columns(data, f"{prepared.folder}/{name}")
         loaded = time.perf_counter()
-        self._version = -1
+        changed()
         metrics = self._finite(called(self._spec, workload.update, columns, self._draw(task)), "update")
         self._require_free(metrics)
         fingerprint: dict[str, float | str] = {
@@ -182,16 +144,11 @@ class WorkloadTrainEngine:
             COLUMNS_DIGEST: columns_digest(prepared.files),
             WEIGHTS_DIGEST: self._digest(workload),
         }
-        timing = {"load": loaded - started, "seconds": time.perf_counter() - started, READ_BYTES: float(len(data))}
-        self._version = task.key.iteration
-        self._receipt = UpdateReceipt(
-            key=task.key, version=self._version, metrics=metrics, fingerprint=fingerprint, timing=timing
-        )
-        return self._receipt
+        return Learnt(metrics, fingerprint, {"load": loaded - started, READ_BYTES: float(len(data))})
 
     def evaluate(self, task: RowsTask) -> RowsReceipt:
         """Has the workload evaluate its state; the metrics are below `evaluation/`, and its tables beside them."""
-        workload = self._require(task.key.iteration)
+        workload = self._begun()
         metrics = self._finite(called(self._spec, workload.evaluate), "evaluate")
         tables: dict[str, dict[str, Any]] = {}
         if isinstance(workload, Tabulates):
@@ -199,45 +156,16 @@ class WorkloadTrainEngine:
             tables = plain_listings(called(self._spec, workload.tables), place)
         return RowsReceipt(task.key, 0, {f"{EVALUATION}{name}": value for name, value in metrics.items()}, tables)
 
-    def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Advances to the task's version with the state unchanged; a second call only returns the receipt."""
-        if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
-            return kept
-        workload = self._require(task.key.iteration - 1)
-        fingerprint: dict[str, float | str] = {SKIPPED: 1.0, WEIGHTS_DIGEST: self._digest(workload)}
-        self._version = task.key.iteration
-        self._receipt = UpdateReceipt(
-            key=task.key, version=self._version, metrics={}, fingerprint=fingerprint, timing={}
-        )
-        return self._receipt
-
-    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """Raises `InfrastructureError`: there are no engines that could want weights."""
-        raise InfrastructureError("a workload of one's own has no rollout engines")
-
-    @property
-    def direct_sync(self) -> bool:
-        """False: nothing is sent, and a checkpoint is copied by all ranks in step."""
-        return False
-
-    def sync_parts(self) -> Iterator[TensorPart[Any]]:
-        """Raises `InfrastructureError`: there are no engines that could want weights."""
-        raise InfrastructureError("a workload of one's own has no rollout engines")
+    def skip(self, iteration: int) -> Fingerprint:
+        """Leaves the state as it is."""
+        return {WEIGHTS_DIGEST: self.weights_digest()}
 
     def weights_digest(self) -> str:
         """Returns the digest of the weights, on every rank."""
         return self._digest(self._begun())
 
-    def offload(self) -> None:
-        """Does nothing: no other role wants the memory."""
-
-    def reload(self) -> None:
-        """Does nothing: nothing was offloaded."""
-
-    def freeze_state(self) -> FrozenState:
+    def freeze(self, version: int) -> FrozenState:
         """Copies this rank's share of the state into buffers that are reused."""
-        if self._version < 0:
-            raise InfrastructureError("the workload's state is undefined: there is nothing to save")
         state = self._state(self._begun())
         rank = self._collective.rank
         ranks = self._collective.ranks
@@ -245,23 +173,21 @@ class WorkloadTrainEngine:
             subfolder: self._buffers.fill(subfolder, parts_of(named, rank, ranks), rank)
             for subfolder, named in ((WEIGHTS, state.weights), (OTHERS, state.others))
         }
-        files = {WORKLOAD: encode_facts(self._version, state.facts)} if rank == 0 else {}
+        files = {WORKLOAD: encode_facts(version, state.facts)} if rank == 0 else {}
         return FrozenState(rank, ranks, {name: parts for name, parts in tensors.items() if parts}, files)
 
     def needed(self, folder: Path) -> Iterator[NeededTensor]:
-        """Yields all tensors: which of their rows a workload reads is its own affair."""
+        """Yields all tensors: which of their rows a class reads is its own affair."""
         saved = read_state(folder)
         yield from (NeededTensor(WEIGHTS, name) for name in saved.weights.shapes)
         yield from (NeededTensor(OTHERS, name) for name in saved.others.shapes)
 
-    def restore(self, folder: Path, version: int) -> None:
-        """Loads what writers of `freeze_state` wrote; continues bit for bit."""
+    def load(self, folder: Path, version: int, changed: Changed) -> None:
+        """Loads what writers of `freeze` wrote; continues bit for bit."""
         saved = read_state(folder, version)
-        self._version = -1
-        self._receipt = None
+        changed()
         workload = self._workload or self._begin()
         called(self._spec, workload.load, saved)
-        self._version = version
 
     # -- internals ----------------------------------------------------------------------------------------------------
 
@@ -279,12 +205,6 @@ class WorkloadTrainEngine:
         if self._workload is None:
             raise InfrastructureError("the workload has no state yet: initialise or restore it first")
         return self._workload
-
-    def _require(self, version: int) -> Workload:
-        workload = self._begun()
-        if self._version != version:
-            raise InfrastructureError(f"the workload holds version {self._version}, expected {version}")
-        return workload
 
     def _in_words(self, workload: Workload, columns: Columns) -> dict[str, bytes]:
         """Returns the file that says what this rank's columns are, if the workload says it; no result depends on it."""
