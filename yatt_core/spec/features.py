@@ -316,7 +316,7 @@ REWARD_MODEL_OBJECTIVE = Feature(
     "objective.kind: reward_model",
     _where(lambda spec: isinstance(spec.objective, RewardModelObjective)),
 )
-OWN_WORKLOAD = Feature("a workload of your own", "workload.kind: other than language", _own_workload, "KIND")
+OWN_WORKLOAD = Feature("a workload of your own", "workload.kind: neither language nor rows", _own_workload, "KIND")
 DATA = Feature("data", "data.sources", _where(lambda spec: bool(spec.data.sources)))
 MODEL = Feature("a model", "model", _where(lambda spec: spec.model != ModelFromConfig()))
 

@@ -24,8 +24,8 @@ class WorkloadSpec(SpecModel):
     """What the run trains: a language model, or whatever a class of yours describes (docs/workloads.md)."""
 
     kind: Annotated[str, Names("code", except_for=frozenset({LANGUAGE, ROWS}))] = Field(default=LANGUAGE, min_length=1)
-    """`language`: a language model, as the other sections describe it; `rows`: one that learns from the rows of its data, by an
-    `objective`, with which `language` means the same. Otherwise a class of yours: `package.module:Class`, the
+    """`language`: a language model, as the other sections describe it; `rows`: one that learns from the rows of its data (with an
+    `objective` over rows, `language` means the same). Otherwise a class of yours: `package.module:Class`, the
     name of an entry point of the group `yatt.workloads`, or `custom` for a class in a `file`."""
     file: Annotated[CodeFileName | None, Names("code")] = None
     """With `kind: custom`, a class in a Python file, as `path/of/file.py:Class`. The run keeps its own copy and executes only
