@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from db.ledger import Ledger
 from flows.reports.audit import verify_run
 from flows.run.results import run_results
 from tests.engines.train.preferred import KINDS, Trained, preferred_spec
@@ -34,6 +33,7 @@ from yatt_core.workloads.trained import Accumulates, Evaluates, FineTunes, Frees
 
 DRAWING = Path(__file__).parent / "diffusion" / "drawing.yaml"
 EVERY = ("evaluation.every=1", "checkpoints.every=1")
+Driven = OwnRun | Simulation
 COMMON = ("prepare", "learn", "evaluate", "checkpoint", "commit")
 
 
@@ -58,22 +58,22 @@ def rows_file(folder: Path, kind: str | None = None) -> Path:
     return path
 
 
-def driven_rows(folder: Path) -> Callable[[], Ledger]:
+def driven_rows(folder: Path) -> Driven:
     run = OwnRun.of(folder, rows_file(folder / "data", "rows"), *EVERY)
     run.drive(until=1)
-    return run.ledger
+    return run
 
 
-def driven_drawing(folder: Path) -> Callable[[], Ledger]:
+def driven_drawing(folder: Path) -> Driven:
     run = OwnRun.of(folder, DRAWING, *EVERY)
     run.drive(until=1)
-    return run.ledger
+    return run
 
 
-def driven_language(folder: Path) -> Callable[[], Ledger]:
+def driven_language(folder: Path) -> Driven:
     simulation = Simulation.of(folder, *EVERY)
     simulation.drive(until=1)
-    return simulation.ledger
+    return simulation
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Case:
     phases: those of an iteration, and of iteration 0.
     processes: the roles of the processes that a run of it has beside the driver.
     protocols: what the trainer's engine can ask of it, beyond what every workload has.
-    drive: drives a run in a folder to iteration 1, and returns what opens its ledger.
+    drive: drives a run in a folder to iteration 1.
     """
 
     spec: Callable[[Path], RunSpec]
@@ -93,7 +93,7 @@ class Case:
     first: tuple[str, ...]
     processes: frozenset[str]
     protocols: frozenset[type[Any]]
-    drive: Callable[[Path], Callable[[], Ledger]]
+    drive: Callable[[Path], Driven]
 
 
 OF_POLICIES = frozenset({FineTunes, SendsWeights, FreesMemory})
@@ -102,7 +102,7 @@ CASES = {
         spec=lambda folder: make_spec(),
         has=OF_LANGUAGE,
         phases=("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit"),
-        first=("sft", "sync", "evaluate", "commit_start"),
+        first=("start", "sft", "sync", "evaluate", "commit_start"),
         processes=frozenset({TRAINER, ROLLOUT, CONTROLLER}),
         protocols=OF_POLICIES | {Accumulates},
         drive=driven_language,
@@ -111,7 +111,7 @@ CASES = {
         spec=lambda folder: load_spec(rows_file(folder, "rows")),
         has=OF_ROWS,
         phases=COMMON,
-        first=("sft", "evaluate", "commit_start"),
+        first=("start", "sft", "evaluate", "commit_start"),
         processes=frozenset({TRAINER}),
         protocols=OF_POLICIES | {Evaluates},
         drive=driven_rows,
@@ -120,7 +120,7 @@ CASES = {
         spec=lambda folder: load_spec(DRAWING),
         has=OF_CLASSES,
         phases=COMMON,
-        first=("sft", "evaluate", "commit_start"),
+        first=("start", "sft", "evaluate", "commit_start"),
         processes=frozenset({TRAINER}),
         protocols=frozenset({Evaluates}),
         drive=driven_drawing,
@@ -150,10 +150,10 @@ def test_a_workload_says_what_its_runs_have(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EACH)
 def test_the_flow_has_no_phase_for_what_a_workload_lacks(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    with case.drive(tmp_path)() as ledger:
-        (line,) = ledger.overview.lines()
+    driven = case.drive(tmp_path)
+    with driven.ledger() as ledger:
         for iteration, expected in ((0, case.first), (1, case.phases)):
-            assert set(ledger.phases.seconds(line.run, 0, iteration)) == set(expected)
+            assert set(ledger.phases.seconds(driven.run, 0, iteration)) == set(expected)
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -216,8 +216,12 @@ def test_a_spec_of_kind_rows_needs_an_objective_over_rows(tmp_path: Path) -> Non
             load_spec(path, [given])
 
 
-@pytest.mark.parametrize("objective", [*KINDS.values(), {"kind": "dpo", "pairs": "sampled"}, None])
-def test_a_spec_of_plain_values_says_the_same(objective: dict[str, Any] | None, tmp_path: Path) -> None:
-    tree = {"objective": objective, "rollout": {"samples_per_prompt": 4}, "algorithm": None}
-    spec = make_spec(**{key: value for key, value in tree.items() if value is not None})
-    assert parts_in(spec.model_dump(mode="json")) == spec.has
+@pytest.mark.parametrize("objective", KINDS.values(), ids=KINDS)
+def test_a_spec_of_plain_values_says_the_same(objective: dict[str, Any], tmp_path: Path) -> None:
+    spec = preferred_spec(tmp_path, objective, rows=6)
+    assert parts_in(spec.model_dump(mode="json")) == spec.has == OF_ROWS
+
+
+def test_pairs_that_the_policy_samples_are_no_rows() -> None:
+    spec = make_spec(objective={"kind": "dpo", "pairs": "sampled"})
+    assert parts_in(spec.model_dump(mode="json")) == spec.has == OF_LANGUAGE
