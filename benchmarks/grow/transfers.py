@@ -13,8 +13,7 @@ of the worst engine or process of the worst kind; `details` has each kind's:
 - `delta_bytes_over_model`: bytes of a transfer of changes (`trainer.sync: delta`) after five optimizer steps at a learning
   rate of 1e-6, divided by the bytes of the model in the engine's type; a step has the size that AdamW gives it;
 - `sync_beside_copy_over_sum`: seconds in which the ranks send their weights and copy weights and moments for a checkpoint
-  at the same time, divided by the sum of the seconds of each alone, each at its best;
-- `spilled_bytes`: bytes that the object store of a run's own Ray head spills when the same weights go through it.
+  at the same time, divided by the sum of the seconds of each alone, each at its best.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import progress
-from benchmarks.grow.members import BUCKET, RANKS, sent_spec, take_memory, take_part
+from benchmarks.grow.members import BUCKET, RANKS, take_memory, take_part
 from benchmarks.grow.models import write_model
 from benchmarks.grow.ranks import on_ranks
 from benchmarks.grow.receivers import KINDS, kinds_here
-from benchmarks.grow.stored import spilled
 
 SIZES: dict[str, Any] = {
     "hidden_size": 1024, "layers": 8, "heads": 16, "key_value_heads": 8, "intermediate_size": 2816,
@@ -53,16 +51,10 @@ def transfer_figures(
     if maker.exitcode:
         raise RuntimeError("the model could not be made; see the error above")
     details = {name: _of_kind(name, folder, sizes) for name in kinds or kinds_here()}
-    progress("transfers: through the object store of a run's own head")
     worst = {name: max(each[name] for each in details.values() if each[name] is not None) for name in RATIOS}
     ranks = details["torch"]
-    model = details["torch"]["processes"][-1]["model"]
     seconds, copy, both = (ranks[f"{name}seconds"] for name in ("", "copy_", "both_"))
-    figures: dict[str, float | None] = {
-        **worst,
-        "sync_beside_copy_over_sum": both / (seconds + copy),
-        "spilled_bytes": float(spilled(folder, sent_spec(sizes), model)),
-    }
+    figures: dict[str, float | None] = {**worst, "sync_beside_copy_over_sum": both / (seconds + copy)}
     return figures, {**details, "bucket_bytes": BUCKET, "hidden_seconds": seconds + copy - both}
 
 

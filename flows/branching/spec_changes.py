@@ -18,6 +18,7 @@ from yatt_core.naming import named_in, permit_known
 from yatt_core.spec import RunSpec, override_spec, parse_spec
 from yatt_core.spec.combinations import refusals
 from yatt_core.spec.reading.load import anything
+from yatt_core.spec.weights import refused_transport
 
 FIXED = {
     "seed": "the order of the prompts and all random draws so far depend on it",
@@ -128,14 +129,14 @@ def _refuse_other_slices(before: RunSpec, after: RunSpec) -> None:
 
 
 def refuse_combinations(before: RunSpec, after: RunSpec) -> None:
-    """Raises `ConfigurationError` for features that a change has brought together and that exclude each other in new runs."""
+    """Raises `ConfigurationError` for what a change has brought into a spec or together and what new runs cannot have."""
     known = _excluded(before)
     if lines := [line for line in _excluded(after) if line not in known]:
         raise ConfigurationError("\n".join(lines))
 
 
 def _excluded(spec: RunSpec) -> list[str]:
-    return [*refusals(spec, "starting"), *refusals(spec, "new_runs")]
+    return [*refusals(spec, "starting"), *refusals(spec, "new_runs"), *refused_transport(spec)]
 
 
 def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:

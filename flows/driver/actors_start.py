@@ -20,6 +20,7 @@ from flows.delivery.datasets import dataset_entries
 from flows.driver.attachment import attached
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
+from flows.driver.transport_record import record_transport
 from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
 from flows.prefect_io.secret_blocks import blocks_of
@@ -175,6 +176,7 @@ class ActorsStart:
         self.book_losses()
         self._book_controllers()
         self._book_disks()
+        record_transport(self._context)
         context.observer.stage("preparing the run's inputs")
         self._inputs = self._settled_inputs()
         self._check_inputs(self._inputs)

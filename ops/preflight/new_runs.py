@@ -8,6 +8,7 @@ from __future__ import annotations
 from yatt_core.spec import RunSpec
 from yatt_core.spec.combinations import refusals
 from yatt_core.spec.sections.model import ModelFromConfig
+from yatt_core.spec.weights import refused_transport
 
 
 def refused_since(spec: RunSpec) -> list[str]:
@@ -18,7 +19,7 @@ def refused_since(spec: RunSpec) -> list[str]:
     from yatt_core.input_building.engine_check import small_batches
     from yatt_core.input_building.template_check import unread_calls
 
-    lines = refusals(spec, "new_runs")
+    lines = [*refusals(spec, "new_runs"), *refused_transport(spec)]
     if isinstance(spec.model, ModelFromConfig) and spec.model.architecture == "qwen2" and spec.model.vision is None:
         lines.append(
             "model.architecture: transformers 5 reads the tokenizer of a folder made from a qwen2 config as Qwen2Tokenizer, so "

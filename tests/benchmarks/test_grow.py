@@ -56,7 +56,6 @@ def test_weights_are_sent_once_and_changes_are_few(tmp_path: Path) -> None:
     rank, other, *engines = torch["processes"]
     assert torch["delta_bytes_over_model"] == (rank["delta"] + other["delta"]) / engines[0]["model"]
     assert 0 < rank["delta"] < engines[0]["bytes"] / 2, "rounded to bfloat16, few numbers change"
-    assert figures["spilled_bytes"] == 0.0
     both = torch["both_seconds"]
     apart = torch["seconds"] + torch["copy_seconds"]
     assert figures["sync_beside_copy_over_sum"] == pytest.approx(both / apart)

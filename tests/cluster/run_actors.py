@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -48,23 +47,17 @@ def batch_of(receipts: Sequence[ShardReceipt], term: int, iteration: int = 1, ph
     return BatchTask(WorkKey(RUN, 0, iteration, phase), term, references)
 
 
-def behind_buckets(actors: RunActors) -> dict[int, Callable[[], object]]:
-    """Returns an initially empty dict of callbacks, keyed by the number of buckets exported in a sync.
-
-    When a callback runs, the bucket before the last exported one is on its way to the engines.
-    """
-    wanted: dict[int, Callable[[], object]] = {}
+def while_dirty(actors: RunActors, act: Callable[[], object]) -> None:
+    """Has `act` called once, in the middle of the next transfer: the engines have no weights, and the digest is asked for."""
     get = actors._calls.get
-    exported = itertools.count(1)
+    acts = [act]
 
-    def counting(references: list[Any], what: str, *arguments: Any, **named: Any) -> list[Any]:
-        values = get(references, what, *arguments, **named)
-        if what == "the trainer's ranks to export their weights":
-            wanted.get(next(exported), lambda: None)()
-        return values
+    def acting(references: list[Any], what: str, *arguments: Any, **named: Any) -> list[Any]:
+        if what == "the digest of the trainer's weights" and acts:
+            acts.pop()()
+        return get(references, what, *arguments, **named)
 
-    actors._calls.get = counting  # type: ignore[method-assign]
-    return wanted
+    actors._calls.get = acting  # type: ignore[method-assign]
 
 
 def actors_of(spec: RunSpec, folder: Path, term: int) -> RunActors:
@@ -103,8 +96,7 @@ with DriverBeat(1):
     reached("load")
     actors.sft()
     reached("sft")
-    buckets = behind_buckets(actors)
-    buckets[2] = lambda: reached("bucket")
+    while_dirty(actors, lambda: reached("dirty"))
     actors.sync(0)
     receipts = []
     for receipt in actors.begin_collecting(shard_tasks(spec, 1)).receipts():
@@ -152,10 +144,10 @@ __all__ = [
     "actors_spec",
     "batch_of",
     "begin",
-    "behind_buckets",
     "driver_killed_at",
     "driver_stopped_at",
     "shard_tasks",
+    "while_dirty",
 ]
 
 

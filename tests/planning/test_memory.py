@@ -82,8 +82,6 @@ def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
     assert copies() == [2 * bucket] * 3
     assert copies(engine="kind: vllm, instances: 4, tensor_parallel_size: 2") == [bucket] * 3, "half of each engine's"
     assert copies(engine="kind: torch, instances: 8") == [0, 0, 2 * bucket]
-    assert copies("trainer.sync_transport=store") == [bucket] * 3, "to which buckets are copied, one at a time"
-    assert copies("trainer.sync_transport=store", engine="kind: torch, instances: 8") == [0] * 3
 
 
 def test_low_rank_adapters_alone_have_gradients_moments_and_a_reference():

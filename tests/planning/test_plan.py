@@ -132,17 +132,15 @@ def sync_seconds(devices: str, *overrides: str) -> float:
 def test_a_sync_takes_the_time_of_what_is_sent_in_the_type_of_the_engines():
     parameters = roles_of(spec_7b(), SHORT).policy.parameters
     link = 450e9
-    host = 45e9
     network = 50e9
     whole = 2 * parameters / link
     assert sync_seconds("8xH200") == pytest.approx(whole)
     assert sync_seconds("8xH200", "rollout.engine.tensor_parallel_size=2") == pytest.approx(whole / 2)
     assert sync_seconds("8xH200", "trainer.engine={kind: torch}") == pytest.approx(whole)
     assert sync_seconds("8xH200,2 nodes") == pytest.approx(2 * parameters / (8 * network) + whole)
-    assert sync_seconds("8xH200", "trainer.sync_transport=store") == pytest.approx(2 * parameters / host)
     adapters = ("trainer.engine={kind: fsdp2}", "trainer.lora={rank: 16, sync: adapter}")
     sent = 4 * roles_of(spec_7b(*adapters), SHORT).adapters
-    assert sync_seconds("8xH200", *adapters) == pytest.approx(sent / host)
+    assert sync_seconds("8xH200", *adapters) == pytest.approx(sent / link)
 
 
 def test_with_a_judge_the_best_of_several_modes_is_recommended():

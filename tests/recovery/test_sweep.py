@@ -27,7 +27,7 @@ COLD_EVERY = 40
 VIRTUAL = (
     "iterations=6", "checkpoints.every=2", "evaluation.every=2", "evaluation.sampling={samples: 2, pass_at: [2]}",
     "data.logical_shards=2", "data.held_out=4",
-    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000", "trainer.sync_bucket_bytes=8",
+    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
     "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
     "recovery.budgets.lost_drivers_per_hour=1000", "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
@@ -60,22 +60,22 @@ NEVER_MISSING = (
     "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_checkpoint: rename of b#-i#.t#",
 )
 
-STORE_SYNC = ("actor dies: after RolloutActor.begin_update", "actor dies: after RolloutActor.take")
-DIRECT_SYNC = ("actor dies: after TorchRolloutEngine.take",)
-"""Where weights arrive through Ray's store, and from the ranks themselves."""
+DIGEST_SYNC = ("actor dies: after RolloutActor.begin_update", "actor dies: after RolloutActor.take_digest")
+DIRECT_SYNC = ("actor dies: after TorchRolloutEngine.take", "actor dies: after TrainerActor.send")
+"""Where virtual engines take the digest of weights, and others the weights themselves."""
 
 
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
     """Also kills at one failpoint of each other kind except replay, which needs a death after an unsaved commit."""
-    kept = "|".join(re.escape(place) for place in (*NEVER_MISSING, *STORE_SYNC) if place != REPLAY)
-    sweep(driver, bed, "virtual.yaml", VIRTUAL, STORE_SYNC, spared=f"^(?!.* COMMIT |{kept})")
+    kept = "|".join(re.escape(place) for place in (*NEVER_MISSING, *DIGEST_SYNC) if place != REPLAY)
+    sweep(driver, bed, "virtual.yaml", VIRTUAL, DIGEST_SYNC, spared=f"^(?!.* COMMIT |{kept})")
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    sweep(driver, bed, "virtual.yaml", VIRTUAL, STORE_SYNC)
+    sweep(driver, bed, "virtual.yaml", VIRTUAL, DIGEST_SYNC)
 
 
 @pytest.mark.verify

@@ -83,7 +83,8 @@ def rank_of(number: int, spec: Any, parts: Parts, folder: Path) -> Handle:
     actor._rank = number
     actor._settled = True
     actor._sent = SentWeights()
-    actor._engine = SimpleNamespace(version=0, direct_sync=True, sync_parts=lambda: iter(parts))  # type: ignore[assignment]
+    engine = SimpleNamespace(version=0, in_step=False, sync_parts=lambda: iter(parts), sync_outlines=lambda: iter(parts))
+    actor._engine = engine  # type: ignore[assignment]
     return Handle(f"trainer-{number}", actor)
 
 

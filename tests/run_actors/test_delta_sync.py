@@ -11,7 +11,6 @@ import torch
 from tests.engines.sync.test_transfers import held
 from tests.run_actors.local_actors import SETTINGS, Calls, Handle, Registry, actors_of
 from yatt_core.errors import InfrastructureError, ReplayError
-from yatt_core.protocols.receipts import DIRECT
 from yatt_core.run_actors.actor_registry import ROLLOUT, TRAINER
 from yatt_core.run_actors.weight_sync import WeightSync
 
@@ -34,7 +33,7 @@ def test_an_engine_that_does_not_hold_what_was_sent_last_gets_everything(actors:
     registry: Any = Registry(actors)
     sync = WeightSync(calls, registry, 1, SETTINGS)
     first = sync.sync(0)
-    assert [(each.instance, each.delta, each.way) for each in first] == [(0, False, DIRECT), (1, False, DIRECT)]
+    assert [(each.instance, each.delta) for each in first] == [(0, False), (1, False)]
     assert not sync.sync(0)
     learn(actors, 1)
     changed = sync.sync(1)

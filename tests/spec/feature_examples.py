@@ -79,7 +79,6 @@ EXAMPLES: Mapping[Feature, Example] = {
     features.LORA: Example({"trainer": {"lora": {"rank": 2}}}),
     features.ADAPTER_SYNC: Example({"trainer": {"lora": {"sync": "adapter"}}}, implies=(features.LORA,)),
     features.DELTA_SYNC: Example({"trainer": {"sync": "delta"}}),
-    features.STORE_SYNC: Example({"trainer": {"sync_transport": "store"}}),
     features.OBJECT_STORE: Example({"storage": {"url": "s3://bucket/runs"}}),
     features.IMAGES: Example(
         rows("pictures.jsonl", image_field="image"), {"model": {"vision": VISION}}, (features.SEEING_MODEL,)

@@ -164,7 +164,7 @@ def test_the_engine_asks_a_workload_for_nothing_that_it_lacks(name: str, tmp_pat
     assert isinstance(engine, WorkloadTrainEngine), "one engine serves every workload"
     known = (Accumulates, Evaluates, FineTunes, FreesMemory, SendsWeights)
     assert {each for each in known if isinstance(engine.workload, each)} == case.protocols
-    assert engine.direct_sync == (SendsWeights in case.protocols)
+    assert engine.in_step == (SendsWeights not in case.protocols)
     if SendsWeights not in case.protocols:
         with pytest.raises(InfrastructureError, match="has no rollout engines"):
             engine.stream_weights()

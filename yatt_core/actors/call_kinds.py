@@ -32,12 +32,10 @@ PHASES: Mapping[str, str] = MappingProxyType(
         "sent_weights": "sync",
         "held_transfer": "sync",
         "version": "sync",
-        "export": "sync",
         "send": "sync",
         "receive": "sync",
         "begin_update": "sync",
-        "take": "sync",
-        "end_update": "sync",
+        "take_digest": "sync",
         "evaluate": "evaluate",
         "copy_ahead": "checkpoint",
         "begin_checkpoint": "checkpoint",
@@ -49,7 +47,7 @@ PHASES: Mapping[str, str] = MappingProxyType(
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys((GENERATE, "judge", "accumulate", "prepare", "learn", "skip", "sft", "evaluate"), ENGINE),
-        **dict.fromkeys(("export", "send", "receive", "begin_update", "take", "end_update"), WEIGHTS),
+        **dict.fromkeys(("send", "receive", "begin_update", "take_digest"), WEIGHTS),
         **dict.fromkeys(("offload", "reload", "rest"), WEIGHTS),
         **dict.fromkeys(("copy_ahead", "begin_checkpoint", "pack_prepared", "receive_prepared", "tidy"), DATA),
     }

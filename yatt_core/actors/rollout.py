@@ -1,6 +1,6 @@
 """The Ray actor of one device's rollout engine and judges: loads them, fences its callers, updates weights in place.
 
-Consumes decode batches and questions to judges from controllers, and weights in buckets from the trainer's
+Consumes decode batches and questions to judges from controllers, and weights in buckets directly from the trainer's
 ranks; produces responses and verdicts. It has one role at a time, assigned by the dispatcher.
 """
 
@@ -21,6 +21,7 @@ from yatt_core.actors.use_meter import MemoryMeter, ProcessUse, UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.engines.rollout.served.companions import Spanned
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges
@@ -31,7 +32,7 @@ from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
-from yatt_core.protocols.receipts import BATCHES_BY_CHANCE, DIRECT, ActorIdentity, SyncReceipt
+from yatt_core.protocols.receipts import BATCHES_BY_CHANCE, ActorIdentity, SyncReceipt
 from yatt_core.protocols.transfers import HeldWeights, TransferTask
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
@@ -123,20 +124,17 @@ class RolloutActor:
         self._update_began = time.monotonic()
         self._taker.begin_update(version)
 
-    def take(self, term: int, bucket: WeightBucket) -> None:
-        """Takes the update's next bucket."""
-        with self._presence.serving("take", term):
-            self._take(bucket)
-
     def _take(self, bucket: WeightBucket) -> None:
         self._taker.take(bucket)
         done = self._synced
         self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
-    def end_update(self, term: int) -> SyncReceipt:
-        """Activates the new weights. Raises if any of them are missing."""
-        with self._presence.serving("end_update", term):
-            self._taker.end_update()
+    def take_digest(self, term: int, digest: str) -> SyncReceipt:
+        """Ends an update of a virtual engine, which holds nothing of its weights but their digest."""
+        with self._presence.serving("take_digest", term):
+            engine = self._ready()
+            assert isinstance(engine, VirtualRolloutEngine)
+            engine.take_digest(digest)
             return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
     def host(self) -> str:
@@ -171,7 +169,7 @@ class RolloutActor:
             self._taker.end_update()
             self._held = task.name
             took = time.monotonic() - self._update_began
-            return replace(self._synced, seconds=took, way=DIRECT, delta=bool(task.base))
+            return replace(self._synced, seconds=took, delta=bool(task.base))
 
     def held_transfer(self, term: int) -> str:
         """Returns the name of the direct transfer whose weights the engine holds; empty if there is none."""

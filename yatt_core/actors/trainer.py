@@ -28,7 +28,6 @@ from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.sync.sent_weights import SentWeights
-from yatt_core.engines.train.base.exporting import Export
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
 from yatt_core.experience.prepared import pack_prepared, prepared_is_whole, receive_prepared
@@ -52,7 +51,6 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.weights import type_sent
 from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.storage.run_store import open_store
-from yatt_core.wire.buckets import WeightBucket
 
 
 class Touched(Enum):
@@ -91,7 +89,6 @@ class TrainerActor:
         self._folder = Path(run_folder)
         self._rank = rank
         self._engine: TrainEngine | None = None
-        self._export: Export | None = None
         self._group = self._model_path = ""
         self._settled = False
         self._store = open_store(self._spec, self._folder)
@@ -123,10 +120,9 @@ class TrainerActor:
                 self._engine = build_train_engine(self._spec, context)
                 self._model_path = inputs.model_path
         kind = self._spec.trainer.engine.kind
-        capabilities = {"direct_sync": self._engine.direct_sync}
         own = self._identity
         return ActorIdentity(
-            name=own.name, pid=own.pid, node=own.node, engine=kind, capabilities=capabilities, holds=own_holdings()
+            name=own.name, pid=own.pid, node=own.node, engine=kind, capabilities={}, holds=own_holdings()
         )
 
     def standing(self, term: int) -> RankState:
@@ -228,25 +224,6 @@ class TrainerActor:
         with self._serving("reload", term, Touched.MOVED):
             self._ready().reload()
 
-    def export(self, term: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
-        """Returns a bucket of a version's weights for the rollout engines, and whether it is the last.
-
-        number: the bucket's number; 0 restarts the export.
-
-        All ranks are called, but only rank 0 returns the bucket.
-        """
-        with self._serving("export", term, Touched.LEFT):
-            engine = self._holding(version)
-            if number == 0:
-                trainer = self._spec.trainer
-                self._export = Export(engine, trainer.sync_bucket_bytes, type_sent(self._spec), keep=self._rank == 0)
-            if self._export is None:
-                raise InfrastructureError(
-                    f"trainer-{self._rank} was asked for bucket {number}, but no export is in progress"
-                )
-            bucket = self._export.bucket(number)
-            return bucket.last, bucket if self._rank == 0 else None
-
     def host(self) -> str:
         """Returns the address of this actor's node in the cluster."""
         return self._transfers.host()
@@ -281,6 +258,7 @@ class TrainerActor:
                     group=group,
                     task=task,
                     parts=engine.sync_parts,
+                    outlines=engine.sync_outlines,
                     rounded_to=kind,
                     most_bytes=size,
                     check=check,
@@ -312,7 +290,7 @@ class TrainerActor:
         with self._presence.serving("held_weights", term):
             engine = self._ready()
             version = self._engine_version()
-            if version < 0 or not engine.direct_sync:
+            if version < 0 or engine.in_step:
                 return HeldWeights(version, None)
             from yatt_core.engines.rectangles import part_digests
 
@@ -340,7 +318,7 @@ class TrainerActor:
         """
         with self._serving("copy_ahead", term, Touched.LEFT):
             engine = self._holding(version)
-            if engine.direct_sync:
+            if not engine.in_step:
                 engine.reload()
                 self._checkpoints.copy_ahead(engine.freeze_state)
 
@@ -370,14 +348,13 @@ class TrainerActor:
                 attempt=attempt,
             )
             folder = str(checkpoint_folder(branch, engine.version, term))
-            at_once = not engine.direct_sync
             self._checkpoints.begin(
                 folder=folder,
                 attempt=f"{attempt:06}",
                 identity=identity,
                 freeze=engine.freeze_state,
                 apart=apart,
-                at_once=at_once,
+                at_once=engine.in_step,
             )
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
@@ -434,14 +411,11 @@ class TrainerActor:
     def _serving(self, method: str, term: int, tensors: Touched = Touched.CHANGED) -> Iterator[None]:
         """Registers a call in progress. If it fails, the ranks may have diverged, so this rank leaves the group.
 
-        An export in progress ends with the first call that does not ask for the export's next bucket. A call that may
-        change or move tensors waits until they have been copied for a checkpoint.
+        A call that may change or move tensors waits until they have been copied for a checkpoint.
 
         tensors: what the call does to them.
         """
         with self._presence.serving(method, term):
-            if method != "export":
-                self._export = None
             if tensors is not Touched.LEFT:
                 self._checkpoints.finish_copy(changes=tensors is Touched.CHANGED)
             try:

@@ -1,7 +1,7 @@
 """The Ray actor of a virtual instance with continuous batching: it accepts requests while it works on others.
 
-Consumes decode batches and questions to judges from controllers, and weights in buckets from the trainer's
-rank 0; produces responses and verdicts at the times that the placement cost model computes.
+Consumes decode batches and questions to judges from controllers, and the digest of the trainer's weights; produces
+responses and verdicts at the times that the placement cost model computes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spent_time import ENGINE
-from yatt_core.wire.buckets import WeightBucket
 
 HOLD_SECONDS = 0.02
 """Results that finish within this time are sent together."""
@@ -97,17 +96,10 @@ class ContinuousActor:
         self._update_began = time.monotonic()
         self._engine.begin_update(version)
 
-    async def take(self, term: int, bucket: WeightBucket) -> None:
-        """Takes the update's next bucket."""
+    async def take_digest(self, term: int, digest: str) -> SyncReceipt:
+        """Ends the update with the digest of the weights."""
         self._presence.fence.check(term)
-        self._engine.take(bucket)
-        done = self._synced
-        self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
-
-    async def end_update(self, term: int) -> SyncReceipt:
-        """Activates the new weights."""
-        self._presence.fence.check(term)
-        self._engine.end_update()
+        self._engine.take_digest(digest)
         return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
     async def generate(self, term: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:

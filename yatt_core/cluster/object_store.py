@@ -15,7 +15,6 @@ from ray._private.internal_api import get_memory_info_reply
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.errors import InfrastructureError
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.weights import bucket_bytes_in_store
 
 log = logging.getLogger(__name__)
 SPARE_BYTES = 128 << 20
@@ -24,9 +23,9 @@ ANSWER_SECONDS = 5.0
 
 
 def store_bytes(spec: RunSpec) -> int:
-    """Returns the size of the object store of a run's own head: requests, answers and weights in flight."""
+    """Returns the size of the object store of a run's own head: requests and answers in flight."""
     controllers = spec.controllers
-    return controllers.count * controllers.bytes_in_flight + bucket_bytes_in_store(spec) + SPARE_BYTES
+    return controllers.count * controllers.bytes_in_flight + SPARE_BYTES
 
 
 def spilled_bytes() -> int | None:

@@ -89,9 +89,8 @@ class RolloutEngine(Protocol):
 
     capabilities: `batch_invariant` (a response does not depend on the rest of its batch), `sleep` (the engine
         frees memory on request), `in_flight_update` (weights may arrive while it generates), `several_calls` (several
-        threads may call it at once), `direct_sync` (its process may take part in torch's process groups, so that
-        weights need not go through Ray's object store), `delta_sync` (it takes updates of which pieces have only what
-        has changed since the version that it holds).
+        threads may call it at once), `delta_sync` (it takes updates of which pieces have only what has changed since the
+        version that it holds).
     """
 
     @property
@@ -239,22 +238,29 @@ class TrainEngine(Protocol):
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yields the tensors for the rollout engines one after another, under Hugging Face names, tied tensors once.
 
-        All ranks iterate to the end, in step; only rank 0's arrays are used, and each is valid only until the
-        next one.
+        For a caller that has trainer and engine in one process (`RolloutEngine.update_weights`). All ranks iterate to the
+        end, in step; only rank 0's arrays are used, and each is valid only until the next one.
         """
         ...
 
     @property
-    def direct_sync(self) -> bool:
-        """Whether the ranks can send their own parts of the weights (`sync_parts`) instead of streaming whole tensors."""
+    def in_step(self) -> bool:
+        """Whether all ranks must take part in step in `sync_parts` and `freeze_state`, as when adapters are merged.
+
+        What such a rank holds by itself cannot be compared with what an engine holds.
+        """
         ...
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
         """Yields what this rank contributes to the weights for the rollout engines, as tensors on its device.
 
-        Parts of one tensor are adjacent. Nothing is gathered; ranks need not iterate in step. Each call yields the same
-        parts in the same order. Only called with `direct_sync`.
+        Parts of one tensor are adjacent. Each call yields the same parts in the same order. Unless `in_step`, nothing is
+        gathered; otherwise every rank must iterate to the end, whatever becomes of its transfer.
         """
+        ...
+
+    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
+        """Yields the parts of `sync_parts` without their numbers, which a rank can do by itself."""
         ...
 
     def weights_digest(self) -> str:
@@ -278,7 +284,7 @@ class TrainEngine(Protocol):
         """Copies this rank's contribution to a checkpoint (weights, optimizer, schedule, reference).
 
         Training may continue before another thread has written the copies, which are valid until the next call.
-        Every rank must call it. With `direct_sync`, ranks need not call it in step, and a thread of its own may: beside
+        Every rank must call it. Unless `in_step`, ranks need not call it together, and a thread of its own may: beside
         calls that only read, and while nothing is offloaded.
         """
         ...

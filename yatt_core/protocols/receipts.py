@@ -396,18 +396,12 @@ class CheckpointReceipt:
     seconds: float
 
 
-DIRECT = "direct"
-THROUGH_STORE = "store"
-"""Ways of weights: from the trainer's ranks over torch.distributed, or from rank 0 through Ray's object store."""
-
-
 @dataclass(frozen=True, slots=True)
 class SyncReceipt:
     """An engine that now holds the weights of a version.
 
     seconds: how long the engine had no weights.
-    bytes, buckets: how much the engine received.
-    way: `DIRECT` or `THROUGH_STORE`.
+    bytes, buckets: how much the engine received; nothing if it is virtual.
     delta: whether only what had changed was sent.
     """
 
@@ -416,7 +410,6 @@ class SyncReceipt:
     seconds: float
     bytes: int = 0
     buckets: int = 0
-    way: str = THROUGH_STORE
     delta: bool = False
 
 

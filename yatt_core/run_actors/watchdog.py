@@ -27,7 +27,7 @@ POLL_SECONDS = 0.1
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
 """Seconds that other ranks may take longer than the first one to finish a call made to all ranks."""
-COLLECTIVE = frozenset({"sft", "accumulate", "prepare", "learn", "export", "weights_digest"})
+COLLECTIVE = frozenset({"sft", "accumulate", "prepare", "learn", "weights_digest"})
 """A rank's methods that wait for the other ranks."""
 ALONE = frozenset({"accumulate"})
 """Those of them that a rank may end by itself: gradients are added up without the others, and a rank may be done long before."""

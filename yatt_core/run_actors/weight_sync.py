@@ -1,10 +1,9 @@
-"""Transfers the weights of a version from the trainer's ranks to rollout engines: directly, or through Ray's object store.
+"""Transfers the weights of a version from the trainer's ranks directly to rollout engines.
 
-Consumes handles of actors; produces receipts. On the direct way each rank sends its own parts to all engines, in one
-call to each actor. Through the store, buckets go from rank 0 to the engines as references that this process does not
-open: while the engines take one bucket, the ranks produce the next, and no further bucket is started before the
-engines are done, so that at most two are kept. If a transfer stops anywhere, the engines that received anything stay
-dirty and are synced again from the first bucket, on the direct way with new connections.
+Consumes handles of actors; produces receipts. Each rank sends its own parts to all engines, in one call to each actor. If
+a transfer stops anywhere, the engines that received anything stay dirty and are synced again from the first bucket, with
+new connections. Virtual engines hold nothing of their weights but the digest, which the trainer's ranks compute and this
+process passes on; they are dirty meanwhile.
 """
 
 from __future__ import annotations
@@ -12,33 +11,29 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from yatt_core.engines.train.ranks.rendezvous import meeting_host
 from yatt_core.errors import InfrastructureError, ReplayError
-from yatt_core.protocols.receipts import DIRECT, THROUGH_STORE, SyncReceipt
+from yatt_core.protocols.receipts import SyncReceipt
 from yatt_core.protocols.transfers import SyncMember, TransferTask
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.run_actors.weight_check import compare_weights, named
-from yatt_core.spec.sections.trainer import TrainerSpec
+from yatt_core.spec.sections.trainer import TrainerSpec, VirtualTrainer
 
 log = logging.getLogger(__name__)
 
 
 class WeightSync:
-    """The transfers of one driver.
-
-    Weights are sent directly if the spec wants it and the actors are capable of it.
-    """
+    """The transfers of one driver."""
 
     def __init__(self, calls: ActorCalls, registry: ActorRegistry, term: int, trainer: TrainerSpec) -> None:
         self._calls = calls
         self._registry = registry
         self._term = term
-        self._transport = trainer.sync_transport
+        self._virtual = isinstance(trainer.engine, VirtualTrainer)
         self._delta = trainer.sync == "delta"
         self._meeting: tuple[tuple[SyncMember, ...], str] = ((), "")
 
@@ -55,10 +50,9 @@ class WeightSync:
         lacking = [place for place, has in enumerate(held) if has != version]
         if not lacking:
             return []
-        parties = self.parties(lacking)
-        if self._way(parties) == DIRECT:
-            return self._directly(version, lacking)
-        return sync_through_store(self._calls, self._term, version, parties)
+        if self._virtual:
+            return self._pass_digest(version, self.parties(lacking))
+        return self._send(version, lacking)
 
     def check(self, version: int, committed: str | None) -> None:
         """Compares the trainer's weights with their commit, and the engines' with the trainer's (`weight_check`).
@@ -70,13 +64,12 @@ class WeightSync:
         """
         parties = self.parties(range(len(self._registry.of(ROLLOUT))))
         if committed is not None:
-            asked = [rank.weights_digest.remote(self._term, version) for rank in parties.ranks]
-            own = self._calls.get(asked, "the digest of the trainer's weights", parties.rank_names)[0]
+            own = self._digest(version, parties)
             if own != committed:
                 raise ReplayError(
                     f"the trainer's weights of version {version} are {own}, but the commit has {committed}"
                 )
-        if not self._registry.capable(parties.names, "direct_sync"):
+        if self._virtual:
             return
         found = compare_weights(self._calls.get, self._term, parties)
         if not found.differing:
@@ -97,11 +90,21 @@ class WeightSync:
         rank_names = self._registry.names_of(TRAINER)
         return SyncParties(ranks, [engines[i] for i in places], rank_names, [names[i] for i in places])
 
-    def _way(self, parties: SyncParties) -> str:
-        capable = self._registry.capable(parties.names, "direct_sync")
-        return DIRECT if capable and self._transport == DIRECT else THROUGH_STORE
+    def _digest(self, version: int, parties: SyncParties) -> str:
+        """Returns the digest of the trainer's weights, for which all ranks are needed."""
+        asked = [rank.weights_digest.remote(self._term, version) for rank in parties.ranks]
+        return str(self._calls.get(asked, "the digest of the trainer's weights", parties.rank_names)[0])
 
-    def _directly(self, version: int, lacking: Sequence[int]) -> list[SyncReceipt]:
+    def _pass_digest(self, version: int, parties: SyncParties) -> list[SyncReceipt]:
+        """Updates virtual engines."""
+        names = parties.engine_names
+        asked = [engine.begin_update.remote(self._term, version) for engine in parties.engines]
+        self._calls.get(asked, "the rollout engines to prepare for new weights", names)
+        digest = self._digest(version, parties)
+        asked = [engine.take_digest.remote(self._term, digest) for engine in parties.engines]
+        return self._calls.get(asked, "the rollout engines to take the digest of new weights", names)
+
+    def _send(self, version: int, lacking: Sequence[int]) -> list[SyncReceipt]:
         """Sends only changes to the engines that hold what the ranks sent last, and everything to the others."""
         name = f"version {version}, {uuid.uuid4().hex}"
         base, holding = self._base(lacking) if self._delta else ("", [])
@@ -159,28 +162,3 @@ class WeightSync:
         first = parties.rank_names[:1]
         serving = [parties.ranks[0].serve_transfers.remote(self._term, host)]
         return str(self._calls.get(serving, f"{first[0]} to serve a meeting", first)[0])
-
-
-def sync_through_store(calls: ActorCalls, term: int, version: int, parties: SyncParties) -> list[SyncReceipt]:
-    """Transfers a version's weights through Ray's object store. Returns and raises as `WeightSync.sync` does."""
-
-    def of_engines(references: list[Any], what: str) -> list[Any]:
-        return calls.get(references, f"the rollout engines to {what} new weights", parties.engine_names)
-
-    of_engines([engine.begin_update.remote(term, version) for engine in parties.engines], "prepare for")
-    number = 0
-    last = False
-    taking = list[Any]()
-    while not last:
-        asked = [rank.export.options(num_returns=2).remote(term, version, number) for rank in parties.ranks]
-        ends = [end for end, _ in asked]
-        last = calls.get(ends, "the trainer's ranks to export their weights", parties.rank_names)[0]
-        of_engines(taking, "take")
-        bucket = asked[0][1]
-        taking = [engine.take.remote(term, bucket) for engine in parties.engines]
-        # From here on, only the engines' calls hold a reference to the bucket.
-        del asked, bucket
-        number += 1
-    of_engines(taking, "take")
-    receipts: list[SyncReceipt] = of_engines([engine.end_update.remote(term) for engine in parties.engines], "apply")
-    return receipts

@@ -56,7 +56,6 @@ from yatt_core.spec.features import (
     SEVERAL_STEPS,
     SFT,
     SLICES,
-    STORE_SYNC,
     STREAMED,
     TAIL,
     TEACHERS,
@@ -213,7 +212,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
             (STREAMED, "asynchrony.streamed", "learns from an iteration as a whole; expected false"),
             (LORA, "trainer.lora", "has a model of its own; use null"),
             (DELTA_SYNC, "trainer.sync", "sends no weights to engines; expected full"),
-            (STORE_SYNC, "trainer.sync_transport", "sends no weights to engines; expected direct"),
             (PACKED, "trainer.engine.packed", "batches by itself; expected false"),
             (VIRTUAL_ROLLOUT, "rollout.engine", "has no rollout engines; leave rollout out"),
             (VLLM_ROLLOUT, "rollout.engine", "has no rollout engines; leave rollout out"),
@@ -325,9 +323,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     Exclusion(
         DELTA_SYNC, LORA, "trainer.sync: delta sends the changes of all weights; expected full with trainer.lora"
-    ),
-    Exclusion(
-        DELTA_SYNC, STORE_SYNC, "trainer.sync: delta needs trainer.sync_transport direct; expected full, or direct"
     ),
     # Learning while generating.
     Exclusion(

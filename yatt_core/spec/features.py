@@ -186,11 +186,6 @@ ADAPTER_SYNC = Feature(
 DELTA_SYNC = Feature(
     "weights sent as changes", "trainer.sync: delta", _where(lambda spec: spec.trainer.sync == "delta")
 )
-STORE_SYNC = Feature(
-    "weights sent through Ray's object store",
-    "trainer.sync_transport: store",
-    _where(lambda spec: spec.trainer.sync_transport == "store"),
-)
 OBJECT_STORE = Feature(
     "an object store for hosts without a common disk",
     "storage.url",
@@ -334,7 +329,6 @@ FEATURES: tuple[Feature, ...] = (
     LORA,
     ADAPTER_SYNC,
     DELTA_SYNC,
-    STORE_SYNC,
     OBJECT_STORE,
     IMAGES,
     SEEING_MODEL,

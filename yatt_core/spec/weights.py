@@ -18,20 +18,11 @@ def type_sent(spec: RunSpec) -> str | None:
     return engine.dtype
 
 
-STORE_BUCKETS = 3
-"""Buckets in Ray's object store at a time: one that the engines take, the next one, and one that is being dropped."""
-
-
-def is_sent_directly(spec: RunSpec) -> bool:
-    """Returns True if weights go from the trainer's ranks to the engines without Ray's object store."""
-    trainer = spec.trainer
-    return (
-        trainer.sync_transport == "direct"
-        and trainer.lora is None
-        and not isinstance(spec.rollout.engine, VirtualRollout)
-    )
-
-
-def bucket_bytes_in_store(spec: RunSpec) -> int:
-    """Returns the most bytes of weights that Ray's object store holds at a time."""
-    return 0 if is_sent_directly(spec) else STORE_BUCKETS * spec.trainer.sync_bucket_bytes
+def refused_transport(spec: RunSpec) -> list[str]:
+    """Returns why a new run cannot have the spec's transport; runs of earlier versions that have it go on directly."""
+    if spec.trainer.sync_transport == "direct":
+        return []
+    return [
+        "trainer.sync_transport: weights go from the trainer's ranks directly to the engines, and no longer through Ray's "
+        "object store; expected direct, for which the nodes must reach each other (`yatt check` says on which ports)"
+    ]

@@ -119,8 +119,8 @@ class SendsWeights(Protocol):
     """A workload whose weights go to other engines, as tensors under Hugging Face names."""
 
     @property
-    def direct_sync(self) -> bool:
-        """See `TrainEngine.direct_sync`."""
+    def in_step(self) -> bool:
+        """See `TrainEngine.in_step`."""
         ...
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -129,6 +129,10 @@ class SendsWeights(Protocol):
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
         """See `TrainEngine.sync_parts`."""
+        ...
+
+    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
+        """See `TrainEngine.sync_outlines`."""
         ...
 
 

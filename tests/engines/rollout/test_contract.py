@@ -14,10 +14,9 @@ from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP
 
 def test_capabilities_are_named(case):
     expected = {"batch_invariant": True, "sleep": True, "in_flight_update": False}
-    expected |= {"direct_sync": False} if case.name == "virtual" else {"direct_sync": True, "delta_sync": True}
+    expected |= {} if case.name == "virtual" else {"delta_sync": True}
     if case.name == "vllm":
         expected = {"batch_invariant": True, "sleep": False, "in_flight_update": True, "several_calls": True}
-        expected |= {"direct_sync": True}
     assert case.engine.capabilities == expected
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tests.engines.rollout.cases import (
     prompts_of,
@@ -11,7 +10,6 @@ from tests.engines.rollout.cases import (
     torch_case,
 )
 from yatt_core.engines.rollout.tensor_bits import as_tensor
-from yatt_core.engines.train.base.exporting import Export
 from yatt_core.errors import InfrastructureError, NumericError
 
 
@@ -55,43 +53,6 @@ def test_an_interrupted_update_leaves_the_engine_dirty(torch_engine, monkeypatch
     with pytest.raises(MemoryError):
         torch_engine.engine.update_weights(torch_engine.weights(1), 1)
     assert torch_engine.engine.version == -1
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
-def test_weights_travel_in_the_engines_type(model_folder, kind):
-    """Half the bytes for an engine in bfloat16, and the same bits as if it had rounded float32 itself."""
-    held = {}
-    for rounded_to in (kind, None):
-        case = torch_case(model_folder, kind)
-        export = Export(Streaming(case.weights(1)), 5000, rounded_to, keep=True)
-        number = 0
-        sent = 0
-        case.engine.begin_update(1)
-        while True:
-            bucket = export.bucket(number)
-            sent += sum(piece.values.nbytes for piece in bucket.pieces())
-            case.engine.take(bucket)
-            if bucket.last:
-                break
-            number += 1
-        case.engine.end_update()
-        held[rounded_to] = case.engine._tensors
-        whole = sum(array.nbytes for array in case.weights(1).values())
-        assert number > 3 and sent == (whole // 2 if rounded_to == "bfloat16" else whole)
-    for name, tensor in held[None].items():
-        assert torch.equal(tensor, held[kind][name]), name
-
-
-class Streaming:
-    """A trainer that only streams weights."""
-
-    def __init__(self, weights):
-        self._weights = weights
-
-    def stream_weights(self):
-        for name, array in self._weights.items():
-            array.flags.writeable = False
-            yield name, array
 
 
 def test_a_tied_head_may_come_under_either_name_and_is_never_stale(torch_engine, model_folder):

@@ -18,15 +18,14 @@ from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
 AROUND = {
     "yatt_core.actors.rollout": (
         "RolloutActor.begin_update",
-        "RolloutActor.take",
-        "RolloutActor.end_update",
+        "RolloutActor.take_digest",
+        "RolloutActor.receive",
         "RolloutActor.generate",
     ),
-    "yatt_core.actors.trainer": ("TrainerActor.prepare", "TrainerActor.learn", "TrainerActor.export"),
-    "yatt_core.engines.virtual.rollout": ("weights_digest",),
+    "yatt_core.actors.trainer": ("TrainerActor.prepare", "TrainerActor.learn", "TrainerActor.send"),
     "yatt_core.engines.rollout.torch.engine": ("TorchRolloutEngine.take",),
 }
-"""Steps of actors other than files. `weights_digest` is called at the end of a virtual engine's update."""
+"""Steps of actors other than files."""
 
 
 def _wrap(failpoints: Failpoints, name: str) -> Callable[[ModuleType], None]:

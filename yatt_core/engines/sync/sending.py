@@ -6,6 +6,7 @@ its way the next is filled, so that two exist at most.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import torch
@@ -38,30 +39,37 @@ def send_weights(
     most_bytes: int,
     check: Check,
     sent: SentWeights | None = None,
+    outlines: Callable[[], Parts] | None = None,
 ) -> int:
     """Sends this rank's part of the weights to all engines; returns the bytes sent.
 
-    parts: yields what this rank contributes, in the same order each time.
+    parts: yields what this rank contributes, in the same order each time. Once the members have met, it is gone through to the
+        end, whatever becomes of the transfer: other ranks may be gathering tensors in step with this one.
+    outlines: yields the same without numbers, if these take time to make; None if not.
     rounded_to: type in which the engines hold the weights; None to round nothing.
     most_bytes: maximum size of a bucket.
     sent: keeps what is sent, so that the next transfer can send changes alone; None to keep nothing.
 
     Raises `InfrastructureError` if a member is lost, and what `check` raises.
     """
-    own = encode_rectangles(rectangle_of(part, rounded_to) for part in parts())
+    own = encode_rectangles(rectangle_of(part, rounded_to) for part in (outlines or parts)())
     buckets = [each for each in planned(group.meet(task, own, check), most_bytes) if group.sends(each)]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
     buffers = [group.buffer(size) for _ in buckets[:2]]
-    filler = _Filler(parts(), sent)
+    given = parts()
+    filler = _Filler(given, sent)
     total = 0
-    for turn, bucket in enumerate(buckets):
-        if turn >= 2:
-            group.finish(buckets[turn - 2].number, bucket.source)
-        buffer = buffers[turn % 2][: bucket.nbytes + DIGEST_BYTES]
-        filler.fill(bucket, buffer)
-        group.begin(bucket.number, bucket.source, buffer)
-        total += bucket.nbytes
-        advanced()
+    try:
+        for turn, bucket in enumerate(buckets):
+            if turn >= 2:
+                group.finish(buckets[turn - 2].number, bucket.source)
+            buffer = buffers[turn % 2][: bucket.nbytes + DIGEST_BYTES]
+            filler.fill(bucket, buffer)
+            group.begin(bucket.number, bucket.source, buffer)
+            total += bucket.nbytes
+            advanced()
+    finally:
+        deque(given, maxlen=0)
     for bucket in buckets[-2:]:
         group.finish(bucket.number, bucket.source)
     return total

@@ -58,7 +58,7 @@ class VirtualRolloutEngine(WeightTaker):
     @property
     def capabilities(self) -> Mapping[str, bool]:
         """The engine's capabilities, by name."""
-        return {"batch_invariant": True, "sleep": True, "in_flight_update": False, "direct_sync": False}
+        return {"batch_invariant": True, "sleep": True, "in_flight_update": False}
 
     def sleep(self) -> None:
         """Does nothing: there is no memory to release."""
@@ -80,6 +80,12 @@ class VirtualRolloutEngine(WeightTaker):
     def _complete(self, version: int) -> None:
         self._weights = weights_digest(self._tensors)
         self._tensors = {}
+
+    def take_digest(self, digest: str) -> None:
+        """Ends an update in place of all buckets. digest: `weights_digest` of the weights."""
+        incoming = self._claimed()
+        self._weights = digest
+        self._version = incoming.version
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt as often as the request asks, and takes as long as its decode steps would.

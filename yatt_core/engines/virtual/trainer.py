@@ -211,13 +211,17 @@ class VirtualTrainEngine:
         yield from self._weights().items()
 
     @property
-    def direct_sync(self) -> bool:
-        """False: its weights are no tensors of torch."""
-        return False
+    def in_step(self) -> bool:
+        """True: its few bytes are copied at once, and engines hold nothing of them but their digest."""
+        return True
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
-        """Raises `InfrastructureError`: nobody calls it without `direct_sync`."""
-        raise InfrastructureError("the virtual trainer's ranks send nothing themselves")
+        """Yields nothing: its weights are no tensors of torch, and virtual engines take their digest (`WeightSync`)."""
+        yield from ()
+
+    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
+        """Yields nothing."""
+        yield from ()
 
     def _weights(self) -> Tensors:
         """Returns the only tensor, `state`: 32 bytes."""

@@ -42,7 +42,7 @@ from yatt_core.planning.memory.training import (
     with_critic,
     with_teacher,
 )
-from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, kept_weights
+from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, kept_weights, senders
 from yatt_core.planning.memory.widening import (
     widened_kernels,
     widened_pass,
@@ -52,7 +52,6 @@ from yatt_core.planning.memory.widening import (
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
-from yatt_core.spec.weights import is_sent_directly
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +186,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     ]
     sent = Bytes(copies=bytes_sending(roles, ranks)) if cluster.card_name != CORE else NOTHING
     shares = min(ranks, cluster.memories // cluster.nodes)
-    if not is_sent_directly(roles.spec):
-        # Only one rank sends.
+    if senders(roles, ranks) == 1:
         sent = Bytes(copies=sent.copies // max(1, shares))
     rows += _trainer_rows(
         trainer=trainer,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.memory.activations import element_bytes
 from yatt_core.planning.roles import Roles
-from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.weights import is_sent_directly, type_sent
+from yatt_core.spec.weights import type_sent
 
 BUCKETS = 2
-"""Buckets that a process holds on the direct way."""
+"""Buckets that a process holds to send or receive."""
 
 
 def weights_sent(roles: Roles) -> int:
@@ -25,22 +24,20 @@ def weights_sent(roles: Roles) -> int:
     return sent * element_bytes(type_sent(roles.spec) or "float32")
 
 
+def senders(roles: Roles, ranks: int) -> int:
+    """Returns how many ranks send: all of them, but only rank 0 sends weights that are merged with adapters."""
+    lora = roles.spec.trainer.lora
+    return max(1, ranks) if lora is None or lora.sync == "adapter" else 1
+
+
 def bytes_sending(roles: Roles, ranks: int) -> int:
-    """Returns the bytes of the buckets that a rank holds in `sync`; through Ray's store, only rank 0 holds any."""
-    bucket = roles.spec.trainer.sync_bucket_bytes
-    if is_sent_directly(roles.spec):
-        return min(weights_sent(roles) // max(1, ranks), BUCKETS * bucket)
-    return min(weights_sent(roles), bucket)
+    """Returns the bytes of the buckets that a rank that sends holds in `sync`."""
+    return min(weights_sent(roles) // senders(roles, ranks), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
 
 
 def bytes_receiving(roles: Roles) -> int:
-    """Returns the bytes of the buckets that an engine holds; those in Ray's store are not the engine's.
-
-    vLLM's processes share memory to which buckets from elsewhere are copied one at a time.
-    """
-    shared = isinstance(roles.rollout, VllmRollout)
-    buckets = BUCKETS if is_sent_directly(roles.spec) else int(shared)
-    return min(weights_sent(roles), buckets * roles.spec.trainer.sync_bucket_bytes)
+    """Returns the bytes of the buckets that an engine holds."""
+    return min(weights_sent(roles), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
 
 
 def kept_weights(roles: Roles, ranks: int) -> Bytes:

@@ -26,7 +26,6 @@ from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
-from yatt_core.spec.weights import is_sent_directly
 
 BACKWARD = 2.0
 """Cost of a backward pass in forward passes."""
@@ -225,13 +224,10 @@ def _sync_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
 
 
 def sync_gb_s(roles: Roles, cluster: DescribedCluster) -> tuple[float, float]:
-    """Returns the GB/s at which weights reach a node, infinite if there is only one, and a device.
-
-    Weights that do not go directly from device to device reach it from host memory.
-    """
+    """Returns the GB/s at which weights reach a node, infinite if there is only one, and a device."""
     card = cluster.card
     node = card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else math.inf
-    return node, card.link_gb_s if is_sent_directly(roles.spec) else card.host_gb_s
+    return node, card.link_gb_s
 
 
 def _checkpoint_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:

@@ -101,13 +101,13 @@ class TrainerSpec(SpecModel):
     """`null`: all weights are trained."""
     sync_bucket_bytes: int = Field(default=256 << 20, ge=8)
     """Maximum bytes of weights sent to the rollout engines at a time. A process that sends or receives weights holds two
-    such buckets at once; so does Ray's object store, if weights go through it."""
+    such buckets at once."""
     sync: Literal["full", "delta"] = "full"
     """What is sent to the rollout engines after an update: `full`, all weights, or `delta`, only the numbers that have
     changed in the engines' type, for which each rank keeps a copy of what it sent last. An engine that does not hold what
     was sent last gets all weights. `delta` saves most with engines in bfloat16 and small learning rates; it needs
     `rollout.engine.kind: torch` and does not change a result."""
     sync_transport: Literal["direct", "store"] = "direct"
-    """How weights reach the rollout engines: `direct`, from each rank over torch.distributed, or `store`, from rank 0
-    through Ray's object store, for nodes that reach each other only through Ray. Low-rank adapters and virtual engines
-    always go through the store. Does not change a result."""
+    """How weights reach the rollout engines: `direct`, from each rank over torch.distributed, for which the nodes must reach
+    each other; `yatt check` says on which ports. Only runs of earlier versions have `store` (through Ray's object store): they
+    go on directly, and a new run is refused. Does not change a result."""

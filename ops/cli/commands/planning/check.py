@@ -77,6 +77,7 @@ def check(
     from ops.preflight.disks import check_disks
     from ops.preflight.exactness import Exactness
     from ops.preflight.needs import needs_of
+    from ops.preflight.ports import weight_ports
     from ops.preflight.reward_trial import same_for_all
     from ops.preflight.run import check_before_start
     from ops.preflight.solution_trial import try_solutions
@@ -108,6 +109,7 @@ def check(
     (found,) = inputs
     trials = [*sound.trials, *(trial for each in asked for trial in each.trials)]
     disks = check_disks(place.folder, checked)
+    ports = weight_ports(checked)
     needs = needs_of(checked)
     products = bfloat16_products(checked)
     start = _start(place, checked, found)
@@ -150,6 +152,7 @@ def check(
                 "trials": [asdict(trial) for trial in trials],
                 "needs": asdict(needs),
                 "disks": disks,
+                "weight_ports": ports,
                 "bfloat16_products": products.facts,
                 "start": start.facts,
                 "exact": asdict(exactness),
@@ -160,10 +163,9 @@ def check(
     _print_unused(checked, unused)
     for warning in warnings:
         message(f"warning: {warning}")
-    for line in (*exactness.lines, *products.lines, start.line, *_needed(checked, needs)):
+    needed = (*_needed(checked, needs), *_of_nodes(disks, ports, checked.storage.url))
+    for line in (*exactness.lines, *products.lines, start.line, *needed):
         write(line)
-    if disks:
-        write(_shared(disks, checked.storage.url))
     write(f"`yatt plan {spec}` explains these figures\nthe spec is sound; to start a run: yatt train {spec}")
 
 
@@ -378,6 +380,16 @@ def _needed(spec: RunSpec, needs: ResourceNeeds) -> Iterator[str]:
     if needs.seconds is not None:
         yield f"{many(spec.iterations, 'iteration', 'take', 'takes')} about {duration(needs.seconds)}, besides the start"
     yield f"a checkpoint takes about {size(needs.checkpoint_bytes)} of disk space"
+
+
+def _of_nodes(disks: Mapping[str, str] | None, ports: tuple[int, int] | None, url: str | None) -> Iterator[str]:
+    """Yields what the nodes of a run share, and on which ports they must reach each other."""
+    from ops.preflight.ports import ports_line
+
+    if disks:
+        yield _shared(disks, url)
+    if ports is not None:
+        yield ports_line(ports)
 
 
 def _shared(disks: Mapping[str, str], url: str | None) -> str:

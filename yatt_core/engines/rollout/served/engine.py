@@ -132,7 +132,6 @@ class ServedRolloutEngine(WeightTaker):
             "batch_invariant": False,
             "sleep": False,
             "in_flight_update": True,
-            "direct_sync": True,
             "several_calls": True,
             **own,
         }

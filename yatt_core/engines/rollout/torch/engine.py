@@ -71,7 +71,6 @@ class TorchRolloutEngine(WeightTaker):
             "batch_invariant": self._runner.batch_invariant,
             "sleep": True,
             "in_flight_update": False,
-            "direct_sync": True,
             "delta_sync": True,
         }
 

@@ -163,13 +163,17 @@ class WorkloadTrainEngine:
         return self._sender().stream_weights()
 
     @property
-    def direct_sync(self) -> bool:
-        """Whether ranks can send parts of their own; False too if nothing is sent: a checkpoint is then copied in step."""
-        return isinstance(self.workload, SendsWeights) and self.workload.direct_sync
+    def in_step(self) -> bool:
+        """Whether ranks gather what they send; True too if nothing is sent: a checkpoint is then copied in step."""
+        return not isinstance(self.workload, SendsWeights) or self.workload.in_step
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
         """Yields this rank's own parts, and its portion of those that other ranks hold too."""
         return self._sender().sync_parts()
+
+    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
+        """Yields the same without the numbers of what is gathered."""
+        return self._sender().sync_outlines()
 
     def weights_digest(self) -> str:
         """Returns the digest of the weights, on every rank."""

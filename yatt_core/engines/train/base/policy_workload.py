@@ -23,6 +23,7 @@ from yatt_core.engines.train.base.own_methods import verify_methods
 from yatt_core.engines.train.base.policy import Policy
 from yatt_core.engines.train.base.preparation import Preparation, collected_columns
 from yatt_core.engines.train.base.saving import saved_parts
+from yatt_core.engines.train.base.sent_parts import sent_outlines, sent_parts
 from yatt_core.engines.train.base.updating import Updated, learning_rate
 from yatt_core.engines.train.model.state_files import STATE, StateFacts, read_facts
 from yatt_core.engines.train.roles.sft import fine_tune
@@ -33,7 +34,7 @@ from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns, publish_prepared
 from yatt_core.protocols.engines import FrozenState, NeededTensor
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt
-from yatt_core.wire.parts import TensorPart, contributed
+from yatt_core.wire.parts import TensorPart
 from yatt_core.workloads.trained import Changed, Fingerprint, Learnt
 
 
@@ -231,13 +232,18 @@ class PolicyWorkload(ABC):
             yield name, array
 
     @property
-    def direct_sync(self) -> bool:
-        """True unless adapters are trained: merging them takes whole matrices."""
-        return self._spec.trainer.lora is None
+    def in_step(self) -> bool:
+        """True if adapters are trained: merging them takes whole matrices."""
+        return self._spec.trainer.lora is not None
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
-        """Yields this rank's own parts, and its portion of those that other ranks hold too."""
-        return contributed(self.policy.parts("weights"), self.policy.world.rank)
+        """Yields this rank's own parts, and its portion of those that other ranks hold too (`sent_parts`)."""
+        policy = self.policy
+        return sent_parts(self._spec.trainer.lora, policy.world.rank, policy.parts, policy.weights)
+
+    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
+        """Yields the same without the numbers of merged weights."""
+        return sent_outlines(self._spec.trainer.lora, self.policy.world.rank, self.policy.parts)
 
     def offload(self) -> None:
         """Frees device memory, and host memory that only the next update needs; a checkpoint in flight keeps its copies."""
