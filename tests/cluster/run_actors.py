@@ -48,14 +48,15 @@ def batch_of(receipts: Sequence[ShardReceipt], term: int, iteration: int = 1, ph
 
 
 def while_dirty(actors: RunActors, act: Callable[[], object]) -> None:
-    """Has `act` called once, in the middle of the next transfer: the engines have no weights, and the digest is asked for."""
+    """Has `act` called once, in the middle of the next transfer: the engines have no weights any more."""
     get = actors._calls.get
     acts = [act]
 
     def acting(references: list[Any], what: str, *arguments: Any, **named: Any) -> list[Any]:
-        if what == "the digest of the trainer's weights" and acts:
+        values = get(references, what, *arguments, **named)
+        if what == "the rollout engines to prepare for new weights" and acts:
             acts.pop()()
-        return get(references, what, *arguments, **named)
+        return values
 
     actors._calls.get = acting  # type: ignore[method-assign]
 

@@ -11,13 +11,17 @@ import pytest
 import ray
 
 from tests.cluster.run_actors import ROOT, DriverBeat, actors_of, batch_of, pid_of
+from tests.needs import NEEDS_PEFT
 from tests.waiting import wait_until
 from yatt_core.errors import LostActorError, ReplayError, StuckError
+from yatt_core.run_actors.actor_registry import TRAINER
+from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import load_spec
 
 pytestmark = pytest.mark.verify
 NAMESPACE = "direct"
+LORA = "trainer.lora={{rank: 2, targets: [q_proj, down_proj], sync: {}}}"
 MEETING = "trainer-0 to serve a meeting"
 SENDING = "the trainer's ranks to send and the rollout engines to receive weights"
 COUNTS = ("rollout.engine.instances=2", "trainer.engine.ranks=2", "trainer.sync_bucket_bytes=4096")
@@ -102,3 +106,44 @@ def test_an_engine_that_does_not_hold_the_base_gets_all_weights(actor_sets: list
         lagging, current = actors.sync(2)
         assert (lagging.delta, current.delta, current.bytes) == (False, True, 0) and lagging.bytes
         actors.check_weights(2, None)
+
+
+def train_adapters(actor: Any) -> None:
+    """Gives a rank's adapters numbers, since fresh ones change nothing."""
+    import torch
+
+    with torch.no_grad():
+        for number, (name, parameter) in enumerate(actor._engine._loaded().named_parameters()):
+            if ".lora_B." in name:
+                parameter.fill_(0.01 * (number + 1))
+
+
+def weights_of_engine(actor: Any) -> str:
+    from yatt_core.digests import weights_digest
+
+    return weights_digest({name: tensor.numpy() for name, tensor in actor._engine._tensors.items()})
+
+
+@NEEDS_PEFT
+@pytest.mark.parametrize("sync", ["adapter", "merged"])
+@pytest.mark.parametrize("trainer", ["torch", "fsdp2"])
+def test_adapters_reach_engines_that_are_there_and_one_that_comes_later(
+    actor_sets: list[RunActors], tmp_path: Path, trainer: str, sync: str
+) -> None:
+    """Each engine computes with the weights of which the trainer states the digest, also after an engine is lost in mid-sync."""
+    with DriverBeat(1):
+        actors = started(actor_sets, tmp_path, f"trainer.engine.kind={trainer}", LORA.format(sync))
+        strike_while_sending(actors, "rollout-1", signal.SIGKILL)
+        with pytest.raises(LostActorError, match="rollout-1"):
+            actors.sync(0)
+        assert actors.start() == ("rollout-1",)
+        actors.load(actors.materialise())
+        ranks = actors._registry.of(TRAINER)
+        ray.get([rank.__ray_call__.remote(train_adapters) for rank in ranks])
+        (digest,) = set(ray.get([rank.weights_digest.remote(1, 0) for rank in ranks]))
+        receipts = actors.sync(0)
+        assert [receipt.instance for receipt in receipts] == [0, 1] and all(receipt.bytes for receipt in receipts)
+        engines = actors._registry.of(ROLLOUT)
+        assert ray.get([engine.__ray_call__.remote(weights_of_engine) for engine in engines]) == [digest] * 2
+        assert not actors.sync(0), "all engines have them"
+        actors.check_weights(0, digest)

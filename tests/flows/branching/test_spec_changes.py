@@ -117,5 +117,9 @@ def test_a_change_cannot_bring_together_what_new_runs_cannot_have() -> None:
         refuse_combinations(alone, judged)
     refuse_combinations(judged, judged.model_copy(update={"iterations": 7}))
     refuse_combinations(judged, alone)
+    stored = spec(trainer={"sync_transport": "store"})
+    refuse_combinations(stored, stored.model_copy(update={"iterations": 7}))
+    with pytest.raises(ConfigurationError, match=r"^trainer\.sync_transport: .* expected direct"):
+        refuse_combinations(spec(), stored)
     with pytest.raises(ConfigurationError, match=r"^trainer\.engine\.kind: 'fsdp2' supports text prompts only"):
         refuse_combinations(judged, spec(**PICTURES, trainer={"engine": {"kind": "fsdp2"}}, exact=False))

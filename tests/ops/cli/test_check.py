@@ -48,6 +48,16 @@ def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spe
     assert "24 training, 4 held-out, 2 SFT probe" in yatt("check", str(spec)).out
 
 
+def test_weights_go_through_no_object_store(yatt: Yatt, spec: Path) -> None:
+    """The transport of earlier versions is refused to a new run, with what is to be seen to in its place."""
+    refused = yatt("check", str(spec), "--set", "trainer.sync_transport=store")
+    assert refused.code == 2
+    assert "trainer.sync_transport: weights go from the trainer's ranks directly to the engines" in refused.err
+    assert "expected direct, for which the nodes must reach each other (`yatt check` says on which ports)" in refused.err
+    assert yatt("train", str(spec), "--set", "trainer.sync_transport=store").code == 2
+    assert yatt("check", str(spec), "-o", "json").document["weight_ports"] is None, "virtual engines get no weights"
+
+
 def test_whether_a_run_is_exact_is_said(yatt: Yatt, spec: Path) -> None:
     assert "\nexact: " in yatt("check", str(spec)).out
     late = yatt("check", str(spec), "--set", "dynamic_sampling.deadline.seconds=60", "-o", "json").document
