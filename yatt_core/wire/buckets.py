@@ -20,7 +20,7 @@ import xxhash
 from yatt_core.digests import json_digest
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.changes import decode_positions, decode_steps
-from yatt_core.wire.number_types import Array, put_rounded, storage_type, type_sent
+from yatt_core.wire.number_types import Array, storage_type
 from yatt_core.wire.packed import ALIGNMENT
 from yatt_core.wire.parts import Box, Sizes, cut_box, whole_box
 
@@ -191,23 +191,19 @@ def aligned(end: int) -> int:
     return -(-end // ALIGNMENT) * ALIGNMENT
 
 
-def buckets_of(
-    tensors: NamedArrays, most_bytes: int = BUCKET_BYTES, keep: bool = True, rounded_to: str | None = None
-) -> Iterator[WeightBucket]:
+def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES) -> Iterator[WeightBucket]:
     """Splits a stream of tensors into one or more buckets.
 
     most_bytes: maximum size of a bucket; at least the size of one number.
-    keep: False to go through the tensors without sending them; the buckets are then empty.
-    rounded_to: type to which floating-point numbers are rounded; None to send them as they are.
     """
-    filling = _Filling(0, most_bytes, keep)
+    filling = _Filling(0, most_bytes)
     for name, array in tensors:
-        kind = type_sent(array, rounded_to)
+        kind = array.dtype.name
         for box in cut_box(whole_box(array.shape), most_bytes // storage_type(kind).itemsize):
             place = filling.place(name, array.shape, box, kind)
             if place is None:
                 yield filling.bucket(last=False)
-                filling = _Filling(filling.number + 1, most_bytes, keep)
+                filling = _Filling(filling.number + 1, most_bytes)
                 place = filling.place(name, array.shape, box, kind)
             assert place is not None, "a rectangle fits into an empty bucket"
             # With the ellipsis, a tensor without dimensions stays an array.
@@ -219,14 +215,13 @@ def buckets_of(
 class _Filling:
     """A bucket being filled."""
 
-    def __init__(self, number: int, most_bytes: int, keep: bool) -> None:
+    def __init__(self, number: int, most_bytes: int) -> None:
         self.number = number
         self._most = most_bytes
         self._end = 0
         self._places: list[Place] = []
         # Pages are allocated on first write: a small model takes no more memory than its size.
-        self._data = np.empty(most_bytes if keep else 0, dtype=np.uint8)
-        self._keep = keep
+        self._data = np.empty(most_bytes, dtype=np.uint8)
 
     def place(self, name: str, shape: Sizes, box: Box, kind: str) -> Place | None:
         """Returns where a rectangle goes; None if there is no room for it."""
@@ -240,14 +235,13 @@ class _Filling:
 
     def put(self, place: Place, values: Array) -> None:
         """Copies a rectangle's numbers to its place."""
-        if self._keep:
-            self._places.append(place)
-            put_rounded(place.of(self._data), values, place.kind)
+        self._places.append(place)
+        np.copyto(place.of(self._data), values)
 
     def bucket(self, last: bool) -> WeightBucket:
         """Returns the finished bucket. The gaps between its rectangles are zero."""
         places = tuple(self._places)
-        data = self._data[: self._end if self._keep else 0]
+        data = self._data[: self._end]
         clear_gaps(places, data)
         return WeightBucket(number=self.number, last=last, places=places, data=data, digest=bucket_digest(places, data))
 

@@ -26,15 +26,6 @@ def storage_type(kind: str) -> np.dtype[Any]:
     return np.dtype(np.uint16 if kind == BFLOAT16 else kind)
 
 
-def type_sent(array: Array, rounded_to: str | None) -> str:
-    """Returns the type in which an array is sent: only floating-point numbers are rounded.
-
-    rounded_to: None to send all numbers as they are.
-    """
-    own = array.dtype.name
-    return rounded_to if rounded_to is not None and own in FLOATS else own
-
-
 def put_rounded(target: Array, source: Array, kind: str) -> None:
     """Copies numbers, rounding them to the nearest number of the target's type, ties to even.
 

@@ -53,7 +53,9 @@ def test_weights_go_through_no_object_store(yatt: Yatt, spec: Path) -> None:
     refused = yatt("check", str(spec), "--set", "trainer.sync_transport=store")
     assert refused.code == 2
     assert "trainer.sync_transport: weights go from the trainer's ranks directly to the engines" in refused.err
-    assert "expected direct, for which the nodes must reach each other (`yatt check` says on which ports)" in refused.err
+    assert (
+        "expected direct, for which the nodes must reach each other (`yatt check` says on which ports)" in refused.err
+    )
     assert yatt("train", str(spec), "--set", "trainer.sync_transport=store").code == 2
     assert yatt("check", str(spec), "-o", "json").document["weight_ports"] is None, "virtual engines get no weights"
 

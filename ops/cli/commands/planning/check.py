@@ -109,7 +109,6 @@ def check(
     (found,) = inputs
     trials = [*sound.trials, *(trial for each in asked for trial in each.trials)]
     disks = check_disks(place.folder, checked)
-    ports = weight_ports(checked)
     needs = needs_of(checked)
     products = bfloat16_products(checked)
     start = _start(place, checked, found)
@@ -152,7 +151,7 @@ def check(
                 "trials": [asdict(trial) for trial in trials],
                 "needs": asdict(needs),
                 "disks": disks,
-                "weight_ports": ports,
+                "weight_ports": weight_ports(checked),
                 "bfloat16_products": products.facts,
                 "start": start.facts,
                 "exact": asdict(exactness),
@@ -163,8 +162,8 @@ def check(
     _print_unused(checked, unused)
     for warning in warnings:
         message(f"warning: {warning}")
-    needed = (*_needed(checked, needs), *_of_nodes(disks, ports, checked.storage.url))
-    for line in (*exactness.lines, *products.lines, start.line, *needed):
+    nodes = _of_nodes(disks, weight_ports(checked), checked.storage.url)
+    for line in (*exactness.lines, *products.lines, start.line, *_needed(checked, needs), *nodes):
         write(line)
     write(f"`yatt plan {spec}` explains these figures\nthe spec is sound; to start a run: yatt train {spec}")
 
