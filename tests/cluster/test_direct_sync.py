@@ -113,7 +113,7 @@ def train_adapters(actor: Any) -> None:
     import torch
 
     with torch.no_grad():
-        for number, (name, parameter) in enumerate(actor._engine._loaded().named_parameters()):
+        for number, (name, parameter) in enumerate(actor._engine.policy.loaded().named_parameters()):
             if ".lora_B." in name:
                 parameter.fill_(0.01 * (number + 1))
 

@@ -72,9 +72,9 @@ def test_an_engine_gets_the_weights_that_the_trainer_would_save(
     tmp_path: Path, model_folder: Path, rollout: TorchRolloutEngine, sync: str
 ) -> None:
     engine = learnt(sync, tmp_path, model_folder)
-    lora = engine._spec.trainer.lora
+    lora = engine.policy.spec.trainer.lora
     assert lora is not None
-    wanted = {name: tensor.detach().clone() for name, tensor in engine._weights()}
+    wanted = {name: tensor.detach().clone() for name, tensor in engine.policy.weights()}
     taker: WeightTaker = rollout
     if sync == "adapter":
         taker = MergingTaker(rollout, model_folder, share_of(lora), BUCKET)
@@ -97,7 +97,7 @@ def test_parts_are_outlined_without_merging(
     def refuse() -> Any:
         raise AssertionError("the ranks have not met yet, so they must not gather")
 
-    monkeypatch.setattr(engine, "_weights", refuse)
+    monkeypatch.setattr(engine.policy, "weights", refuse)
     assert [rectangle_of(part, None) for part in engine.sync_outlines()] == wanted
 
 
