@@ -1,7 +1,7 @@
 """Prompts on disk: Parquet files, written prompt by prompt and read on demand.
 
-Consumes `Prompt`s. Produces files of small row groups; a reader keeps only the most recent of them in memory,
-so memory use does not depend on the size of the corpus.
+Consumes `Prompt`s. Produces files of small row groups; a reader keeps the most recent of them in memory, up to a number of
+bytes, so memory use does not depend on the size of the corpus.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
 GROUP_ROWS = 256
 GROUP_CHARACTERS = 1 << 18
 """A row group ends at whichever limit it reaches first."""
-GROUPS_KEPT = 16
+KEPT_BYTES = 32 << 20
+"""What a reader keeps of a file. Prompts are drawn in an order that has nothing to do with the file's, so that each prompt of a
+small corpus would cost the reading of a whole group if fewer were kept than there are."""
 
 
 class PromptWriter:
@@ -108,9 +110,10 @@ class PromptFile:
         if found not in (SCHEMA, SCHEMA.append(MEDIA_FIELD)):
             raise DataError(f"{path} is not a file of prompts: its columns are {', '.join(found.names)}")
         metadata = self._file.metadata
-        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        self._ends = np.cumsum(np.array(sizes, dtype=np.int64))
-        self._group = functools.lru_cache(GROUPS_KEPT)(self._read_group)
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        self._ends = np.cumsum(np.array([group.num_rows for group in groups], dtype=np.int64))
+        largest = max((group.total_byte_size for group in groups), default=1)
+        self._group = functools.lru_cache(max(1, KEPT_BYTES // largest))(self._read_group)
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
