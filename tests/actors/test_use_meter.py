@@ -35,6 +35,25 @@ def test_work_of_the_process_and_of_its_children_counts() -> None:
     assert busy >= 100.0 * 0.3 / (took + 0.5) > 0.0 and idle >= 0.0
 
 
+ALONE = """
+import psutil
+from yatt_core.actors.holdings import own_holdings
+from yatt_core.actors.use_meter import UseMeter
+
+def refused(*arguments, **options):
+    raise AssertionError("all processes of the machine are read")
+
+psutil.Process.children = refused
+meter = UseMeter()
+assert meter.read() >= 0.0 and own_holdings().host_bytes > 0
+"""
+
+
+def test_a_process_without_children_does_not_look_for_them_among_all_others() -> None:
+    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+
+
 class Driver(ModuleType):
     """Stands in for nvidia-ml-py: three GPUs, of which the last does not tell its use."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from yatt_core.actors.holdings import own_gpus, own_holdings
+from yatt_core.actors.holdings import descendants, own_gpus, own_holdings
 from yatt_core.cluster.gpus import Gpus
 from yatt_core.protocols.receipts import Holdings
 from yatt_core.spent_time import SpentTime
@@ -80,7 +80,7 @@ class UseMeter:
 
     def _processor_seconds(self) -> float:
         seconds = 0.0
-        for each in (self._process, *self._process.children(recursive=True)):
+        for each in (self._process, *descendants()):
             with suppress(psutil.Error):  # it may just have ended
                 times = each.cpu_times()
                 seconds += times.user + times.system
