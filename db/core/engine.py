@@ -11,10 +11,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, create_engine, event, literal, select, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    create_engine,
+    event,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, StatementError
 from sqlalchemy.ext.compiler import compiles
@@ -58,6 +71,9 @@ UNWRITABLE = ("SQLITE_READONLY", "SQLITE_CANTOPEN")
 The errors with these names have other causes too, such as a deleted file, so `_unwritable` checks the permissions.
 """
 READ_ONLY = "ledger_read_only"
+SYNCED_LATER = "ledger_synced_later"
+SYNCHRONOUS = "synchronous"
+"""SQLite's setting of a connection: FULL waits for the disk at each commit, NORMAL leaves that to a later one."""
 RIGHT = "expected postgresql://user@host/database or sqlite:////folder/ledger.db"
 
 Clock = Callable[[], "ColumnElement[int] | int"]
@@ -145,6 +161,7 @@ class Database:
         if engine.dialect.name == "postgresql":
             reading |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = engine.execution_options(**reading)
+        self._synced_later = engine.execution_options(**{SYNCED_LATER: True})
 
     def now(self) -> ColumnElement[int]:
         """Returns the current time as an SQL expression."""
@@ -156,12 +173,18 @@ class Database:
         return int(connection.execute(select(self.now())).scalar_one())
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, synced: bool = True) -> Iterator[Connection]:
         """Opens a transaction that is applied as a whole or not at all.
+
+        synced: whether it is durable when it ends. If not, others see it at once, and it outlives this process; that it
+            outlives the machine is only sure once a later transaction is durable, for the order is kept.
 
         Raises `LedgerUnavailable` or `LedgerFull` if the database fails.
         """
-        with self.measured("write"), _translated(self.engine), self.engine.begin() as connection:
+        engine = self.engine if synced else self._synced_later
+        with self.measured("write"), _translated(self.engine), engine.begin() as connection:
+            if not synced and connection.dialect.name == "postgresql":
+                connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
             yield connection
 
     @contextmanager
@@ -184,21 +207,27 @@ class Database:
             yield connection
 
     @contextmanager
-    def fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
+    def fenced(self, fence: Fence, synced: bool = True) -> Iterator[tuple[Connection, int]]:
         """Opens a holder's transaction and yields its connection and the time.
+
+        synced: as for `write`.
 
         Raises `Fenced` before anything is written if the fence's term is old. The lease's row stays locked
         until the end, so its subject cannot be taken over in between.
         """
-        with self.write() as connection:
+        with self.write(synced) as connection:
             yield connection, self._check(connection, fence)
 
+    @cached_property
+    def _lease(self) -> Select[tuple[int, str | None, int]]:
+        """The statement that reads the lease of a `subject` with the time, and locks it. Made once: each write begins with it."""
+        now = self._clock()
+        time = bindparam("now", callable_=self._clock, type_=BigInteger) if isinstance(now, int) else now
+        held = select(Lease.term, Lease.holder, time.label("now")).where(Lease.subject == bindparam("subject"))
+        return held.with_for_update(key_share=True)
+
     def _check(self, connection: Connection, fence: Fence) -> int:
-        lease = connection.execute(
-            select(Lease.term, Lease.holder, self.now().label("now"))
-            .where(Lease.subject == fence.subject)
-            .with_for_update(key_share=True)
-        ).one_or_none()
+        lease = connection.execute(self._lease, {"subject": fence.subject}).one_or_none()
         words = in_words(fence.subject)
         if lease is None:
             raise Fenced(f"{words} is not in this ledger")
@@ -323,8 +352,9 @@ def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
     connection.commit()
 
 
-def _set_up_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
+def _set_up_sqlite(connection: Any, entry: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # `_begin_sqlite` begins transactions
+    entry.info[SYNCHRONOUS] = "FULL"
     cursor = connection.cursor()
     for setting in (
         f"busy_timeout={BUSY_TIMEOUT_MS}",  # first, because changing the journal mode may have to wait
@@ -337,5 +367,13 @@ def _set_up_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    read_only = connection.get_execution_options().get(READ_ONLY, False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if options.get(READ_ONLY, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    wanted = "NORMAL" if options.get(SYNCED_LATER, False) else "FULL"
+    # The setting belongs to the connection, which a pool keeps, and cannot be changed within a transaction.
+    if connection.info[SYNCHRONOUS] != wanted:
+        connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
+        connection.info[SYNCHRONOUS] = wanted
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -59,8 +59,8 @@ class Phases:
         self._database = database
 
     def plan(self, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
-        """Records the intent to execute a phase. Raises `Fenced`."""
-        with self._database.fenced(fence) as (connection, now):
+        """Records the intent to execute a phase; durable once it is dispatched. Raises `Fenced`."""
+        with self._database.fenced(fence, synced=False) as (connection, now):
             last = connection.execute(
                 select(func.max(AttemptRow.number)).where(*_phase(fence.run, branch, iteration, phase))
             ).scalar_one()
@@ -81,14 +81,14 @@ class Phases:
     def finish(
         self, fence: Fence, attempt: Attempt, receipt: Mapping[str, Any], seconds: float, bytes_to_driver: int = 0
     ) -> None:
-        """Marks the attempt as done.
+        """Marks the attempt as done; durable before the next attempt is dispatched, or an iteration is committed.
 
         receipt: the part of the phase's result that recovery needs.
 
         Raises `Fenced`, `OutOfOrder`.
         """
         fence.require_run(attempt.run)
-        with self._database.fenced(fence) as (connection, now):
+        with self._database.fenced(fence, synced=False) as (connection, now):
             change = update(AttemptRow).where(*_attempt(attempt), AttemptRow.state == DISPATCHED)
             values = {"receipt": receipt, "seconds": seconds, "bytes_to_driver": bytes_to_driver}
             result = connection.execute(change.values(state=DONE, ended_at=now, **values))

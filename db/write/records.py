@@ -95,9 +95,11 @@ class Records:
     def shard(self, fence: Fence, row: ShardRow) -> bool:
         """Records a sealed shard; returns False if it is already recorded with the same manifest.
 
+        The shard itself is durable, with its manifest; its row is once its wave is settled.
+
         Raises `Fenced`, `Conflict`.
         """
-        with self._database.fenced(fence) as (connection, now):
+        with self._database.fenced(fence, synced=False) as (connection, now):
             found = connection.execute(
                 select(Shard.manifest_sha256, Shard.folder).where(
                     *_iteration(Shard, fence.run, row.branch, row.iteration),
@@ -230,8 +232,11 @@ class Records:
         return row
 
     def decision_outcome(self, fence: Fence, branch: int, iteration: int, seq: int, outcome: Mapping[str, Any]) -> None:
-        """Records the actual outcome of a decision, which is possible only once. Raises `Fenced`, `OutOfOrder`."""
-        with self._database.fenced(fence) as (connection, _):
+        """Records the actual outcome of a decision, which is possible only once; durable with the iteration's commit.
+
+        Raises `Fenced`, `OutOfOrder`.
+        """
+        with self._database.fenced(fence, synced=False) as (connection, _):
             key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
             place = f"run {fence.run}, iteration {iteration}, decision {seq}"
             _set_outcome(connection=connection, table=PlacementDecision, key=key, outcome=outcome, place=place)

@@ -49,9 +49,9 @@ def _watch_ledger(reach: Callable[[str], None]) -> None:
     real = database.write
 
     @contextmanager
-    def write(self: Any) -> Iterator[Any]:
+    def write(self: Any, synced: bool = True) -> Iterator[Any]:
         name = _ledger_function()
-        with real(self) as connection:
+        with real(self, synced) as connection:
             yield connection
             reach(f"before COMMIT of {name}")
         reach(f"after COMMIT of {name}")

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from sqlalchemy import text
 
-from db.core.engine import IDLE_IN_TRANSACTION_MS
+from db.core.engine import IDLE_IN_TRANSACTION_MS, Database, Fence
 from db.ledger import Ledger
+from db.write.records import WaveRow
 from tests.db.conftest import empty_address
+from tests.db.machines.iterations import SHARD
+from tests.db.tools import holder
 from tests.postgresql import Server
 
 LONG_MS = 600_000
@@ -42,3 +49,48 @@ def test_transactions_run_inside_what_measures_them(tmp_path: Path) -> None:
         with ledger._database.read():
             told.append("inside")
     assert told == ["write begins", "inside", "write ends", "read begins", "inside", "read ends"]
+
+
+def test_sqlite_waits_for_the_disk_unless_a_later_transaction_does(tmp_path: Path) -> None:
+    setting = text("PRAGMA synchronous")
+    found = []
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        for synced in (True, False, False, True, False, True):
+            with ledger._database.write(synced) as connection:
+                found.append(connection.execute(setting).scalar_one())
+    full, normal = 2, 1
+    assert found == [full, normal, normal, full, normal, full]
+
+
+def test_postgresql_waits_for_the_disk_unless_a_later_transaction_does(postgresql: Server) -> None:
+    setting = text("SHOW synchronous_commit")
+    found = []
+    with Ledger.open(empty_address(postgresql)) as ledger:
+        for synced in (True, False, True):
+            with ledger._database.write(synced) as connection:
+                found.append(connection.execute(setting).scalar_one())
+    assert found == ["on", "off", "on"]
+
+
+def test_what_only_says_that_something_is_done_becomes_durable_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt is charged, and a choice made, before anything follows from it; the disk need not be waited for elsewhere."""
+    synced_in: Counter[str] = Counter()
+    fenced = Database.fenced
+
+    def noted(database: Database, fence: Fence, synced: bool = True) -> Any:
+        synced_in[sys._getframe(1).f_code.co_name] += synced
+        return fenced(database, fence, synced)
+
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        run = ledger.runs.create("toy", {}, "d", 1)
+        fence = ledger.leases.acquire(run.id, holder("driver"), ttl_seconds=60)
+        monkeypatch.setattr(Database, "fenced", noted)
+        attempt = ledger.phases.plan(fence, 0, 0, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.records.wave(fence, WaveRow(0, 0, 0, {}))
+        ledger.records.shard(fence, SHARD)
+        ledger.records.settle_wave(fence, 0, 0, 0, {})
+        ledger.phases.finish(fence, attempt, {}, 1.0)
+    assert synced_in == {"plan": 0, "dispatch": 1, "wave": 1, "shard": 0, "settle_wave": 1, "finish": 0}
