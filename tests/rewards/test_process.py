@@ -1,5 +1,6 @@
 """A function that breaks out of its call fails on that call alone: nothing hangs, and no process is left."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from tests.rewards.scored import PROMPT, completion, errors, part, scores, total
 from tests.services import ROOT
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.rewards import process
+from yatt_core.rewards.calls import RewardOutcome, outcome_of, plain_outcome
 from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import load_part
 from yatt_core.rewards.scoring import RewardScorer, Scored
@@ -241,3 +243,33 @@ def test_what_a_module_makes_once_works_in_every_batch(tmp_path, half_server, th
     responses = [Scored(PROMPT, completion(str(number)), 0, number) for number in range(8)]
     for _ in range(3):
         assert [one.total for one in scorer.score(responses)] == [0.5] * 8
+
+
+def test_a_decode_batch_is_packed_and_answered_together(monkeypatch):
+    """What its responses are read by is sent once, and the scoring process does not wake up for each answer."""
+    sent = []
+    reads = []
+    packed = process._packed
+    read = process.RewardProcess._read
+    monkeypatch.setattr(process, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])
+    monkeypatch.setattr(process.RewardProcess, "_read", lambda *given: reads.append(read(*given)))
+    monkeypatch.setattr(process, "GATHER_SECONDS", 0.2)
+    scorer = RewardScorer(RewardSpec(parts=(part("tests.rewards.own_rewards:results"),)))
+    responses = [Scored(PROMPT, completion("abc"), sample=number) for number in range(100)]
+    found = scorer.outcomes("response", responses)
+    assert [outcomes["own"].value for outcomes in found] == [found[0]["own"].value] * 100
+    (request,) = sent
+    assert len(request["readings"]) == len(request["prompts"]) == 1 and len(request["calls"]) == 100
+    assert len(reads) < 10
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        RewardOutcome(0.5),
+        RewardOutcome(2.0, wrong_steps=(1, 3)),
+        RewardOutcome(0.0, "took long", failed=True, place="a.py:3", cause="time_limit", absent=True, asked=False),
+    ],
+)
+def test_outcomes_are_the_same_after_their_way_through_a_pipe(outcome):
+    assert outcome_of(json.loads(json.dumps(plain_outcome(outcome)))) == outcome

@@ -78,6 +78,10 @@ class BatchScores:
         """The number of responses that have ended."""
         return len(self._heard)
 
+    def has_heard(self, number: int) -> bool:
+        """Returns True if a response was taken."""
+        return number in self._heard
+
     @property
     def complete(self) -> bool:
         """True if every response is scored."""

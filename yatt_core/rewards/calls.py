@@ -13,7 +13,7 @@ import numbers
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,20 @@ class RewardOutcome:
         return self.failed and self.cause != SERVICE
 
 
-def outcome_of(fields: Mapping[str, Any]) -> RewardOutcome:
-    """Returns the outcome with these fields, which have been JSON."""
-    return RewardOutcome(**{**fields, "wrong_steps": tuple(fields["wrong_steps"])})
+_USUAL = {field.name: field.default for field in fields(RewardOutcome) if field.name != "value"}
+
+
+def plain_outcome(outcome: RewardOutcome) -> dict[str, Any]:
+    """Returns an outcome as JSON values: its value, and what is not as usual."""
+    unusual = {name: found for name, usual in _USUAL.items() if (found := getattr(outcome, name)) != usual}
+    return {"value": outcome.value, **unusual}
+
+
+def outcome_of(plain: Mapping[str, Any]) -> RewardOutcome:
+    """Returns the outcome of which `plain_outcome` returned the values."""
+    if "wrong_steps" in plain:
+        return RewardOutcome(**{**plain, "wrong_steps": tuple(plain["wrong_steps"])})
+    return RewardOutcome(**plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import atexit
 import functools
 import json
 import os
-import selectors
+import select
 import subprocess
 import sys
 import threading
@@ -35,6 +35,8 @@ GRACE_SECONDS = 5.0
 """Added to the time limit of a call, which first interrupts the call; afterwards its process is ended."""
 END_SECONDS = 10.0
 """Time limit for the process to end after its leash is cut."""
+GATHER_SECONDS = 0.001
+"""How long answers are gathered before they are read."""
 DEATHS = 2
 """Number of times that the process must end during a call before the call has failed."""
 
@@ -214,18 +216,25 @@ class RewardProcess:
 
     def _line(self, deadline: float, silence: str) -> bytes:
         """Returns the next line. Raises as `_receive` does."""
-        assert self._process is not None and self._process.stdout is not None, "the process has been started"
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise ProcessSilentError(silence)
-                data = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not data:
-                    raise ProcessLostError("its process has ended")
-                self._unread += data
+        while b"\n" not in self._unread:
+            self._read(deadline, silence)
         line, _, self._unread = self._unread.partition(b"\n")
         return bytes(line)
+
+    def _read(self, deadline: float, silence: str) -> None:
+        """Reads what the process has written, once it has. Raises as `_receive` does."""
+        assert self._process is not None and self._process.stdout is not None, "the process has been started"
+        answers = self._process.stdout.fileno()
+        written = select.poll()
+        written.register(answers, select.POLLIN)
+        if not written.poll(1000.0 * max(0.0, deadline - time.monotonic())):
+            raise ProcessSilentError(silence)
+        # Calls are short. Whoever woke up for each would cost more than they do.
+        time.sleep(GATHER_SECONDS)
+        data = os.read(answers, 1 << 16)
+        if not data:
+            raise ProcessLostError("its process has ended")
+        self._unread += data
 
 
 @functools.cache
@@ -246,12 +255,14 @@ def _stopped(outcomes: Sequence[Sequence[RewardOutcome]], stop: bool) -> bool:
 
 
 def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:
-    """Returns calls as plain values; each prompt appears once.
+    """Returns calls as plain values; each prompt appears once, and so does what responses are read by.
 
     with_tokens: whether the function takes the responses' tokens.
     """
     prompts: dict[int, int] = {}
+    readings: dict[int, int] = {}
     packed_prompts = list[dict[str, Any]]()
+    packed_readings = list[dict[str, Any]]()
     packed_calls = list[list[dict[str, Any]]]()
     for call in calls:
         packed = list[dict[str, Any]]()
@@ -260,6 +271,9 @@ def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:
                 prompts[id(candidate.prompt)] = len(packed_prompts)
                 packed_prompts.append(_plain(candidate.prompt))
             completion = candidate.completion
+            if id(completion.reading) not in readings:
+                readings[id(completion.reading)] = len(packed_readings)
+                packed_readings.append(asdict(completion.reading))
             turns = completion.turns
             packed.append(
                 {
@@ -271,11 +285,11 @@ def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:
                     "stop_reason": completion.stop_reason,
                     "token_ids": completion.token_ids if with_tokens else (),
                     "steps": candidate.steps,
-                    "reading": asdict(completion.reading),
+                    "reading": readings[id(completion.reading)],
                 }
             )
         packed_calls.append(packed)
-    return {"prompts": packed_prompts, "calls": packed_calls}
+    return {"prompts": packed_prompts, "readings": packed_readings, "calls": packed_calls}
 
 
 def _plain(prompt: Prompt) -> dict[str, Any]:

@@ -10,21 +10,26 @@ faults; it is not a security sandbox.
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import os
 import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
 from yatt_core.prompts.prompt import Completion, Message, Prompt
-from yatt_core.prompts.reading import reading_of
-from yatt_core.rewards.calls import Call, CallLimits, RewardOutcome, evaluate, evaluate_concurrently
+from yatt_core.prompts.reading import Reading, reading_of
+from yatt_core.rewards.calls import (
+    Call,
+    CallLimits,
+    RewardOutcome,
+    evaluate,
+    evaluate_concurrently,
+    plain_outcome,
+)
 from yatt_core.rewards.conventions import Candidate, RewardFunction
 from yatt_core.rewards.idle_time import IdleTime
 from yatt_core.rewards.registry import FunctionName, resolve
@@ -90,7 +95,7 @@ class Server:
 
     def _report(self, index: int, outcomes: Sequence[RewardOutcome]) -> bool:
         """Reports a call; returns whether it failed for good."""
-        self._say({"call": index, "outcomes": [asdict(outcome) for outcome in outcomes]})
+        self._say({"call": index, "outcomes": [plain_outcome(outcome) for outcome in outcomes]})
         return any(outcome.failed_for_good for outcome in outcomes)
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -102,7 +107,9 @@ class Server:
 
 
 def _calls(request: dict[str, Any]) -> list[Call]:
-    return [list(_candidates(request["prompts"], call)) for call in request["calls"]]
+    prompts = [json.dumps(plain) for plain in request["prompts"]]
+    readings = [reading_of(plain) for plain in request["readings"]]
+    return [list(_candidates(prompts, readings, call)) for call in request["calls"]]
 
 
 def _prompt(plain: dict[str, Any]) -> Prompt:
@@ -112,10 +119,15 @@ def _prompt(plain: dict[str, Any]) -> Prompt:
     return Prompt(**{**plain, **lists, **messages})
 
 
-def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]]) -> Iterator[Candidate]:
-    """Yields the candidates of a call. Its prompts are its own: a function that changes a row affects no other call."""
+def _candidates(
+    texts: Sequence[str], readings: Sequence[Reading], call: Sequence[dict[str, Any]]
+) -> Iterator[Candidate]:
+    """Yields the candidates of a call. Its prompts are its own: a function that changes a row affects no other call.
+
+    texts: the prompts as JSON, which is parsed faster than values are copied.
+    """
     numbers = dict.fromkeys(one["prompt"] for one in call)
-    prompts = {number: _prompt(copy.deepcopy(plain[number])) for number in numbers}
+    prompts = {number: _prompt(json.loads(texts[number])) for number in numbers}
     for one in call:
         completion = Completion.of_turns(
             text=one["text"],
@@ -123,7 +135,7 @@ def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]])
             tokens=one["tokens"],
             stop_reason=one["stop_reason"],
             token_ids=one["token_ids"],
-            reading=reading_of(one["reading"]),
+            reading=readings[one["reading"]],
         )
         yield Candidate(prompts[one["prompt"]], completion, one["reads"], tuple(one["steps"]))
 
