@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
+from yatt_core.collection import collector
 from yatt_core.dispatch.stream import Arrival, VerdictArrival
 from yatt_core.experience import shard_log
 from yatt_core.experience.batch import load_table
+from yatt_core.prompts.prompt import Completion
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.spec import RunSpec
 
@@ -91,3 +93,44 @@ def test_killed_before_or_after_any_chunk_the_scores_are_the_same(
         assert digests(receipts) == digests(expected), kill_at
         kill_at += 1
     assert kill_at > 3
+
+
+def chunks_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns the names of the chunks that a shard of several decode batches has written."""
+    made = with_parts(tools=False)
+    written: list[str] = []
+    real = shard_log.write_chunk
+    monkeypatch.setattr(
+        shard_log, "write_chunk", lambda path, *arguments: written.append(path.name) or real(path, *arguments)
+    )
+    collect(tmp_path, made, shards=1)
+    return written
+
+
+def test_the_scores_that_complete_a_shard_are_durable_with_its_manifest_and_have_no_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = chunks_of(tmp_path, monkeypatch)
+    responses = [name for name in written if "responses" in name]
+    scores = [name for name in written if "scores" in name]
+    assert len(scores) == len(responses) - 1 > 0
+
+
+def test_scores_that_took_long_have_a_chunk_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "QUICK_SECONDS", 0.0)
+    written = chunks_of(tmp_path, monkeypatch)
+    assert sum("scores" in name for name in written) == sum("responses" in name for name in written)
+
+
+def test_a_response_is_made_ready_for_its_functions_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = Completion.of_turns.__func__
+
+    def of_turns(kind: type[Completion], text: str, *arguments: Any, **named: Any) -> Completion:
+        made.append(text)
+        return cast(Completion, real(kind, text, *arguments, **named))
+
+    monkeypatch.setattr(Completion, "of_turns", classmethod(of_turns))
+    spec = with_parts(tools=False)
+    receipts, _ = collect(tmp_path, spec, shards=1, stream=Backward(spec))
+    assert len(made) == sum(receipt.samples for receipt in receipts)

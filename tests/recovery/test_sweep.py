@@ -33,7 +33,8 @@ VIRTUAL = (
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
 TORCH = (
-    "checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
+    "checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "rollout.batch_samples=2",
+    "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
     "recovery.quarantine_after=1000", "recovery.budgets.lost_drivers_per_hour=1000",
 )  # fmt: skip
 REPLAY = "driver dies: before flows.phases.recovery.replay"

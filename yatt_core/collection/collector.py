@@ -62,6 +62,8 @@ from yatt_core.tools.dialogue import Dialogue, DialogueResponse
 from yatt_core.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
+QUICK_SECONDS = 1.0
+"""Scores of a shard that took less are as quickly computed again as read from a chunk that a crash has left."""
 
 
 class PromptSource(Protocol):
@@ -365,7 +367,11 @@ class Collector:
     def _score(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Scores the responses that have ended, or has them judged first."""
         with stage(batch.shard.timing, "reward"):
-            ended = {number: r.completion for number, r in enumerate(batch.dialogue.responses) if r.finish}
+            ended = {
+                number: response.completion
+                for number, response in enumerate(batch.dialogue.responses)
+                if response.finish and not batch.scores.has_heard(number)
+            }
             questions = batch.scores.hear(ended)
         self._ask(batch, questions, stream)
 
@@ -425,7 +431,7 @@ class Collector:
             shard.efforts = list(remarkable([*shard.efforts, one]))
 
     def _settle(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
-        """Makes a batch's scores durable if its responses are durable and all of them are scored."""
+        """Makes a batch's scores durable, or leaves that to the seal, if its responses are durable and all of them are scored."""
         shard = batch.shard
         if batch.number in shard.finished:
             return
@@ -445,11 +451,20 @@ class Collector:
                     reading=self.codec.reading,
                 )
             scores = score_table(self.spec, found, tokens)
-            shard.log.append_scores(batch.number, scores)
+            if not self._is_sealed_at_once(batch):
+                shard.log.append_scores(batch.number, scores)
         self._keep(batch, batch.responses, scores)
 
+    def _is_sealed_at_once(self, batch: OpenBatch) -> bool:
+        """Returns True if a batch completes its shard, so that its scores are durable with the manifest, which is written next.
+
+        Scores that took long have a chunk of their own all the same, so that a full disk does not cost them.
+        """
+        shard = batch.shard
+        return len(shard.finished) + 1 == len(shard.batches) and shard.timing.get("reward", 0.0) < QUICK_SECONDS
+
     def _keep(self, batch: OpenBatch, responses: pa.Table, scores: pa.Table) -> None:
-        """Keeps a batch whose scores are durable until its shard is sealed."""
+        """Keeps a batch whose scores are durable, or about to be, until its shard is sealed."""
         batch.shard.finished[batch.number] = _joined(responses, scores)
         if self.spec.rewards.judges:
             batch.shard.judgements[batch.number] = batch.scores.log.table(batch.members)
