@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,3 +99,54 @@ def test_weights_that_differ_are_found_and_sent_again(actors: dict[str, list[Han
     assert engine.version == -1
     assert [each.instance for each in sync.sync(0)] == [1]
     sync.check(0, None)
+
+
+def test_engines_that_this_driver_has_synced_are_not_asked_what_they_hold(actors: dict[str, list[Handle]]) -> None:
+    asked: list[str] = []
+    for engine in actors[ROLLOUT]:
+        version = engine.actor.version
+
+        def noted(term: int, name: str = engine._actor_id.hex(), version: Any = version) -> int:
+            asked.append(name)
+            return int(version(term))
+
+        engine.actor.version = noted
+    names = sorted(engine._actor_id.hex() for engine in actors[ROLLOUT])
+    calls: Any = Calls()
+    registry: Any = Registry(actors)
+    sync = WeightSync(calls, registry, 1, SETTINGS)
+    sync.sync(0)
+    assert sorted(asked) == names, "an engine may have the weights of an earlier driver"
+    learn(actors, 1)
+    assert [each.version for each in sync.sync(1)] == [1, 1]
+    assert sorted(asked) == names
+    assert not sync.sync(1), "again, as after an attempt that failed behind the transfer"
+    assert sorted(asked) == sorted(2 * names)
+    learn(actors, 2)
+    actors[ROLLOUT][0].actor._begin_update(2)
+    assert [each.version for each in sync.sync(2)] == [2, 2], "a dirty engine lacks the version like the others"
+    assert sorted(asked) == sorted(2 * names)
+
+
+def test_engines_are_asked_after_a_transfer_that_failed_and_if_one_is_new(actors: dict[str, list[Handle]]) -> None:
+    calls: Any = Calls()
+    registry: Any = Registry(actors)
+    sync = WeightSync(calls, registry, 1, SETTINGS)
+    sync.sync(0)
+    learn(actors, 1)
+    engine = actors[ROLLOUT][1].actor._engine
+    take = engine.take
+
+    def fails(bucket: Any) -> None:
+        raise InfrastructureError("rollout-1 cannot")
+
+    engine.take = fails
+    with pytest.raises(InfrastructureError):
+        sync.sync(1)
+    engine.take = take
+    assert sync._synced == ((), -1)
+    sync.sync(1)
+    assert sync._lacking(2) == [0, 1]
+    actors[ROLLOUT][0]._actor_id = SimpleNamespace(hex=lambda: "another")
+    actors[ROLLOUT][0].actor.version = lambda term: 2
+    assert sync._lacking(2) == [1]

@@ -36,6 +36,8 @@ class WeightSync:
         self._virtual = isinstance(trainer.engine, VirtualTrainer)
         self._delta = trainer.sync == "delta"
         self._meeting: tuple[tuple[SyncMember, ...], str] = ((), "")
+        self._synced: tuple[tuple[str, ...], int] = ((), -1)
+        """The engines that all hold a version, by Ray's ids, since this driver has synced them."""
 
     def sync(self, version: int) -> list[SyncReceipt]:
         """Transfers a version's weights to all rollout engines that lack them; returns those engines' receipts.
@@ -43,13 +45,26 @@ class WeightSync:
         Raises `InfrastructureError` if an actor is lost during the transfer or the weights do not match the engines'
         model.
         """
+        lacking = self._lacking(version)
+        self._synced = ((), -1)  # unless all of them succeed
+        receipts = self._sent(version, lacking) if lacking else []
+        self._synced = self._engine_ids(), version
+        return receipts
+
+    def _lacking(self, version: int) -> list[int]:
+        """Returns the places of the engines that do not hold a version. Those that this driver has synced need not be asked."""
         engines = self._registry.of(ROLLOUT)
-        names = self._registry.names_of(ROLLOUT)
+        known, held_by_all = self._synced
+        if known == self._engine_ids() and held_by_all != version:
+            return list(range(len(engines)))
         asked = [engine.version.remote(self._term) for engine in engines]
-        held = self._calls.get(asked, "the rollout engines' versions", names)
-        lacking = [place for place, has in enumerate(held) if has != version]
-        if not lacking:
-            return []
+        held = self._calls.get(asked, "the rollout engines' versions", self._registry.names_of(ROLLOUT))
+        return [place for place, has in enumerate(held) if has != version]
+
+    def _engine_ids(self) -> tuple[str, ...]:
+        return tuple(engine._actor_id.hex() for engine in self._registry.of(ROLLOUT))
+
+    def _sent(self, version: int, lacking: Sequence[int]) -> list[SyncReceipt]:
         if self._virtual:
             return self._pass_digest(version, self.parties(lacking))
         return self._send(version, lacking)
@@ -76,6 +91,7 @@ class WeightSync:
             return
         handles = dict(zip(parties.engine_names, parties.engines, strict=True))
         names = [engine.name for engine in found.differing]
+        self._synced = ((), -1)
         dirty = [handles[name].begin_update.remote(self._term, found.trainer_version) for name in names]
         self._calls.get(dirty, "the rollout engines to drop wrong weights", names)
         raise InfrastructureError(
