@@ -83,6 +83,9 @@ class SimulatedRunActors:
     def when_extended(self, allow: Callable[[float], None]) -> None:
         """Does nothing: no wait is ever extended."""
 
+    def discard_usage(self) -> None:
+        """Does nothing: the instances do no work that `usage` would return."""
+
     def usage(self) -> tuple[Usage, ...]:
         """Returns nothing: the simulation does not measure devices."""
         return ()

@@ -155,7 +155,7 @@ def past_of(
 
 def discard_usage(session: DriverSession) -> None:
     """Discards device usage from before this iteration, such as that of an evaluation."""
-    session.actors.usage()
+    session.actors.discard_usage()
 
 
 def usage_of(session: DriverSession, work: CollectedWork | None) -> tuple[Usage, ...]:

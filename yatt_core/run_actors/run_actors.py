@@ -117,6 +117,9 @@ class RunActors:
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
         self._use = UseReadings()
+        self._worked = True
+        """Whether instances may have done work that `usage` has not returned."""
+        self._cut = False
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
         self.secret_blocks: Mapping[str, str] = {}
@@ -341,10 +344,17 @@ class RunActors:
         report: PlacementReport = self._ask_dispatcher("report")
         return report
 
+    def discard_usage(self) -> None:
+        """Discards what `usage` would return; asks nobody if nothing has been begun since the last call."""
+        if self._worked:
+            self.usage()
+
     def usage(self) -> tuple[Usage, ...]:
         """Returns the work of all instances since the last call."""
         asked = [engine.usage.remote(self._term) for engine in self._engines]
         rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
+        self._worked = self._cut  # what was cut may still be under way
+        self._cut = False
         return tuple(row for of_one in rows for row in of_one)
 
     def process_use(self) -> dict[str, ProcessUse]:
@@ -366,6 +376,7 @@ class RunActors:
 
     def begin_collecting(self, tasks: Sequence[ShardTask]) -> WaveCollection:
         """Distributes shards over the controllers, which begin at once; the receipts are asked for later."""
+        self._worked = True
         self._move_ranks("offload")
         return WaveCollection(self._calls, tasks, self._blocked)
 
@@ -385,6 +396,7 @@ class RunActors:
 
     def cut(self) -> None:
         """Withdraws the controllers' waiting requests. Engines finish their work, but its shards are not collected."""
+        self._cut = True
         self._ask_dispatcher("cut", self._term, self._members(CONTROLLER))
 
     def accumulate(self, task: BatchTask) -> None:
@@ -434,6 +446,7 @@ class RunActors:
         only: indexes of the tasks to answer; None for all.
         allows: given how many tasks are answered, returns True if the rest may be left out; None if all are needed.
         """
+        self._worked = True
         self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._term, everyone, Hold(), False)
