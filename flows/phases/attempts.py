@@ -7,9 +7,10 @@ session.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -137,16 +138,22 @@ def receipt_json(result: Any) -> dict[str, Any]:
     """Returns a receipt as plain JSON values; empty if neither recovery nor accounting nor a reader needs it."""
     receipt = result.receipt if isinstance(result, Recovered) else result
     if isinstance(receipt, list) and all(isinstance(each, SyncReceipt) for each in receipt):
-        return {SYNCED: TypeAdapter(list[SyncReceipt]).dump_python(receipt, mode="json")} if receipt else {}
+        return {SYNCED: adapter_of(list[SyncReceipt]).dump_python(receipt, mode="json")} if receipt else {}
     if isinstance(receipt, EvaluateReceipt):
-        return {TASKS: TypeAdapter(tuple[TaskResult, ...]).dump_python(receipt.tasks, mode="json")}
+        return {TASKS: adapter_of(tuple[TaskResult, ...]).dump_python(receipt.tasks, mode="json")}
     if not isinstance(receipt, KEPT_RECEIPTS):
         return {}
-    dumped: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")
+    dumped: dict[str, Any] = adapter_of(type(receipt)).dump_python(receipt, mode="json")
     return dumped
+
+
+@functools.cache
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Returns what converts values of a type to JSON values and back. Made once: that takes longer than a phase's bookkeeping."""
+    return TypeAdapter(kind)
 
 
 def recorded_receipt(context: RunContext, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
     """Returns the recorded receipt of a finished phase; None if it has not finished."""
     row = context.ledger.phases.done(context.run, branch, iteration, name)
-    return None if row is None else TypeAdapter(kind).validate_python(row.receipt)
+    return None if row is None else cast(R, adapter_of(kind).validate_python(row.receipt))
