@@ -29,7 +29,9 @@ from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.outbox")
 BATCH = 100
-POLL_SECONDS = 1.0
+POLL_SECONDS = 5.0
+"""Between two deliveries. Each has a cost of its own, such as the newest values that MLflow keeps of all metrics, so that several
+short iterations are sent together."""
 RETRY_SECONDS = 5.0
 
 
