@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
@@ -42,6 +42,27 @@ class Attempt:
         return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase} attempt {self.number}"
 
 
+# Statements of every phase, made once: to make them takes longer than to execute them.
+_OF_PHASE = tuple(
+    getattr(AttemptRow, name) == bindparam(f"at_{name}") for name in ("run", "branch", "iteration", "phase")
+)
+_LAST_NUMBER = select(func.max(AttemptRow.number)).where(*_OF_PHASE)
+_CHANGE = update(AttemptRow).where(*_OF_PHASE, AttemptRow.number == bindparam("at_number"))
+_DISPATCH = _CHANGE.where(AttemptRow.state == PLANNED).values(state=DISPATCHED, dispatched_at=bindparam("now"))
+_FINISH = _CHANGE.where(AttemptRow.state == DISPATCHED).values(
+    state=DONE,
+    ended_at=bindparam("now"),
+    receipt=bindparam("kept"),
+    seconds=bindparam("took"),
+    bytes_to_driver=bindparam("bytes"),
+)
+
+
+def _place(attempt: Attempt) -> dict[str, Any]:
+    """Returns the parameters of a statement that tell the attempt."""
+    return {f"at_{name}": getattr(attempt, name) for name in Attempt.__slots__}
+
+
 def fail_open(connection: Connection, run: str, reason: str, now: int, failure_class: str) -> int:
     """Marks every open attempt of a run as failed; returns their number."""
     change = (
@@ -61,9 +82,8 @@ class Phases:
     def plan(self, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
         """Records the intent to execute a phase; durable once it is dispatched. Raises `Fenced`."""
         with self._database.fenced(fence, synced=False) as (connection, now):
-            last = connection.execute(
-                select(func.max(AttemptRow.number)).where(*_phase(fence.run, branch, iteration, phase))
-            ).scalar_one()
+            place = {"at_run": fence.run, "at_branch": branch, "at_iteration": iteration, "at_phase": phase}
+            last = connection.execute(_LAST_NUMBER, place).scalar_one()
             attempt = Attempt(run=fence.run, branch=branch, iteration=iteration, phase=phase, number=(last or 0) + 1)
             row = {name: getattr(attempt, name) for name in Attempt.__slots__}
             row |= {"state": PLANNED, "term": fence.term, "planned_at": now}
@@ -74,8 +94,7 @@ class Phases:
         """Charges the attempt; the work may start as soon as this returns. Raises `Fenced`, `OutOfOrder`."""
         fence.require_run(attempt.run)
         with self._database.fenced(fence) as (connection, now):
-            change = update(AttemptRow).where(*_attempt(attempt), AttemptRow.state == PLANNED)
-            result = connection.execute(change.values(state=DISPATCHED, dispatched_at=now))
+            result = connection.execute(_DISPATCH, _place(attempt) | {"now": now})
             _expect_one(result.rowcount, attempt, "dispatched", PLANNED)
 
     def finish(
@@ -89,9 +108,8 @@ class Phases:
         """
         fence.require_run(attempt.run)
         with self._database.fenced(fence, synced=False) as (connection, now):
-            change = update(AttemptRow).where(*_attempt(attempt), AttemptRow.state == DISPATCHED)
-            values = {"receipt": receipt, "seconds": seconds, "bytes_to_driver": bytes_to_driver}
-            result = connection.execute(change.values(state=DONE, ended_at=now, **values))
+            values = {"kept": receipt, "took": seconds, "bytes": bytes_to_driver, "now": now}
+            result = connection.execute(_FINISH, _place(attempt) | values)
             _expect_one(result.rowcount, attempt, "finished", DISPATCHED)
 
     def fail(self, fence: Fence, attempt: Attempt, failure_class: str, reason: str) -> None:

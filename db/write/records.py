@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, and_, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
 
 from db.core.ancestry import ancestry, own_places
 from db.core.engine import Database, Fence, canonical_json
@@ -86,6 +86,13 @@ class DecisionRow:
     outcome: Mapping[str, Any] | None = None
 
 
+_SHARD_KEY = ("run", "branch", "iteration", "wave", "shard")
+_RECORDED_SHARD = select(Shard.manifest_sha256, Shard.folder).where(
+    *(getattr(Shard, name) == bindparam(f"at_{name}") for name in _SHARD_KEY)
+)
+"""Made once, like the statements of phases."""
+
+
 class Records:
     """Records shards, waves, choices, decisions and checkpoints."""
 
@@ -100,13 +107,8 @@ class Records:
         Raises `Fenced`, `Conflict`.
         """
         with self._database.fenced(fence, synced=False) as (connection, now):
-            found = connection.execute(
-                select(Shard.manifest_sha256, Shard.folder).where(
-                    *_iteration(Shard, fence.run, row.branch, row.iteration),
-                    Shard.wave == row.wave,
-                    Shard.shard == row.shard,
-                )
-            ).one_or_none()
+            place = {"at_run": fence.run} | {f"at_{name}": getattr(row, name) for name in _SHARD_KEY[1:]}
+            found = connection.execute(_RECORDED_SHARD, place).one_or_none()
             if found is None:
                 connection.execute(insert(Shard), asdict(row) | {"run": fence.run, "recorded_at": now})
                 return True

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from db.core import engine
 from db.core.engine import IDLE_IN_TRANSACTION_MS, Database, Fence
 from db.ledger import Ledger
+from db.write import phases, records
+from db.write.phases import Attempt
 from db.write.records import WaveRow
 from tests.db.conftest import empty_address
 from tests.db.machines.iterations import SHARD
@@ -94,3 +99,40 @@ def test_what_only_says_that_something_is_done_becomes_durable_with_the_next_ste
         ledger.records.settle_wave(fence, 0, 0, 0, {})
         ledger.phases.finish(fence, attempt, {}, 1.0)
     assert synced_in == {"plan": 0, "dispatch": 1, "wave": 1, "shard": 0, "settle_wave": 1, "finish": 0}
+
+
+def test_statements_of_every_phase_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make a statement takes longer than to execute it; an insert is nothing but its table."""
+    made: list[object] = []
+
+    def noted(make: Callable[..., Any], *given: object) -> Any:
+        made.append(given)
+        return make(*given)
+
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        run = ledger.runs.create("toy", {}, "d", 1)
+        fence = ledger.leases.acquire(run.id, holder("driver"), ttl_seconds=60)
+        for module, name in ((engine, "select"), (phases, "select"), (phases, "update"), (records, "select")):
+            monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
+        ledger.phases.finish(fence, dispatched(ledger, fence), {"steps": 1}, 1.5, 20)
+        ledger.records.shard(fence, SHARD)
+        first = len(made)
+        ledger.phases.finish(fence, dispatched(ledger, fence), {"steps": 2}, 2.5, 30)
+        ledger.records.shard(fence, replace(SHARD, shard=1))
+        assert len(made) == first
+        monkeypatch.undo()
+        row = ledger.phases.done(run.id, 0, 0, "collect")
+        assert row is not None and (row.number, row.receipt, row.seconds, row.bytes_to_driver) == (
+            2,
+            {"steps": 2},
+            2.5,
+            30,
+        )
+        assert [shard.shard for shard in ledger.records.shards(run.id, 0, 0)] == [0, 1]
+
+
+def dispatched(ledger: Ledger, fence: Fence) -> Attempt:
+    """Returns an attempt whose work may begin."""
+    attempt = ledger.phases.plan(fence, 0, 0, "collect")
+    ledger.phases.dispatch(fence, attempt)
+    return attempt
