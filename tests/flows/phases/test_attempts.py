@@ -1,4 +1,4 @@
-"""A phase as a Prefect task: what Prefect looks at."""
+"""A phase as a Prefect task: what Prefect looks at, and how its task run begins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from prefect import Task
+from prefect.client.schemas.objects import TaskRun
+from prefect.utilities.callables import call_with_parameters
 from prefect.utilities.collections import visit_collection
 
-from flows.phases.attempts import PhaseTask
+from flows.phases import attempts
+from flows.phases.attempts import PhaseTask, adapter_of
+from yatt_core.protocols.receipts import PrepareReceipt
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,36 @@ def test_prefect_does_not_look_through_what_a_phase_works_with(monkeypatch: pyte
         seen.append(each)
         return each
 
-    def call(task: Task[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(task: PhaseTask, task_run: TaskRun, parameters: dict[str, Any]) -> Any:
         """Does what Prefect does with parameters before it calls a task's function."""
-        parameters: Any = visit_collection((args, kwargs), look, return_data=True, context={}, remove_annotations=True)
-        given, named = parameters
-        return task.fn(*given, **named)
+        given: Any = visit_collection(parameters, look, return_data=True, context={}, remove_annotations=True)
+        return call_with_parameters(task.fn, given)
 
     learn = PhaseTask(fn=attempted, name="learn")
-    monkeypatch.setattr(Task, "__call__", call)
+    monkeypatch.setattr(attempts, "run_task", run)
     batch = Batch(("shard-0", "shard-1"))
     session: Any = "session"
     assert learn(session, 3, batch, prepared=Batch(("column",))) == "session, 3, 2, 1"
-    assert 3 in seen, "the iteration names the task run"
     assert batch in seen, "the value itself, which may be a result, but nothing in it"
     assert not {"shard-0", "shard-1", "column"} & {each for each in seen if isinstance(each, str)}
+
+
+def test_a_task_run_is_made_here_so_that_prefect_does_not_say_that_it_is_pending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[TaskRun] = []
+    monkeypatch.setattr(attempts, "run_task", lambda task, task_run, parameters: begun.append(task_run))
+    learn = PhaseTask(fn=lambda session, iteration: None, name="learn")
+    session: Any = "session"
+    learn(session, 3)
+    learn(session, 4)
+    assert [run.name for run in begun] == ["learn 3", "learn 4"]
+    assert len({run.id for run in begun}) == len({run.dynamic_key for run in begun}) == 2
+    for run in begun:
+        assert run.state is not None and run.state.is_pending(), "the engine begins with the next state"
+        assert run.state.state_details.task_run_id == run.id
+        assert run.task_key == learn.task_key and run.empirical_policy.retries == 0
+
+
+def test_what_converts_receipts_is_made_once() -> None:
+    assert adapter_of(PrepareReceipt) is adapter_of(PrepareReceipt)
