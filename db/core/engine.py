@@ -219,7 +219,7 @@ class Database:
             yield connection, self._check(connection, fence)
 
     @cached_property
-    def _lease(self) -> Select[tuple[int, str | None, int]]:
+    def _lease(self) -> Select[int, str | None, int]:
         """The statement that reads the lease of a `subject` with the time, and locks it. Made once: each write begins with it."""
         now = self._clock()
         time = bindparam("now", callable_=self._clock, type_=BigInteger) if isinstance(now, int) else now

@@ -107,8 +107,8 @@ class Records:
         Raises `Fenced`, `Conflict`.
         """
         with self._database.fenced(fence, synced=False) as (connection, now):
-            place = {"at_run": fence.run} | {f"at_{name}": getattr(row, name) for name in _SHARD_KEY[1:]}
-            found = connection.execute(_RECORDED_SHARD, place).one_or_none()
+            values = {"at_run": fence.run} | {f"at_{name}": getattr(row, name) for name in _SHARD_KEY[1:]}
+            found = connection.execute(_RECORDED_SHARD, values).one_or_none()
             if found is None:
                 connection.execute(insert(Shard), asdict(row) | {"run": fence.run, "recorded_at": now})
                 return True

@@ -7,7 +7,6 @@ session.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -46,6 +45,7 @@ from yatt_core.spent_time import OTHER, PREFECT, spent
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
+_adapters: dict[Any, TypeAdapter[Any]] = {}
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
@@ -180,10 +180,11 @@ def receipt_json(result: Any) -> dict[str, Any]:
     return dumped
 
 
-@functools.cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     """Returns what converts values of a type to JSON values and back. Made once: that takes longer than a phase's bookkeeping."""
-    return TypeAdapter(kind)
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def recorded_receipt(context: RunContext, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:

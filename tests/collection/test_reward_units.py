@@ -100,9 +100,12 @@ def chunks_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made = with_parts(tools=False)
     written: list[str] = []
     real = shard_log.write_chunk
-    monkeypatch.setattr(
-        shard_log, "write_chunk", lambda path, *arguments: written.append(path.name) or real(path, *arguments)
-    )
+
+    def write(path: Path, *arguments: Any) -> str:
+        written.append(path.name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(shard_log, "write_chunk", write)
     collect(tmp_path, made, shards=1)
     return written
 
@@ -124,7 +127,7 @@ def test_scores_that_took_long_have_a_chunk_in_any_case(tmp_path: Path, monkeypa
 
 def test_a_response_is_made_ready_for_its_functions_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = Completion.of_turns.__func__
+    real = Completion.__dict__["of_turns"].__func__
 
     def of_turns(kind: type[Completion], text: str, *arguments: Any, **named: Any) -> Completion:
         made.append(text)

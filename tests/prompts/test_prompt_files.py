@@ -16,7 +16,9 @@ ROWS = 20 * GROUP_ROWS
 
 def prompt(row: int) -> Prompt:
     """Returns the prompt of a row."""
-    return Prompt(source=0, index=row, prompt_id=f"train/0/{row}", text=f"question {row}", answer=None, entry={"row": row})
+    return Prompt(
+        source=0, index=row, prompt_id=f"train/0/{row}", text=f"question {row}", answer=None, entry={"row": row}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,8 @@ def test_sqlite_waits_for_the_disk_unless_a_later_transaction_does(tmp_path: Pat
         for synced in (True, False, False, True, False, True):
             with ledger._database.write(synced) as connection:
                 found.append(connection.execute(setting).scalar_one())
-    full, normal = 2, 1
+    full = 2
+    normal = 1
     assert found == [full, normal, normal, full, normal, full]
 
 

@@ -48,8 +48,15 @@ def test_a_task_run_is_made_here_so_that_prefect_does_not_say_that_it_is_pending
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[TaskRun] = []
-    monkeypatch.setattr(attempts, "run_task", lambda task, task_run, parameters: begun.append(task_run))
-    learn = PhaseTask(fn=lambda session, iteration: None, name="learn")
+
+    def run(task: PhaseTask, task_run: TaskRun, parameters: dict[str, Any]) -> None:
+        begun.append(task_run)
+
+    def attempted(session: Any, iteration: int) -> None:
+        """Does nothing."""
+
+    monkeypatch.setattr(attempts, "run_task", run)
+    learn = PhaseTask(fn=attempted, name="learn")
     session: Any = "session"
     learn(session, 3)
     learn(session, 4)
