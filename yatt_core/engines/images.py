@@ -11,14 +11,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from PIL.Image import Image
 from torch import nn
 
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.prompts.media import decode_media, read_media
+
+if TYPE_CHECKING:
+    # Not at run time: engines of text run without Pillow.
+    from PIL.Image import Image
 
 PASS_IMAGES = 16
 """Images per pass through the vision tower. The number is constant, so that the same kernels always run."""
@@ -49,6 +51,8 @@ class ImageReader:
         return pixels
 
     def _decoded(self, address: str) -> Image:
+        from yatt_core.prompts.media import decode_media, read_media
+
         data = read_media(self._inputs_folder, address)
         try:
             return decode_media(data)

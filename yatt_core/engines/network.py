@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 
-import psutil
-
 from yatt_core.errors import InfrastructureError
 
 DEVICES = {"GLOO_SOCKET_IFNAME": "{}", "NCCL_SOCKET_IFNAME": "={}"}
@@ -28,6 +26,8 @@ def own_address(host: str, port: int) -> str:
 
 def network_device(address: str) -> str:
     """Returns the name of the network device that has an address. Raises `InfrastructureError` if there is none."""
+    import psutil  # not at the top: where the environment names the device, nobody asks
+
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address == address for one in addresses):
             return name
@@ -36,7 +36,8 @@ def network_device(address: str) -> str:
 
 def bind_libraries(address: str) -> None:
     """Has gloo and NCCL use the network device with this address, unless the environment names another."""
-    device = network_device(address)
-    for name, form in DEVICES.items():
-        if os.environ.get(name) == _bound.get(name):
-            os.environ[name] = _bound[name] = form.format(device)
+    unnamed = [name for name in DEVICES if os.environ.get(name) == _bound.get(name)]
+    if unnamed:
+        device = network_device(address)
+        for name in unnamed:
+            os.environ[name] = _bound[name] = DEVICES[name].format(device)

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import psutil
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from yatt_core.cluster.gpus import local_gpus
@@ -179,6 +178,8 @@ def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
 
 def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
     """Returns this machine's cores."""
+    import psutil  # not at the top: the cards of GPUs are read where nothing else is installed
+
     cores = len(os.sched_getaffinity(0))
     share = psutil.virtual_memory().total / cores / GB
     core = cards[CORE].model_copy(update={"memory_gb": share})
