@@ -6,7 +6,7 @@ what YATT installs, nor YATT's own installation. Each claim is a line as it come
 is so far. Exits with 1 if a claim fails.
 
 - `holds_KEY`: 1 holds, 0 fails, None not run, or needs two GPUs; `details` has the state, the reason and the figures of each;
-- the figures of the claims themselves, with the claim's key after them where several claims have the same.
+- the figures of the claims themselves, with the claim's key after the name, except for measures of speed.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ NO_GPU = (
     "says what is missing, and --stand-in runs everything on cores"
 )
 HELD: Mapping[str, float | None] = {HOLDS: 1.0, FAILS: 0.0}
+WITHOUT_KEY = frozenset(claim.key for claim in CLAIMS if claim.module == "speed")
+"""Claims of which each has figures of its own."""
+RATES = ("memory_sync_gb_s", "nccl_sync_gb_s")
 BASELINES = ("gemm_tflop_s_bf16", "card_tflop_s_bf16")
 
 
@@ -80,13 +83,12 @@ def line_of(number: int, count: int, seconds: float, claim: Claim, outcome: Outc
 
 def report_of(found: Mapping[str, Outcome], load: float, stand_in: bool) -> Report:
     """Returns the report of outcomes by key."""
-    names = Counter(name for outcome in found.values() for name in outcome.figures)
     figures = {f"holds_{key}": HELD.get(outcome.state) for key, outcome in found.items()}
     baselines = dict[str, float | None]()
     for key, outcome in found.items():
         for name, value in outcome.figures.items():
             kept = baselines if name in BASELINES else figures
-            kept[name if names[name] == 1 else f"{name}_{key}"] = value
+            kept[name if key in WITHOUT_KEY or name in RATES else f"{name}_{key}"] = value
     details = {
         "claims": {key: asdict(outcome) for key, outcome in found.items()},
         "stand_in": stand_in,

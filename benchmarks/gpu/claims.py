@@ -121,7 +121,7 @@ def _exactness() -> tuple[Claim, ...]:
             ),
             Claim(
                 key=f"batch_invariance_{dtype}",
-                says=f"In {dtype} the torch engine declares that responses do not depend on their batch only where they do not",
+                says=f"If the torch engine declares `batch_invariant` in {dtype}, responses have the same bits in any batch",
                 module="exactness",
                 check="invariance_is_as_declared",
                 options=(dtype,),
@@ -138,6 +138,11 @@ def _exactness() -> tuple[Claim, ...]:
                     options=(dtype, trainer),
                 )
             )
+    return tuple(found)
+
+
+def _fresh_processes() -> tuple[Claim, ...]:
+    found = list[Claim]()
     for dtype in DTYPES:
         found.append(
             Claim(
@@ -254,4 +259,4 @@ SPEED = (
     ),
 )
 
-CLAIMS: tuple[Claim, ...] = (*_engines(), *_exactness(), *TRANSFERS, *MEMORY, *SPEED)
+CLAIMS: tuple[Claim, ...] = (*_engines(), *_exactness(), *TRANSFERS, *MEMORY, *SPEED, *_fresh_processes())

@@ -24,10 +24,10 @@ from yatt_core.experience.batch import load_batch
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec import RunSpec
 
-UPDATES = 3
+UPDATES = 2
 LEARNING_RATE = 1e-3
 TOLERANCE = 1e-3
-"""Of losses, relative and absolute, and of weights, absolute: a few roundings through three steps of AdamW."""
+"""Of losses, relative and absolute, and of weights, absolute: a few roundings through the steps of AdamW."""
 MEAN_GAP = {"float32": 1e-4, "bfloat16": 0.05}
 """Largest mean difference of a token's log-probability from that of float32."""
 MICRO_BATCHES = 4

@@ -89,7 +89,7 @@ def invariance_is_as_declared(place: Place, dtype: str) -> Finding:
     engine = _engine(place, dtype)
     declared = bool(engine.capabilities["batch_invariant"])
     smallest = smallest_differing_batch(engine, VOCABULARY)
-    said = (f"declares {'that' if declared else 'not that'} they do not; ") + (
+    said = (f"{'declared' if declared else 'not declared'}; ") + (
         "no batch differs from a crowd" if smallest is None else f"a batch of {smallest} differs from a crowd"
     )
     return Finding(

@@ -45,7 +45,7 @@ def trainer_leaves(place: Place, trainer: str) -> Finding:
     allocated = _allocated()
     engine.offload()
     freed = allocated - _allocated()
-    left = _bytes_of(tensor.untyped_storage() for tensor in (*held.lasting, *held.passing))
+    left = _left(held.lasting)
     engine.reload()
     same = all(torch.equal(copy, _copy(storage)) for copy, storage in zip(copies, lasting, strict=True))
     same = same and engine.weights_digest() == before
@@ -71,7 +71,7 @@ def rollout_leaves(place: Place) -> Finding:
     allocated = _allocated()
     engine.sleep()
     freed = allocated - _allocated()
-    left = _bytes_of(tensor.untyped_storage() for tensor in engine._tensors.values())
+    left = _left(engine._tensors.values())
     same = rows_of(engine.generate(request)) == first
     said = f"{left / 1e6:.0f} MB stayed, {'the same' if same else 'other'} answers"
     return Finding(same and left == 0, said, {"freed_gb": None if place.stand_in else freed / 1e9})
@@ -127,15 +127,21 @@ def _trainer(place: Place, trainer: str, work: Work) -> Any:
 
 
 def _stand_in(place: Place) -> None:
-    """Lets host memory take the place of a GPU's."""
+    """Lets host memory take the place of a GPU's, but for the pages of files."""
     if place.stand_in:
-        vars(offload)["is_on_device"] = lambda memory: True
+        vars(offload)["is_on_device"] = torch.UntypedStorage.resizable
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
     """Returns the storages, each once."""
     found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     return [storage for storage in found.values() if storage.nbytes()]
+
+
+def _left(tensors: Iterable[torch.Tensor]) -> int:
+    """Returns the bytes that are still there of tensors that have left."""
+    storages = _storages(tensors)
+    return _bytes_of(storage for storage in storages if offload.is_on_device(storage))
 
 
 def _bytes_of(storages: Iterable[torch.UntypedStorage]) -> int:

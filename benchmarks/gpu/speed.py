@@ -1,6 +1,6 @@
 """How fast are the torch engines on a GPU, at a billion parameters in bfloat16? Measures, without limits.
 
-A rollout engine generates 8 responses of 512 tokens for each of 32 prompts of 256 tokens. A trainer learns from them, sends its
+A rollout engine generates 8 responses of 512 tokens for each of 16 prompts of 256 tokens. A trainer learns from them, sends its
 weights back, and offloads and reloads its tensors: the product's own engines in one process, without orchestration. The
 figures are the best of all rounds:
 

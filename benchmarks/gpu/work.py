@@ -46,7 +46,7 @@ class Work:
     key_value_heads: int = 8
     intermediate: int = 6144
     vocabulary: int = 65_536
-    prompts: int = 32
+    prompts: int = 16
     samples: int = 8
     prompt: int = 256
     response: int = 512
@@ -75,11 +75,11 @@ class Sizes:
 GPU_SIZES = Sizes(
     speed=Work(),
     bits=Work(
-        hidden=1024,
+        hidden=512,
         layers=4,
-        heads=16,
-        key_value_heads=8,
-        intermediate=2816,
+        heads=8,
+        key_value_heads=4,
+        intermediate=1408,
         vocabulary=32_000,
         prompts=4,
         samples=8,
@@ -88,7 +88,7 @@ GPU_SIZES = Sizes(
         micro_batch_tokens=2048,
     ),
 )
-"""A billion parameters for speed, and 80 million for bits."""
+"""A billion parameters for speed, and 28 million for bits, which cores have to compute too."""
 STAND_IN_SIZES = Sizes(
     speed=Work(
         hidden=32,

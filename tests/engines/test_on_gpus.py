@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu_transfers import CORES, VISIBLE, transfers_between
+from benchmarks.gpu.transfers import CORES, VISIBLE, transfers_between
 from benchmarks.grow.ranks import Rank, on_ranks
 from tests.engines.train.support import make_model_folder, make_spec, random_task, update, weights_of
 from tests.needs import NEEDS_GPU, NEEDS_MEGATRON, NEEDS_TWO_GPUS
