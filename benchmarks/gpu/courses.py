@@ -1,6 +1,6 @@
 """A trainer's first updates from made-up experience, alone or as one of several ranks, each in a process of its own if need be.
 
-Consumes a spec, a model's folder and the device of each rank. Produces the losses and the weights.
+Consumes a spec, a model's folder and the device of each rank. Produces the norms of the gradients, and the weights.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Weights = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Course:
-    """The result of the updates. losses: of each. weights: after the last, by name."""
+    """The result of the updates. norms: of the gradients of each. weights: after the last, by name."""
 
-    losses: tuple[float, ...]
+    norms: tuple[float, ...]
     weights: Weights
 
     @property
     def digest(self) -> str:
         """A digest of all bits."""
-        found = hashlib.sha256(np.asarray(self.losses).tobytes())
+        found = hashlib.sha256(np.asarray(self.norms).tobytes())
         for name in sorted(self.weights):
             found.update(name.encode() + self.weights[name].tobytes())
         return found.hexdigest()
@@ -81,17 +81,17 @@ def started(seat: Seat, spec: RunSpec, folder: Path, model: Path) -> Any:
 
 
 def updated(seat: Seat, engine: Any, folder: Path, work: Work, full: bool = False) -> float:
-    """Takes an update; returns its loss. full: as in `made_up_task`."""
+    """Takes an update; returns the norm of its gradients. full: as in `made_up_task`."""
     task = seat.shared(made_up_task(folder, engine.version + 1, work, full) if seat.rank == 0 else None)
     prepared = seat.shared(engine.prepare(task))
-    return float(engine.learn(task, prepared).metrics["loss"])
+    return float(engine.learn(task, prepared).metrics["grad_norm"])
 
 
 def course_of(seat: Seat, spec: RunSpec, folder: Path, model: Path, work: Work, updates: int) -> Course:
     """Takes updates in this process, on its own device."""
     engine = started(seat, spec, folder, model)
-    losses = tuple(updated(seat, engine, folder, work) for _ in range(updates))
-    return Course(losses, {name: array.copy() for name, array in engine.stream_weights()})
+    norms = tuple(updated(seat, engine, folder, work) for _ in range(updates))
+    return Course(norms, {name: array.copy() for name, array in engine.stream_weights()})
 
 
 def courses_on(

@@ -40,17 +40,17 @@ def trainer_leaves(place: Place, trainer: str) -> Finding:
     before = engine.weights_digest()
     held = engine._memory()
     lasting = _storages(held.lasting)
-    taken = _bytes_of(lasting)
+    taken = _bytes_there(held.lasting)
     copies = [_copy(storage) for storage in lasting]
     allocated = _allocated()
     engine.offload()
     freed = allocated - _allocated()
-    left = _left(held.lasting)
+    left = _bytes_there(held.lasting)
     engine.reload()
     same = all(torch.equal(copy, _copy(storage)) for copy, storage in zip(copies, lasting, strict=True))
     same = same and engine.weights_digest() == before
-    said = f"{taken / 1e6:.0f} MB left, {left / 1e6:.0f} MB stayed, {'the same' if same else 'other'} bits came back"
-    return Finding(same and left == 0, said, {"freed_gb": None if place.stand_in else freed / 1e9})
+    said = f"of {taken / 1e6:.1f} MB {left / 1e6:.1f} stayed, {'the same' if same else 'other'} bits came back"
+    return Finding(same and taken > 0 == left, said, {"freed_gb": None if place.stand_in else freed / 1e9})
 
 
 def rollout_leaves(place: Place) -> Finding:
@@ -68,13 +68,14 @@ def rollout_leaves(place: Place) -> Finding:
     )
     request = request_of(work, 1)
     first = rows_of(engine.generate(request))
+    taken = _bytes_there(engine._tensors.values())
     allocated = _allocated()
     engine.sleep()
     freed = allocated - _allocated()
-    left = _left(engine._tensors.values())
+    left = _bytes_there(engine._tensors.values())
     same = rows_of(engine.generate(request)) == first
-    said = f"{left / 1e6:.0f} MB stayed, {'the same' if same else 'other'} answers"
-    return Finding(same and left == 0, said, {"freed_gb": None if place.stand_in else freed / 1e9})
+    said = f"of {taken / 1e6:.1f} MB {left / 1e6:.1f} stayed, {'the same' if same else 'other'} answers"
+    return Finding(same and taken > 0 == left, said, {"freed_gb": None if place.stand_in else freed / 1e9})
 
 
 def plan_is_right(place: Place, trainer: str) -> Finding:
@@ -138,8 +139,8 @@ def _storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
     return [storage for storage in found.values() if storage.nbytes()]
 
 
-def _left(tensors: Iterable[torch.Tensor]) -> int:
-    """Returns the bytes that are still there of tensors that have left."""
+def _bytes_there(tensors: Iterable[torch.Tensor]) -> int:
+    """Returns the bytes of tensors that are on the device."""
     storages = _storages(tensors)
     return _bytes_of(storage for storage in storages if offload.is_on_device(storage))
 

@@ -28,7 +28,7 @@ def rollout_repeats(place: Place, dtype: str) -> Finding:
 
 
 def trainer_repeats(place: Place, dtype: str, trainer: str) -> Finding:
-    """Compares the losses and weights of two processes."""
+    """Compares the norms of gradients and the weights of two processes."""
     return _compared(_bits(place, dtype, trainer))
 
 

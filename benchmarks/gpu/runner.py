@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -48,7 +48,7 @@ class Outcome:
     log: Sequence[str] = ()
 
 
-def outcomes(claims: Sequence[Claim], place: Place, ends: float) -> Iterator[tuple[Claim, Outcome]]:
+def outcomes(claims: Sequence[Claim], place: Place, ends: float) -> Generator[tuple[Claim, Outcome], None, None]:
     """Yields each claim with its outcome. ends: when to begin no more, by the monotonic clock."""
     for _, group in groupby(claims, key=lambda claim: claim.module):
         worker: Worker | None = None

@@ -180,10 +180,7 @@ def request_of(work: Work, iteration: int) -> GenerateRequest:
 
 
 def made_up_task(folder: Path, iteration: int, work: Work, full: bool = False) -> BatchTask:
-    """Seals random responses as an iteration's experience. full: whether all of them are as long as they may be.
-
-    Of responses of one length the loss of a first step is 0, whatever the model: their advantages are opposites.
-    """
+    """Seals random responses as an iteration's experience. full: whether all of them are as long as they may be."""
     noise = np.random.default_rng([SEED, iteration, 1])
     rows = work.prompts * work.samples
     lengths = np.full(rows, work.response) if full else noise.integers(1, work.response + 1, rows)
