@@ -1,0 +1,85 @@
+"""The checks of claims about GPUs find what does not hold: each is given what is right, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu import exactness, memory, repeats
+from benchmarks.gpu.claims import Place
+from benchmarks.gpu.courses import Course
+from benchmarks.gpu.engines import TOLERANCE, _compared
+from benchmarks.gpu.sync import _arrived, _fewer
+from benchmarks.gpu.transfers import Taken
+from yatt_core.engines import offload
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.wire.parts import Box
+from yatt_core.wire.transfer_plan import Rectangle
+
+HERE = Place(Path(), ("", ""), stand_in=True)
+COURSE = Course((2.0, 1.0), {"a": np.ones(3, np.float32)})
+PART = Rectangle("a", (3,), Box((0,), (3,)), "bfloat16")
+TRAINER = Taken(way="memory", seconds=(1.0, 2.0), nbytes=100, digests={PART: "one"}, changed_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (COURSE, True),
+        (replace(COURSE, norms=(2.0, 1.0 + 0.9 * TOLERANCE)), True),
+        (replace(COURSE, norms=(2.0, 1.0 + 2.0 * TOLERANCE)), False),
+        (replace(COURSE, weights={"a": np.full(3, 1.0 + 2.0 * TOLERANCE, np.float32)}), False),
+        (replace(COURSE, weights={"b": np.ones(3, np.float32)}), False),
+    ],
+)
+def test_a_trainer_that_learns_something_else_is_found(found: Course, holds: bool) -> None:
+    assert _compared(found, COURSE).holds == holds
+
+
+@pytest.mark.parametrize(
+    ("engine", "holds"),
+    [
+        (TRAINER, True),
+        (replace(TRAINER, way="gloo"), False),
+        (replace(TRAINER, digests={PART: "other"}), False),
+        (replace(TRAINER, digests={}), False),
+    ],
+)
+def test_weights_that_arrive_otherwise_are_found(engine: Taken, holds: bool) -> None:
+    assert _arrived((TRAINER, engine), "memory", "rate").holds == holds
+    assert _fewer((TRAINER, engine), "memory").holds == holds
+    assert not _fewer((replace(TRAINER, changed_bytes=100), engine), "memory").holds, "as many bytes as all weights"
+    assert _arrived((TRAINER, replace(engine, seconds=(0.5, 4.0))), "memory", "rate").figures == {
+        "rate": 100 / 1.0 / 1e9
+    }
+
+
+def test_processes_that_compute_other_bits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for digests, holds in ((("a", "a"), True), (("a", "b"), False)):
+        monkeypatch.setattr(repeats, "_bits", lambda *_, found=digests: found)
+        assert repeats.rollout_repeats(HERE, "float32").holds == holds
+        assert repeats.trainer_repeats(HERE, "float32", "torch").holds == holds
+
+
+def test_sums_that_do_not_repeat_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert exactness.sums_repeat(HERE).holds
+    number: Iterator[int] = count()
+    varying = {"a": lambda: torch.ones(1), "b": lambda: torch.tensor(float(next(number)))}
+    monkeypatch.setattr(exactness, "_operations", lambda *_: varying)
+    found = exactness.sums_repeat(HERE)
+    assert not found.holds and found.said.endswith("these differ: b")
+
+
+def test_weights_that_stay_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "is_on_device", offload.is_on_device)  # undoes what a stand-in puts in its place
+    torch.set_num_threads(1)
+    place = replace(HERE, folder=tmp_path)
+    assert memory.rollout_leaves(place).holds
+    monkeypatch.setattr(TorchRolloutEngine, "sleep", lambda _: None)
+    assert not memory.rollout_leaves(place).holds
