@@ -5,11 +5,14 @@ Consumes a type, an engine and a value of `exact`; produces specs, engines, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.experience import seal_responses
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
@@ -90,6 +93,17 @@ def sampler_of(spec: RunSpec, model: Path) -> RolloutEngine:
     return build_rollout_engine(spec, str(model), model)
 
 
+@contextmanager
+def in_a_process_of_its_own() -> Iterator[None]:
+    """Samples as in a run, where an exact trainer in another process does not decide which kernels a sampler has."""
+    asked = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(asked)
+
+
 def trainer_of(spec: RunSpec, folder: Path, model: Path) -> TrainEngine:
     """Builds a trainer of one rank at version 0."""
     trainer = build_train_engine(spec, RankContext(folder, folder / "inputs", str(model), 0))
@@ -128,7 +142,8 @@ class Loop:
         """Takes one iteration; returns what tells it from any other: the responses' bits and the weights after it."""
         iteration = self.trainer.version + 1
         request = request_of(iteration)
-        result = self.sampler.generate(request)
+        with in_a_process_of_its_own():
+            result = self.sampler.generate(request)
         learn(self.trainer, seal_responses(self.folder, iteration, request, result))
         send(self.trainer, self.sampler)
         return f"{result.tokens.tobytes().hex()}{result.log_probs.tobytes().hex()}{self.trainer.weights_digest()}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 DTYPES = ("float32", "bfloat16")
@@ -102,16 +103,8 @@ def _engines() -> tuple[Claim, ...]:
 
 
 def _exactness() -> tuple[Claim, ...]:
-    found = [
-        Claim(
-            key="deterministic_sums",
-            says="Sums, products, attention and their gradients repeat their bits once a trainer has asked for it",
-            module="exactness",
-            check="sums_repeat",
-        )
-    ]
-    for dtype in DTYPES:
-        found += [
+    batches = [
+        [
             Claim(
                 key=f"fixed_members_{dtype}",
                 says=f"A decode batch in {dtype} that is generated again as a whole, after other work, has the same bits",
@@ -127,18 +120,28 @@ def _exactness() -> tuple[Claim, ...]:
                 options=(dtype,),
             ),
         ]
-        for trainer in TRAINERS:
-            found.append(
-                Claim(
-                    key=f"checkpoint_{dtype}_{trainer}",
-                    says=f"A run with the {TITLES[trainer]} trainer in {dtype} that resumes from its checkpoint has the bits of "
-                    "an undisturbed one",
-                    module="exactness",
-                    check="checkpoint_resumes",
-                    options=(dtype, trainer),
-                )
-            )
-    return tuple(found)
+        for dtype in DTYPES
+    ]
+    # From here on the process has asked for sums that repeat.
+    sums = Claim(
+        key="deterministic_sums",
+        says="Sums, products, attention and their gradients repeat their bits once a trainer has asked for it",
+        module="exactness",
+        check="sums_repeat",
+    )
+    checkpoints = [
+        Claim(
+            key=f"checkpoint_{dtype}_{trainer}",
+            says=f"A run with the {TITLES[trainer]} trainer in {dtype} that resumes from its checkpoint has the bits of "
+            "an undisturbed one",
+            module="exactness",
+            check="checkpoint_resumes",
+            options=(dtype, trainer),
+        )
+        for dtype in DTYPES
+        for trainer in TRAINERS
+    ]
+    return (*chain.from_iterable(batches), sums, *checkpoints)
 
 
 def _fresh_processes() -> tuple[Claim, ...]:

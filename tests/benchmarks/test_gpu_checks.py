@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.exact.work import Loop, model_in, spec_of
 from benchmarks.gpu import exactness, memory, repeats
 from benchmarks.gpu.claims import Place
 from benchmarks.gpu.courses import Course
@@ -19,6 +20,8 @@ from benchmarks.gpu.sync import _arrived, _fewer
 from benchmarks.gpu.transfers import Taken
 from yatt_core.engines import offload
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
 from yatt_core.wire.parts import Box
 from yatt_core.wire.transfer_plan import Rectangle
 
@@ -67,13 +70,43 @@ def test_processes_that_compute_other_bits_are_found(monkeypatch: pytest.MonkeyP
         assert repeats.trainer_repeats(HERE, "float32", "torch").holds == holds
 
 
+def refused() -> torch.Tensor:
+    raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation")
+
+
+def test_a_sampler_has_its_own_kernels_beside_an_exact_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU some have no kernel that adds in the same order; in a run the two are in processes of their own."""
+    torch.set_num_threads(1)
+    loop = Loop(spec_of("float32"), tmp_path / "loop", model_in(tmp_path))
+    asked = list[bool]()
+    generate = loop.sampler.generate
+    learn = loop.trainer.learn
+
+    def generated(request: GenerateRequest) -> GenerateResult:
+        asked.append(torch.are_deterministic_algorithms_enabled())
+        return generate(request)
+
+    def learnt(task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        asked.append(torch.are_deterministic_algorithms_enabled())
+        return learn(task, prepared)
+
+    monkeypatch.setattr(loop.sampler, "generate", generated)
+    monkeypatch.setattr(loop.trainer, "learn", learnt)
+    torch.use_deterministic_algorithms(True)
+    try:
+        loop.take()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert asked == [False, True]
+
+
 def test_sums_that_do_not_repeat_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exactness.sums_repeat(HERE).holds
     number: Iterator[int] = count()
     varying = {"a": lambda: torch.ones(1), "b": lambda: torch.tensor(float(next(number)))}
-    monkeypatch.setattr(exactness, "_operations", lambda *_: varying)
+    monkeypatch.setattr(exactness, "_operations", lambda *_: varying | {"c": refused})
     found = exactness.sums_repeat(HERE)
-    assert not found.holds and found.said.endswith("these differ: b")
+    assert not found.holds and found.said.endswith("these differ: b, c (refused)")
 
 
 def test_weights_that_stay_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
