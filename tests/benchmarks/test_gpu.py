@@ -57,10 +57,11 @@ def bare(folder: Path) -> dict[str, str]:
 
 def run(*arguments: str, python: str | Path = sys.executable, env: dict[str, str] | None = None) -> Any:
     return subprocess.run(
-        [python, "-m", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=1700, check=False
+        [python, "-m", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=3000, check=False
     )
 
 
+@pytest.mark.timeout(600)
 def test_nothing_but_what_is_listed_is_imported(tmp_path: Path) -> None:
     """Checks a claim, and imports all modules of the benchmark with what their processes import in functions."""
     env = bare(tmp_path / "guard")
@@ -93,7 +94,7 @@ def test_every_claim_holds_on_cores_where_only_the_listed_packages_are_installed
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     present = f"import importlib.util; print([name for name in {NOT_LISTED} if importlib.util.find_spec(name)])"
     assert subprocess.check_output([python, "-c", present], env=env, text=True) == "[]\n"
-    finished = run("benchmarks.gpu", "--stand-in", "--json", "--minutes", "25", python=python, env=env)
+    finished = run("benchmarks.gpu", "--stand-in", "--json", "--minutes", "40", python=python, env=env)
     report = json.loads(finished.stdout.splitlines()[-1])
     states = {key: found["state"] for key, found in report["details"]["claims"].items()}
     assert states == dict.fromkeys(states, HOLDS), report["details"]["claims"]
