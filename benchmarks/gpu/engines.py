@@ -108,6 +108,6 @@ def _gaps(_: Rank, spec: RunSpec, folder: Path, model: Path, task: BatchTask) ->
     found = []
     for part in np.array_split(np.arange(len(batch)), MICRO_BATCHES):
         read = assemble(batch, part)
-        (scores,) = trainer._forward.score([read])
+        (scores,) = trainer.policy.forward.score([read])
         found.append(np.abs(scores.astype(np.float64) - batch.log_probs_sampler[read.positions]))
     return np.concatenate(found)

@@ -7,6 +7,7 @@ there, which `benchmarks.grow` and `benchmarks.memory` do.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,10 +36,10 @@ def trainer_leaves(place: Place, trainer: str) -> Finding:
     """Offloads and reloads a trainer after an update, and compares every byte."""
     _stand_in(place)
     work = sizes_at(place).bits
-    engine = _trainer(place, trainer, work)
-    updated(Alone(), engine, engine._context.run_folder, work)
+    engine, folder = _trainer(place, trainer, work)
+    updated(Alone(), engine, folder, work)
     before = engine.weights_digest()
-    held = engine._memory()
+    held = engine.policy.memory()
     lasting = _storages(held.lasting)
     taken = _bytes_there(held.lasting)
     copies = [_copy(storage) for storage in lasting]
@@ -81,10 +82,9 @@ def rollout_leaves(place: Place) -> Finding:
 def plan_is_right(place: Place, trainer: str) -> Finding:
     """Compares a trainer's lasting tensors, and the peak of its second update, with the plan."""
     work = sizes_at(place).bits
-    engine = _trainer(place, trainer, work)
-    folder = engine._context.run_folder
+    engine, folder = _trainer(place, trainer, work)
     updated(Alone(), engine, folder, work, full=True)
-    held = engine._memory()
+    held = engine.policy.memory()
     lasting = _bytes_of(_storages((*held.lasting, *held.passing)))
     idle = _allocated()
     if torch.cuda.is_available():
@@ -122,9 +122,11 @@ def _planned(work: Work, trainer: str) -> tuple[int, int]:
     return exists, exists + max(memory.prepare.total, memory.learn.total + gradients)
 
 
-def _trainer(place: Place, trainer: str, work: Work) -> Any:
+def _trainer(place: Place, trainer: str, work: Work) -> tuple[Any, Path]:
+    """Returns a trainer, and the folder of its run."""
     spec = spec_of(work, TRAINERS[trainer], DTYPE)
-    return started(Alone(), spec, new_folder(place, f"memory-{trainer}"), model_in(place.folder, work))
+    folder = new_folder(place, f"memory-{trainer}")
+    return started(Alone(), spec, folder, model_in(place.folder, work)), folder
 
 
 def _stand_in(place: Place) -> None:

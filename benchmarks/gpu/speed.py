@@ -178,7 +178,7 @@ def _learn(trainer: TorchTrainEngine, task: BatchTask) -> None:
 def measure_moves(trainer: TorchTrainEngine, engine: TorchRolloutEngine) -> Figures:
     """Measures the transfer of weights to the rollout engine, and of the trainer's tensors to the host and back."""
     sent = sum(array.nbytes for array in dict(trainer.stream_weights()).values())
-    storages = [each.untyped_storage() for each in trainer._memory().lasting]  # weights are views of one buffer
+    storages = [each.untyped_storage() for each in trainer.policy.memory().lasting]  # weights are views of one buffer
     held = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
     syncs = [seconds_of(lambda: engine.update_weights(dict(trainer.stream_weights()), 0)) for _ in range(ROUNDS)]
     away, back = zip(*((seconds_of(trainer.offload), seconds_of(trainer.reload)) for _ in range(ROUNDS)), strict=True)

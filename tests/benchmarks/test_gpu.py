@@ -233,11 +233,12 @@ def test_a_report_tells_what_has_been_found() -> None:
     assert report.details["claims"]["c"]["state"] == NEEDS_TWO
 
 
+@pytest.mark.parametrize(("state", "code"), [(HOLDS, 0), (FAILS, 1)])
 def test_a_report_is_kept_when_the_command_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str, code: int
 ) -> None:
     def interrupted(claims: list[Claim], place: Place, ends: float) -> Any:
-        yield claims[0], Outcome(HOLDS, "fine")
+        yield claims[0], Outcome(state, "fine", figures={"gap": 0.0})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "outcomes", interrupted)
@@ -252,7 +253,8 @@ def test_a_report_is_kept_when_the_command_is_interrupted(
     finally:
         signal.signal(signal.SIGTERM, before)
     figures = json.loads(capsys.readouterr().out)["figures"]
-    assert ended.value.code == 0 and figures == {"holds_nccl_alone": 1.0, "holds_host_sync": None}
+    assert ended.value.code == code
+    assert figures == {"holds_nccl_alone": 1.0 - code, "gap_nccl_alone": 0.0, "holds_host_sync": None}
     assert json.loads(kept.read_text())["figures"] == figures
 
 
