@@ -108,11 +108,13 @@ def run_session(
             ledger=opened.ledger,
         )
         services = SessionServices(session.context, find_server, in_flow_run=window is not None)
+        in_order = False
         try:
             with ended_in_order():
                 outcome = _over_before_it_begins(session) or _drive(session, services)
+            in_order = True
         finally:
-            services.stop()
+            services.stop(in_order)
         tell_end(End(run, outcome.state, outcome.reason))
     return outcome
 
@@ -140,6 +142,7 @@ def _drive(session: DriverSession, services: SessionServices) -> SessionOutcome:
             _settle(session.context.ledger, session.context.run, session.context.spec, session.context.folder)
             session.store_is_ready = True
         services.choose_server()
+        services.borrow()
         session.own_services = services.own
         services.keep()
         services.set_environment()

@@ -26,6 +26,7 @@ from flows.files.storage import store_of
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import operator_lease, refusal_of_lease
+from flows.run.lending import leave_kept
 from flows.run.shared_cluster import end_services
 from yatt_core import durable
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
@@ -83,6 +84,7 @@ def archive_run(home: Home, ledger: Ledger, run: str, by: str, why: str) -> Arch
     with operator_lease(ledger, run, f"yatt archive of {run}") as lease:
         fence = lease.fence
         before = folder_bytes(folder)
+        leave_kept(home, run)
         end_services(folder, fence.term)
         spec = _least(current_spec(ledger, run))
         store = store_of(ledger, run, folder)

@@ -4,8 +4,9 @@ Consumes the environment and a function that finds a Prefect server which runs s
 the service group's. Where there is none, the run's supervisor starts a server of the run's own. A shared server is
 looked for again at each attempt to start, so a session never depends on a group that has been stopped.
 
-If the environment names the cluster of a command that drives several runs (`flows.run.shared_cluster`), the run's services are
-there, under a supervisor that outlives the session.
+If the environment names the cluster of a command that drives several runs (`flows.run.shared_cluster`), or the service group
+lends one whose head suits the run (`flows.run.lending`), the run's services are there, under a supervisor that outlives the
+session.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_migrations import check_database
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
 from flows.run.home import STARTS
+from flows.run.lending import Ended, HeadNeeds, LentCluster, borrow, leave_kept
 from flows.run.owner import owner_of
 from flows.run.shared_cluster import given_cluster, use_folder
+from flows.run.shared_environment import differing, environment_digests
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.object_store import store_bytes
-from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
+from yatt_core.cluster.ray_head import SERVICE_NAME, head_covers, ray_environment, ray_head_service
+from yatt_core.code_revision import code_revision
 from yatt_core.engines.ahead import data_modules, torch_modules
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import (
     current_state,
     ensure_alive,
     ensure_supervisor,
+    served_request,
     stop_supervisor,
     wait_address,
     wait_ready,
 )
-from yatt_core.supervisor.state import ServiceReport
+from yatt_core.supervisor.services import ServiceSpec
+from yatt_core.supervisor.state import ServiceReport, SupervisorRequest
 from yatt_core.variables import set_variables
 
 log = logging.getLogger("yatt_core.flow")
@@ -108,6 +114,7 @@ class SessionServices:
     shared: SharedServer | None = None
     _given: ServerVariables = field(default_factory=ServerVariables.current, init=False)
     _cluster: Path | None = field(default_factory=given_cluster, init=False)
+    _lent: LentCluster | None = field(default=None, init=False)
     _settled: bool = field(default=False, init=False)
 
     def choose_server(self) -> None:
@@ -137,6 +144,53 @@ class SessionServices:
         """The folder of the supervisor and its services: the run's, or that of a shared cluster."""
         return self._cluster or self.context.folder
 
+    def borrow(self) -> None:
+        """Takes over a warm Ray head of the home's service group, if one is free that suits the run.
+
+        Does nothing if the session has services already.
+        """
+        if attached() or self._cluster is not None or self._settled:
+            return
+        context = self.context
+        needs = HeadNeeds(
+            modules=data_modules(context.spec),
+            torch_modules=torch_modules(context.spec),
+            store_bytes=store_bytes(context.spec),
+        )
+        lent = borrow(context.home, context.run, context.spec.recovery.grace_seconds, needs)
+        if lent is None:
+            return
+        if (obstacle := self._obstacle(lent)) is None:
+            context.observer.stage("using a warm Ray head of the service group")
+            self._lent = lent
+            self._cluster = lent.folder
+            return
+        lent.give_back(Ended.BADLY if lent.reply.was_kept else Ended.UNUSED)
+        context.observer.stage(f"starting a Ray head: {obstacle}")
+
+    def _obstacle(self, lent: LentCluster) -> str | None:
+        """Returns why a warm head does not suit the run; None if it does."""
+        names = differing(lent.reply.environment, environment_digests())
+        if names:
+            return f"that of the service group has another environment ({', '.join(names)})"
+        served = served_request(lent.folder)
+        grace = self.context.spec.recovery.grace_seconds
+        needed = SupervisorRequest(self._services(lent.folder), grace, code_revision())
+        return None if served is not None and covers(served, needed) else "that of the service group is for other runs"
+
+    def _services(self, folder: Path) -> tuple[ServiceSpec, ...]:
+        """Returns the services that the run needs in a folder."""
+        spec = self.context.spec
+        head = ray_head_service(
+            folder,
+            object_store_bytes=store_bytes(spec),
+            modules=data_modules(spec),
+            torch_modules=torch_modules(spec),
+        )
+        if not self._own_server:
+            return (head,)
+        return head, prefect_server.server_service(folder, self.context.home.folder / STARTS)
+
     def keep(self) -> None:
         """Starts the services under a supervisor that outlives this process; replaces one that was killed.
 
@@ -147,21 +201,19 @@ class SessionServices:
         context = self.context
         folder = self.folder
         if not self._settled:
+            if self._lent is None:
+                leave_kept(context.home, context.run)
             use_folder(context.folder, self._cluster, context.fence.term)
             self._settled = True
         if self._own_server:
             check_database(context.run, prefect_server.own_database(folder))
         ensure_alive(folder)
-        head = ray_head_service(
+        ensure_supervisor(
             folder,
-            object_store_bytes=store_bytes(context.spec),
-            modules=data_modules(context.spec),
-            torch_modules=torch_modules(context.spec),
+            self._services(folder),
+            context.spec.recovery.grace_seconds,
+            covers=None if self._cluster is None else covers,
         )
-        services = [head]
-        if self._own_server:
-            services.append(prefect_server.server_service(folder, context.home.folder / STARTS))
-        ensure_supervisor(folder, services, context.spec.recovery.grace_seconds)
 
     def set_environment(self) -> None:
         """Sets what Ray's and Prefect's clients read from the environment, as far as it is known, before Ray has threads.
@@ -238,12 +290,38 @@ class SessionServices:
                     raise
                 log.warning("the supervisor was lost while %s was starting: %s", name, error)
 
-    def stop(self) -> None:
-        """Stops the run's own services, unless the next driver already uses them, and restores the environment."""
+    def stop(self, in_order: bool) -> None:
+        """Stops the run's own services, unless the next driver already uses them, and restores the environment.
+
+        in_order: whether the session has ended without an error; otherwise a borrowed cluster ends too.
+        """
         self._given.restore()
-        if not attached() and self._cluster is None:
+        if self._lent is not None:
+            self._lent.give_back(Ended.WELL if in_order else Ended.BADLY)
+            self._lent = None
+        elif not attached() and self._cluster is None:
             self.context.observer.stage("stopping the run's cluster")
             stop_supervisor(self.context.folder, STOP_SECONDS, self.context.fence.term)
+
+
+def covers(served: SupervisorRequest, needed: SupervisorRequest) -> bool:
+    """Returns True if the services of a shared cluster, which are up, will do for a run that needs some.
+
+    They may wait longer for a driver, and there may be others beside them.
+    """
+    if (
+        served.revision != needed.revision
+        or served.grace is None
+        or needed.grace is None
+        or served.grace < needed.grace
+    ):
+        return False
+    found = {service.name: service for service in served.services}
+    return all(
+        (service := found.get(asked.name)) is not None
+        and (head_covers(service, asked) if asked.name == SERVICE_NAME else service == asked)
+        for asked in needed.services
+    )
 
 
 def require_prefect() -> None:

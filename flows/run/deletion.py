@@ -23,6 +23,7 @@ from db.ledger import Ledger
 from db.write.deletions import DeletedRow
 from flows.run.home import Home
 from flows.run.lease import LIFE_SECONDS, refusal_of_lease, renewed, take_lease
+from flows.run.lending import leave_kept
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
 from flows.run.shared_cluster import end_services
@@ -104,6 +105,7 @@ def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str, begun:
     try:
         with renewed(ledger, fence):
             # A killed driver leaves its services behind, and they would go on writing to the folder.
+            leave_kept(home, run)
             end_services(home.run_folder(run), fence.term)
             removed = _work_of(ledger, run) if begun else None
         return ledger.deletions.delete(

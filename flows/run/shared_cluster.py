@@ -1,9 +1,10 @@
-"""A Ray head and a Prefect server that the drivers of one command use one after another, each for another run.
+"""A Ray head and a Prefect server that drivers use one after another, each for another run.
 
-A command, such as `yatt sweep`, takes a folder of the home for each run that it drives at a time (`taken_cluster`) and names it
-to the drivers in an environment variable; their services are then in that folder instead of the run's (`services_folder`). The
-command and its drivers hold a lock on the folder. Once none of them is alive, whoever takes the folder next ends what is left in
-it and begins anew. A note in the run's folder says which cluster it used last.
+The owner takes a folder of the home for each run that is driven at a time (`taken_cluster`); the services of the drivers to
+which it gives the folder are then there instead of in the run's (`services_folder`). A command such as `yatt sweep` owns what its
+drivers use, and names the folder to them in an environment variable. The service group lends its clusters to drivers that ask
+(`flows.run.lending`). Owner and drivers hold a lock on the folder. Once none of them is alive, whoever takes the folder next ends
+what is left in it and begins anew. A note in the run's folder says which cluster it used last.
 """
 
 from __future__ import annotations
@@ -77,16 +78,23 @@ def taken_cluster(home: Home) -> Iterator[SharedCluster]:
         with Heartbeat(cluster.folder, NO_TERM):
             yield cluster
     finally:
-        cluster.lock.close()
-        try:
-            _clear_unless_used(cluster.folder, keep_files=cluster.has_failed)
-        except InfrastructureError as error:
-            # What the command has come to is more important; the next command that takes the folder tries again.
-            log.warning("%s", error)
+        left(cluster)
+
+
+def left(cluster: SharedCluster) -> None:
+    """Closes the lock of a cluster, and ends the cluster unless another process holds it."""
+    cluster.lock.close()
+    try:
+        _clear_unless_used(cluster.folder, keep_files=cluster.has_failed)
+    except InfrastructureError as error:
+        # What the process has come to is more important; whoever takes the folder next tries again.
+        log.warning("%s", error)
 
 
 def clear_abandoned(home: Home) -> None:
-    """Deletes what killed commands of this host have left, and clusters of other hosts that were silent for a day."""
+    """Deletes what killed owners of this host have left, and clusters of other hosts that were silent for a day."""
+    if not home.clusters.exists():
+        return
     for folder in sorted(home.clusters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and (_is_of_this_host(folder) or _is_stale(folder)):
             try:
@@ -111,8 +119,14 @@ def given_cluster() -> Path | None:
 
 def services_folder(run_folder: Path) -> Path:
     """Returns the folder in which the newest driver's services are or were: the cluster's, or the run's."""
-    noted = _noted(run_folder)
+    noted = noted_folder(run_folder)
     return run_folder if noted is None else noted
+
+
+def noted_folder(run_folder: Path) -> Path | None:
+    """Returns the folder of the cluster that the newest driver of a run used; None if the run had services of its own."""
+    folder = _note(run_folder).get("folder")
+    return None if folder is None else Path(os.path.normpath(run_folder / folder))
 
 
 def use_folder(run_folder: Path, cluster: Path | None, term: int) -> None:
@@ -124,7 +138,7 @@ def use_folder(run_folder: Path, cluster: Path | None, term: int) -> None:
     note = _note(run_folder)
     if note.get("term", -1) > term:
         return
-    before = _noted(run_folder)
+    before = noted_folder(run_folder)
     if cluster is not None:
         write_json(run_folder / NOTE, {"folder": os.path.relpath(cluster, run_folder), "term": term})
         stop_supervisor(run_folder, STOP_SECONDS, term)
@@ -140,7 +154,7 @@ def end_services(run_folder: Path, term: int) -> None:
     A command ends the services of its cluster as soon as a driver has ended badly, so what others use has no actors of this run.
     """
     stop_supervisor(run_folder, STOP_SECONDS, term)
-    cluster = _noted(run_folder)
+    cluster = noted_folder(run_folder)
     if cluster is not None:
         _end_unless_used(cluster)
 

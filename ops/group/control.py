@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.run.home import Home
+from flows.run.shared_cluster import clear_abandoned
 from ops.group.drivers import going_on
 from ops.group.members import Ports, members, secrets
 from ops.group.password import settle_password
@@ -173,6 +174,7 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
             time.sleep(POLL_SECONDS)
     finally:
         stop_supervisor(folder, 0.0, killed=KILLED)
+        clear_abandoned(home)  # what a killed member has left
         for line in going_on(home):
             say(line)
     return True

@@ -1,4 +1,4 @@
-"""The members of the service group as services of a supervisor: Prefect, worker, MLflow, dashboard, keeper, queue.
+"""The members of the service group as services of a supervisor: Prefect, worker, MLflow, dashboard, keeper, queue, clusters.
 
 Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read.
 Database addresses may contain passwords, so they are passed only through the supervisor's environment, never in
@@ -12,10 +12,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flows.driver.attachment import RAY_VARIABLE
 from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, PREFECT_VARIABLE, SERVER_PASSWORD_VARIABLE
 from flows.run.home import LEDGER_VARIABLE, Home, with_driver
 from ops.group.password import password_of
+from yatt_core.errors import ConfigurationError
 from yatt_core.supervisor.services import ServiceSpec
 
 PREFECT = prefect_server.NAME
@@ -24,11 +26,15 @@ MLFLOW = "mlflow"
 DASHBOARD = "dashboard"
 KEEPER = "keeper"
 QUEUE = "queue"
-ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER, QUEUE)
+CLUSTERS = "clusters"
+ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER, QUEUE, CLUSTERS)
 LOOPBACK = "127.0.0.1"
 HEALTH = {PREFECT: "/api/health", WORKER: "/health", MLFLOW: "/health", DASHBOARD: "/health"}
 KEEPER_READY = "the keeper is ready"
 QUEUE_READY = "the queue's scheduler is ready"
+CLUSTERS_READY = "clusters can be borrowed"
+WARM_HEADS_VARIABLE = "YATT_WARM_HEADS"
+MOST_WARM_HEADS = 64
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -76,7 +82,9 @@ def secrets(home: Home) -> dict[str, str]:
 def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[ServiceSpec]:
     """Returns the services of the group.
 
-    surroundings: the environment, which may override retention settings.
+    surroundings: the environment, which may override retention settings and the number of warm Ray heads.
+
+    Raises `ConfigurationError` if that number is none.
     """
     shared = {**TELEMETRY_OFF, "YATT_HOME": str(home.folder), "MLFLOW_TRACKING_URI": ports.address(MLFLOW)}
     prefect = prefect_server.group_server_service(home.group, ports.prefect, surroundings)
@@ -88,7 +96,21 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
         _dashboard(home, ports.dashboard, shared),
         _keeper(home, ports, shared),
         _queue(home, shared),
+        *([_clusters(home)] if warm_heads(surroundings) else []),
     ]
+
+
+def warm_heads(surroundings: Mapping[str, str]) -> int:
+    """Returns how many Ray heads the group keeps warm for runs: none if runs use a cluster that exists already.
+
+    Raises `ConfigurationError` if the variable is no such number.
+    """
+    given = surroundings.get(WARM_HEADS_VARIABLE, "1")
+    if not given.isdecimal() or int(given) > MOST_WARM_HEADS:
+        raise ConfigurationError(
+            f"{WARM_HEADS_VARIABLE} is {given!r}; it must be the number of Ray heads to keep warm, 0 to {MOST_WARM_HEADS}"
+        )
+    return 0 if surroundings.get(RAY_VARIABLE) else int(given)
 
 
 def _mlflow(home: Home, port: int) -> ServiceSpec:
@@ -145,4 +167,17 @@ def _queue(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
         log_file=str(home.group / "logs" / "queue.log"),
         stop_seconds=30.0,
         needs=(MLFLOW, PREFECT),
+    )
+
+
+def _clusters(home: Home) -> ServiceSpec:
+    """Describes the owner of warm Ray heads. Its environment is that of runs, without the settings of the other members."""
+    return ServiceSpec(
+        name=CLUSTERS,
+        argv=(sys.executable, "-m", f"{__package__}.clusters"),
+        environment={"YATT_HOME": str(home.folder)},
+        ready=f"log:{CLUSTERS_READY}",
+        log_file=str(home.group / "logs" / "clusters.log"),
+        stop_seconds=30.0,
+        needs=(MLFLOW, PREFECT),  # whose start needs the cores
     )

@@ -80,15 +80,26 @@ class Clusters:
     def at(self, place: int, gpus: str | None) -> SharedCluster | None:
         """Returns the cluster of a place, which is taken when it is first asked for; None if there are none.
 
+        A place with all GPUs borrows a warm one of the service group if that has one.
+
         gpus: those of the place; None for all.
         """
-        from flows.run.shared_cluster import taken_cluster
-
         if os.environ.get(RAY_VARIABLE):
             return None
         if (place, gpus) not in self._by_place:
-            self._by_place[place, gpus] = self._held.enter_context(taken_cluster(self._home))
+            self._by_place[place, gpus] = self._held.enter_context(_cluster_of(self._home, gpus))
         return self._by_place[place, gpus]
+
+
+@contextmanager
+def _cluster_of(home: Home, gpus: str | None) -> Iterator[SharedCluster]:
+    """Provides a cluster for the drivers of one place."""
+    from flows.run.lending import borrowed_for_command
+    from flows.run.shared_cluster import taken_cluster
+
+    with ExitStack() as stack:
+        lent = None if gpus is not None else stack.enter_context(borrowed_for_command(home))
+        yield stack.enter_context(taken_cluster(home)) if lent is None else lent
 
 
 class SideBySide:

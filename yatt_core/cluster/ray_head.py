@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from yatt_core.cluster import head
@@ -28,6 +29,10 @@ SHORT_CUT = "/proc/{supervisor}/cwd/ray"
 """The run folder as seen from the supervisor's working folder, for as long as the supervisor is running."""
 DEFAULT_OBJECT_STORE_BYTES = 256 << 20
 READY_TEXT = "Ray runtime started."
+IMPORT = "--import="
+IMPORT_TORCH = "--import-torch="
+OF_TORCH = f"{IMPORT_TORCH}torch"
+STORE = "--object-store-memory="
 OF_ACTORS = ("yatt_core.collection.collector", "yatt_core.engines.registry", "yatt_core.checkpoints.writer")
 """Modules that the actors of every run import, and that do not import Ray."""
 
@@ -78,8 +83,8 @@ def ray_head_service(
             sys.executable,
             "-m",
             head.__name__,
-            *(f"--import={module}" for module in (*OF_ACTORS, *modules)),
-            *(f"--import-torch={module}" for module in torch_modules),
+            *(f"{IMPORT}{module}" for module in (*OF_ACTORS, *modules)),
+            *(f"{IMPORT_TORCH}{module}" for module in torch_modules),
             "--",
             "--head",
             "--block",
@@ -93,13 +98,35 @@ def ray_head_service(
             "--disable-usage-stats",
             f"--temp-dir={socket_folder(folder)}",
             f"--num-cpus={cpus or len(os.sched_getaffinity(0))}",
-            f"--object-store-memory={object_store_bytes}",
+            f"{STORE}{object_store_bytes}",
         ),
         environment=ray_environment(run_folder),
         ready=f"log:{READY_TEXT}",
         log_file=str(run_folder.resolve() / "logs" / "ray.log"),
         stop_seconds=1.0,
     )
+
+
+def head_covers(served: ServiceSpec, needed: ServiceSpec) -> bool:
+    """Returns True if a head that is up will do for a run that would start another one.
+
+    Its object store may be larger. Its workers may import other modules ahead, but they must have torch if the run's would.
+    """
+    if OF_TORCH in needed.argv and OF_TORCH not in served.argv:
+        return False
+    if _store_of(served) < _store_of(needed):
+        return False
+    return replace(served, argv=_kept(served)) == replace(needed, argv=_kept(needed))
+
+
+def _store_of(head_service: ServiceSpec) -> int:
+    """Returns the bytes of a head's object store."""
+    return next(int(each.removeprefix(STORE)) for each in head_service.argv if each.startswith(STORE))
+
+
+def _kept(head_service: ServiceSpec) -> tuple[str, ...]:
+    """Returns the options in which two heads must agree."""
+    return tuple(each for each in head_service.argv if not each.startswith((IMPORT, IMPORT_TORCH, STORE)))
 
 
 def socket_folder(folder: Path) -> str:

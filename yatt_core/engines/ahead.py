@@ -16,6 +16,15 @@ from yatt_core.spec.sections.trainer import TorchTrainer
 QUIET = "yatt_core.models.quiet"
 OF_ARROW = "pandas"
 """Arrow imports it at the first conversion of a list."""
+USUAL_TORCH_MODULES = (
+    QUIET,
+    "torch",
+    "yatt_core.engines.train.base.engine",
+    OF_ARROW,
+    "yatt_core.engines.train.torch.engine",
+    "yatt_core.engines.rollout.torch.engine",
+)
+"""With which engines begin as long as no spec is known."""
 
 
 def data_modules(spec: RunSpec) -> tuple[str, ...]:

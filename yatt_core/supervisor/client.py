@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,14 +45,20 @@ START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 REMOTE_SILENCE_SECONDS = 30.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
+Covers = Callable[[SupervisorRequest, SupervisorRequest], bool]
+"""Whether the first request, which is served, will do for whoever has the second one."""
 
 logger = logging.getLogger("yatt.cluster")
 
 
 def ensure_supervisor(
-    folder: Path, services: Sequence[ServiceSpec], grace: float | None, secrets: Mapping[str, str] = NOTHING
+    folder: Path,
+    services: Sequence[ServiceSpec],
+    grace: float | None,
+    secrets: Mapping[str, str] = NOTHING,
+    covers: Covers | None = None,
 ) -> SupervisorState:
-    """Attaches to the run's supervisor if it serves exactly this request, else starts one; does not wait for services.
+    """Attaches to the run's supervisor if it serves this request, else starts one; does not wait for services.
 
     A supervisor that was started by a driver with different code serves a different request and is stopped
     first. If a supervisor was killed, the processes that it left are ended first, and its services are
@@ -61,6 +67,7 @@ def ensure_supervisor(
     grace: seconds without a heartbeat in the driver's file after which the supervisor ends everything. If None,
         it serves until it is told to stop.
     secrets: additional environment variables for all services; they are never written to disk.
+    covers: whether another request, which is being served, will do for this one; if None, none will.
 
     Raises `InfrastructureError` if the supervisor cannot be started or if one is running on another host.
     """
@@ -70,7 +77,8 @@ def ensure_supervisor(
     with _locked(files):
         state = read_state(files)
         if state is not None and _serves(files, state):
-            if state.request_digest == request.digest and not state.ending:
+            same = state.request_digest == request.digest
+            if not state.ending and (same or (covers is not None and covers(_request(files), request))):
                 files.driver.touch()
                 return state
             _stop(files, state, STOP_SECONDS)
@@ -99,8 +107,19 @@ def ensure_alive(folder: Path, secrets: Mapping[str, str] = NOTHING) -> bool:
             return False
         logger.warning("the supervisor (pid %d) is gone; restarting it and its services", state.identity.pid)
         _sweep(files, state)
-        _start(files, SupervisorRequest.from_json(json.loads(files.request.read_text())), secrets)
+        _start(files, _request(files), secrets)
     return True
+
+
+def served_request(folder: Path) -> SupervisorRequest | None:
+    """Returns what a supervisor serves; None if it is not running, or is ending."""
+    state = current_state(folder)
+    return None if state is None or state.ending else _request(SupervisorFiles.of(folder))
+
+
+def _request(files: SupervisorFiles) -> SupervisorRequest:
+    """Returns the request that the newest supervisor serves."""
+    return SupervisorRequest.from_json(json.loads(files.request.read_text()))
 
 
 def current_state(folder: Path) -> SupervisorState | None:
