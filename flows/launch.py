@@ -114,7 +114,7 @@ def run_session(
                 outcome = _over_before_it_begins(session) or _drive(session, services)
             in_order = True
         finally:
-            services.stop(in_order)
+            services.stop(in_order=in_order)
         tell_end(End(run, outcome.state, outcome.reason))
     return outcome
 

@@ -35,6 +35,7 @@ from yatt_core.cluster.ray_head import SERVICE_NAME, head_covers, ray_environmen
 from yatt_core.code_revision import code_revision
 from yatt_core.engines.ahead import data_modules, torch_modules
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.planning.start import WARM_RAY
 from yatt_core.supervisor.client import (
     current_state,
     ensure_alive,
@@ -134,7 +135,9 @@ class SessionServices:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The names of the services that only this run uses; known once the server is chosen."""
+        """The names of the services that only this run uses; known once the server is chosen and a head may be borrowed."""
+        if self._lent is not None:
+            return (WARM_RAY,)
         if attached() or self._cluster is not None:
             return ()
         return (SERVICE_NAME, prefect_server.NAME) if self._own_server else (SERVICE_NAME,)
@@ -290,7 +293,7 @@ class SessionServices:
                     raise
                 log.warning("the supervisor was lost while %s was starting: %s", name, error)
 
-    def stop(self, in_order: bool) -> None:
+    def stop(self, *, in_order: bool) -> None:
         """Stops the run's own services, unless the next driver already uses them, and restores the environment.
 
         in_order: whether the session has ended without an error; otherwise a borrowed cluster ends too.

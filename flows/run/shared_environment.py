@@ -28,10 +28,10 @@ UNREAD = frozenset(
         # what drivers and services read
         "YATT_BENCHMARK_START", "YATT_DASHBOARD_URL", "YATT_HOME", "YATT_LEDGER", "YATT_NOTIFY", "YATT_PREFECT_TEMPLATES",
         "YATT_PRICES", "YATT_REQUIRE_SIGN_IN", "YATT_SHARED_CLUSTER", "YATT_SUPERVISED_BY", "YATT_TOKEN", "YATT_WARM_HEADS",
-        # what YATT itself sets, in every process that needs it
-        "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH",
-        "RAY_ENABLE_AUTO_CONNECT", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED",
-        "RAY_task_events_report_interval_ms", "VLLM_NO_USAGE_STATS", SAID,
+        # what YATT itself, Ray or matplotlib sets, in every process that needs it
+        "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", "MPLCONFIGDIR", "PYTHONDONTWRITEBYTECODE", "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN_PATH", "RAY_CLIENT_MODE", "RAY_ENABLE_AUTO_CONNECT", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",
+        "RAY_USAGE_STATS_ENABLED", "RAY_task_events_report_interval_ms", "VLLM_NO_USAGE_STATS", SAID,
     }
 )  # fmt: skip
 CORES = "(cores)"

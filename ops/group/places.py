@@ -54,7 +54,7 @@ class Place:
         """Returns the place once its driver has ended."""
         match ended:
             case Ended.UNUSED:
-                return replace(self, use=Use.FREE, run="")
+                return Place(runs=self.runs)
             case Ended.WELL if self.runs + 1 < RUNS:
                 return Place(runs=self.runs + 1)
             case _:

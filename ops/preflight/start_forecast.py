@@ -15,6 +15,8 @@ from flows.driver.attachment import attached
 from flows.prefect_io.prefect_template import has_template
 from flows.run.home import STARTS as TEMPLATES
 from flows.run.home import Home
+from flows.run.lending import free_cluster
+from flows.run.shared_environment import differing, environment_digests
 from flows.run.starts import Machine, starts_like
 from ops.preflight.home_folder import ledger_file
 from ops.presentation.words import duration
@@ -22,7 +24,16 @@ from yatt_core.cluster.gpus import local_gpus
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
-from yatt_core.planning.start import PREFECT, RAY, StartEstimate, StartParts, actors_of, engines_of, estimate_start
+from yatt_core.planning.start import (
+    PREFECT,
+    RAY,
+    WARM_RAY,
+    StartEstimate,
+    StartParts,
+    actors_of,
+    engines_of,
+    estimate_start,
+)
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec import RunSpec
 
@@ -36,11 +47,13 @@ class StartForecast:
 
     starts: the seconds of the newest starts like it, newest first.
     estimate: if there are none; None if nothing is known of the machines either.
+    has_warm_head: whether the run takes over a warm Ray head of the service group.
     warnings: why earlier starts are not known.
     """
 
     starts: tuple[float, ...]
     estimate: StartEstimate | None
+    has_warm_head: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -54,11 +67,20 @@ class StartForecast:
     def facts(self) -> dict[str, Any]:
         """The forecast as plain JSON values."""
         estimate = None if self.estimate is None else asdict(self.estimate)
-        return {"seconds": self.seconds, "starts": list(self.starts), "estimate": estimate}
+        return {
+            "seconds": self.seconds,
+            "starts": list(self.starts),
+            "estimate": estimate,
+            "warm_head": self.has_warm_head,
+        }
 
     @property
     def line(self) -> str:
         """The forecast in a sentence."""
+        return f"{self._basis}{'; with a warm Ray head of the service group' if self.has_warm_head else ''}"
+
+    @property
+    def _basis(self) -> str:
         if self.seconds is None:
             return "start: not known: the cluster exists already, and the home has no start like it"
         about = f"start: about {duration(self.seconds)}"
@@ -84,7 +106,7 @@ def forecast_start(
     shares_server: whether there is a Prefect server for it that runs share.
     """
     parts = StartParts(
-        services=_own_services(shares_server),
+        services=_services(home, shares_server),
         engines=engines_of(spec),
         actors=actors_of(spec),
         parameters=inputs.parameters,
@@ -106,14 +128,18 @@ def forecast_start(
             has_gpus=bool(local_gpus()),
             has_template=has_template(home.folder / TEMPLATES),
         )
-    return StartForecast(starts, estimate, tuple(warnings))
+    return StartForecast(starts, estimate, parts.has_warm_head, tuple(warnings))
 
 
-def _own_services(shares_server: bool) -> tuple[str, ...]:
-    """Returns the services that a run would start for itself."""
+def _services(home: Home, shares_server: bool) -> tuple[str, ...]:
+    """Returns the services with which a run would start here and now, as its start is recorded."""
     if attached():
         return ()
-    return (RAY,) if shares_server else (RAY, PREFECT)
+    if not shares_server:
+        return (RAY, PREFECT)
+    warm = free_cluster(home)
+    takes_over = warm is not None and not differing(warm.environment, environment_digests())
+    return (WARM_RAY,) if takes_over else (RAY,)
 
 
 def _earlier_starts(home: Home, machine: Machine, parts: StartParts) -> tuple[float, ...]:

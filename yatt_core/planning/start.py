@@ -22,6 +22,8 @@ RAY = "ray"
 """A service that a run may have of its own, as the supervisor names it."""
 PREFECT = "prefect"
 """The other one."""
+WARM_RAY = "warm_ray"
+"""Stands for a Ray head of this machine, with its fork server, that was up already: the run has it to itself."""
 FEW_PARAMETERS = 5_000_000
 """Models with fewer load in so little time that starts do not differ by them."""
 FEW_PROMPTS = 2_000
@@ -55,7 +57,7 @@ ENGINES = {"torch": 0.0, "fsdp2": 0.0, "virtual": 0.0, "megatron": 3.8, "vllm": 
 class StartParts:
     """What a session starts.
 
-    services: the names of those that only this run uses.
+    services: the names of those that only this run uses; `WARM_RAY` if it took over its Ray head.
     engines: their kinds, by role; of several judges the kinds in one text.
     actors: the number of processes by role.
     parameters: of the policy.
@@ -73,6 +75,11 @@ class StartParts:
         same = (self.services, self.engines, self.actors) == (other.services, other.engines, other.actors)
         alike_models = _about_equal(self.parameters, other.parameters, FEW_PARAMETERS)
         return same and alike_models and _about_equal(self.prompts, other.prompts, FEW_PROMPTS)
+
+    @property
+    def has_warm_head(self) -> bool:
+        """True if the Ray head was up before the start."""
+        return WARM_RAY in self.services
 
     def to_json(self) -> dict[str, Any]:
         """Returns the parts as plain JSON values."""
@@ -145,7 +152,12 @@ class StartEstimate:
 
 
 def estimate_start(
-    parts: StartParts, cores: int, *, inputs_seconds: float, has_gpus: bool, has_template: bool
+    parts: StartParts,
+    cores: int,
+    *,
+    inputs_seconds: float,
+    has_gpus: bool,
+    has_template: bool,
 ) -> StartEstimate | None:
     """Returns how long a start takes on this machine's cores; None if the workers' machines are not known.
 
@@ -153,7 +165,7 @@ def estimate_start(
     has_gpus: whether the machine has GPUs: then workers import torch themselves.
     has_template: whether the database of a Prefect server begins as a copy.
     """
-    if RAY not in parts.services:
+    if RAY not in parts.services and not parts.has_warm_head:
         return None
     services = _services(parts, has_gpus=has_gpus, has_template=has_template)
     workers = _workers(parts, has_gpus=has_gpus)
@@ -189,9 +201,11 @@ def _together(stage: Mapping[str, _Part], cores: int) -> float:
 
 
 def _services(parts: StartParts, *, has_gpus: bool, has_template: bool) -> dict[str, _Part]:
-    found = {"flow": _Part(1, FLOW), RAY: _Part(1, RAY_HEAD)}
-    with_torch = not has_gpus and not _is_virtual(parts)
-    found["fork_server"] = _Part(1, FORK_SERVER if with_torch else FORK_SERVER_WITHOUT_TORCH)
+    found = {"flow": _Part(1, FLOW)}
+    if RAY in parts.services:
+        with_torch = not has_gpus and not _is_virtual(parts)
+        found[RAY] = _Part(1, RAY_HEAD)
+        found["fork_server"] = _Part(1, FORK_SERVER if with_torch else FORK_SERVER_WITHOUT_TORCH)
     if PREFECT in parts.services:
         migrations = 0.0 if has_template else PREFECT_MIGRATIONS
         found[PREFECT] = _Part(1, PREFECT_SERVER + migrations)

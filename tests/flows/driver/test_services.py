@@ -131,7 +131,7 @@ def test_a_later_attempt_keeps_the_runs_own_server(
         assert state is not None and set(state.services) == {"ray", NAME}
         started.append(state.identity)
     assert started[0] == started[1], "the services of the first attempt are not stopped"
-    services.stop()
+    services.stop(in_order=True)
     assert PREFECT_VARIABLE not in os.environ, "another session of this process looks for a server too"
 
 
