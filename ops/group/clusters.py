@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -43,7 +44,11 @@ RECEIVE_SECONDS = 2.0
 FREE_SECONDS = 60.0
 """How long a cluster is free before its head is replaced by one that suits the newest run better: a run that has just begun to
 start needs the cores."""
-USUAL = HeadNeeds(torch_modules=USUAL_TORCH_MODULES, store_bytes=2 * DEFAULT_OBJECT_STORE_BYTES)
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Ray's object store lies. It takes memory only as objects come."""
+LARGEST_STORE = 4 << 30
+SHARE_OF_MEMORY = 4
+"""A store may have one in so many bytes that are free there."""
 
 log = logging.getLogger("yatt.clusters")
 
@@ -77,7 +82,8 @@ class ClusterOwner:
         self._count = count
         self._ended = ended
         self._owned: list[_Owned] = []
-        self._wanted = USUAL
+        self._usual = HeadNeeds(torch_modules=USUAL_TORCH_MODULES, store_bytes=usual_store_bytes())
+        self._wanted = self._usual
         self._environment: Mapping[str, str] = environment_digests()
         self._selector = selectors.DefaultSelector()
         self._said = ""
@@ -126,7 +132,7 @@ class ClusterOwner:
         number = choice([owned.place for owned in self._owned], request.run)
         if request.ask is Ask.BORROW:
             if request.needs != HeadNeeds():
-                self._wanted = request.needs.with_those_of(USUAL)
+                self._wanted = request.needs.with_those_of(self._usual)
             return self._lend(connection, request, number)
         folder = ""
         if request.ask is Ask.LOOK and number is not None:
@@ -233,6 +239,14 @@ class ClusterOwner:
             log.warning("%s: its head has failed: %s; the log is %s", folder.name, service.reason, service.log_file)
             owned.cluster.has_failed = True
             owned.place = Place(use=Use.SPENT)
+
+
+def usual_store_bytes() -> int:
+    """Returns the size of the object store with which a head begins as long as nobody has asked for more."""
+    if not SHARED_MEMORY.exists():
+        return DEFAULT_OBJECT_STORE_BYTES
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    return max(DEFAULT_OBJECT_STORE_BYTES, min(LARGEST_STORE, free // SHARE_OF_MEMORY))
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def _clusters(home: Home) -> ServiceSpec:
     return ServiceSpec(
         name=CLUSTERS,
         argv=(sys.executable, "-m", f"{__package__}.clusters"),
-        environment={"YATT_HOME": str(home.folder)},
+        environment={**TELEMETRY_OFF, "YATT_HOME": str(home.folder)},
         ready=f"log:{CLUSTERS_READY}",
         log_file=str(home.group / "logs" / "clusters.log"),
         stop_seconds=30.0,

@@ -26,7 +26,9 @@ RUN = "toy-1"
 NEEDS = HeadNeeds(modules=("json",), store_bytes=7)
 
 
-def head(folder: Path, object_store_bytes: int, modules: tuple[str, ...], torch_modules: tuple[str, ...]) -> ServiceSpec:
+def head(
+    folder: Path, object_store_bytes: int, modules: tuple[str, ...], torch_modules: tuple[str, ...]
+) -> ServiceSpec:
     (folder / "logs").mkdir(exist_ok=True)
     return script_service(folder, f"# {object_store_bytes} {modules} {torch_modules}", name="ray")
 
@@ -188,9 +190,7 @@ def test_what_a_driver_has_started_beside_the_head_ends_with_it(home: Home) -> N
         lent = borrowed(home)
         ensure_supervisor(lent.folder, [script_service(lent.folder, "", name="prefect")], 60.0)
         lent.give_back(Ended.WELL)
-        wait_until(
-            lambda: (state := current_state(lent.folder)) is not None and list(state.services) == ["ray"], 60.0
-        )
+        wait_until(lambda: (state := current_state(lent.folder)) is not None and list(state.services) == ["ray"], 60.0)
 
 
 def test_a_command_lends_on_to_its_drivers_unless_its_environment_is_another(

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flows.prefect_io import prefect_server
 from flows.run.home import Home
 from flows.run.lending import free_cluster
 from flows.run.shared_cluster import clear_abandoned, noted_folder
+from tests.flows.runs.test_killed_starts import exists
 from tests.flows.runs.test_own_services import SPEC, wait_for_commit
 from tests.services import ROOT
 from tests.supervisor.support import supervised
@@ -108,18 +109,10 @@ def actors_of(head: int) -> set[int]:
     """Returns the processes of a head's actors."""
     found = set()
     for process in psutil.Process(head).children(recursive=True):
-        with suppressed():
+        with suppress(psutil.Error):
             if process.cmdline() and process.cmdline()[0].startswith("ray::"):
                 found.add(process.pid)
     return found
-
-
-@contextmanager
-def suppressed() -> Iterator[None]:
-    try:
-        yield
-    except psutil.Error:
-        return
 
 
 @pytest.mark.verify
@@ -128,6 +121,7 @@ def test_runs_take_over_a_warm_head_which_may_be_killed_like_its_owner(bed: Bed)
     head = pid_of_head(folder)
 
     first = bed.yatt("train", str(SPEC), *SLOW)
+    wait_until(lambda: (bed.home.folder / "ledger.db").exists() and exists(bed.home.folder, "virtual-1"), SECONDS)
     wait_for_commit(bed.home.folder, "virtual-1", 1)
     assert noted_folder(bed.home.run_folder("virtual-1")) == folder
     assert free_cluster(bed.home) is None, "a head is lent to one run at a time"
@@ -138,6 +132,7 @@ def test_runs_take_over_a_warm_head_which_may_be_killed_like_its_owner(bed: Bed)
 
     assert bed.warm() == folder and pid_of_head(folder) == head, "the next run takes over the same head"
     second = bed.yatt("train", str(SPEC), *SLOW)
+    wait_until(lambda: exists(bed.home.folder, "virtual-2"), SECONDS)
     wait_for_commit(bed.home.folder, "virtual-2", 1)
     assert not actors_of(head) & of_first, "no process has served two runs"
     os.kill(head, signal.SIGKILL)

@@ -23,9 +23,7 @@ def test_a_run_gets_the_cluster_in_which_its_actors_are() -> None:
     assert choice([Place(), LENT], "toy-1") == 1, "its driver has lost the lease"
 
 
-@pytest.mark.parametrize(
-    ("ended", "use"), [(Ended.WELL, Use.FREE), (Ended.BADLY, Use.SPENT), (Ended.UNUSED, Use.FREE)]
-)
+@pytest.mark.parametrize(("ended", "use"), [(Ended.WELL, Use.FREE), (Ended.BADLY, Use.SPENT), (Ended.UNUSED, Use.FREE)])
 def test_a_cluster_is_used_again_if_no_actor_can_be_left(ended: Ended, use: Use) -> None:
     after = LENT.given_back(ended)
     assert after.use is use
