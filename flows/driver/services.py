@@ -150,11 +150,12 @@ class SessionServices:
     def borrow(self) -> None:
         """Takes over a warm Ray head of the home's service group, if one is free that suits the run.
 
-        Does nothing if the session has services already.
+        Does nothing if the session has services already, or the run's last driver has left some of the run's own, with its
+        actors.
         """
-        if attached() or self._cluster is not None or self._settled:
-            return
         context = self.context
+        if attached() or self._cluster is not None or self._settled or current_state(context.folder) is not None:
+            return
         needs = HeadNeeds(
             modules=data_modules(context.spec),
             torch_modules=torch_modules(context.spec),
@@ -177,9 +178,11 @@ class SessionServices:
         if names:
             return f"that of the service group has another environment ({', '.join(names)})"
         served = served_request(lent.folder)
+        if served is None:  # the head was killed; another one starts there
+            return None
         grace = self.context.spec.recovery.grace_seconds
         needed = SupervisorRequest(self._services(lent.folder), grace, code_revision())
-        return None if served is not None and covers(served, needed) else "that of the service group is for other runs"
+        return None if covers(served, needed) else "that of the service group is for other runs"
 
     def _services(self, folder: Path) -> tuple[ServiceSpec, ...]:
         """Returns the services that the run needs in a folder."""

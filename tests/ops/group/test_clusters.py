@@ -49,10 +49,11 @@ class Bed:
             "PYTHONPATH": str(ROOT),
             "YATT_HOME": str(self.home.folder),
         }
+        self._begun: list[subprocess.Popen[str]] = []
         self.owner = self.begin("ops.group.clusters")
 
     def begin(self, module: str, *words: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", module, *words],
             cwd=ROOT,
             env=self.environment | environment,
@@ -60,6 +61,8 @@ class Bed:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._begun.append(process)
+        return process
 
     def yatt(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         return self.begin("ops.cli.main", *words, "-o", "json", **environment)
@@ -77,8 +80,9 @@ class Bed:
         return state is not None and state.service("ray").state is ServiceState.READY
 
     def close(self) -> None:
-        self.owner.kill()
-        self.owner.communicate()
+        for process in self._begun:
+            process.kill()
+            process.communicate()
         clear_abandoned(self.home)
         stop_supervisor(self._prefect)
 
@@ -116,6 +120,7 @@ def actors_of(head: int) -> set[int]:
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(900)
 def test_runs_take_over_a_warm_head_which_may_be_killed_like_its_owner(bed: Bed) -> None:
     folder = bed.warm()
     head = pid_of_head(folder)
