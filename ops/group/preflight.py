@@ -14,7 +14,7 @@ import psutil
 
 from flows.prefect_io.prefect_server import DATABASE_VARIABLE
 from flows.run.home import LEDGER_VARIABLE, Home
-from ops.group.members import DASHBOARD, MLFLOW, PREFECT, Ports, databases
+from ops.group.members import DASHBOARD, MLFLOW, PREFECT, Ports, databases, warm_heads
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import redact
 from yatt_core.supervisor.runner import is_free
@@ -29,6 +29,7 @@ def check_before_start(home: Home, ports: Ports) -> None:
     """Raises the errors that would otherwise end a member seconds later."""
     check_installed()
     check_surroundings(ports, os.environ)
+    warm_heads(os.environ)
     check_ports(ports)
     for variable, address in databases(home).items():
         check_database(variable, address)

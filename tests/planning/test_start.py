@@ -11,6 +11,7 @@ from tests.services import ROOT
 from yatt_core.planning.start import (
     PREFECT,
     RAY,
+    WARM_RAY,
     StartEstimate,
     StartParts,
     actors_of,
@@ -96,6 +97,9 @@ def test_each_part_has_its_share() -> None:
     parts = parts_of(QUICKSTART)
     usual = estimate(parts)
     assert estimate(replace(parts, services=(RAY,))).seconds < usual.seconds, "the Prefect server is shared"
+    warm = estimate(replace(parts, services=(WARM_RAY,)))
+    assert usual.cpu_seconds.keys() - warm.cpu_seconds.keys() == {"ray", "prefect", "fork_server"}
+    assert warm.seconds < estimate(replace(parts, services=(RAY,))).seconds
     assert estimate(parts, has_template=False).seconds > usual.seconds
     assert estimate(replace(parts, actors={**parts.actors, "trainer": 8})).seconds > usual.seconds
     assert estimate(parts, inputs_seconds=60.0).seconds == pytest.approx(usual.seconds + 60.0)

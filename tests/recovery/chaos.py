@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from flows.run.results import run_results
 from tests.flows.tools import same_result
 from tests.postgresql import Server, start_server
 from tests.recovery.ledger_watch import LedgerWatch, OpenPhase
-from tests.recovery.strikes import RECOVER, Strike, schedule
+from tests.recovery.strikes import PLAN, RECOVER, WARM, Strike, schedule
 from tests.recovery.struck_run import StruckRun, own_services
+from tests.recovery.warm_heads import HeadOwner, warm_heads
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parent / "chaos.yaml"
@@ -44,7 +45,7 @@ TRIES = 4
 MOST_DRIVERS = 8
 """Drivers that may be lost without a commit. Strikes may hit every attempt at an iteration, and a run at the defaults is paused
 once more than ten drivers were lost without anything new."""
-RESTARTED = ("prefect", "supervisor", "fork_server")
+RESTARTED = ("prefect", "supervisor", "fork_server", "owner")
 """Kinds of strikes at a process that another one starts again."""
 ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-"}
 
@@ -142,6 +143,7 @@ class Chaos:
             "prefect": lambda: struck.prefect(self._prefect_seconds),
             "supervisor": struck.supervisor,
             "fork_server": struck.fork_server,
+            "owner": struck.owner,
             "database": lambda: self._server.restart(crash) is None,
         }
         return blows[strike.kind]
@@ -221,11 +223,18 @@ def bed(folder: Path) -> Iterator[tuple[Home, Server, dict[str, str]]]:
 
 
 @contextmanager
-def started(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> Iterator[StruckRun]:
-    """Creates a run and ends all of its processes afterwards."""
+def started(
+    home: Home, spec: RunSpec, environment: Mapping[str, str], owner: HeadOwner | None = None
+) -> Iterator[StruckRun]:
+    """Creates a run and ends all of its processes afterwards.
+
+    owner: of warm heads that the run may take over.
+    """
     run = create_run(home, spec)
     watch = LedgerWatch(environment["YATT_LEDGER"], run)
-    struck = StruckRun(home, run, environment, watch, spec.recovery.lease_seconds)
+    struck = StruckRun(
+        home=home, run=run, environment=environment, watch=watch, lease=spec.recovery.lease_seconds, owner=owner
+    )
     try:
         yield struck
     finally:
@@ -286,16 +295,27 @@ def quantile(values: list[float], share: float) -> float | None:
 
 
 def chaos(
-    folder: Path, spec: RunSpec, strikes: list[Strike], seed: int, seconds: float, prefect_seconds: float = 5.0
+    folder: Path,
+    spec: RunSpec,
+    strikes: list[Strike],
+    seed: int,
+    seconds: float,
+    prefect_seconds: float = 5.0,
+    warm: bool = False,
 ) -> dict[str, Any]:
     """Strikes a run for at most `seconds`, ends it, and compares it with an undisturbed run of as many iterations.
 
     folder: the folder for the files of both runs.
     prefect_seconds: how long a struck Prefect server stays down.
+    warm: whether the run takes over warm heads, as beside `yatt up`; its Prefect server is then not struck.
     """
-    with bed(folder) as (home, server, environment):
+    with bed(folder) as (home, server, environment), ExitStack() as stack:
+        owner = None
+        given: Mapping[str, str] = environment
+        if warm:
+            given, owner = stack.enter_context(warm_heads(home, folder / "shared", environment))
         began = time.monotonic()
-        with started(home, spec, environment) as struck:
+        with started(home, spec, given, owner) as struck:
             record = Chaos(struck, server, seed, prefect_seconds).run(strikes, seconds)
             minutes = (time.monotonic() - began) / 60
             struck.stop()
@@ -314,12 +334,20 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=210)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--warm", action="store_true", help="the run takes over warm heads, whose owner is struck too")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     spec = load_spec(arguments.spec, arguments.overrides)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    strikes = schedule(arguments.seed, arguments.faults)
-    told = chaos(folder, spec, strikes, arguments.seed, 60 * arguments.minutes)
+    strikes = schedule(arguments.seed, arguments.faults, WARM if arguments.warm else PLAN)
+    told = chaos(
+        folder=folder,
+        spec=spec,
+        strikes=strikes,
+        seed=arguments.seed,
+        seconds=60 * arguments.minutes,
+        warm=arguments.warm,
+    )
     if told["digests_equal"] and not told["stuck"] and not told["unasked_exits"]:
         shutil.rmtree(folder)
     else:

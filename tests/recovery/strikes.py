@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 RECOVER = "recover"
@@ -20,12 +21,16 @@ PLAN: dict[str, dict[str, int]] = {
     "supervisor": {"collect": 3, "learn": 2},
     "fork_server": {"collect": 2, "learn": 1, RECOVER: 2},
 }
+WARM = {kind: phases for kind, phases in PLAN.items() if kind != "prefect"} | {
+    "owner": {"collect": 3, "learn": 1, RECOVER: 1}
+}
 """Number of strikes by kind and phase.
 
 pause: the driver is stopped until after its lease has expired, then continued.
 cold: driver, supervisor, Ray and Prefect are killed at once.
 supervisor: only the supervisor process is killed.
 fork_server: the process of which Ray's workers are copies is killed.
+owner: the owner of warm heads is killed.
 """
 
 
@@ -40,11 +45,14 @@ class Strike:
         return f"{self.kind} in {self.phase}"
 
 
-def schedule(seed: int, faults: int) -> list[Strike]:
-    """Returns `faults` strikes in a seeded order: one of each kind, and the others in the planned proportions."""
+def schedule(seed: int, faults: int, plan: Mapping[str, Mapping[str, int]] = PLAN) -> list[Strike]:
+    """Returns `faults` strikes in a seeded order: one of each kind, and the others in the planned proportions.
+
+    plan: `PLAN`, or `WARM` for a run that takes over warm heads.
+    """
     choose = random.Random(f"yatt.chaos:{seed}")
     planned = [
-        Strike(kind, phase) for kind, phases in PLAN.items() for phase, count in phases.items() for _ in range(count)
+        Strike(kind, phase) for kind, phases in plan.items() for phase, count in phases.items() for _ in range(count)
     ]
     choose.shuffle(planned)
     firsts = list({strike.kind: strike for strike in planned}.values())

@@ -1,4 +1,4 @@
-"""A run on its own services, driven by real processes, with methods that strike its parts.
+"""A run on its own services or a warm Ray head, driven by real processes, with methods that strike its parts.
 
 Takes a home, a run and an environment; owns the driver process, which `tend` restarts whenever it is gone. Every signal
 goes to a pid that was looked up, never to a name.
@@ -19,8 +19,10 @@ from pathlib import Path
 import psutil
 
 from flows.run.home import Home
+from flows.run.shared_cluster import services_folder
 from tests.recovery.ledger_watch import LedgerWatch
 from tests.recovery.parts import kill, living_actors
+from tests.recovery.warm_heads import HeadOwner
 from tests.services import ROOT
 from yatt_core.cluster import fork_server
 from yatt_core.errors import ExitCode
@@ -36,16 +38,26 @@ class StruckRun:
     """A run, its driver process and its services.
 
     exits: exit code and last output of each driver that ended without being killed.
+    owner: of the warm heads that the run may take over.
     term_launched: start of each term's driver in milliseconds since 1970, added once the driver's term is known.
     """
 
-    def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
+    def __init__(
+        self,
+        home: Home,
+        run: str,
+        environment: Mapping[str, str],
+        watch: LedgerWatch,
+        lease: float,
+        owner: HeadOwner | None = None,
+    ) -> None:
         self.home = home
         self.run = run
         self.watch = watch
         self.folder = home.run_folder(run)
         self._environment = dict(environment)
         self._lease = lease
+        self._owner = owner
         self._output = self.folder / "driver.txt"
         self._driver: subprocess.Popen[bytes] | None = None
         self._launched: tuple[int, int] | None = None
@@ -55,7 +67,9 @@ class StruckRun:
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Starts a driver if there is none, and notes when each term's driver was started."""
+        """Starts a driver if there is none, and an owner, and notes when each term's driver was started."""
+        if self._owner is not None:
+            self._owner.tend()
         if self._driver is not None and (code := self._driver.poll()) is not None:
             if code != -signal.SIGKILL:
                 self._note_exit(code)
@@ -102,6 +116,11 @@ class StruckRun:
         self._driver = None
         stop_supervisor(self.folder)
 
+    @property
+    def services(self) -> Path:
+        """The folder of the services that the newest driver uses."""
+        return services_folder(self.folder)
+
     # -- strikes: each returns whether there was anything to strike ----------------------------------------------------
 
     def actor(self, role: str, choose: random.Random) -> Callable[[], bool]:
@@ -139,17 +158,17 @@ class StruckRun:
     def cold(self) -> bool:
         """Kills the driver, the supervisor and everything it started."""
         self.kill_driver()
-        state = current_state(self.folder)
+        state = current_state(self.services)
         if state is None:
             return False
         send_signal(state.identity, signal.SIGKILL)
-        for member in session_members([], SupervisorFiles.of(self.folder).mark):
+        for member in session_members([], SupervisorFiles.of(self.services).mark):
             send_signal(member, signal.SIGKILL)
         return True
 
     def raylet(self) -> bool:
         """Kills the process that starts Ray's workers."""
-        members = session_members([], SupervisorFiles.of(self.folder).mark)
+        members = session_members([], SupervisorFiles.of(self.services).mark)
         raylets = [member.pid for member in members if _program(member).endswith("raylet")]
         return sum(kill(pid) for pid in raylets) > 0
 
@@ -160,7 +179,7 @@ class StruckRun:
 
     def prefect(self, seconds: float) -> bool:
         """Kills the Prefect server and keeps it down for `seconds` by stopping its supervisor."""
-        state = current_state(self.folder)
+        state = current_state(self.services)
         server = state.service("prefect").identity if state else None
         if state is None or server is None:
             return False
@@ -175,7 +194,7 @@ class StruckRun:
 
     def supervisor(self) -> bool:
         """Kills the supervisor and, after one more phase, the driver, whose successor starts a supervisor."""
-        state = current_state(self.folder)
+        state = current_state(self.services)
         if state is None or not send_signal(state.identity, signal.SIGKILL):
             return False
         killed = int(time.time() * 1000)
@@ -184,6 +203,10 @@ class StruckRun:
             self.tend()
             time.sleep(POLL_SECONDS)
         return self.kill_driver()
+
+    def owner(self) -> bool:
+        """Kills the owner of the warm heads."""
+        return self._owner is not None and self._owner.kill()
 
     def fork_server_pid(self) -> int | None:
         """Returns the pid of the process of which Ray's workers are copies, or None if it does not run."""
@@ -200,10 +223,13 @@ class StruckRun:
         """Returns the pid of a service of the `supervisor` or of the `fork_server`, or None if it does not run."""
         if name == "fork_server":
             return self.fork_server_pid()
-        state = current_state(self.folder)
+        if name == "owner":
+            return None if self._owner is None else self._owner.pid
+        state = current_state(self.services)
         if state is None:
             return None
-        identity = state.identity if name == "supervisor" else state.service(name).identity
+        service = state.services.get(name)
+        identity = state.identity if name == "supervisor" else service and service.identity
         return identity.pid if identity else None
 
 

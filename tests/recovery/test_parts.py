@@ -19,7 +19,7 @@ from tests.flows.runs.test_exact import check_each_point_once
 from tests.flows.tools import Driver
 from tests.recovery.chaos import SPEC, chaos
 from tests.recovery.conftest import Bed
-from tests.recovery.strikes import PLAN, RECOVER, Strike, schedule
+from tests.recovery.strikes import PLAN, RECOVER, WARM, Strike, schedule
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 from yatt_core.supervisor.runner import free_port
@@ -46,6 +46,23 @@ def test_each_part_of_a_run_may_die(tmp_path: Path) -> None:
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
     told = chaos(tmp_path, spec, list(STRIKES), seed=0, seconds=400)
     check(told, STRIKES)
+
+
+WARM_STRIKES = (
+    Strike("owner", "collect"),
+    Strike("driver", "learn"),
+    Strike("raylet", "collect"),
+    Strike("supervisor", "collect"),
+    Strike("cold", "collect"),
+)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_each_part_of_a_run_on_a_warm_head_may_die(tmp_path: Path) -> None:
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
+    told = chaos(tmp_path, spec, list(WARM_STRIKES), seed=0, seconds=400, warm=True)
+    check(told, WARM_STRIKES)
 
 
 @pytest.mark.verify
@@ -91,6 +108,7 @@ def test_a_seed_gives_one_schedule_with_the_counts_of_the_plan() -> None:
     assert all(usual.count(kind) >= count for kind, count in least.items())
     assert usual.count("controller") + usual.count("engine") >= 80 and len(strikes) - len(usual) >= 20
     assert {strike.kind for strike in schedule(seed=0, faults=len(PLAN))} == set(PLAN)
+    assert {strike.kind for strike in schedule(seed=0, faults=len(WARM), plan=WARM)} == set(WARM)
 
 
 class MlflowServer:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.run.home import Home
+from flows.run.shared_cluster import clear_abandoned
 from tests.services import ROOT
 from yatt_core.supervisor.client import stop_supervisor
 from yatt_core.supervisor.process import session_members
@@ -81,6 +82,7 @@ class RealGroup:
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
         stop_supervisor(self.home.group, 0.0)
+        clear_abandoned(self.home)
 
 
 def kill(pid: int) -> None:

@@ -109,12 +109,13 @@ def pid_of_head(folder: Path) -> int:
     return identity.pid
 
 
-def actors_of(head: int) -> set[int]:
-    """Returns the processes of a head's actors."""
+def workers_of(head: int) -> set[int]:
+    """Returns the processes of a head's workers; Ray's own agents have such names too."""
     found = set()
     for process in psutil.Process(head).children(recursive=True):
         with suppress(psutil.Error):
-            if process.cmdline() and process.cmdline()[0].startswith("ray::"):
+            name = "".join(process.cmdline()[:1])
+            if name.startswith("ray::") and not name.endswith("Agent"):
                 found.add(process.pid)
     return found
 
@@ -130,7 +131,7 @@ def test_runs_take_over_a_warm_head_which_may_be_killed_like_its_owner(bed: Bed)
     wait_for_commit(bed.home.folder, "virtual-1", 1)
     assert noted_folder(bed.home.run_folder("virtual-1")) == folder
     assert free_cluster(bed.home) is None, "a head is lent to one run at a time"
-    of_first = actors_of(head)
+    of_first = workers_of(head)
     assert of_first
     undisturbed = result_of(first)
     assert not bed.home.run_folder("virtual-1").joinpath("supervisor", "ray").exists()
@@ -139,7 +140,7 @@ def test_runs_take_over_a_warm_head_which_may_be_killed_like_its_owner(bed: Bed)
     second = bed.yatt("train", str(SPEC), *SLOW)
     wait_until(lambda: exists(bed.home.folder, "virtual-2"), SECONDS)
     wait_for_commit(bed.home.folder, "virtual-2", 1)
-    assert not actors_of(head) & of_first, "no process has served two runs"
+    assert not workers_of(head) & of_first, "no process has served two runs"
     os.kill(head, signal.SIGKILL)
     wait_for_commit(bed.home.folder, "virtual-2", 2)
     bed.owner.kill()

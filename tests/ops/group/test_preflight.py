@@ -25,7 +25,20 @@ from flows.run.protocols import OutboxItem
 from ops.group.control import changes, start
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import UndeliveredRows, read_undelivered
-from ops.group.members import KEEPER, MLFLOW, ORDER, PREFECT, WORKER, Ports, databases, members, secrets
+from ops.group.members import (
+    CLUSTERS,
+    KEEPER,
+    MLFLOW,
+    ORDER,
+    PREFECT,
+    WARM_HEADS_VARIABLE,
+    WORKER,
+    Ports,
+    databases,
+    members,
+    secrets,
+    warm_heads,
+)
 from ops.group.password import password_file, settle_password
 from ops.group.ports import settled
 from ops.group.preflight import check_ports, check_surroundings, listener
@@ -86,6 +99,16 @@ def test_the_worker_ends_before_prefect_and_the_keeper_before_mlflow(home: Home)
     place = {name: step for step, names in enumerate(order) for name in names}
     assert place[WORKER] < place[PREFECT]
     assert place[KEEPER] < place[MLFLOW]
+
+
+def test_warm_heads_are_as_many_as_the_environment_says(home: Home) -> None:
+    assert warm_heads({}) == 1
+    assert warm_heads({WARM_HEADS_VARIABLE: "3"}) == 3
+    for none in ({WARM_HEADS_VARIABLE: "0"}, {"YATT_RAY_ADDRESS": "10.0.0.1:6379"}):
+        assert CLUSTERS not in [service.name for service in members(home, PORTS, none)]
+    for wrong in ("-1", "two", "65", "1.5", ""):
+        with pytest.raises(ConfigurationError, match=f"{WARM_HEADS_VARIABLE} is '{wrong}'.*0 to 64"):
+            members(home, PORTS, {WARM_HEADS_VARIABLE: wrong})
 
 
 def test_the_vacuum_removes_events_and_flow_runs_after_a_configurable_time(home: Home) -> None:

@@ -21,13 +21,13 @@ from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
 from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, WORK_POOL
 from flows.run.home import Home
-from ops.group.members import DASHBOARD, KEEPER, MLFLOW, PREFECT, QUEUE, WORKER
+from ops.group.members import CLUSTERS, DASHBOARD, KEEPER, MLFLOW, PREFECT, QUEUE, WORKER
 from ops.integrations.mlflow_tracker import MlflowTracker
 from tests.ops.group.group_tools import ANY, SECONDS, RealGroup, answers, kill, listening, wait_for
 from tests.postgresql import start_server
 
 pytestmark = pytest.mark.verify
-MEMBERS = {PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER, QUEUE}
+MEMBERS = {PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER, QUEUE, CLUSTERS}
 FLOW = """
 import os, signal, sys, time
 from pathlib import Path

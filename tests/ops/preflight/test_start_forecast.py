@@ -8,10 +8,13 @@ import pytest
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.lending import Reply
+from flows.run.shared_environment import environment_digests
 from flows.run.starts import SESSION_READY, Machine, SessionStart
+from ops.preflight import start_forecast
 from ops.preflight.start_forecast import StartForecast, forecast_start
 from tests.spec.trees import spec
-from yatt_core.planning.start import PREFECT, RAY, StartEstimate, StartParts, actors_of, engines_of
+from yatt_core.planning.start import PREFECT, RAY, WARM_RAY, StartEstimate, StartParts, actors_of, engines_of
 from yatt_core.protocols.receipts import InputsReceipt
 
 SPEC = spec()
@@ -37,9 +40,9 @@ def forecast(home: Home, shares_server: bool = False) -> StartForecast:
     return forecast_start(home, SPEC, INPUTS, inputs_seconds=0.5, shares_server=shares_server)
 
 
-def record(home: Home, *seconds: float) -> None:
+def record(home: Home, *seconds: float, services: tuple[str, ...] = (RAY, PREFECT)) -> None:
     parts = StartParts(
-        services=(RAY, PREFECT),
+        services=services,
         engines=engines_of(SPEC),
         actors=actors_of(SPEC),
         parameters=INPUTS.parameters,
@@ -92,6 +95,27 @@ def test_of_a_cluster_that_exists_nothing_is_known_before_its_first_start(
     found = forecast(Home(tmp_path))
     assert found.seconds is None
     assert found.line.startswith("start: not known: ")
+
+
+def test_a_warm_head_that_the_run_would_take_over_counts_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+    warm = Reply(folder="clusters/host-0", environment=environment_digests())
+    monkeypatch.setattr(start_forecast, "free_cluster", lambda home: warm)
+    cold = forecast(home)
+    found = forecast(home, shares_server=True)
+    assert found.line.endswith("; with a warm Ray head of the service group")
+    assert found.facts["warm_head"] is True
+    assert cold.facts["warm_head"] is False
+    assert cold.estimate is not None
+    assert found.estimate is not None
+    assert cold.estimate.cpu_seconds.keys() - found.estimate.cpu_seconds.keys() == {"ray", "fork_server", "prefect"}
+    record(home, 20.0, services=(RAY,))
+    record(home, 9.0, services=(WARM_RAY,))
+    assert forecast(home, shares_server=True).starts == (9.0,)
+    monkeypatch.setenv("A_KEY_OF_A_JUDGE", "secret")
+    assert forecast(home, shares_server=True).starts == (20.0,), "the run would start a head of its own"
 
 
 def test_what_was_not_measured_is_named() -> None:

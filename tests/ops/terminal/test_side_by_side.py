@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.members.driving import goals_of
+from flows.run import lending
 from flows.run.home import Home
-from flows.run.shared_cluster import SharedCluster
+from flows.run.shared_cluster import SharedCluster, taken_cluster
 from ops.terminal import side_by_side
 from ops.terminal.side_by_side import Clusters, SideBySide
 from yatt_core.errors import InfrastructureError
@@ -92,6 +94,21 @@ def test_each_run_is_driven_once_to_its_goal(home: Home, ledger: Ledger, monkeyp
     ends = [str(name).rpartition("-")[2] for name in drivers.clusters]
     assert sorted(ends[:2]) == ["0", "1"] and ends[2] in ("0", "1"), "one for each place, used again"
     assert not any(entry.is_dir() for entry in home.clusters.iterdir())
+
+
+def test_a_place_with_all_gpus_borrows_a_warm_head(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken_cluster(home) as warm:
+
+        @contextmanager
+        def borrowed(home: Home) -> Iterator[SharedCluster]:
+            yield warm
+
+        monkeypatch.setattr(lending, "borrowed_for_command", borrowed)
+        with Clusters(home) as clusters:
+            assert clusters.at(0, None) is warm
+            assert clusters.at(0, None) is warm
+            assert clusters.at(0, "0") is not warm, "a warm head sees all GPUs"
+        assert warm.folder.exists(), "its owner has it"
 
 
 def test_runs_on_a_cluster_that_exists_already_share_no_other(
