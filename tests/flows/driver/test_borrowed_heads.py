@@ -14,6 +14,7 @@ import pytest
 from flows.driver import services as module
 from flows.driver.services import SessionServices, covers
 from flows.prefect_io.prefect_server import NAME, SharedServer
+from flows.run import shared_environment
 from flows.run.home import Home
 from flows.run.lending import free_cluster
 from flows.run.shared_cluster import clear_abandoned, services_folder
@@ -64,6 +65,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     made = Home(tmp_path / "runs")
     made.group.mkdir(parents=True)
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
+    # It is another one now than during the test.
+    monkeypatch.setattr(shared_environment, "UNREAD", shared_environment.UNREAD | {"PYTEST_CURRENT_TEST"})
     for each in (module, clusters):
         monkeypatch.setattr(each, "ray_head_service", head)
     monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)

@@ -20,7 +20,7 @@ from tests.supervisor.support import script_service, supervised
 from tests.waiting import wait_until
 from yatt_core.supervisor.client import current_state, ensure_supervisor, served_request
 from yatt_core.supervisor.process import send_signal
-from yatt_core.supervisor.services import ServiceSpec
+from yatt_core.supervisor.services import ServiceSpec, ServiceState
 
 RUN = "toy-1"
 NEEDS = HeadNeeds(modules=("json",), store_bytes=7)
@@ -60,7 +60,8 @@ def owner(home: Home, count: int = 1) -> Iterator[None]:
 
 def is_up(home: Home) -> bool:
     reply = free_cluster(home)
-    return reply is not None and current_state(Path(reply.folder)) is not None
+    state = None if reply is None else current_state(Path(reply.folder))
+    return state is not None and state.service("ray").state is ServiceState.READY
 
 
 def borrowed(home: Home, run: str = RUN, grace: float = 60.0) -> LentCluster:
