@@ -18,8 +18,7 @@ The phases of iteration k, in order:
 With `asynchrony.lag` L, controllers collect iteration k + L (`begin_ahead`, `collect_ahead`) while the trainer learns from
 iteration k, and engines hold weights k-1 until both are done. With `asynchrony.streamed`, ranks learn from shards of iteration
 k, in the order of their numbers, while `collect` waits for the rest; `learn` then takes the step.
-
-A run without controllers (`objective` over rows, `workload`) has no place, collect and sync; the ranks sample and evaluate.
+A run without controllers (`objective` over rows, `workload`) has no place, and collect and sync with samplers only.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from flows.driver.session_claims import claimed_session
 from flows.driver.stopping import StopNow
 from flows.phases import rows
 from flows.phases.ahead import finish_ahead, start_ahead, take_turn
-from flows.phases.batches import draw_rows
 from flows.phases.commit import IterationResults, commit, commit_start
 from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.flow_run_report import FlowRunReport, flow_run_report
@@ -182,6 +180,7 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
 def begin_with_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """Runs iteration 0 without sampling: publishes the initial model as checkpoint 0, evaluates and commits it."""
     initial = sft(session, 0)
+    rows.update_samplers(session, 0)
     evaluation = rows.evaluate(session, 0)
     return rows.commit_start(session, 0, state=state, initial=initial, evaluation=evaluation, meter=meter)
 
@@ -189,9 +188,10 @@ def begin_with_rows(session: DriverSession, state: ControlState, meter: Iteratio
 def iterate_over_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """Runs the next iteration without sampling, phase by phase; the contract is that of `iterate`."""
     iteration = state.iteration + 1
-    drawn = draw_rows(session.context, state.cursor)
+    drawn = rows.gather(session, state)
     prepared = prepare(session, iteration, state, drawn)
     update = learn(session, iteration, state=state, batch=drawn, prepared=prepared)
+    rows.update_samplers(session, iteration)
     evaluation = rows.evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)

@@ -7,7 +7,7 @@ that commands ask at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 LANGUAGE = "language"
@@ -16,6 +16,8 @@ ROWS = "rows"
 """A language model learns from the rows of the run's data, by an `objective`."""
 CUSTOM = "custom"
 """A class of the user's own, in a file."""
+TRAINER = "trainer"
+"""The trainer's ranks sample, if anybody does."""
 PAIRED = frozenset({"dpo", "simpo"})
 """Objectives that compare two responses, which rows contain or, with `pairs: sampled`, the policy samples."""
 
@@ -33,6 +35,7 @@ class WorkloadParts:
         seals before it learns.
     own_metrics: whether its metrics have names that are seen in its runs alone.
     told_iterations: whether it is told the number of iterations, so that any update may depend on it.
+    samplers: rollout engines that sample in place of the trainer, of a workload without controllers.
     """
 
     controllers: bool
@@ -42,11 +45,12 @@ class WorkloadParts:
     learns_from: Literal["shards", "rows", "columns"]
     own_metrics: bool = False
     told_iterations: bool = False
+    samplers: bool = False
 
     @property
     def phases(self) -> tuple[str, ...]:
         """The phases of an iteration, in order; `evaluate` and `checkpoint` where they are due."""
-        collecting = ("place", "collect") if self.controllers else ()
+        collecting = ("place", "collect") if self.controllers else ("collect",) if self.samplers else ()
         sending = ("sync",) if self.sync else ()
         return (*collecting, "prepare", "learn", *sending, "evaluate", "checkpoint", "commit")
 
@@ -64,16 +68,20 @@ OF_CLASSES = WorkloadParts(
 )
 """What a run has whose workload is a class of the public contract (`workloads/contract.py`), such as diffusion."""
 
+OF_SAMPLED = replace(OF_CLASSES, samplers=True, sync=True)
+"""The same with samplers."""
 
-def parts_of(kind: str, learns_from_rows: bool) -> WorkloadParts:
+
+def parts_of(kind: str, learns_from_rows: bool, sampled_by: str = TRAINER) -> WorkloadParts:
     """Returns what a run has.
 
     kind: its `workload.kind`.
+    sampled_by: its `workload.sampled_by`.
     learns_from_rows: whether an objective learns from rows. The kind of a language model may then be either: specs of earlier
         versions say `language`.
     """
     if kind not in (LANGUAGE, ROWS):
-        return OF_CLASSES
+        return OF_CLASSES if sampled_by == TRAINER else OF_SAMPLED
     return OF_ROWS if learns_from_rows else OF_LANGUAGE
 
 
@@ -84,4 +92,6 @@ def parts_in(spec: Mapping[str, Any]) -> WorkloadParts:
     """
     objective = spec.get("objective")
     sampled = objective is not None and objective["kind"] in PAIRED and objective.get("pairs", "data") == "sampled"
-    return parts_of(spec.get("workload", {}).get("kind", LANGUAGE), objective is not None and not sampled)
+    workload = spec.get("workload", {})
+    learns_from_rows = objective is not None and not sampled
+    return parts_of(workload.get("kind", LANGUAGE), learns_from_rows, workload.get("sampled_by", TRAINER))

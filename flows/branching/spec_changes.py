@@ -142,6 +142,7 @@ def _excluded(spec: RunSpec) -> list[str]:
 def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the changed keys that affect an update, which could not be replayed under the new values."""
     unread: tuple[str, ...] = UNREAD_BY_UPDATES
+    unread += _unread_by_samplers(before)
     constant = before.trainer.schedule.kind == after.trainer.schedule.kind == "constant"
     if constant and not before.has.told_iterations:
         unread = (*unread, "iterations")  # any other schedule depends on it, and a workload of one's own is told it
@@ -150,8 +151,15 @@ def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:
 
 def keys_read_by_samples(before: RunSpec, after: RunSpec) -> list[str]:
     """Returns the changed keys that affect the experience of an iteration or its update."""
-    unread = UNREAD_BY_SAMPLES if before.has.told_iterations else (*UNREAD_BY_SAMPLES, "iterations")
+    unread: tuple[str, ...] = (*UNREAD_BY_SAMPLES, *_unread_by_samplers(before))
+    if not before.has.told_iterations:
+        unread = (*unread, "iterations")
     return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
+
+
+def _unread_by_samplers(before: RunSpec) -> tuple[str, ...]:
+    """Returns the keys that say where a workload is sampled, but not what: the number of its samplers."""
+    return ("rollout.engine.instances",) if before.has.samplers else ()
 
 
 def _is_below(key: str, prefix: str) -> bool:

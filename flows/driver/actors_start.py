@@ -160,9 +160,9 @@ class ActorsStart:
         """Keeps, creates and loads the actors; Ray must be connected."""
         context = self._context
         self._check()
-        samples = context.spec.has.controllers
-        roles = "controllers, engines and trainer" if samples else "the trainer"
-        context.observer.stage(f"starting {roles}")
+        own = "samplers and the trainer" if context.spec.has.samplers else "the trainer"
+        roles = "engines and trainer" if context.spec.has.controllers else own
+        context.observer.stage(f"starting {f'controllers, {roles}' if context.spec.has.controllers else roles}")
         self.book_losses()
         actors = self._actors
         actors.avoid_nodes = self._quarantined()
@@ -187,8 +187,7 @@ class ActorsStart:
             )
         for line in self._inputs.left_out:
             context.observer.warned(line)
-        loaded = "engines and trainer" if samples else "the trainer"
-        context.observer.stage(f"loading {loaded}")
+        context.observer.stage(f"loading {roles}")
         standing = actors.load(self._inputs)
         self.created = standing.created
         self._charge(self._book_seats())

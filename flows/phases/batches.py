@@ -12,11 +12,12 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.attempts import recorded_receipt
 from flows.phases.experience import sealed_batch
+from flows.phases.sampling import sampled_shards
 from flows.phases.sealed_groups import SealedBatch
 from flows.run.control_state import ControlState
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor, draw
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, PromptRef
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, PromptRef, ShardRef
 from yatt_core.tracing.calls import call_term
 
 
@@ -25,10 +26,12 @@ class DrawnRows:
     """Rows of the run's data to learn from.
 
     cursor: the position after them.
+    shards: what samplers have drawn for the iteration, of a workload of one's own; empty if its ranks sample, or nobody has yet.
     """
 
     rows: tuple[PromptRef, ...]
     cursor: Cursor
+    shards: tuple[ShardRef, ...] = ()
 
 
 Batch = SealedBatch | DrawnRows
@@ -52,7 +55,7 @@ def batch_task(context: RunContext, branch: int, iteration: int, name: str, batc
     """Builds the trainer's task for a phase over what an iteration learns from."""
     key = WorkKey(context.run, branch, iteration, name)
     if isinstance(batch, DrawnRows):
-        return BatchTask(key, call_term(context.fence.term), (), rows=batch.rows)
+        return BatchTask(key, call_term(context.fence.term), batch.shards, rows=batch.rows)
     return BatchTask(key, call_term(context.fence.term), batch.shards, batch.admission)
 
 
@@ -60,6 +63,11 @@ def learn_task(context: RunContext, branch: int, iteration: int, batch: Batch, b
     """Builds the trainer's task of an update. before: the control state of the last commit before the iteration."""
     task = batch_task(context=context, branch=branch, iteration=iteration, name="learn", batch=batch)
     return replace(task, reward_moments=before.reward_moments)
+
+
+def recorded_columns(context: RunContext, branch: int, iteration: int) -> PrepareReceipt | None:
+    """Returns the receipt of an earlier `prepare` of an iteration, whose files may be damaged; None if there is none."""
+    return recorded_receipt(context=context, branch=branch, iteration=iteration, name="prepare", kind=PrepareReceipt)
 
 
 def prepared_columns(
@@ -77,16 +85,16 @@ def prepared_columns(
     same_layout: whether the trainer's ranks are laid out as when the columns were written. If not, the columns are
         recomputed, since each rank stores only its own part of them.
     """
-    done = recorded_receipt(
-        context=session.context, branch=branch, iteration=iteration, name="prepare", kind=PrepareReceipt
-    )
+    context = session.context
+    done = recorded_columns(context, branch, iteration)
     if done is not None and same_layout and session.actors.prepared_is_whole(done):
         return done
-    context = session.context
     is_lost = done is not None and same_layout
     if done is not None and is_lost:
         context.observer.warned(f"{done.folder} is damaged or missing; making these columns again")
     task = batch_task(context=context, branch=branch, iteration=iteration, name="prepare", batch=batch)
+    if context.spec.has.samplers and not task.shards:
+        task = replace(task, shards=sampled_shards(session, branch, iteration, task.rows))
     made = session.actors.prepare(replace(task, reward_moments=before.reward_moments, coefficients=before.coefficients))
     if done is not None and is_lost:
         body = {

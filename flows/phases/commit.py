@@ -41,6 +41,7 @@ from yatt_core.actors.leftovers import CommittedIteration, Leftovers
 from yatt_core.engines.train.steps.coefficients import adapted
 from yatt_core.experience.dynamic_sampling import sampling_metrics
 from yatt_core.experience.prepared import sweep_prepared
+from yatt_core.experience.sampled import sweep_sampled
 from yatt_core.experience.shard_log import sweep
 from yatt_core.experience.telemetry import read_telemetry
 from yatt_core.keys import iteration_folder
@@ -266,6 +267,7 @@ def clear_up(
         sweep(context.folder, context.branch, iteration, shards)
         context.store.sweep(str(iteration_folder(context.branch, iteration)), shards, context.fence.term)
         sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])
+        sweep_sampled(context.folder, context.branch, iteration)
     done = CommittedIteration(context.branch, iteration, (*shards, prepared.folder))
     session.actors.tidy(Leftovers(committed=done))
     if new_checkpoint:

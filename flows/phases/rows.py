@@ -1,7 +1,7 @@
 """The phases that only a run without controllers has: one that learns from rows of its data, or a workload of one's own.
 
-Such a run has no `place`, `collect` and `sync`: its iterations prepare, learn, evaluate, checkpoint and commit. Its
-trainer evaluates.
+Such a run has no `place`: its iterations prepare, learn, evaluate, checkpoint and commit, and its trainer evaluates. If it has
+samplers, they also `collect` before the ranks prepare, and `sync` after they have learnt.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from db.write.outbox import OutboxEntry
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
 from flows.phases.attempts import phase
-from flows.phases.batches import DrawnRows
+from flows.phases.batches import DrawnRows, draw_rows, recorded_columns
 from flows.phases.commit import clear_up, write_commit
 from flows.phases.evaluation_tables import keep_tables
 from flows.phases.metrics import learning_metrics, timing_metrics
 from flows.phases.process_gauges import process_gauges
+from flows.phases.sampling import sampled_shards
+from flows.phases.tasks import sync
 from flows.run.control_state import ControlState
 from yatt_core.evaluation.row_figures import row_figures
 from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
@@ -36,6 +38,33 @@ class RowsResults:
     prepared: PrepareReceipt
     update: UpdateReceipt
     evaluation: RowsReceipt | None
+
+
+def gather(session: DriverSession, state: ControlState) -> DrawnRows:
+    """Returns what the next iteration learns from; if the run has samplers, they have sampled it."""
+    drawn = draw_rows(session.context, state.cursor)
+    return collect(session, state.iteration + 1, drawn) if session.context.spec.has.samplers else drawn
+
+
+def update_samplers(session: DriverSession, iteration: int) -> None:
+    """Gives the samplers the weights after an iteration, if the run has any."""
+    if session.context.spec.has.samplers:
+        sync(session, iteration)
+
+
+@phase
+def collect(session: DriverSession, iteration: int, drawn: DrawnRows) -> DrawnRows:
+    """Has the samplers draw and seal what the iteration learns from; keeps what is sealed.
+
+    Consumes: the iteration's draw, and the weights of the last commit.
+    Waits for: the samplers' shards.
+    Unblocked by: the last of them that is sealed; immediately, if the columns of an earlier attempt at `prepare` are intact.
+    """
+    context = session.context
+    done = recorded_columns(context, context.branch, iteration)
+    if done is not None and session.actors.prepared_is_whole(done):
+        return drawn
+    return replace(drawn, shards=sampled_shards(session, context.branch, iteration, drawn.rows))
 
 
 @phase

@@ -141,7 +141,7 @@ def _live(run: str, spec: RunSpec) -> SyncParties:
     handles: dict[str, Any] = {}
     for registered in ray.util.list_named_actors():
         handles[registered.rpartition(".")[0]] = ray.get_actor(registered)
-    counts = {TRAINER: spec.trainer.engine.ranks, ROLLOUT: spec.rollout.engine.instances}
+    counts = {TRAINER: spec.trainer.engine.ranks, ROLLOUT: spec.engine_instances}
     names = {role: [f"{role}-{number}" for number in range(count)] for role, count in counts.items()}
     if missing := [name for each in names.values() for name in each if name not in handles]:
         raise ConfigurationError(

@@ -36,7 +36,7 @@ def note_of(run: str, spec: RunSpec, links: Mapping[str, str] | None = None) -> 
         algorithm = f"objective {spec.objective.kind}"
     if not spec.has.language_model:
         algorithm = f"workload {spec.workload.title}"
-    rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.has.controllers else ""
+    rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.has.sync else ""
     engines = f"{rollout}training on {spec.trainer.engine.kind}"
     lines = [
         f"**{run}** is a run of YATT: {algorithm} over {many(spec.iterations, 'iteration')}, {engines}.",

@@ -26,6 +26,7 @@ class WorkloadTrial:
     columns: types and shapes of the first iteration's columns, by name.
     figures: the metrics of an evaluation of the state with which it begins.
     state_bytes: size of its state.
+    sampler_bytes: what a sampler gets of weights after each update; 0 without samplers.
     image_bytes: size of the files of the first iteration's images; 0 if it shows none.
     seconds: how long all of it took.
     forecast_seconds: how long the run takes on one rank, if each iteration and evaluation takes as long as the first.
@@ -36,6 +37,7 @@ class WorkloadTrial:
     columns: Mapping[str, str]
     figures: Mapping[str, float]
     state_bytes: int
+    sampler_bytes: int
     image_bytes: int
     seconds: float
     forecast_seconds: float
@@ -84,6 +86,7 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
         }
         engine.learn(BatchTask(WorkKey(TRIED, 0, 1, "learn"), 1, (), rows=(PromptRef(0, 0, 0),)), receipt)
         ended = time.perf_counter()
+        sampler_bytes = _try_sampler(alone, folder, inputs) if spec.has.samplers else 0
         of_iterations = (ended - evaluated) * spec.iterations
         of_evaluations = (evaluated - begun) * evaluations_of(spec)
         return WorkloadTrial(
@@ -92,7 +95,23 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
             columns=columns,
             figures=dict(found.metrics),
             state_bytes=state_bytes,
+            sampler_bytes=sampler_bytes,
             image_bytes=sum(path.stat().st_size for path in (folder / receipt.folder).glob(f"{IMAGES}/*{SUFFIX}")),
             seconds=ended - began,
             forecast_seconds=begun - began + of_iterations + of_evaluations,
         )
+
+
+def _try_sampler(spec: RunSpec, folder: Path, inputs: Path) -> int:
+    """Returns the bytes of the weights that a sampler gets, which draws a shard with those that it begins with.
+
+    Raises as a sampler of a run does.
+    """
+    from yatt_core.engines.rollout.workload.engine import WorkloadSampler
+    from yatt_core.keys import WorkKey
+    from yatt_core.protocols.receipts import SampleTask
+
+    sampler = WorkloadSampler(spec, folder, inputs)
+    sampler.keep_initial_weights()
+    sampler.sample(SampleTask(key=WorkKey(TRIED, 0, 1, "collect"), term=1, number=0, version=0))
+    return sampler.nbytes

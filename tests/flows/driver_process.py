@@ -24,6 +24,9 @@ from flows.run.protocols import IterationSummary, SilentObserver
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.trackers import trackers_of
 from yatt_core.errors import ExitCode, YattError
+from yatt_core.experience.sampled import SAMPLED
+from yatt_core.keys import iteration_folder
+from yatt_core.manifests import MANIFEST
 
 KILL_SECONDS = 120.0
 
@@ -37,8 +40,8 @@ def wait_for_the_kill(*_: object) -> None:
 class KillingObserver(SilentObserver):
     """Kills this process, as `kill -9` would, once a phase of an iteration is in progress.
 
-    In `collect`, it first waits until a shard of the wave is recorded. Two words may replace the phase: `settled` kills
-    in `collect` once the wave is settled, `committed` after the iteration's commit.
+    In `collect`, it first waits until a shard of the wave is recorded, or a sampler has sealed one. Two words may replace the
+    phase: `settled` kills in `collect` once the wave is settled, `committed` after the iteration's commit.
     """
 
     def __init__(self, home: Home, run: str, phase: str, iteration: int, wave: int) -> None:
@@ -73,7 +76,8 @@ class KillingObserver(SilentObserver):
         if self._settled:
             waves = ledger.records.waves(self._run, 0, iteration)
             return any(row.wave == self._wave and row.outcome is not None for row in waves)
-        return bool(ledger.records.shards(self._run, 0, iteration, self._wave))
+        sampled = self._home.run_folder(self._run).glob(f"{iteration_folder(0, iteration)}/{SAMPLED}-*/{MANIFEST}")
+        return bool(ledger.records.shards(self._run, 0, iteration, self._wave)) or any(sampled)
 
 
 def drive_flow_run(key: UUID) -> int:

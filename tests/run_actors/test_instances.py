@@ -39,3 +39,10 @@ def test_instances_that_are_never_divided_stay_where_they_are() -> None:
 
 
 NAMES = ("rollout-0", "follower-0", "rollout-1", "follower-1")
+
+
+def test_instances_may_begin_behind_the_seats_of_the_trainer() -> None:
+    made = InstanceSeats("aabb", RankLayout(2, shares=True), first=2)
+    assert [made.of(name) for name in ("rollout-0", "rollout-1")] == [(2,), (3,)]
+    few = InstanceSeats("ab", RankLayout(2, shares=True), first=1)
+    assert [few.of(name) for name in ("rollout-0", "rollout-1")] == [(1,), (1,)], "they share what there is"

@@ -1,14 +1,14 @@
 """A run of a workload of one's own in this process: the product's loop, phases, recovery and ledger, and the real engine.
 
 Only Ray and Prefect are left out, so that a driver can be killed at any named place within milliseconds. The trainer's ranks,
-each with a thread of its own, survive their driver, unless a test loses them too.
+each with a thread of its own, and the samplers survive their driver, unless a test loses them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from unittest import mock
@@ -31,7 +31,9 @@ from flows.run.results import RunResults, run_results
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
-from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.rectangles import part_digests
+from yatt_core.engines.registry import build_rollout_engine, build_train_engine
+from yatt_core.engines.rollout.workload.engine import WorkloadSampler
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
 from yatt_core.experience.prepared import prepared_is_whole
 from yatt_core.input_building.settling import build_inputs
@@ -44,12 +46,15 @@ from yatt_core.protocols.receipts import (
     PrepareReceipt,
     RowsReceipt,
     RowsTask,
+    SampleTask,
     SftReceipt,
+    ShardRef,
     SyncReceipt,
     UpdateReceipt,
 )
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.spec import RunSpec, load_spec
+from yatt_core.spec.weights import type_sent
 
 R = TypeVar("R")
 
@@ -96,7 +101,10 @@ class Group:
 
 
 class Watcher(SilentObserver):
-    """Kills the driver once, at a place: `PHASE:ITERATION` as a phase begins, `after PHASE:ITERATION` as its work is done."""
+    """Kills the driver once, at a place: `PHASE:ITERATION` as a phase begins, `after PHASE:ITERATION` as its work is done.
+
+    With samplers, also `sampled:SHARD:ITERATION`, as a shard is sealed and others are not.
+    """
 
     def __init__(self, killed_at: str, warnings: list[str]) -> None:
         self._killed_at = killed_at
@@ -142,11 +150,16 @@ class OwnActors(SimulatedRunActors):
         if self._own.group is None:
             context = RankContext(folder, folder / inputs.folder, inputs.model_path, self._branch)
             self._own.group = Group.of(self._spec, folder, context)
+        count = self._spec.engine_instances
+        if self._own.samplers is None:
+            engines = [build_rollout_engine(self._spec, "", folder / inputs.folder) for _ in range(count)]
+            self._own.samplers = [engine for engine in engines if isinstance(engine, WorkloadSampler)]
+        assert len(self._own.samplers) == count
         engine = self._group.engine
         return ActorsState(
             trainer_version=engine.version if self._group.settled else -1,
             trainer_key=engine.applied,
-            engine_versions=(),
+            engine_versions=tuple(sampler.version for sampler in self._own.samplers),
             checkpoint_in_flight=self._group.ranks[0].writer.in_flight,
             created=self._created,
         )
@@ -183,11 +196,39 @@ class OwnActors(SimulatedRunActors):
         return receipts[0]
 
     def sync(self, version: int) -> list[SyncReceipt]:
+        lacking = [sampler for sampler in self._own.samplers or () if sampler.version != version]
+        if lacking:
+            assert self._group.engine.version == version, "the weights that are wanted are the trainer's"
+            tensors = dict(self._group.all(lambda rank: list(rank.engine.stream_weights()))[0])
+            for sampler in lacking:
+                sampler.update_weights(tensors, version)
+            self._own.updates.append(version)
+        if self._own.samplers:
+            self._done("sync", version)
         return []
+
+    def sample(self, task: SampleTask) -> tuple[ShardRef, ...]:
+        samplers = self._own.samplers
+        assert samplers
+        sealed = []
+        for number in range(samplers[0].count_shards(task)):
+            sampler = samplers[(number + self._term) % len(samplers)]  # another one with each driver
+            found = sampler.sample(replace(task, key=replace(task.key, shard=number)))
+            sealed.append(found)
+            if f".t{self._term:04d}" in found.folder:
+                self._own.drawn.append((task.key.iteration, number))
+            self._watcher.reach(f"sampled:{number}:{task.key.iteration}")
+        self._done("collect", task.key.iteration)
+        return tuple(sealed)
 
     def check_weights(self, version: int, committed: str | None) -> None:
         digests = set(self._group.all(lambda rank: rank.engine.weights_digest()))
         assert len(digests) == 1 and (committed is None or digests == {committed})
+        if self._own.samplers:
+            dtype = type_sent(self._spec)
+            held = part_digests(self._group.engine.sync_parts(), dtype) if len(self._group.ranks) == 1 else {}
+            for sampler in self._own.samplers:
+                assert sampler.rectangle_digests(list(held)) == list(held.values())
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
         version = self._group.engine.version
@@ -223,6 +264,11 @@ class OwnRun:
     run: str
     cluster: Cluster
     group: Group | None = field(default=None)
+    samplers: list[WorkloadSampler] | None = field(default=None)
+    drawn: list[tuple[int, int]] = field(default_factory=list)
+    """Iteration and number of each shard that samplers have drawn."""
+    updates: list[int] = field(default_factory=list)
+    """Versions of the weights that samplers have got."""
     warnings: list[str] = field(default_factory=list)
 
     @classmethod
@@ -254,6 +300,7 @@ class OwnRun:
         """Changes the spec from the next iteration on, as `yatt resume --set` does; the ranks are then started anew."""
         revise(self.home, self.run, overrides)
         self.group = None
+        self.samplers = None
 
     def drive(self, killed_at: str = "", cold: bool = False, until: int | None = None) -> SessionOutcome | None:
         """Drives one session; returns None if the driver was killed.
@@ -263,6 +310,7 @@ class OwnRun:
         """
         if cold:
             self.group = None
+            self.samplers = None
         ledger = self.ledger()
         watcher = Watcher(killed_at, self.warnings)
         try:

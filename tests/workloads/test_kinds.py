@@ -28,10 +28,11 @@ from yatt_core.run_actors.actor_registry import ENDPOINT, ROLLOUT, TRAINER
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.process_use import process_names
 from yatt_core.spec import RunSpec, load_spec
-from yatt_core.workload_kinds import OF_CLASSES, OF_LANGUAGE, OF_ROWS, WorkloadParts, parts_in
+from yatt_core.workload_kinds import OF_CLASSES, OF_LANGUAGE, OF_ROWS, OF_SAMPLED, WorkloadParts, parts_in
 from yatt_core.workloads.trained import Accumulates, Evaluates, FineTunes, FreesMemory, SendsWeights
 
 DRAWING = Path(__file__).parent / "diffusion" / "drawing.yaml"
+SAMPLED = "workload.sampled_by=rollout"
 EVERY = ("evaluation.every=1", "checkpoints.every=1")
 Driven = OwnRun | Simulation
 COMMON = ("prepare", "learn", "evaluate", "checkpoint", "commit")
@@ -64,8 +65,8 @@ def driven_rows(folder: Path) -> Driven:
     return run
 
 
-def driven_drawing(folder: Path) -> Driven:
-    run = OwnRun.of(folder, DRAWING, *EVERY)
+def driven_drawing(folder: Path, *more: str) -> Driven:
+    run = OwnRun.of(folder, DRAWING, *EVERY, *more)
     run.drive(until=1)
     return run
 
@@ -125,8 +126,17 @@ CASES = {
         protocols=frozenset({Evaluates}),
         drive=driven_drawing,
     ),
+    "diffusion with samplers": Case(
+        spec=lambda folder: load_spec(DRAWING, [SAMPLED]),
+        has=OF_SAMPLED,
+        phases=("collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit"),
+        first=("start", "sft", "sync", "evaluate", "commit_start"),
+        processes=frozenset({TRAINER, ROLLOUT}),
+        protocols=frozenset({Evaluates, SendsWeights}),
+        drive=lambda folder: driven_drawing(folder, SAMPLED),
+    ),
 }
-EACH = [pytest.param(name, marks=NEEDS_DIFFUSERS if name == "diffusion" else ()) for name in CASES]
+EACH = [pytest.param(name, marks=NEEDS_DIFFUSERS if name.startswith("diffusion") else ()) for name in CASES]
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,8 @@ PHASES: Mapping[str, str] = MappingProxyType(
         "judge": "collect",
         "rest": "collect",
         "usage": "collect",
+        "count_shards": "collect",
+        "sample": "collect",
         "accumulate": "collect",
         "reload": "prepare",
         "prepare": "prepare",
@@ -46,7 +48,9 @@ PHASES: Mapping[str, str] = MappingProxyType(
 """The phase that each call of an iteration is made in. A role's `switch` may also happen while `collect` is in progress."""
 KINDS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys((GENERATE, "judge", "accumulate", "prepare", "learn", "skip", "sft", "evaluate"), ENGINE),
+        **dict.fromkeys(
+            (GENERATE, "judge", "sample", "accumulate", "prepare", "learn", "skip", "sft", "evaluate"), ENGINE
+        ),
         **dict.fromkeys(("send", "receive", "begin_update", "take_digest"), WEIGHTS),
         **dict.fromkeys(("offload", "reload", "rest"), WEIGHTS),
         **dict.fromkeys(("copy_ahead", "begin_checkpoint", "pack_prepared", "receive_prepared", "tidy"), DATA),

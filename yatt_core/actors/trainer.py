@@ -318,7 +318,7 @@ class TrainerActor:
         """
         with self._serving("copy_ahead", term, Touched.LEFT):
             engine = self._holding(version)
-            if not engine.in_step:
+            if engine.copies_alone:
                 engine.reload()
                 self._checkpoints.copy_ahead(engine.freeze_state)
 
@@ -354,7 +354,7 @@ class TrainerActor:
                 identity=identity,
                 freeze=engine.freeze_state,
                 apart=apart,
-                at_once=engine.in_step,
+                at_once=not engine.copies_alone,
             )
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:

@@ -83,7 +83,7 @@ def pool_layout(spec: RunSpec) -> RankLayout:
     An instance has as many devices as the largest of its engines, the policy's or a judge's. Engines of one device share
     devices if there are not enough.
     """
-    if not spec.has.controllers:
+    if not spec.has.sync:
         return RankLayout(0, shares=True)
     policy = spec.rollout.engine
     judges = [

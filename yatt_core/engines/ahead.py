@@ -52,7 +52,8 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     if spec.virtual:
         return ()
     if not spec.has.language_model:
-        return ("torch", "yatt_core.engines.train.workload.own")
+        samplers = ("yatt_core.engines.rollout.workload.engine",) if spec.has.samplers else ()
+        return ("torch", "yatt_core.engines.train.workload.own", *samplers)
     modules = [QUIET, "torch", "yatt_core.engines.train.base.policy_engine", OF_ARROW]
     if isinstance(spec.trainer.engine, TorchTrainer):
         modules.append("yatt_core.engines.train.torch.engine")

@@ -20,10 +20,14 @@ def build_rollout_engine(
 ) -> RolloutEngine:
     """Builds the rollout engine of a spec; its weights arrive later.
 
-    inputs_folder: the run's inputs, from which the engine reads images.
+    inputs_folder: the run's inputs, in the run's folder: an engine reads images from it, a sampler all that it needs.
     spanned: the nodes of an engine that has several.
     """
     engine = spec.rollout.engine
+    if spec.has.samplers:
+        from yatt_core.engines.rollout.workload.engine import WorkloadSampler
+
+        return WorkloadSampler(spec, inputs_folder.parent, inputs_folder)
     match engine:
         case TorchRollout():
             from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
@@ -74,8 +78,10 @@ def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
     if not spec.has.language_model:
         from yatt_core.engines.train.base.engine import WorkloadTrainEngine
         from yatt_core.engines.train.workload.own import OwnWorkload
+        from yatt_core.engines.train.workload.sampled import SampledWorkload
 
-        return WorkloadTrainEngine(spec, OwnWorkload(spec, context))
+        workload = SampledWorkload if spec.has.samplers else OwnWorkload
+        return WorkloadTrainEngine(spec, workload(spec, context))
     match engine:
         case TorchTrainer():
             from yatt_core.engines.train.torch.engine import TorchTrainEngine

@@ -113,13 +113,10 @@ def _kind_of(judge: JudgePart) -> str:
 
 def actors_of(spec: RunSpec) -> dict[str, int]:
     """Returns the number of a run's actors by role, on one machine."""
-    sampling = {
-        "controller": spec.controllers.count,
-        "dispatcher": 1,
-        "rollout": spec.rollout.engine.instances,
-    }
+    sampling = {"controller": spec.controllers.count, "dispatcher": 1}
     counts = {
         **(sampling if spec.samples_responses else {}),
+        "rollout": spec.engine_instances,
         "endpoint": len(endpoint_judges(spec)),
         "trainer": spec.trainer.engine.ranks,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -23,6 +23,7 @@ from yatt_core.protocols.receipts import (
     PrepareReceipt,
     RowsReceipt,
     RowsTask,
+    SampleTask,
     SftReceipt,
     ShardRef,
     UpdateReceipt,
@@ -166,6 +167,22 @@ class RolloutEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class SamplingEngine(Protocol):
+    """A rollout engine that samples for a workload of one's own, in place of answering prompts."""
+
+    def count_shards(self, task: SampleTask) -> int:
+        """Returns the number of an iteration's shards; the shard that the task names does not matter."""
+        ...
+
+    def sample(self, task: SampleTask) -> ShardRef:
+        """Draws and seals a shard, unless it is sealed already.
+
+        Raises `InfrastructureError` if asked for a version other than its own.
+        """
+        ...
+
+
 class TrainEngine(Protocol):
     """One logical rank of the trainer; every rank gets the same calls in the same order.
 
@@ -245,10 +262,15 @@ class TrainEngine(Protocol):
 
     @property
     def in_step(self) -> bool:
-        """Whether all ranks must take part in step in `sync_parts` and `freeze_state`, as when adapters are merged.
+        """Whether all ranks must take part in step in `sync_parts`, as when adapters are merged.
 
         What such a rank holds by itself cannot be compared with what an engine holds.
         """
+        ...
+
+    @property
+    def copies_alone(self) -> bool:
+        """Whether a rank can copy its state for a checkpoint by itself, beside calls that only read, and ranks not in step."""
         ...
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
@@ -284,7 +306,7 @@ class TrainEngine(Protocol):
         """Copies this rank's contribution to a checkpoint (weights, optimizer, schedule, reference).
 
         Training may continue before another thread has written the copies, which are valid until the next call.
-        Every rank must call it. Unless `in_step`, ranks need not call it together, and a thread of its own may: beside
+        Every rank must call it. With `copies_alone`, ranks need not call it together, and a thread of its own may: beside
         calls that only read, and while nothing is offloaded.
         """
         ...

@@ -302,7 +302,8 @@ class BatchTask:
 
     admission: the groups to use; None for all.
     partial: whether the admission also names groups of other shards, which count elsewhere.
-    rows: the drawn prompts, in a run that learns from its data without sampling; there are no shards then.
+    rows: the drawn prompts, in a run that learns from its data without sampling, which has no shards then; or the draw of a
+        workload of one's own, of which samplers may have sealed shards.
     reward_moments: moments of the rewards of all earlier iterations, which `prepare` may use to scale rewards.
     coefficients: adaptive coefficients of the objective by name, for `prepare`.
     """
@@ -315,6 +316,19 @@ class BatchTask:
     coefficients: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[PromptRef, ...] = ()
     partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTask:
+    """Asks a sampler for a shard of an iteration of a workload of one's own, drawn with the weights of a version.
+
+    number: counts the draws, as `Draw.number` of the contract.
+    """
+
+    key: WorkKey
+    term: int
+    number: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from yatt_core.actors.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.actors.endpoint import EndpointActor
 from yatt_core.actors.follower import SERVING, SERVING_THREADS, FollowerActor
 from yatt_core.actors.rollout import RolloutActor
+from yatt_core.actors.sampler import SamplerActor
 from yatt_core.actors.trainer import TrainerActor
 from yatt_core.actors.virtual import ContinuousActor
 from yatt_core.cluster.control_store import RayControlStore
@@ -51,12 +52,15 @@ TRAINER = "trainer"
 CONTINUOUS = "continuous"
 CONCURRENT_ROLLOUT = "concurrent"
 """Classes of the rollout actors whose engines use continuous batching: virtual and real."""
+SAMPLER = "sampler"
+"""The class of the rollout actors of a workload of one's own."""
 CLASSES: dict[str, type] = {
     DISPATCHER: Dispatcher,
     CONTROLLER: Controller,
     ROLLOUT: RolloutActor,
     CONTINUOUS: ContinuousActor,
     CONCURRENT_ROLLOUT: ConcurrentRolloutActor,
+    SAMPLER: SamplerActor,
     FOLLOWER: FollowerActor,
     ENDPOINT: EndpointActor,
     TRAINER: TrainerActor,
@@ -122,13 +126,13 @@ class ActorRegistry:
         self._term = term
         self.store = RayControlStore()
         self._generation = generation_of(code_revision(), self._spec_json, branch)
-        # A run that samples nothing has the trainer's ranks only.
+        # A run without responses has no controllers; one that samples nothing has the trainer's ranks only.
         self._controllers = spec.controllers if spec.has.controllers else None
         self._rollout_class = _rollout_class(spec)
         counts = {
             DISPATCHER: int(spec.has.controllers),
             CONTROLLER: 0,
-            ROLLOUT: spec.rollout.engine.instances if spec.has.controllers else 0,
+            ROLLOUT: spec.engine_instances,
             FOLLOWER: 0,
             ENDPOINT: len(endpoint_judges(spec)) if spec.has.judges else 0,
             TRAINER: spec.trainer.engine.ranks,
@@ -140,6 +144,7 @@ class ActorRegistry:
         self._layout = layout_of(spec.trainer.engine)
         self._pool = pool_layout(spec)
         self._devices = 0 if spec.virtual else spec.devices
+        self._before_samplers = spec.trainer.engine.ranks if spec.splits_samplers else 0
         # The names of controllers and followers are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, RegisteredActor] = {}
@@ -241,7 +246,8 @@ class ActorRegistry:
             self._seats = reserve(
                 wanted=self._devices, avoided=avoided, layout=self._layout, pool=self._pool, had_room=self.had_room
             )
-            self._instances = InstanceSeats([seat.node for seat in self._seats], self._pool)
+            first = min(self._before_samplers, len(self._seats) - 1)
+            self._instances = InstanceSeats([seat.node for seat in self._seats], self._pool, first)
             self._wanted[FOLLOWER] = self._instances.followers
         found = self._find(avoided)
         self._book_lost(found)
@@ -432,6 +438,8 @@ class ActorRegistry:
 
 
 def _rollout_class(spec: RunSpec) -> str:
+    if spec.has.samplers:
+        return SAMPLER
     if not spec.rollout.engine.continuous:
         return ROLLOUT
     return CONTINUOUS if spec.virtual else CONCURRENT_ROLLOUT

@@ -19,14 +19,16 @@ class InstanceSeats:
 
     nodes: the node of each seat.
     layout: the rollout engines'.
+    first: the seat from which on they take seats; those before are the trainer's alone.
     """
 
-    def __init__(self, nodes: Sequence[str], layout: RankLayout) -> None:
+    def __init__(self, nodes: Sequence[str], layout: RankLayout, first: int = 0) -> None:
         self._nodes = tuple(nodes)
         self._divisible = layout.parts > 1
         self._instances: list[dict[str, tuple[int, ...]]] = []
         followers = 0
-        for number, parts in enumerate(instance_seats(nodes, layout) if nodes else ()):
+        for number, found in enumerate(instance_seats(nodes[first:], layout) if nodes else ()):
+            parts = [tuple(first + seat for seat in part) for part in found]
             names = [f"{ROLLOUT}-{number}", *(f"{FOLLOWER}-{followers + each}" for each in range(len(parts) - 1))]
             followers += len(parts) - 1
             self._instances.append(dict(zip(names, parts, strict=True)))

@@ -28,11 +28,11 @@ def process_names(spec: RunSpec) -> tuple[str, ...]:
 
     With `controllers.per: node`, only the first `NAMED_CONTROLLERS` controllers are among them.
     """
-    counts = {TRAINER: spec.trainer.engine.ranks}
+    counts = {TRAINER: spec.trainer.engine.ranks, ROLLOUT: spec.engine_instances}
     if spec.has.controllers:
         controllers = spec.controllers.count if spec.controllers.per == "run" else NAMED_CONTROLLERS
         endpoints = len(endpoint_judges(spec))
-        counts |= {ROLLOUT: spec.rollout.engine.instances, CONTROLLER: controllers, ENDPOINT: endpoints}
+        counts |= {CONTROLLER: controllers, ENDPOINT: endpoints}
     return (DRIVER, *(f"{role}-{number}" for role, count in counts.items() for number in range(count)))
 
 

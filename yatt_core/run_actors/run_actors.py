@@ -23,7 +23,7 @@ from yatt_core.actors.use_meter import ProcessUse
 from yatt_core.cluster.background_calls import calling_ray
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import WorkKey
 from yatt_core.placement.actions import ROLLOUT as ROLLING
@@ -39,7 +39,9 @@ from yatt_core.protocols.receipts import (
     PrepareReceipt,
     RowsReceipt,
     RowsTask,
+    SampleTask,
     SftReceipt,
+    ShardRef,
     ShardTask,
     SyncReceipt,
     UpdateReceipt,
@@ -54,6 +56,7 @@ from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
 from yatt_core.run_actors.process_use import UseReadings
 from yatt_core.run_actors.rank_files import agreed, agreed_evaluation, tidy
+from yatt_core.run_actors.sampling import sample
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.trainer_ranks import TrainerRanks
 from yatt_core.run_actors.wave_collection import WaveCollection
@@ -402,6 +405,21 @@ class RunActors:
     def accumulate(self, task: BatchTask) -> None:
         """Has the trainer learn from the shards that are sealed, beside the engines; `prepare` waits for it."""
         self._trainer.accumulate(task)
+
+    def sample(self, task: SampleTask) -> tuple[ShardRef, ...]:
+        """Has the samplers draw an iteration's shards, but for those that are sealed; returns how all are named, in order.
+
+        task: names the iteration; each sampler gets a share of its shards.
+        """
+        if not self.files.are_shared:
+            raise ConfigurationError(
+                "workload.sampled_by: rollout needs a folder of the run that all nodes share, but some have disks of their own; "
+                "use trainer"
+            )
+        self._move_ranks("offload")
+        sealed = sample(self._calls, task)
+        self.rest()
+        return sealed
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Computes old and reference log-probabilities where needed, and the advantages."""

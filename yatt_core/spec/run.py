@@ -182,9 +182,20 @@ class RunSpec(SpecModel):
 
     @property
     def devices(self) -> int:
-        """Number of devices that the run needs; rollout and training share them."""
-        rollout = self.rollout.engine.instances * self.devices_per_instance if self.samples_responses else 0
-        return max(rollout, self.trainer.engine.ranks)
+        """Number of devices that the run needs; rollout and training share them, unless they are split."""
+        rollout = self.engine_instances * self.devices_per_instance
+        ranks = self.trainer.engine.ranks
+        return rollout + ranks if self.splits_samplers else max(rollout, ranks)
+
+    @property
+    def splits_samplers(self) -> bool:
+        """True if samplers have devices of their own, apart from those of the trainer's ranks."""
+        return self.has.samplers and self.placement.mode == "split"
+
+    @property
+    def engine_instances(self) -> int:
+        """Number of rollout instances, which sample; 0 if the run has none."""
+        return self.rollout.engine.instances if self.has.sync else 0
 
     @property
     def devices_per_instance(self) -> int:
@@ -201,7 +212,8 @@ class RunSpec(SpecModel):
     @property
     def has(self) -> WorkloadParts:
         """What the run has by its workload."""
-        return parts_of(self.workload.kind, self.objective is not None and learns_from_rows(self.objective))
+        from_rows = self.objective is not None and learns_from_rows(self.objective)
+        return parts_of(self.workload.kind, from_rows, self.workload.sampled_by)
 
     @property
     def samples_responses(self) -> bool:
@@ -412,7 +424,7 @@ class RunSpec(SpecModel):
 
     def _placement_mistakes(self) -> Iterator[str]:
         shares = any(not isinstance(judge, EndpointPart) for judge in self.rewards.judges)
-        yield from self.placement.mistakes(shares, self.rollout.engine.instances)
+        yield from self.placement.mistakes(shares, self.rollout.engine.instances, self.has.samplers)
 
     def _teacher_mistakes(self) -> Iterator[str]:
         if self.algorithm.distillation is not None:

@@ -281,6 +281,46 @@ class Samples(Protocol):
         ...
 
 
+@runtime_checkable
+class SamplesApart(Samples, Protocol):
+    """A workload that samples, and for which processes of their own can do it in place of the trainer's ranks: samplers.
+
+    Each sampler has an object of the class, on which `begin_sampling` is called in place of `begin`, and then `draw`, `shards`,
+    `sample_shard` and, if there are any, `images`; before these, `continue_from`, if the run begins with another run's state.
+    """
+
+    def begin_sampling(self, inputs: Path, dtype: str) -> None:
+        """Builds what sampling needs, in a process that belongs to no group of ranks.
+
+        inputs: as for `begin`.
+        dtype: the type in which the weights are held, `float32` or `bfloat16`. Raises `ValueError` for one with which the run's
+            settings do not go.
+        """
+        ...
+
+    def sampling_weights(self) -> Mapping[str, torch.Tensor | Rows]:
+        """Returns the weights that an update changes and samples depend on, by name: floating-point tensors of any type.
+
+        A rank's are sent to the samplers, where they arrive in the tensors that a sampler's own object returns: whole ones of
+        the same names and shapes. What no update changes need not be among them.
+        """
+        ...
+
+    def shards(self, columns: Columns) -> Sequence[slice]:
+        """Cuts the drawn columns into shards of rows, in their order and without gaps: what is sampled, and sealed, at a time.
+
+        A pure function of the columns. Of S shards, a rank's `update` gets those of `Ranks.share(S)`, joined row by row.
+        """
+        ...
+
+    def sample_shard(self, columns: Columns, draw: Draw) -> Columns:
+        """Samples the rows of a shard, as `sample` does on a rank: the same bits for each row, whatever its neighbours.
+
+        columns: what `draw` has returned, the rows of the shard alone.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A small table for people.
@@ -370,8 +410,9 @@ class ShowsImages(Protocol):
     def images(self, columns: Columns, draw: Draw) -> Images:
         """Returns the images of this rank's samples, in their order, for people to look at; nothing is learnt from them.
 
-        Called right after `sample`, on the same object, which may have kept the images until then. They are stored as files by
-        digest beside what is sealed.
+        Called right after `sample` or, in a sampler, `sample_shard`, on the same object, which may have kept the images until
+        then. They are stored as files by digest beside what is sealed; if these are lost before the update is made, or made
+        again after a crash, both methods are called once more.
 
         columns: what `sample` has returned.
         """

@@ -18,7 +18,7 @@ from yatt_core.durable import FULL
 from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
 from yatt_core.installed import error_place, failure_text
 from yatt_core.spec.run import RunSpec
-from yatt_core.workloads.contract import Continues, RunFacts, Samples, ShowsImages, Workload
+from yatt_core.workloads.contract import Continues, RunFacts, Samples, SamplesApart, ShowsImages, Workload
 
 R = TypeVar("R")
 METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
@@ -43,7 +43,8 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
     run_folder: as for `verify_workload`.
 
     Raises `ConfigurationError` for a class that cannot be found, lacks a method, has images but no samples, refuses its settings,
-    trains on one rank only while the trainer has several, or cannot begin with another run's state while the spec names one.
+    trains on one rank only while the trainer has several, cannot be sampled by samplers while the spec has some, or cannot begin
+    with another run's state while the spec names one.
     """
     found = own_function(spec.workload, WORKLOADS, run_folder)
     place = place_of(spec.workload, WORKLOADS)
@@ -61,6 +62,11 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
     if _has_images_alone(found):
         raise ConfigurationError(
             f"{place}: has a method images but no method sample; images are those of samples: give it sample, or leave images out"
+        )
+    if spec.has.samplers and not issubclass(found, SamplesApart):
+        raise ConfigurationError(
+            f"workload.sampled_by: {spec.workload.title} cannot be sampled by processes of their own, since it lacks methods of "
+            "SamplesApart (see docs/workloads.md); use trainer"
         )
     start = spec.workload.start
     if start is not None and not issubclass(found, Continues):

@@ -23,7 +23,7 @@ from yatt_core.durable import make_folder, refusals, sync_folder
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.prepared import prepared_folder
 from yatt_core.keys import WorkKey
-from yatt_core.manifests import FileEntry, entry_of_bytes, load_manifest, publish_manifest, read_file
+from yatt_core.manifests import FileEntry, entry_of_bytes, load_manifest, publish_manifest, read_file, require_size
 from yatt_core.workloads.columns import decode_columns, encode_columns
 from yatt_core.workloads.contract import Array, Images
 from yatt_core.workloads.listings import plain_text
@@ -78,9 +78,9 @@ def encode_images(images: Images, place: str) -> bytes:
 
 
 def publish_images(run_folder: Path, key: WorkKey, term: int, contents: Sequence[bytes]) -> str:
-    """Writes the images of all ranks, in the order of the ranks; returns the SHA-256 of the manifest.
+    """Writes the images of all ranks or shards, in their order; returns the SHA-256 of the manifest.
 
-    contents: what `encode_images` has returned on each rank.
+    contents: what `encode_images` has returned for each.
 
     Raises `StorageFullError` or `InfrastructureError` if writing fails.
     """
@@ -142,6 +142,21 @@ class ImageFolder:
         if name not in self._files:
             raise DataError(f"{self._folder}: has no image {address}")
         return read_file(self._folder, name, self._files[name])
+
+
+def images_are_there(prepared: Path, sha256: str) -> bool:
+    """Returns whether the images of an iteration are there: the manifest as it was, and every file with its size.
+
+    prepared: the folder of the prepared columns.
+    sha256: of the manifest, from the receipt.
+    """
+    folder = prepared / IMAGES
+    try:
+        for name, entry in load_manifest(folder, IMAGES, sha256).files.items():
+            require_size(folder / name, entry)
+    except DataError:
+        return False
+    return True
 
 
 def _require_sound(images: Images, place: str) -> None:

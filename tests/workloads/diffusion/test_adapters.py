@@ -12,7 +12,6 @@ from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.diffusion.test_drawing import SPEC
 from tests.workloads.in_process import OwnRun
 from tests.workloads.test_contract import engine_of
-from yatt_core.engines.train.workload.state import read_state
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec import load_spec
 from yatt_core.workloads.contract import RunFacts, SavedTensors
@@ -30,6 +29,7 @@ from yatt_core.workloads.diffusion.networks import TRANSFORMER, make_network
 from yatt_core.workloads.diffusion.predictors import Predictor
 from yatt_core.workloads.diffusion.shapes import PROMPTS, WORDS
 from yatt_core.workloads.inputs import materialise_workload
+from yatt_core.workloads.saved import read_state
 
 pytestmark = NEEDS_DIFFUSERS
 SHAPE = {

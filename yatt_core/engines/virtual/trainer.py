@@ -215,6 +215,11 @@ class VirtualTrainEngine:
         """True: its few bytes are copied at once, and engines hold nothing of them but their digest."""
         return True
 
+    @property
+    def copies_alone(self) -> bool:
+        """False: its state is copied in no time."""
+        return False
+
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
         """Yields nothing: its weights are no tensors of torch, and virtual engines take their digest (`WeightSync`)."""
         yield from ()

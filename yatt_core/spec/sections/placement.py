@@ -24,18 +24,26 @@ class PlacementSpec(SpecModel):
     )
     """`colocate`: rollout and judges take turns on all devices. `split`: a fixed split of the devices. `dynamic`:
     a split that follows the load, between and within iterations. Or the name of a custom policy, an entry point
-    of the group `yatt.placement` or `package.module:name`."""
+    of the group `yatt.placement` or `package.module:name`. Of the samplers of a workload of your own and the trainer's ranks,
+    which work in turn, `colocate` has both on the same devices, and `split` each on devices of their own."""
     judges: PositiveInt | None = None
     """With `split`: number of instances that judge; the others generate."""
     control_seconds: PositiveFloat = 1.0
     """Interval between two decisions about the pool within an iteration; on virtual engines, in their clock."""
 
-    def mistakes(self, shares: bool, instances: int) -> Iterator[str]:
+    def mistakes(self, shares: bool, instances: int, samplers: bool = False) -> Iterator[str]:
         """Yields one line per contradiction, each starting with the key.
 
         shares: whether a judge runs on the devices.
         instances: number of rollout instances; 0 if the cluster determines it.
+        samplers: whether the instances are the samplers of a workload of one's own, beside which there are no judges.
         """
+        if samplers:
+            if self.mode not in ("colocate", "split"):
+                yield f"placement.mode: samplers and trainer work in turn; expected colocate or split (given: {self.mode})"
+            if self.judges is not None:
+                yield "placement.judges: a workload of your own has no judges; leave it out"
+            return
         if self.mode != "colocate" and not shares:
             yield (
                 f"placement.mode: {self.mode} divides the devices between rollout and judges, but no judge of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -41,6 +41,10 @@ class WorkloadSpec(SpecModel):
     with `settings`, and refuses those that may not change."""
     start: WorkloadStart | None = None
     """The state of another run to begin with; `null`: one of its own."""
+    sampled_by: Literal["trainer", "rollout"] = "trainer"
+    """Who samples, with a class that does: `trainer`, the trainer's ranks; `rollout`, samplers: as many processes of their own as
+    `rollout.engine.instances`, which hold the weights in `rollout.engine.dtype` and get them after each update. A class says
+    whether it can (docs/workloads.md)."""
     sha256: Annotated[str | None, Names("code")] = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the class's source: of all Python files of the package that has it, or of the `file`; filled in when the spec is
     read. An exact run refuses another source; no run executes a `file` with other contents.
@@ -58,6 +62,10 @@ class WorkloadSpec(SpecModel):
                     raise ValueError(
                         f"{key}: only a workload of your own has {key}; leave it out, or name its class as kind"
                     )
+            if self.sampled_by != "trainer":
+                raise ValueError(
+                    "sampled_by: only a workload of your own has it; leave it out, or name its class as kind"
+                )
         if twice := sorted(set(self.settings) & set(self.tunable)):
             raise ValueError(f"tunable.{twice[0]}: stands in settings too; expected each setting once")
         return self

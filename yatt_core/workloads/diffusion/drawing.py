@@ -127,10 +127,10 @@ def network_settings(settings: DrawingSettings) -> dict[str, int]:
 
 
 class ShapeDrawing:
-    """Implements `Workload`, `ShowsImages` and `Continues`.
+    """Implements `Workload`, `SamplesApart`, `ShowsImages` and `Continues`.
 
-    Each rank samples and learns from its share of the batches. Batches are the same on any number of ranks, and their gradients
-    are added in their order, so that the bits of a run do not depend on the number.
+    Each rank samples and learns from its share of the batches; samplers draw one batch at a time. Batches are the same on any
+    number of ranks, and their gradients are added in their order, so that the bits of a run do not depend on the number.
     """
 
     ranks: ClassVar[Literal["one", "any"]] = "any"
@@ -164,21 +164,25 @@ class ShapeDrawing:
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins with the pre-trained network and an AdamW without steps."""
         self._ranks = ranks
-        self._words = load_words(inputs)
-        self._network = load_network(inputs, torch.float32)
-        adapters = self._settings.adapters
-        if adapters is not None:
-            add_adapters(self._network, adapters, self._seed)
-        separate = self._settings.kl and adapters is None
+        self._load_network(inputs, torch.float32)
+        separate = self._settings.kl and self._settings.adapters is None
         self._reference = load_network(inputs, torch.float32) if separate else None
         parameters = {name: weight for name, weight in self._network.named_parameters() if weight.requires_grad}
-        self._latest = torch.zeros(0, *SHAPE)
         self._parameters = parameters
         self._moments = {
             f"{moment}.{name}": torch.zeros(() if moment == "step" else weight.shape)
             for name, weight in parameters.items()
             for moment in MOMENTS
         }
+
+    def begin_sampling(self, inputs: Path, dtype: str) -> None:
+        """Loads the network in a type. Raises `ValueError` if updates, in float32, could not sample again what it samples."""
+        if dtype != "float32" and self._settings.keep == "seeds":
+            raise ValueError(
+                f"keep: seeds are sampled again in float32, but rollout.engine.dtype is {dtype}; expected float32, or keep: "
+                "latents"
+            )
+        self._load_network(inputs, getattr(torch, dtype))
 
     def continue_from(self, saved: SavedState) -> None:
         """Begins with the network of another run, to which the KL term, if there is one, then compares.
@@ -203,22 +207,37 @@ class ShapeDrawing:
         batch = self._settings.batch
         share = self._ranks.share(-(-len(columns["prompt"]) // batch))
         rows = slice(share.start * batch, share.stop * batch)
-        own = {name: values[rows] for name, values in columns.items()}
-        drawn = self._sampled(own, draw)
+        return self.sample_shard({name: values[rows] for name, values in columns.items()}, draw)
+
+    def sampling_weights(self) -> Mapping[str, torch.Tensor]:
+        """Returns the weights of the network or, if it has adapters, theirs alone: the others stay as they are."""
+        weights = self._network.state_dict()
+        return {name: weight for name, weight in weights.items() if not self._settings.adapters or is_adapter(name)}
+
+    def shards(self, columns: Columns) -> Sequence[slice]:
+        """Cuts images into batches of which one rank would compute the gradient."""
+        batch = self._settings.batch
+        return [slice(first, first + batch) for first in range(0, len(columns["prompt"]), batch)]
+
+    def sample_shard(self, columns: Columns, draw: Draw) -> Columns:
+        """Samples whole batches of images, and scores them by the rule."""
+        drawn = self._sampled(columns, draw)
         self._latest = drawn.images
         found = {
-            **own,
-            "reward": self.rewards(drawn.images, _prompts(own)).numpy(),
-            "log_probability": drawn.log_probabilities.numpy(),
+            **columns,
+            "reward": self.rewards(drawn.images, _prompts(columns)).numpy(),
+            "log_probability": drawn.log_probabilities.float().numpy(),
         }
         if self._settings.keep == "latents":
-            found["latents"] = torch.stack(drawn.latents, 1).numpy()
+            found["latents"] = torch.stack(drawn.latents, 1).float().numpy()
         return found
 
     def images(self, columns: Columns, draw: Draw) -> Images:
-        """Returns the images that `sample` has just drawn."""
+        """Returns the images that `sample` or `sample_shard` has just drawn; those of sealed latents, if there are any."""
+        latents = columns.get("latents")
+        latest = self._latest if latents is None else torch.from_numpy(np.array(latents[:, -1]))
         return Images(
-            pixels=pixels_of(self._latest).numpy(),
+            pixels=pixels_of(latest).numpy(),
             captions=_prompts(columns),
             rewards=columns["reward"],
             seeds=columns["seed"].view(np.uint64),
@@ -296,6 +315,17 @@ class ShapeDrawing:
         for name, moment in self._moments.items():
             moment.copy_(saved.others.whole(name))
 
+    def _load_network(self, inputs: Path, dtype: torch.dtype) -> None:
+        """Loads the pre-trained network and its words, and adds adapters if it has any."""
+        self._words = load_words(inputs)
+        self._network = load_network(inputs, dtype)
+        if self._settings.adapters is not None:
+            add_adapters(self._network, self._settings.adapters, self._seed)
+            nn.Module.to(self._network, dtype)
+        self._reference = None
+        self._dtype = dtype
+        self._latest = torch.zeros(0, *SHAPE)
+
     def _copy(self, tensors: Mapping[str, torch.Tensor], saved: SavedState) -> None:
         """Copies weights of a saved state without adapters. Raises `DataError` if its network is another."""
         for name, tensor in tensors.items():
@@ -372,7 +402,7 @@ class ShapeDrawing:
 
     def _plan(self, draw: Draw) -> SamplingPlan:
         window = StepWindow(self._settings.window, self._settings.window_interval)
-        return SamplingPlan(SHAPE, self._settings.steps, window.at(draw.iteration, self._settings.steps))
+        return SamplingPlan(SHAPE, self._settings.steps, window.at(draw.iteration, self._settings.steps), self._dtype)
 
     def _predictor(self, prompts: list[str]) -> Predictor:
         return Predictor(self._network, self._words.encode(prompts))

@@ -34,6 +34,9 @@ def check_workload(home: Home, file: Path, spec: RunSpec, output: Output) -> Non
     vouched = "of YATT itself" if spec.workload.sha256 is None else f"sha256 {spec.workload.sha256}"
     write(f"workload: {spec.workload.title}, {vouched}")
     write(f"inputs: {many(found.files, 'file')}, {size(found.input_bytes)}; state: {size(found.state_bytes)}")
+    if found.sampler_bytes:
+        samplers = many(spec.engine_instances, "sampler")
+        write(f"{samplers}, each with a model of its own, get {size(found.sampler_bytes)} of weights after each update")
     for name, column in found.columns.items():
         write(f"an iteration learns from {name}: {column}")
     if found.image_bytes:

@@ -164,8 +164,13 @@ class WorkloadTrainEngine:
 
     @property
     def in_step(self) -> bool:
-        """Whether ranks gather what they send; True too if nothing is sent: a checkpoint is then copied in step."""
+        """Whether ranks gather what they send; True too if nothing is sent."""
         return not isinstance(self.workload, SendsWeights) or self.workload.in_step
+
+    @property
+    def copies_alone(self) -> bool:
+        """True of language models of which nothing is gathered. Ranks of a class may exchange something for their state."""
+        return not self.in_step and self._spec.has.language_model
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
         """Yields this rank's own parts, and its portion of those that other ranks hold too."""

@@ -6,6 +6,7 @@ Everything that an update depends on is in the workload's state, which is saved 
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -22,13 +23,12 @@ from yatt_core.engines.train.workload.state import (
     digest_of_weights,
     encode_facts,
     parts_of,
-    read_state,
     require_sound,
 )
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
-from yatt_core.experience.prepared import publish_prepared, rank_file, read_prepared_files
+from yatt_core.experience.prepared import PREPARED_KIND, publish_prepared, rank_file, read_prepared_files
 from yatt_core.inputs.manifest import START
-from yatt_core.keys import stable_seed
+from yatt_core.manifests import load_manifest
 from yatt_core.protocols.engines import FrozenState, NeededTensor, RankContext
 from yatt_core.protocols.receipts import (
     READ_BYTES,
@@ -52,12 +52,19 @@ from yatt_core.workloads.contract import (
     Workload,
 )
 from yatt_core.workloads.finding import called, make_workload, verify_workload
-from yatt_core.workloads.images import encode_images, publish_images
+from yatt_core.workloads.images import encode_images, images_are_there, publish_images
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
+from yatt_core.workloads.sampled_files import images_of, joined_columns
+from yatt_core.workloads.saved import read_state
 from yatt_core.workloads.trained import Changed, Fingerprint, Learnt
+from yatt_core.workloads.turns import turn_of
 
+log = logging.getLogger(__name__)
 EVALUATION = "evaluation/"
 WEIGHTS_DIGEST = "weights_digest"
+LOST = "lost"
+KEPT = "kept"
+"""What rank 0 tells the others of an iteration's images."""
 RESERVED = (SKIPPED, f"update/{SKIPPED}", COLUMNS_DIGEST, WEIGHTS_DIGEST)
 """Names in an update's fingerprint, or beside its metrics, that a metric of its own may not have."""
 
@@ -90,14 +97,23 @@ class OwnWorkload:
         self._begin()
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
-        """Has the iteration's columns drawn and, by a workload that samples, sampled. Rank 0 seals those of all ranks."""
+        """Has the iteration's columns drawn and, by a workload that samples, sampled. Rank 0 seals those of all ranks.
+
+        What samplers have sealed, the task's shards, takes the place of what the ranks would sample.
+        """
         workload = self._begun()
         started = time.perf_counter()
         draw = self._draw(task)
-        columns = called(self._spec, workload.draw, draw)
+        columns: Columns = {} if task.shards else called(self._spec, workload.draw, draw)
         place = f"workload.kind: {self._spec.workload.title}"
         shown: list[bytes] = []
-        if isinstance(workload, Samples):
+        if task.shards:
+            own = WorkloadRanks(self._collective).share(len(task.shards))
+            columns = joined_columns(self._context.run_folder, task.shards, own)
+            contents = self._collective.collected(encode_columns(columns, f"{place}: sample_shard"))
+            if self._collective.rank == 0:
+                shown = images_of(self._context.run_folder, task.shards)
+        elif isinstance(workload, Samples):
             columns = called(self._spec, workload.sample, columns, draw)
             contents = self._collective.collected(encode_columns(columns, f"{place}: sample"))
             if isinstance(workload, ShowsImages):
@@ -136,6 +152,8 @@ class OwnWorkload:
         (data,) = read_prepared_files(self._context.run_folder, prepared.folder, prepared.files, [name])
         columns = decode_columns(data, f"{prepared.folder}/{name}")
         loaded = time.perf_counter()
+        if prepared.images and isinstance(workload, ShowsImages) and isinstance(workload, Samples):
+            self._draw_lost_images(workload, columns, task, prepared)
         changed()
         metrics = self._finite(called(self._spec, workload.update, columns, self._draw(task)), "update")
         self._require_free(metrics)
@@ -213,11 +231,32 @@ class OwnWorkload:
         found = called(self._spec, workload.shown, columns)
         return {SHOWN: encode_listing(plain_listing(found, f"workload.kind: {self._spec.workload.title}: shown"))}
 
+    def _draw_lost_images(self, workload: Samples, columns: Columns, task: BatchTask, prepared: PrepareReceipt) -> None:
+        """Has the images of an iteration drawn again if their files are lost: under the weights before its update.
+
+        columns: what is sealed for this rank.
+        """
+        folder = self._context.run_folder / prepared.folder
+        # They are on the disk of rank 0, which decides for all.
+        lost = self._collective.rank == 0 and not images_are_there(folder, prepared.images)
+        if self._collective.tell(LOST if lost else KEPT) == KEPT:
+            return
+        assert isinstance(workload, ShowsImages), "there were images"
+        draw = self._draw(task)
+        called(self._spec, workload.sample, called(self._spec, self._begun().draw, draw), draw)
+        place = f"workload.kind: {self._spec.workload.title}: images"
+        shown = self._collective.collected(encode_images(called(self._spec, workload.images, columns, draw), place))
+        if self._collective.rank > 0:
+            return
+        term = int(load_manifest(folder, PREPARED_KIND).fields["term"])
+        if publish_images(self._context.run_folder, prepared.key, term, shown) == prepared.images:
+            log.warning("%s: its images were lost and have been drawn again", prepared.folder)
+        else:
+            log.warning("%s: its images were lost, and those drawn again are others", prepared.folder)
+
     def _draw(self, task: BatchTask) -> Draw:
         (drawn,) = task.rows
-        branch = task.key.branch
-        seed = stable_seed("workload.branch", self._spec.seed, branch) if branch else self._spec.seed
-        return Draw(seed=seed, iteration=task.key.iteration, number=drawn.ordinal)
+        return turn_of(self._spec, task.key, drawn.ordinal)
 
     def _state(self, workload: Workload) -> State:
         state: State = called(self._spec, workload.state)

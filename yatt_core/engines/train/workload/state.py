@@ -1,27 +1,25 @@
 """The state of a workload in a checkpoint, and its digest.
 
 Consumes a `State`, whose tensors may be divided over the ranks by rows. Produces the parts that a rank contributes to a
-checkpoint, the digest of the weights, which does not depend on how they are divided, and a state that is read again by any
-number of ranks. The checkpoint's subfolders are `weights` and `others`; `workload.json` holds the version and the facts.
+checkpoint or to a transfer, and the digest of the weights, which does not depend on how they are divided. The checkpoint's
+subfolders are `weights` and `others`; `workload.json` holds the version and the facts. `workloads.saved` reads them again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from yatt_core.checkpoints.contents import OTHERS, WEIGHTS, WORKLOAD, open_tensors
 from yatt_core.digests import WeightsDigest
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.wire.part_files import PartFiles
-from yatt_core.wire.parts import Box, TensorPart
-from yatt_core.workloads.contract import Rows, SavedState, State
+from yatt_core.errors import ConfigurationError
+from yatt_core.wire.parts import TensorPart
+from yatt_core.workloads.contract import Rows, State
 
 Named = Mapping[str, torch.Tensor | Rows]
 KEPT_TYPES = frozenset(
@@ -87,14 +85,21 @@ def digest_of_weights(weights: Named, collective: Collective) -> str:
     """
     found = WeightsDigest()
     for name in sorted(weights):
-        held = weights[name]
-        whole = _gathered(name, held, collective) if isinstance(held, Rows) else held.detach().cpu().numpy()
+        whole = whole_tensor(name, weights[name], collective)
         found.begin(name, whole.dtype.name, whole.shape)
         found.add(np.ascontiguousarray(whole))
     return found.hexdigest()
 
 
-def _gathered(name: str, held: Rows, collective: Collective) -> Any:
+def whole_tensor(name: str, held: torch.Tensor | Rows, collective: Collective) -> npt.NDArray[Any]:
+    """Returns a whole tensor, on every rank. Every rank must call it. Raises as `digest_of_weights` does."""
+    if isinstance(held, Rows):
+        return _gathered(name, held, collective)
+    found: npt.NDArray[Any] = held.detach().cpu().numpy()
+    return found
+
+
+def _gathered(name: str, held: Rows, collective: Collective) -> npt.NDArray[Any]:
     """Returns a tensor that the ranks hold by rows."""
     own = np.ascontiguousarray(held.values.detach().cpu().numpy())
     places = collective.gathered(np.array([held.start, len(own)], np.int64).tobytes())
@@ -115,40 +120,3 @@ def _gathered(name: str, held: Rows, collective: Collective) -> Any:
 def encode_facts(version: int, facts: Mapping[str, Any]) -> bytes:
     """Returns the contents of `workload.json`."""
     return (json.dumps({"version": version, "facts": dict(facts)}, indent=1, sort_keys=True) + "\n").encode()
-
-
-def read_state(folder: Path, version: int | None = None) -> SavedState:
-    """Opens the state in a checkpoint. Raises `DataError` unless it is that of a workload, at a version if one is given."""
-    path = folder / WORKLOAD
-    try:
-        told = json.loads(path.read_bytes())
-        found = int(told["version"])
-        facts = dict(told["facts"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: is not the state of a workload: {error!r}") from error
-    if version is not None and found != version:
-        raise DataError(f"{folder}: holds version {found}, expected {version}")
-    return SavedState(weights=SavedParts(folder, WEIGHTS), others=SavedParts(folder, OTHERS), facts=facts)
-
-
-class SavedParts:
-    """The tensors of a subfolder of a checkpoint; none if it has no such subfolder."""
-
-    def __init__(self, folder: Path, subfolder: str) -> None:
-        self._files = open_tensors(folder, subfolder) if (folder / subfolder).is_dir() else PartFiles()
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the whole tensors, by name."""
-        return self._files.shapes
-
-    def whole(self, name: str) -> torch.Tensor:
-        """Reads a tensor."""
-        return torch.from_numpy(self._files.read(name))
-
-    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Reads rows of a tensor."""
-        if name not in self.shapes:
-            raise DataError(f"the checkpoint has no tensor {name}")
-        below = self.shapes[name][1:]
-        return torch.from_numpy(self._files.read(name, Box((start, *(0 for _ in below)), (stop - start, *below))))

@@ -1,0 +1,1 @@
+"""Samplers of a workload of one's own."""
