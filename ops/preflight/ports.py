@@ -16,7 +16,7 @@ def weight_ports(spec: RunSpec) -> tuple[int, int] | None:
 
     Raises `InfrastructureError` if the setting cannot be read.
     """
-    if spec.virtual or not spec.samples_responses:
+    if spec.virtual or not spec.has.sync:
         return None
     try:
         first, last = RANGE.read_text().split()

@@ -35,10 +35,14 @@ def test_killed_while_samplers_draw_and_resumed_on_one_it_has_the_bits_of_a_run_
     driver.drive(run)
     require_same(driver, run, undisturbed(tmp_path))
     with driver.ledger() as ledger:
-        ways = [
-            row.receipt for number in (1, 3) for row in ledger.phases.attempts(run, 0, number) if row.phase == "sync"
+        synced = [
+            row.receipt["engines"]
+            for number in (1, 3)
+            for row in ledger.phases.attempts(run, 0, number)
+            if row.phase == "sync"
         ]
-    assert [[engine["way"] for engine in way["engines"]] for way in ways] == [["direct", "direct"], ["direct"]]
+    assert [[engine["instance"] for engine in engines] for engines in synced] == [[0, 1], [0]]
+    assert len({engine["bytes"] for engines in synced for engine in engines} - {0}) == 1
 
 
 @pytest.mark.verify
