@@ -125,10 +125,11 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
+    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
         """Returns host memory for a number of buckets of at most this many bytes each, in which they can arrive before `take`.
 
-        Its content is arbitrary. It is valid until the next call, which may return the same memory.
+        None: the engine takes buckets from wherever they arrive, also from a GPU. The memory's content is arbitrary. It is
+        valid until the next call, which may return the same memory.
         """
         ...
 

@@ -3,7 +3,7 @@
 Consumes named arrays one at a time. Produces buckets of rectangles of tensors, each with one buffer that is filled as
 the arrays arrive, so that at most one array and one bucket are held in memory, and with a digest that the receiver
 checks. A tensor that fits in a bucket is sent whole, a larger one in several rectangles. The boundaries depend only on
-names, shapes and types.
+names, shapes and types. The buffer is an array of numpy, or a tensor of torch on the device where the bucket has arrived.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from yatt_core.digests import json_digest
 from yatt_core.errors import InfrastructureError
-from yatt_core.wire.changes import decode_positions, decode_steps
+from yatt_core.wire.bit_sums import block_sums
+from yatt_core.wire.changes import decode_positions, decode_steps, decompress
 from yatt_core.wire.number_types import Array, storage_type
 from yatt_core.wire.packed import ALIGNMENT
 from yatt_core.wire.parts import Box, Sizes, cut_box, whole_box
 
+if TYPE_CHECKING:
+    import torch
+
+    BucketData = npt.NDArray[np.uint8] | torch.Tensor
+    """The bytes of a bucket on the host, or on the device where it has arrived."""
+
 NamedArrays = Iterable[tuple[str, Array]]
 BucketBuffer = npt.NDArray[np.uint8]
-"""The bytes of a bucket, or memory for one."""
+"""The bytes of a bucket in host memory, or memory for one."""
 BUCKET_BYTES = 256 << 20
 """Default size of a bucket in bytes."""
 
@@ -49,7 +55,7 @@ class Piece:
 
     shape: shape of the whole tensor.
     kind: type of the numbers: numpy's name, or `bfloat16`.
-    values: in the rectangle's shape; the bits of bfloat16 are unsigned integers.
+    values: in the rectangle's shape; in an array, the bits of bfloat16 are unsigned integers.
     changed: what has changed, if that is all there is; `values` then has the numbers that have changed too much.
     """
 
@@ -57,7 +63,7 @@ class Piece:
     shape: Sizes
     box: Box
     kind: str
-    values: Array
+    values: Array | torch.Tensor
     changed: Changed | None = None
 
 
@@ -68,8 +74,8 @@ class Place:
     name, shape, box, kind: as in `Piece`.
     offset: in bytes.
     changes: number of numbers that have changed; -1 if all numbers are there.
-    far: number of those that are sent as they are; their numbers come first, then the steps, then the positions.
-    position_bytes: size of the encoded positions (`wire.changes`).
+    far: number of those that are sent as they are; their numbers come first, then the steps and positions of all.
+    step_bytes: size of the compressed steps and positions (`wire.changes`).
     """
 
     name: str
@@ -79,7 +85,7 @@ class Place:
     offset: int
     changes: int = -1
     far: int = 0
-    position_bytes: int = 0
+    step_bytes: int = 0
 
     @property
     def count(self) -> int:
@@ -92,25 +98,38 @@ class Place:
         size = storage_type(self.kind).itemsize
         if self.changes < 0:
             return self.count * size
-        return self.far * size + -(-self.changes // 2) + self.position_bytes
+        return self.far * size + self.step_bytes
 
     def of(self, data: BucketBuffer) -> Array:
         """Returns all numbers of the rectangle as a view into a bucket's buffer."""
         return np.frombuffer(data, storage_type(self.kind), self.count, self.offset).reshape(self.box.sizes)
 
-    def piece(self, data: BucketBuffer) -> Piece:
-        """Returns what the bucket has of the rectangle; numbers are views into the bucket's buffer."""
+    def on_device(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns all numbers of the rectangle as a view into a bucket's buffer, wherever it is."""
+        import torch
+
+        flat = data[self.offset : self.offset + self.nbytes].view(getattr(torch, self.kind))
+        return flat.view(self.box.sizes)
+
+    def piece(self, data: BucketData) -> Piece:
+        """Returns what the bucket has of the rectangle; numbers are views into the bucket's buffer.
+
+        data: on the host if it has only changes.
+        """
+        if not isinstance(data, np.ndarray):
+            values: Any = self.on_device(data)
+            return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=values)
         if self.changes < 0:
             return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=self.of(data))
-        values = np.frombuffer(data, storage_type(self.kind), self.far, self.offset)
-        end = self.offset + self.nbytes
-        positions = end - self.position_bytes
-        inside = np.unravel_index(decode_positions(data[positions:end]), self.box.sizes)
+        far = np.frombuffer(data, storage_type(self.kind), self.far, self.offset)
+        compressed = data[self.offset + far.nbytes : self.offset + self.nbytes]
+        encoded_steps, encoded_positions = decompress(compressed, self.changes)
+        inside = np.unravel_index(decode_positions(encoded_positions), self.box.sizes)
         places = tuple(index + start for index, start in zip(inside, self.box.offsets, strict=True))
         at = np.asarray(np.ravel_multi_index(places, self.shape), np.int64)
-        steps = decode_steps(data[self.offset + values.nbytes : positions], self.changes)
+        steps = decode_steps(encoded_steps, self.changes)
         return Piece(
-            name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=values, changed=Changed(at, steps)
+            name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=far, changed=Changed(at, steps)
         )
 
 
@@ -127,7 +146,7 @@ class WeightBucket:
     number: int
     last: bool
     places: tuple[Place, ...]
-    data: BucketBuffer
+    data: BucketData
     digest: str
 
     @property
@@ -148,13 +167,12 @@ class WeightBucket:
             yield place.piece(self.data)
 
 
-def bucket_digest(places: Sequence[Place], data: BucketBuffer) -> str:
-    """Returns a digest of a bucket's places and bytes, as 64 hexadecimal digits.
+def bucket_digest(places: Sequence[Place], data: BucketData) -> str:
+    """Returns a digest of a bucket's places and bytes, as 64 hexadecimal digits; the same on every device.
 
-    It reveals damage, not forgery: of the bytes it has the XXH3 hash, which takes a fraction of the time of a
-    cryptographic one.
+    It reveals damage, not forgery: of the bytes it has exact integer sums (`block_sums`).
     """
-    return json_digest([places_as_rows(places), len(data), xxhash.xxh3_128_hexdigest(data.data)])
+    return json_digest([places_as_rows(places), len(data), block_sums(data)])
 
 
 def places_as_rows(places: Iterable[Place]) -> list[list[Any]]:
@@ -162,7 +180,7 @@ def places_as_rows(places: Iterable[Place]) -> list[list[Any]]:
     rows = []
     for each in places:
         box = each.box
-        changed = (each.changes, each.far, each.position_bytes)
+        changed = (each.changes, each.far, each.step_bytes)
         rows.append([each.name, each.shape, box.offsets, box.sizes, each.kind, each.offset, *changed])
     return rows
 
@@ -173,7 +191,7 @@ def places_of_rows(rows: Iterable[Sequence[Any]]) -> tuple[Place, ...]:
 
 
 def _place_of_row(row: Sequence[Any]) -> Place:
-    name, shape, offsets, sizes, kind, offset, changes, far, position_bytes = row
+    name, shape, offsets, sizes, kind, offset, changes, far, step_bytes = row
     return Place(
         name=name,
         shape=tuple(shape),
@@ -182,7 +200,7 @@ def _place_of_row(row: Sequence[Any]) -> Place:
         offset=offset,
         changes=changes,
         far=far,
-        position_bytes=position_bytes,
+        step_bytes=step_bytes,
     )
 
 
@@ -246,9 +264,10 @@ class _Filling:
         return WeightBucket(number=self.number, last=last, places=places, data=data, digest=bucket_digest(places, data))
 
 
-def clear_gaps(places: Iterable[Place], data: BucketBuffer) -> None:
+def clear_gaps(places: Iterable[Place], data: BucketData) -> None:
     """Sets the bytes between the rectangles to zero, so that equal weights have equal digests."""
     end = 0
     for place in places:
-        data[end : place.offset] = 0
+        if place.offset > end:
+            data[end : place.offset] = 0
         end = max(end, place.offset + place.nbytes)

@@ -2,12 +2,14 @@
 
 A position takes a byte: the distance from the last one, and one more byte for each 255 in it. A change takes half a byte
 if it leads to one of the next seven numbers of the type, in either direction: the difference of the bits, as integers.
-All others are sent as they are. After a small step most numbers of type bfloat16 stay the same, and most others move to
-a neighbour. Pure functions.
+All others are sent as they are. Short distances and steps are the frequent ones, so both are compressed by Huffman's code.
+After a small step most numbers of type bfloat16 stay the same, and most others move to a neighbour: each of these then
+takes six bits or so. Pure functions.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,30 @@ NEAR = 7
 """The largest difference that is sent as such."""
 Bits = npt.NDArray[Any]
 """The bits of numbers, as integers."""
+Encoded = npt.NDArray[np.uint8]
+"""Bytes that stand for positions or steps."""
 
 
-def encode_positions(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+def compress(steps: Encoded, positions: Encoded) -> Encoded:
+    """Returns encoded steps and positions in fewer bytes: none for none."""
+    if not len(positions):
+        return np.empty(0, np.uint8)
+    coder = zlib.compressobj(level=1, wbits=-zlib.MAX_WBITS, strategy=zlib.Z_HUFFMAN_ONLY)
+    # After the flush positions get a code of their own.
+    parts = (coder.compress(steps), coder.flush(zlib.Z_SYNC_FLUSH), coder.compress(positions), coder.flush())
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def decompress(compressed: Encoded, count: int) -> tuple[Encoded, Encoded]:
+    """Returns the encoded steps and positions that `compress` compressed. count: number of changes."""
+    if not count:
+        return compressed, compressed
+    both = np.frombuffer(zlib.decompress(compressed, wbits=-zlib.MAX_WBITS), np.uint8)
+    steps = -(-count // 2)
+    return both[:steps], both[steps:]
+
+
+def encode_positions(positions: npt.NDArray[np.int64]) -> Encoded:
     """Returns ascending positions as bytes."""
     distances = np.diff(positions, prepend=-1) - 1
     ends = np.cumsum(distances // FAR + 1)
@@ -30,7 +53,7 @@ def encode_positions(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     return encoded
 
 
-def decode_positions(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def decode_positions(encoded: Encoded) -> npt.NDArray[np.int64]:
     """Returns the positions that `encode_positions` encoded."""
     named = encoded != FAR
     travelled = np.cumsum(encoded.astype(np.int64) + named)
@@ -38,17 +61,17 @@ def decode_positions(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     return found
 
 
-def encode_steps(before: Bits, after: Bits) -> tuple[npt.NDArray[np.uint8], Bits]:
+def encode_steps(before: Bits, after: Bits) -> tuple[Encoded, Bits]:
     """Returns the differences of changed numbers, two in a byte, and the bits of those that are too far."""
     steps = after - before
     near = (steps >= -NEAR) & (steps <= NEAR)
     codes = np.zeros(-(-len(steps) // 2) * 2, np.uint8)
     codes[: len(steps)][near] = (steps[near] + NEAR + 1).astype(np.uint8)
-    packed: npt.NDArray[np.uint8] = np.bitwise_or(np.left_shift(codes[0::2], 4), codes[1::2]).astype(np.uint8)
+    packed: Encoded = np.bitwise_or(np.left_shift(codes[0::2], 4), codes[1::2]).astype(np.uint8)
     return packed, after[~near]
 
 
-def decode_steps(packed: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.int8]:
+def decode_steps(packed: Encoded, count: int) -> npt.NDArray[np.int8]:
     """Returns the differences that `encode_steps` encoded; 0 for those that are too far.
 
     count: number of changes.

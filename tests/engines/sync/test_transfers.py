@@ -14,12 +14,16 @@ import torch
 from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, build_model, weights_of
 from tests.engines.sync.members import Members
 from yatt_core.engines.rectangles import part_digests
+from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.sync import receiving
+from yatt_core.engines.sync.group import SyncGroup
 from yatt_core.engines.train.ranks.waiting import current_waits
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.protocols.transfers import HeldWeights
 from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.run_actors.weight_check import WeightComparison, compare_weights
+from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.parts import TensorPart, contributed
 from yatt_core.wire.transfer_plan import Rectangle
 
@@ -77,6 +81,57 @@ def test_engines_get_the_bits_that_they_would_have_rounded_themselves(folder: Pa
         for engine in engines:
             assert engine.version == version and held(engine) == wanted(folder, version, getattr(torch, dtype))
     assert not any(sizes == 0 for sizes in found), "every rank sends"
+
+
+@pytest.mark.parametrize("arrives", ["on the host", "on a device"])
+def test_buckets_come_to_host_memory_of_an_engine_that_has_some(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arrives: str
+) -> None:
+    """Straight there, or copied from a device, for which other host memory stands in."""
+    arrays = list[np.ndarray]()
+
+    def buffers(engine: WeightTaker, count: int, nbytes: int) -> Sequence[np.ndarray]:
+        arrays.extend(WeightTaker.buffers(engine, count, nbytes) or ())
+        return arrays
+
+    def take(engine: WeightTaker, bucket: WeightBucket) -> None:
+        assert isinstance(bucket.data, np.ndarray) and np.may_share_memory(
+            bucket.data, arrays[bucket.number % len(arrays)]
+        )
+        WeightTaker.take(engine, bucket)
+
+    monkeypatch.setattr(TorchRolloutEngine, "buffers", buffers)
+    monkeypatch.setattr(TorchRolloutEngine, "take", take)
+    if arrives == "on a device":
+        monkeypatch.setattr(receiving, "HOST", torch.device("meta"))
+    (engine,) = engines_of(folder, 1)
+    for each in Members(2, [engine]).transfer(1, sharded(folder, 1, 2)):
+        each.result()
+    assert held(engine) == wanted(folder, 1, torch.float32)
+    assert len(arrays) == (2 if arrives == "on the host" else 1)
+
+
+def test_a_bit_that_is_lost_on_the_way_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the bucket has arrived, before anything of it is used."""
+    (engine,) = engines_of(folder, 1)
+    members = Members(2, [engine])
+    buffer = SyncGroup.buffer
+    buffers = list[torch.Tensor]()
+
+    def watched(group: SyncGroup, nbytes: int) -> torch.Tensor:
+        made = buffer(group, nbytes)
+        if group.own == "rollout-0":
+            buffers.append(made)
+        return made
+
+    def damage(name: str, number: int) -> None:
+        if number == 1:
+            buffers[1][17] ^= 1
+
+    monkeypatch.setattr(SyncGroup, "buffer", watched)
+    members.on_bucket = damage
+    failure = members.transfer(1, sharded(folder, 1, 2))[0].exception()
+    assert isinstance(failure, InfrastructureError) and "bucket 1 of" in str(failure) and engine.version == -1
 
 
 def test_a_damaged_bucket_leaves_its_engine_dirty_and_all_members_free(

@@ -123,12 +123,14 @@ class Assembly:
         """
         if piece.changed is not None:
             raise InfrastructureError(f"weights: only changes of {piece.name} arrived, but the engine needs all of it")
+        values = piece.values
+        assert isinstance(values, np.ndarray), "tensors are assembled in host memory"
         whole, missing = self._begun.get(piece.name) or (
-            np.empty(piece.shape, piece.values.dtype),
+            np.empty(piece.shape, values.dtype),
             math.prod(piece.shape),
         )
-        whole[piece.box.slices((0,) * whole.ndim)] = piece.values
-        missing -= piece.values.size
+        whole[piece.box.slices((0,) * whole.ndim)] = values
+        missing -= values.size
         if missing:
             self._begun[piece.name] = whole, missing
             return None
@@ -165,7 +167,7 @@ class WeightTaker(ABC):
         self._incoming = None
         self._incoming = Incoming(version, self._begin(version))
 
-    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
+    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
         """See `RolloutEngine`."""
         return [np.frombuffer(large_pages(nbytes), np.uint8, nbytes) for _ in range(count)]
 

@@ -12,11 +12,14 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types of integers by their size in bytes."""
 
 
-def as_tensor(array: Array, kind: str) -> torch.Tensor:
+def as_tensor(array: Array | torch.Tensor, kind: str) -> torch.Tensor:
     """Returns a tensor over an array's memory, or over a copy if it is read-only, which torch does not support.
 
+    array: a tensor is returned as it is.
     kind: type of the numbers: numpy's name, or `bfloat16`, whose bits the array holds as integers.
     """
+    if isinstance(array, torch.Tensor):
+        return array
     found = torch.from_numpy(array if array.flags.writeable else array.copy())
     return found.view(torch.bfloat16) if kind == BFLOAT16 else found
 

@@ -30,7 +30,7 @@ from yatt_core.wire.buckets import (
     places_as_rows,
     places_of_rows,
 )
-from yatt_core.wire.changes import encode_positions, encode_steps
+from yatt_core.wire.changes import compress, encode_positions, encode_steps
 from yatt_core.wire.number_types import storage_type
 from yatt_core.wire.parts import Box, TensorPart, cut_box
 
@@ -90,7 +90,7 @@ def _filled(
         rectangle = rectangle_of(part, rounded_to)
         size = storage_type(rectangle.kind).itemsize
         for box in cut_box(part.box, min(BLOCK, most_bytes // size)):
-            contents, changes, far, position_bytes = _changed(part, box, rectangle.kind, sent)
+            contents, changes, far, step_bytes = _changed(part, box, rectangle.kind, sent)
             if places and aligned(end) + len(contents) > most_bytes:
                 yield places, data[:end]
                 places = []
@@ -105,7 +105,7 @@ def _filled(
                 offset=offset,
                 changes=changes,
                 far=far,
-                position_bytes=position_bytes,
+                step_bytes=step_bytes,
             )
             places.append(place)
             end = offset + len(contents)
@@ -117,7 +117,7 @@ def _filled(
 def _changed(
     part: TensorPart[torch.Tensor], box: Box, kind: str, sent: SentWeights
 ) -> tuple[npt.NDArray[np.uint8], int, int, int]:
-    """Returns the bytes of what has changed in a rectangle, and `changes`, `far` and `position_bytes` of its place.
+    """Returns the bytes of what has changed in a rectangle, and `changes`, `far` and `step_bytes` of its place.
 
     `changes` is -1 if all numbers are returned. The copy of what was sent is brought up to date.
     """
@@ -128,12 +128,12 @@ def _changed(
     before = held.contiguous().view(-1).view(bits).numpy()
     after = new.view(bits).numpy()
     changes = np.flatnonzero(before != after)
-    positions = encode_positions(changes)
     steps, far = encode_steps(before[changes], after[changes])
+    compressed = compress(steps, encode_positions(changes))
     held.copy_(new.view(held.shape))
-    if far.nbytes + len(steps) + len(positions) >= after.nbytes:
+    if far.nbytes + len(compressed) >= after.nbytes:
         return after.view(np.uint8), -1, 0, 0
-    return np.concatenate([far.view(np.uint8), steps, positions]), changes.size, far.size, len(positions)
+    return np.concatenate([far.view(np.uint8), compressed]), changes.size, far.size, len(compressed)
 
 
 def received_changes(group: SyncGroup, task: TransferTask, check: Check) -> Iterator[WeightBucket]:

@@ -1,7 +1,8 @@
 """Sends what a rank contributes to the weights, bucket by bucket, straight from the tensors that it holds.
 
-Consumes the parts of tensors that the rank contributes, on any device; no tensor is gathered. While one bucket is on
-its way the next is filled, so that two exist at most.
+Consumes the parts of tensors that the rank contributes, on any device; no tensor is gathered. Buckets are filled, and their
+digests computed, where they are sent from: on a GPU, if the group is. While one bucket is on its way the next is filled, so
+that two exist at most.
 """
 
 from __future__ import annotations
@@ -94,21 +95,15 @@ class _Filler:
     @torch.no_grad()
     def fill(self, bucket: PlannedBucket, buffer: torch.Tensor) -> None:
         """Writes a bucket's rectangles and their digest. Bytes between rectangles are zero."""
-        contents = buffer if buffer.device.type == "cpu" else torch.empty(buffer.shape, dtype=torch.uint8)
         for place in bucket.places:
             part = self._part_of(place)
-            values = part.values.detach()[place.box.slices(part.offsets)]
-            target = contents[place.offset : place.offset + place.nbytes].view(getattr(torch, place.kind))
-            target = target.view(values.shape).copy_(values)
+            target = place.on_device(buffer).copy_(part.values.detach()[place.box.slices(part.offsets)])
             if self._sent is not None:
                 self._sent.of(part, place.kind)[place.box.slices(part.offsets)].copy_(target)
-        array = contents.numpy()
-        data = array[: bucket.nbytes]
+        data = buffer[: bucket.nbytes]
         clear_gaps(bucket.places, data)
-        digest = bucket_digest(bucket.places, data)
-        array[bucket.nbytes :] = bytearray(bytes.fromhex(digest))
-        if contents is not buffer:
-            buffer.copy_(contents)
+        digest = bytearray(bytes.fromhex(bucket_digest(bucket.places, data)))
+        buffer[bucket.nbytes :].copy_(torch.frombuffer(digest, dtype=torch.uint8))
 
     def _part_of(self, place: Place) -> TensorPart[torch.Tensor]:
         """Returns the part that has a rectangle."""

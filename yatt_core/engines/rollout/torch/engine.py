@@ -119,6 +119,9 @@ class TorchRolloutEngine(WeightTaker):
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         return ExpectedTensors(shapes, lambda name: self._aliases.get(name, name))
 
+    def buffers(self, count: int, nbytes: int) -> None:
+        """Returns None: numbers are copied to the model from wherever they are."""
+
     def _put(self, piece: Piece) -> None:
         with torch.no_grad():
             whole = self._tensors[piece.name]
