@@ -52,10 +52,14 @@ def test_freed_tensors_serve_the_next(outcome):
 LARGE = """
 from pathlib import Path
 import numpy as np
-from yatt_core.engines.host_memory import large_pages, private_bytes
-found, before = np.frombuffer(large_pages(96 << 20), np.uint8), private_bytes()
+import psutil
+from yatt_core.engines.host_memory import large_pages
+def private():
+    memory = psutil.Process().memory_info()
+    return memory.rss - memory.shared
+found, before = np.frombuffer(large_pages(96 << 20), np.uint8), private()
 found.fill(1)
-print(private_bytes() - before)
+print(private() - before)
 place, inside = found.ctypes.data, False
 for line in Path("/proc/self/smaps").read_text().splitlines():
     first = line.split()[0]

@@ -11,7 +11,6 @@ import ctypes
 import mmap
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD = -1
@@ -26,13 +25,10 @@ MOST_KEPT = 1 << 29
 """When this many bytes are free at the end of the heap, they are given back."""
 
 
-def keep_freed_memory(largest: int = LARGEST_KEPT) -> None:
-    """Makes this process reuse the memory of freed tensors from now on.
-
-    largest: tensors of at least this many bytes are still mapped and unmapped individually.
-    """
+def keep_freed_memory() -> None:
+    """Makes this process reuse the memory of freed tensors from now on."""
     if library := _glibc():
-        if not library.mallopt(_MMAP_THRESHOLD, largest):
+        if not library.mallopt(_MMAP_THRESHOLD, LARGEST_KEPT):
             library.mallopt(_MMAP_THRESHOLD, LARGEST_OF_OLD)
         library.mallopt(_TRIM_THRESHOLD, MOST_KEPT)
         # Heaps of other threads are mappings of 64 MiB, which are mapped and unmapped as well.
@@ -43,14 +39,6 @@ def give_back_freed_memory() -> None:
     """Returns the kept memory to the operating system."""
     if library := _glibc():
         library.malloc_trim(0)
-
-
-def private_bytes() -> int:
-    """Returns how much memory this process has for itself; 0 where there is no Linux to tell."""
-    if sys.platform != "linux":
-        return 0
-    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
-    return (int(resident) - int(shared)) * mmap.PAGESIZE
 
 
 def large_pages(nbytes: int) -> mmap.mmap:

@@ -48,7 +48,7 @@ class HeldTensors:
         name: of a tied head, that of the embeddings.
         shape: shape of the whole tensor.
         """
-        module, number = self.module_of(name)
+        module, number = self._module_of(name)
         if module is None or (values := self._values(module, name.rpartition(".")[2])) is None:
             return None
         if number is not None:
@@ -59,7 +59,7 @@ class HeldTensors:
             return HeldPart((indices.org_vocab_start_index, *[0] * (len(shape) - 1)), rows)
         return _placed(values, shape, int(getattr(module, "tp_rank", 0)), int(getattr(module, "tp_size", 1)))
 
-    def module_of(self, name: str) -> tuple[Any, int | None]:
+    def _module_of(self, name: str) -> tuple[Any, int | None]:
         """Returns the module that has a tensor, None if there is none, and the tensor's place among those that it fuses.
 
         The place is None for a tensor that is not fused.
@@ -98,7 +98,7 @@ def _unpacked(module: Any) -> torch.Tensor:
     linear = getattr(module, "cpu_linear", None)
     if linear is None:
         return weight  # type: ignore[no-any-return]
-    width = input_width(module)
+    width = next(int(size) for name in WIDTHS if (size := getattr(module, name, 0)))
     columns = list[torch.Tensor]()
     for start in range(0, width, PROBE_ROWS):
         count = min(PROBE_ROWS, width - start)
@@ -106,11 +106,6 @@ def _unpacked(module: Any) -> torch.Tensor:
         probe[:, start : start + count].fill_diagonal_(1.0)
         columns.append(linear(probe, weight, None).t())
     return torch.cat(columns, 1)
-
-
-def input_width(module: Any) -> int:
-    """Returns how many columns a worker's matrix has."""
-    return next(int(size) for name in WIDTHS if (size := getattr(module, name, 0)))
 
 
 def _rows(module: Any, number: int) -> tuple[int, int]:

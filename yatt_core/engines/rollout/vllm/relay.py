@@ -21,24 +21,22 @@ class BucketRelay:
 
     ranks: number of workers.
     here: number of workers of each node.
-
-    `receives`: whether buckets come into memory of this worker's own.
     """
 
     def __init__(self, rank: int, ranks: int, here: int) -> None:
         self._sends = rank == 0 and ranks > here
-        self.receives = rank >= here
+        self._receives = rank >= here
         self._reader = BucketReader()
         self._group = None
         if ranks > here:
             self._group = distributed.new_group([0, *range(here, ranks)], backend="gloo")
 
     def open(self, shared: SharedBucket) -> WeightBucket:
-        """Returns a bucket, whose data is valid until the next one is opened.
+        """Returns a bucket in host memory, whose data is valid until the next one is opened.
 
         Raises `InfrastructureError` if it was damaged on its way from another node.
         """
-        if not self.receives:
+        if not self._receives:
             bucket = self._reader.open(shared)
             if self._sends and shared.nbytes:
                 distributed.broadcast(torch.from_numpy(bucket.data), 0, self._group)

@@ -1,7 +1,7 @@
 """Updates and reads the weights of a vLLM engine, in each of its workers: the methods that YATT adds to vLLM's worker class.
 
-Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part, in place or layer by layer, so that
-no second copy of the model is made. Tensors have Hugging Face names.
+Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part by vLLM's own layerwise reload, so
+that no second copy of the model is made. Tensors have Hugging Face names.
 """
 
 from __future__ import annotations
@@ -15,28 +15,20 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.models.registry import ModelRegistry
-from vllm.platforms import current_platform
 
-from yatt_core.engines.host_memory import LARGEST_OF_OLD, give_back_freed_memory, keep_freed_memory, private_bytes
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.engines.rollout.served.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
-from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace, takes_in_place
 from yatt_core.engines.rollout.vllm.nameless import forget_names
-from yatt_core.engines.rollout.vllm.queue_waits import sleep_in_waits
 from yatt_core.engines.rollout.vllm.relay import BucketRelay
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.parts import Sizes
 
-MOST_IN_GAPS = 8
-"""Freed memory between packed matrices may be this part of a bucket."""
 VISION_ARCHITECTURE = "YattVisionLanguageModel"
 # Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
 ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision_model:VisionLanguageModel")
 
-if current_platform.is_cpu():
-    sleep_in_waits()
 if parent_process() is not None:
     # A worker that waits for those of another node would not notice that its engine's process has ended.
     end_with_parent()
@@ -49,17 +41,9 @@ class WorkerWeights:
         self._config = worker.model_config
         self._model = worker.model_runner.get_model()
         self._renamed: Mapping[str, str] = {}
-        self._in_place = takes_in_place(self._model, self._config.architectures)
-        self._under_way: TensorsInPlace | Assembly | None = None
-        self._before = 0
-        """Private memory before the update, in bytes."""
-        self._largest = 0
-        """Size of the largest bucket so far, in bytes."""
+        self._under_way: Assembly | None = None
         parallel = worker.parallel_config
         self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size)
-        if self._in_place:
-            # A packed matrix takes the place of the one that was dropped for it; large ones have places of their own.
-            keep_freed_memory(LARGEST_OF_OLD)
 
     def begin(self, renamed: Mapping[str, str]) -> None:
         """Begins an update; the model cannot be used until it ends.
@@ -67,10 +51,6 @@ class WorkerWeights:
         renamed: the model's own names of tensors that arrive under other ones.
         """
         self._renamed = renamed
-        if self._in_place:
-            self._under_way = TensorsInPlace(self._model)
-            self._before = private_bytes()
-            return
         if self._under_way is not None:
             # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
             finalize_layerwise_reload(self._model, self._config)
@@ -78,34 +58,20 @@ class WorkerWeights:
         initialize_layerwise_reload(self._model)
 
     def take(self, bucket: SharedBucket) -> None:
-        """Loads a bucket; a layer takes its new weights at once, or when all of them have arrived."""
-        under_way = self._under_way
-        self._largest = max(self._largest, bucket.nbytes)
+        """Loads a bucket; a layer takes its new weights when all of them have arrived."""
+        assembly = self._under_way
+        assert assembly is not None, "an update has begun"
         for piece in self._relay.open(bucket).pieces():
-            name = self._renamed.get(piece.name, piece.name)
-            if isinstance(under_way, TensorsInPlace):
-                under_way.put(name, piece)
-                self._close_gaps(under_way.scratch_bytes)
             # vLLM keeps tensors until their layer is complete, so they need memory of their own.
-            elif under_way is not None and (tensor := under_way.put(piece)) is not None:
+            if (tensor := assembly.put(piece)) is not None:
+                name = self._renamed.get(piece.name, piece.name)
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
-
-    def _close_gaps(self, scratch_bytes: int) -> None:
-        """Gives the gaps between packed matrices back; they add up until each matrix has found its place again."""
-        received = self._largest if self._relay.receives else 0
-        if private_bytes() - self._before - scratch_bytes - received > self._largest // MOST_IN_GAPS:
-            give_back_freed_memory()
 
     def end(self) -> None:
         """Activates the new weights."""
-        if isinstance(self._under_way, TensorsInPlace):
-            self._under_way.end()
-        else:
-            finalize_layerwise_reload(self._model, self._config)
-            refresh_tied_head(self._model)
+        finalize_layerwise_reload(self._model, self._config)
+        refresh_tied_head(self._model)
         self._under_way = None
-        if self._in_place:
-            give_back_freed_memory()
 
 
 class WorkerMethods:

@@ -58,12 +58,6 @@ def core_of(case: Case) -> Any:
     return case.engine._core.core._engine
 
 
-def weights_of_worker(case: Case) -> Any:
-    """Returns what takes the weights of a case in this process."""
-    (found,) = core_of(case).collective_rpc(lambda worker: worker._own_weights())
-    return found
-
-
 @pytest.fixture(scope="package")
 def vllm_here():
     """Returns a function that calls another one, whose vLLM engines run in this process. Cleans up afterwards.

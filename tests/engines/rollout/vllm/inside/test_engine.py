@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engines.rollout.cases import prompts_of, request_of, rows_of
-from tests.engines.rollout.vllm.inside.conftest import core_of, weights_of_worker
+from tests.engines.rollout.vllm.inside.conftest import core_of
 from tests.engines.rollout.vllm.reference import LARGE, answers_by_seed, gap_after_update
 
 
@@ -14,7 +14,6 @@ def test_without_the_workaround_a_tied_head_stays_old(case_here, monkeypatch):
     from yatt_core.engines.rollout.vllm import weights
 
     monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
-    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", False)
     assert gap_after_update(case_here) > LARGE
 
 
@@ -60,15 +59,12 @@ def test_bits_do_not_depend_on_what_the_prefix_cache_holds(case_here, monkeypatc
     assert answers_by_seed(case_here, prompts, seeds) == expected, "together, with everything cached"
 
 
-@pytest.mark.parametrize("way", ["in place", "by vLLM"])
-def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(case_here, monkeypatch, way):
-    from yatt_core.engines.rollout.vllm import in_place, weights
+def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(case_here, monkeypatch):
+    from yatt_core.engines.rollout.vllm import weights
 
-    module = in_place if way == "in place" else weights
-    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", way == "in place")
     request = request_of(prompts_of([5, 19]), samples=4)
     before = rows_of(case_here.engine.generate(request))
-    whole = module.as_tensor
+    whole = weights.as_tensor
 
     converted = []
 
@@ -78,10 +74,10 @@ def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(
             raise MemoryError
         return whole(array, kind)
 
-    monkeypatch.setattr(module, "as_tensor", broken)
+    monkeypatch.setattr(weights, "as_tensor", broken)
     with pytest.raises(MemoryError):
         case_here.engine.update_weights(case_here.weights(1), 1)
     assert case_here.engine.version == -1
-    monkeypatch.setattr(module, "as_tensor", whole)
+    monkeypatch.setattr(weights, "as_tensor", whole)
     case_here.engine.update_weights(case_here.weights(0), 0)
     assert rows_of(case_here.engine.generate(request)) == before

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engines.rollout.vllm.inside.conftest import core_of, weights_of_worker
+from tests.engines.rollout.vllm.inside.conftest import core_of
 from tests.engines.rollout.vllm.test_held_weights import differing
 
 
@@ -30,6 +30,5 @@ def test_altered_weights_are_named(case_here: Any, monkeypatch: pytest.MonkeyPat
         dispatch_cpu_unquantized_gemm(down, remove_weight=True)
     assert differing(case_here, 0) == [f"{layer}.input_layernorm.weight", f"{layer}.mlp.down_proj.weight"]
     monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
-    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", False)
     case_here.engine.update_weights(case_here.weights(1), 1)
     assert differing(case_here, 1) == ["model.embed_tokens.weight"]
