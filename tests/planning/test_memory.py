@@ -82,6 +82,8 @@ def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
     assert copies() == [2 * bucket] * 3
     assert copies(engine="kind: vllm, instances: 4, tensor_parallel_size: 2") == [bucket] * 3, "half of each engine's"
     assert copies(engine="kind: torch, instances: 8") == [0, 0, 2 * bucket]
+    kept = copies("trainer.sync=delta")
+    assert kept[0] == kept[1] == kept[2] - 2 * bucket == pytest.approx(2 * 7.6156e9, rel=1e-3), "a copy of the weights"
 
 
 def test_low_rank_adapters_alone_have_gradients_moments_and_a_reference():

@@ -59,6 +59,7 @@ def build_rollout_engine(
                 max_new_tokens=spec.rollout.max_new_tokens,
                 inputs_folder=inputs_folder,
                 spanned=spanned,
+                takes_changes=spec.trainer.sync == "delta",
             )
         case _:
             assert_never(engine)

@@ -42,7 +42,13 @@ from yatt_core.planning.memory.training import (
     with_critic,
     with_teacher,
 )
-from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, kept_weights, senders
+from yatt_core.planning.memory.transfers import (
+    bytes_between_updates,
+    bytes_receiving,
+    bytes_sending,
+    kept_weights,
+    senders,
+)
 from yatt_core.planning.memory.widening import (
     widened_kernels,
     widened_pass,
@@ -178,8 +184,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
         for stage in (STAGES if engines else (PREPARE, LEARN))
         if (stage != JUDGE or len(engines) > 1) and (stage != SFT or (roles.spec.sft and trainer.probe != NOTHING))
     ]
-    # The memory that the processes of a vLLM engine share is kept between updates.
-    received = dict.fromkeys(STAGES if isinstance(roles.rollout, VllmRollout) else (SYNC,), bytes_receiving(roles))
+    received = {**dict.fromkeys(STAGES, bytes_between_updates(roles)), SYNC: bytes_receiving(roles)}
     rows = [
         _engine_row(engines=each, cluster=cluster, assumed=assumed, resident=resident, received=received)
         for each in engines

@@ -1,7 +1,8 @@
 """What weights on their way from the trainer's ranks to the rollout engines take in memory.
 
 Consumes the roles; produces bytes of buckets that a process holds to send or receive them, and of the copies that
-ranks keep of what they sent (`trainer.sync: delta`). All of it is host memory; a rank on a GPU also holds buckets there.
+ranks keep of what they sent, and vLLM engines of their weights (`trainer.sync: delta`). All of it is host memory; a rank
+on a GPU also holds buckets there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.memory.activations import element_bytes
 from yatt_core.planning.roles import Roles
+from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.weights import type_sent
 
 BUCKETS = 2
@@ -36,8 +38,21 @@ def bytes_sending(roles: Roles, ranks: int) -> int:
 
 
 def bytes_receiving(roles: Roles) -> int:
-    """Returns the bytes of the buckets that an engine holds."""
-    return min(weights_sent(roles), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
+    """Returns the bytes of the buckets that an engine holds, and of its copy."""
+    return _copied(roles) + min(weights_sent(roles), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
+
+
+def bytes_between_updates(roles: Roles) -> int:
+    """Returns what an engine keeps of `bytes_receiving`: the memory that vLLM's processes share."""
+    if not isinstance(roles.rollout, VllmRollout):
+        return 0
+    return _copied(roles) or bytes_receiving(roles)
+
+
+def _copied(roles: Roles) -> int:
+    """Returns the bytes of the copy of its weights to which a vLLM engine applies changes."""
+    delta = roles.spec.trainer.sync == "delta"
+    return weights_sent(roles) if delta and isinstance(roles.rollout, VllmRollout) else 0
 
 
 def kept_weights(roles: Roles, ranks: int) -> Bytes:

@@ -104,9 +104,9 @@ class TrainerSpec(SpecModel):
     such buckets at once."""
     sync: Literal["full", "delta"] = "full"
     """What is sent to the rollout engines after an update: `full`, all weights, or `delta`, only the numbers that have
-    changed in the engines' type, for which each rank keeps a copy of what it sent last. An engine that does not hold what
-    was sent last gets all weights. `delta` saves most with engines in bfloat16 and small learning rates; it needs
-    `rollout.engine.kind: torch` and does not change a result."""
+    changed in the engines' type, for which each rank keeps a copy of what it sent last, and each vLLM engine one of its
+    weights, in host memory. An engine that does not hold what was sent last gets all weights. `delta` saves most with
+    engines in bfloat16 and small learning rates; it does not change a result."""
     sync_transport: Literal["direct", "store"] = "direct"
     """How weights reach the rollout engines: `direct`, from each rank over torch.distributed, for which the nodes must reach
     each other; `yatt check` says on which ports. Only runs of earlier versions have `store` (through Ray's object store): they

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.served.companions import Spanned
@@ -30,7 +30,11 @@ from yatt_core.progress import advanced
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket
+from yatt_core.wire.parts import Sizes
 from yatt_core.wire.transfer_plan import Rectangle
+
+if TYPE_CHECKING:
+    from yatt_core.engines.rollout.served.kept_weights import KeptWeights
 
 MOST_STEPS = 8
 """Of one call, unless a response ends before. A new request or new weights wait for them; with fewer, an engine of a small model
@@ -66,6 +70,7 @@ class ServedRolloutEngine(WeightTaker):
         first update supplies the weights.
     inputs_folder: folder of the images that requests name by address; None: prompts have no images.
     spanned: the engine's nodes, if it has several.
+    takes_changes: whether it keeps a copy of its weights in host memory, so that it can be sent changes alone.
 
     Raises `ConfigurationError` for a model that the engine cannot run here, and as `EngineProcess` does.
     """
@@ -80,6 +85,7 @@ class ServedRolloutEngine(WeightTaker):
         folder_version: int = -1,
         inputs_folder: Path | None = None,
         spanned: Spanned | None = None,
+        takes_changes: bool = False,
     ) -> None:
         self._title = launch.kind.title
         self._layout = engine_layout(Path(model_path))
@@ -124,6 +130,7 @@ class ServedRolloutEngine(WeightTaker):
         self._numbers = itertools.count()
         self._updates = 0
         self._memory = BucketMemory()
+        self._kept = kept_weights(self._layout.shapes, spec.dtype) if takes_changes else None
         self._spoilt = False
         self._work = Work()
         self._version = folder_version
@@ -132,6 +139,7 @@ class ServedRolloutEngine(WeightTaker):
             "batch_invariant": False,
             "sleep": False,
             "in_flight_update": True,
+            "delta_sync": takes_changes,
             "several_calls": True,
             **own,
         }
@@ -183,9 +191,9 @@ class ServedRolloutEngine(WeightTaker):
         with self._lock.alone():
             self._or_resume(lambda: self._take(bucket))
 
-    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
-        """See `RolloutEngine`. The engine's workers read this memory."""
-        return self._memory.buffers(count, nbytes)
+    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
+        """See `RolloutEngine`. The engine's workers read this memory, unless they read the copy that is kept."""
+        return super().buffers(count, nbytes) if self._kept is not None else self._memory.buffers(count, nbytes)
 
     def end_update(self) -> None:
         """See `RolloutEngine`."""
@@ -202,20 +210,30 @@ class ServedRolloutEngine(WeightTaker):
             raise
 
     def _begin(self, version: int) -> ExpectedTensors:
+        if self._kept is not None:
+            self._kept.begin()
         self._core.call("begin_update", self._layout.renamed)
         return ExpectedTensors(self._layout.shapes, self._layout.own_name)
 
     def _take(self, bucket: WeightBucket) -> None:
         super().take(bucket)
-        incoming = self._incoming
-        self._incoming = None
-        self._core.call("take", self._memory.share(bucket))
-        self._incoming = incoming
+        if self._kept is None:
+            incoming = self._incoming
+            self._incoming = None
+            self._core.call("take", self._memory.share(bucket))
+            self._incoming = incoming
 
     def _put(self, piece: Piece) -> None:
-        """Does nothing: the engine's workers load the whole bucket, once all of it has been checked."""
+        """Changes the copy. Without one, the engine's workers load the whole bucket, once all of it has been checked."""
+        if self._kept is not None:
+            self._kept.put(piece)
 
     def _complete(self, version: int) -> None:
+        if self._kept is not None:
+            for bucket in self._kept.buckets(with_digests=self._spanned is not None):
+                self._core.call("take", bucket)
+                advanced()
+            self._kept.end()
         recompute = bool(self._open) and (self._recomputes or self._spoilt)
         self._core.call("end_update", version, recompute, self._spoilt)
         self._spoilt = False
@@ -278,6 +296,8 @@ class ServedRolloutEngine(WeightTaker):
         """Ends the engine's process. Calls in progress fail."""
         self._end()
         self._memory.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def _end(self) -> None:
         self._core.close()
@@ -362,6 +382,13 @@ class ServedRolloutEngine(WeightTaker):
                     f" {self._max_prompt_tokens}, and with a response of {limit} tokens there is room for"
                     f" {self._longest - limit}"
                 )
+
+
+def kept_weights(shapes: Mapping[str, Sizes], dtype: str) -> KeptWeights:
+    """Returns the copy of an engine that takes changes. Only it needs torch in the actor's process before the first update."""
+    from yatt_core.engines.rollout.served.kept_weights import KeptWeights
+
+    return KeptWeights(shapes, dtype)
 
 
 def process_settings(spec: VllmRollout) -> dict[str, Any]:

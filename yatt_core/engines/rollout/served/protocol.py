@@ -30,7 +30,7 @@ from yatt_core.wire.parts import Box
 from yatt_core.wire.support import Support
 from yatt_core.wire.transfer_plan import Rectangle
 
-VERSION = 2
+VERSION = 3
 """Of the calls, the records and the frames; it changes with any of them."""
 OPEN = "open"
 FOLLOW = "follow"

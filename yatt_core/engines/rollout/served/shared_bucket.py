@@ -25,12 +25,14 @@ class SharedBucket:
     path: of the memory that contains its data.
     offset: of the data in the memory, in bytes.
     nbytes: size of the data.
+    lasts: whether the data stays as it is until the update ends; otherwise until the next bucket.
     """
 
     frame: WeightBucket
     path: str
     offset: int
     nbytes: int
+    lasts: bool = False
 
 
 class BucketReader:

@@ -58,12 +58,13 @@ class WorkerWeights:
         initialize_layerwise_reload(self._model)
 
     def take(self, bucket: SharedBucket) -> None:
-        """Loads a bucket; a layer takes its new weights when all of them have arrived."""
+        """Loads a bucket; a layer takes its new weights when all of them have arrived, or keeps the old ones if none has."""
         assembly = self._under_way
         assert assembly is not None, "an update has begun"
         for piece in self._relay.open(bucket).pieces():
-            # vLLM keeps tensors until their layer is complete, so they need memory of their own.
-            if (tensor := assembly.put(piece)) is not None:
+            # vLLM keeps tensors until their layer is complete, so they need memory of their own, or memory that lasts.
+            tensor = piece.values if bucket.lasts else assembly.put(piece)
+            if tensor is not None:
                 name = self._renamed.get(piece.name, piece.name)
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
 
