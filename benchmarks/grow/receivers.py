@@ -53,17 +53,14 @@ def kinds_here() -> dict[str, EngineKind]:
 class Receiver:
     """One rollout engine of a kind, for a model folder.
 
+    takes_changes: whether a vLLM engine keeps a copy of its weights; torch's needs none.
+
     `buffers`: the engine's memory for buckets; see `RolloutEngine.buffers`.
     """
 
-    def __init__(self, kind: EngineKind, folder: Path) -> None:
-        self._engine: Any = _opened(kind, folder)
+    def __init__(self, kind: EngineKind, folder: Path, takes_changes: bool) -> None:
+        self._engine: Any = _opened(kind, folder, takes_changes)
         self.buffers = self._engine.buffers
-
-    @property
-    def takes_changes(self) -> bool:
-        """Whether the engine can take changes alone."""
-        return bool(self._engine.capabilities.get("delta_sync", False))
 
     def take(self, version: int, buckets: Iterator[WeightBucket]) -> int:
         """Updates the engine's weights; returns the bytes received."""
@@ -96,7 +93,7 @@ class Receiver:
             self._engine.close()
 
 
-def _opened(kind: EngineKind, folder: Path) -> RolloutEngine:
+def _opened(kind: EngineKind, folder: Path, takes_changes: bool) -> RolloutEngine:
     if not kind.devices:
         from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 
@@ -116,7 +113,12 @@ def _opened(kind: EngineKind, folder: Path) -> RolloutEngine:
         tensor_parallel_size=kind.devices,
     )  # fmt: skip
     return ServedRolloutEngine(
-        launch=VLLM_LAUNCH, model_path=str(folder), spec=spec, max_prompt_tokens=PROMPT, max_new_tokens=RESPONSE
+        launch=VLLM_LAUNCH,
+        model_path=str(folder),
+        spec=spec,
+        max_prompt_tokens=PROMPT,
+        max_new_tokens=RESPONSE,
+        takes_changes=takes_changes,
     )
 
 

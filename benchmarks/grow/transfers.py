@@ -10,8 +10,9 @@ of the worst engine or process of the worst kind; `details` has each kind's:
   the memory that they share for buckets counts as if it grew in each transfer;
 - `sync_seconds_over_broadcast`: seconds of a transfer, divided by those of a broadcast of the same bytes from the first
   rank to the other ranks and engines, with gloo, in pieces of the size of a bucket; each at its best of several rounds;
-- `delta_bytes_over_model`: bytes of a transfer of changes (`trainer.sync: delta`) after five optimizer steps at a learning
-  rate of 1e-6, divided by the bytes of the model in the engine's type; a step has the size that AdamW gives it;
+- `delta_bytes_over_model`: bytes of a transfer of changes (`trainer.sync: delta`) to torch engines after five optimizer steps
+  at a learning rate of 1e-6, divided by the bytes of the model in the engine's type; a step has the size that AdamW gives it;
+- `delta_bytes_over_model_vllm`: the same to vLLM's engines, the worse of both kinds; null without vLLM;
 - `sync_beside_copy_over_sum`: seconds in which the ranks send their weights and copy weights and moments for a checkpoint
   at the same time, divided by the sum of the seconds of each alone, each at its best.
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import progress
-from benchmarks.grow.members import BUCKET, RANKS, take_memory, take_part
+from benchmarks.grow.members import BUCKET, RANKS, take_changes, take_memory, take_part
 from benchmarks.grow.models import write_model
 from benchmarks.grow.ranks import on_ranks
 from benchmarks.grow.receivers import KINDS, kinds_here
@@ -34,7 +35,8 @@ SIZES: dict[str, Any] = {
     "max_positions": 256,
 }  # fmt: skip
 VOCABULARY = 32_000
-RATIOS = ("sync_bytes_over_model", "delta_bytes_over_model", "sync_peak_over_bucket", "sync_seconds_over_broadcast")
+RATIOS = ("sync_bytes_over_model", "sync_peak_over_bucket", "sync_seconds_over_broadcast")
+DELTA = "delta_bytes_over_model"
 
 
 def transfer_figures(
@@ -51,10 +53,15 @@ def transfer_figures(
     if maker.exitcode:
         raise RuntimeError("the model could not be made; see the error above")
     details = {name: _of_kind(name, folder, sizes) for name in kinds or kinds_here()}
-    worst = {name: max(each[name] for each in details.values() if each[name] is not None) for name in RATIOS}
+    worst = {name: max(each[name] for each in details.values()) for name in RATIOS}
     ranks = details["torch"]
     seconds, copy, both = (ranks[f"{name}seconds"] for name in ("", "copy_", "both_"))
-    figures: dict[str, float | None] = {**worst, "sync_beside_copy_over_sum": both / (seconds + copy)}
+    figures: dict[str, float | None] = {
+        **worst,
+        DELTA: ranks[DELTA],
+        f"{DELTA}_vllm": max((each[DELTA] for name, each in details.items() if KINDS[name].devices), default=None),
+        "sync_beside_copy_over_sum": both / (seconds + copy),
+    }
     return figures, {**details, "bucket_bytes": BUCKET, "hidden_seconds": seconds + copy - both}
 
 
@@ -64,18 +71,18 @@ def _of_kind(name: str, folder: Path, sizes: dict[str, Any]) -> dict[str, Any]:
     members = RANKS + KINDS[name].count
     found = on_ranks(members, take_part, folder, sizes, name)
     measured = found
+    changes = found
     if KINDS[name].devices:
         progress(f"transfers: memory of {name}")
         measured = on_ranks(members, take_memory, folder, sizes, name)
+        progress(f"transfers: changes to {name}")
+        changes = on_ranks(members, take_changes, folder, sizes, name)
     engines = found[RANKS:]
     names = ("seconds", "broadcast", "copy", "both")
     seconds = {each: _best(found, each) for each in names if each in found[0]}
-    takes_changes = all("delta" in each for each in engines)
     return {
         "sync_bytes_over_model": max(each["bytes"] / each["model"] for each in engines),
-        "delta_bytes_over_model": sum(each["delta"] for each in found[:RANKS]) / engines[0]["model"]
-        if takes_changes
-        else None,
+        DELTA: sum(each["delta"] for each in changes[:RANKS]) / engines[0]["model"],
         "sync_peak_over_bucket": max(each["peak"] for each in measured) / BUCKET,
         "sync_seconds_over_broadcast": seconds["seconds"] / seconds["broadcast"],
         **{each if each == "seconds" else f"{each}_seconds": value for each, value in seconds.items()},

@@ -31,7 +31,7 @@ def compress(steps: Encoded, positions: Encoded) -> Encoded:
         return np.empty(0, np.uint8)
     coder = zlib.compressobj(level=1, wbits=-zlib.MAX_WBITS, strategy=zlib.Z_HUFFMAN_ONLY)
     # After the flush positions get a code of their own.
-    parts = (coder.compress(steps), coder.flush(zlib.Z_SYNC_FLUSH), coder.compress(positions), coder.flush())
+    parts = (coder.compress(steps.data), coder.flush(zlib.Z_SYNC_FLUSH), coder.compress(positions.data), coder.flush())
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
@@ -39,7 +39,7 @@ def decompress(compressed: Encoded, count: int) -> tuple[Encoded, Encoded]:
     """Returns the encoded steps and positions that `compress` compressed. count: number of changes."""
     if not count:
         return compressed, compressed
-    both = np.frombuffer(zlib.decompress(compressed, wbits=-zlib.MAX_WBITS), np.uint8)
+    both = np.frombuffer(zlib.decompress(compressed.data, wbits=-zlib.MAX_WBITS), np.uint8)
     steps = -(-count // 2)
     return both[:steps], both[steps:]
 

@@ -110,12 +110,12 @@ def virtual_case(folder: Path) -> Case:
     return Case("virtual", VirtualRolloutEngine(spec, seed=7), weights, folder)
 
 
-def vllm_case_of(folder: Path, **settings: Any) -> Case:
+def vllm_case_of(folder: Path, takes_changes: bool = False, **settings: Any) -> Case:
     from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
     from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 
     spec = VllmRollout(**{"instances": 1, "dtype": "float32", **settings})
-    engine = ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, MAX_PROMPT, MAX_NEW)
+    engine = ServedRolloutEngine(VLLM_LAUNCH, str(folder), spec, MAX_PROMPT, MAX_NEW, takes_changes=takes_changes)
     return Case("vllm", engine, lambda version: weights_of(folder, version), folder)
 
 

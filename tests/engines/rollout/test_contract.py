@@ -17,6 +17,7 @@ def test_capabilities_are_named(case):
     expected |= {} if case.name == "virtual" else {"delta_sync": True}
     if case.name == "vllm":
         expected = {"batch_invariant": True, "sleep": False, "in_flight_update": True, "several_calls": True}
+        expected |= {"delta_sync": False}
     assert case.engine.capabilities == expected
 
 

@@ -55,6 +55,7 @@ class Job:
     ahead: with streamed learning, the numbers of an iteration's first shards that are learnt from before it is prepared.
     host: rank 0's address, where the ranks meet.
     reader: reads what ranks with a model learn from.
+    records_sent: whether to record what the ranks would send to rollout engines, at first and after each iteration.
     """
 
     spec: RunSpec
@@ -72,6 +73,7 @@ class Job:
     ahead: Sequence[int] = ()
     host: str = LOOPBACK
     reader: type[BatchReader] = BatchReader
+    records_sent: bool = False
 
 
 @dataclass
@@ -95,6 +97,7 @@ class Found:
     weights: the weights after the last iteration, on rank 0.
     refusal: the error raised when an iteration that was already learned is prepared again.
     parts: the rank's parts of weights, moments and reference after the last iteration, by kind.
+    sent: what the rank would send of each version.
     """
 
     versions: list[int] = field(default_factory=list)
@@ -103,6 +106,7 @@ class Found:
     refusal: str = ""
     offloaded: list[Offloaded] = field(default_factory=list)
     parts: dict[str, list[TensorPart[np.ndarray[Any, Any]]]] = field(default_factory=dict)
+    sent: list[list[TensorPart[np.ndarray[Any, Any]]]] = field(default_factory=list)
 
 
 def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]]:
@@ -184,9 +188,11 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
     else:
         _restore(engine, *job.restore)
     found.versions.append(engine.version)
+    found.sent += _sent(job, engine)
     for task in work.tasks:
         found.receipts.append(_learn_or_skip(engine, work, task))
         found.versions.append(engine.version)
+        found.sent += _sent(job, engine)
         if job.save is not None and task.key.iteration == job.save_at:
             _save(engine, job.save)
         if task.key.iteration in job.offloads and job.spec.trainer.engine.kind != "virtual":
@@ -205,6 +211,11 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
     if rank == 0:
         found.weights = weights
     return found
+
+
+def _sent(job: Job, engine: TrainEngine) -> list[list[TensorPart[np.ndarray[Any, Any]]]]:
+    """Returns what the rank would send of the engine's version, in a list; nothing unless the job asks for it."""
+    return [_copied(engine.sync_parts())] if job.records_sent else []
 
 
 def _restore(engine: TrainEngine, checkpoint: Path, version: int) -> None:

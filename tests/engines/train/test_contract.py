@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from tests.engines.rollout.served.test_kept_weights import Served
+from tests.engines.sync.members import Members
 from tests.engines.train.groups import Found, Job, run_ranks
 from tests.engines.train.layouts import (
     CLIP,
@@ -29,6 +32,7 @@ from tests.engines.train.layouts import (
 )
 from tests.engines.train.support import make_engine, random_task, update, weights_of
 from yatt_core.digests import weights_digest
+from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.protocols.receipts import UpdateReceipt
 from yatt_core.wire.parts import contributed
 
@@ -74,7 +78,7 @@ def run(request: pytest.FixtureRequest, expectations: Expectations, tmp_path_fac
     several = spec_of(layout.engine, CLIP, SEVERAL_STEPS)
     jobs = [
         Job(spec_of(layout.engine, UNCLIPPED), expected.model, five),
-        Job(spec_of(layout.engine, CLIP), expected.model, five),
+        Job(spec_of(layout.engine, CLIP), expected.model, five, records_sent=True),
         Job(several, expected.model, range(1, 5), save=saved, save_at=2, rejoin_at=3),
         Job(several, expected.model, (3, 4), restore=(saved, 2)),
         Job(several, expected.model, range(1, 3), skips=(2,)),
@@ -205,6 +209,23 @@ def test_the_ranks_parts_make_up_every_tensor_exactly_once(model_run: Run) -> No
         assert moment.shape == weights[name].shape and (moment >= 0).all()
     initial = joined(model_run, "reference", RESTORED)
     assert_close(whole["reference"], initial, tolerance=0.0)
+
+
+def test_what_changes_between_updates_makes_up_the_weights(model_run: Run) -> None:
+    """Each rank sends the changes of its own parts; an engine that applies them has the trainer's weights, rounded."""
+    sent = [jobs[CLIPPED].sent for jobs in model_run.ranks]
+    engine = Served(read_layout(model_run.expected.model))
+    members = Members(model_run.layout.ranks, [engine])
+    for version in range(6):
+        parts = [[replace(part, values=torch.from_numpy(part.values)) for part in rank[version]] for rank in sent]
+        for each in members.transfer(version, parts, "bfloat16", delta=True):
+            each.result()
+    assert engine.version == 5
+    for name, array in model_run.job(CLIPPED).weights.items():
+        if name in engine.loaded:
+            assert torch.equal(engine.loaded[name], torch.from_numpy(array).to(torch.bfloat16)), name
+    assert engine.loaded.keys() == engine.layout.shapes.keys()
+    engine.kept.close()
 
 
 def joined(run: Run, kind: str, number: int = SEVERAL) -> Arrays:

