@@ -399,6 +399,22 @@ def test_each_key_of_a_spec_that_names_a_repository_is_found(place: Place) -> No
     assert place.refusal(given).startswith("data.sources.0: dataset org/rows")
 
 
+def test_a_models_weights_are_fetched_for_a_workload_whose_inputs_are_built_from_it(
+    place: Place, model_files: dict[str, bytes]
+) -> None:
+    """By checks too, which build the inputs; not by plans."""
+    models = {"judge": {"kind": "hub", "repo": MODEL}}
+    workload = {"kind": "tests.workloads.counting:Counting", "models": models}
+    given = RunSpec.model_validate({"name": "judged", "workload": workload})
+    assert [keys for keys, _ in repositories(given)] == [("workload", "models", "judge")]
+    planned = place.settle(given, weights=False, data=False).workload.models["judge"]
+    assert (Path(planned.path) / "model.safetensors").stat().st_blocks == 0
+    checked = place.settle(given, weights=False)
+    whole = Path(checked.workload.models["judge"].path)
+    assert (whole / "model.safetensors").read_bytes() == model_files["model.safetensors"]
+    assert place.settle(checked, weights=False) is checked
+
+
 def test_the_set_of_a_suite_can_be_a_dataset_of_the_hub(place: Place) -> None:
     place.hub.add("dataset", "org/rows", {"test.jsonl": lines(ROWS)})
     source = {"kind": "hub", "repo": "org/rows", "split": "test"}

@@ -41,6 +41,7 @@ NAMES_NOTHING = {
     "ToolSpec": {"name", "description", "parameters"},
     "TrackingSpec": {"experiment", "wandb_entity", "tags"},
     "VoteSpec": {"tag", "pattern"},
+    "WorkloadSpec": {"models"},
     "YesNo": {"yes", "no"},
     "IterationsGate": {"names"},
     "PromotionGate": {"names"},
@@ -133,10 +134,18 @@ def test_a_policy_of_the_user_is_code_and_a_mode_is_not() -> None:
 
 def test_a_workload_of_ones_own_is_code_and_a_language_model_is_not() -> None:
     start = WorkloadStart(path="/runs/one/checkpoints/last")
-    own = WorkloadSpec(kind="mine:Training", settings={"rate": 1}, folder="/data", tunable={"clip": 2}, start=start)
+    own = WorkloadSpec(
+        kind="mine:Training",
+        settings={"rate": 1},
+        folder="/data",
+        tunable={"clip": 2},
+        models={"judge": {"kind": "hub", "repo": "org/judge"}},
+        start=start,
+    )
     assert named_in(own) == {
         Named("folder", "path", '"/data"'),
         Named("kind", "code", '"mine:Training"'),
+        Named("models.judge.repo", "repository", '"org/judge"'),
         Named("settings", "code", '{"rate": 1}'),
         Named("tunable", "code", '{"clip": 2}'),
         Named("start.path", "path", '"/runs/one/checkpoints/last"'),

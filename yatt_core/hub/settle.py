@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ from yatt_core.spec.sections.repository import COMMIT, PinnedRevision, Repositor
 
 XET_CACHE = "HF_XET_CACHE"
 Place = tuple[str | int, ...]
+WORKLOAD_MODELS = ("workload", "models")
 Named = TypeVar("Named", bound=Repository)
 Section = TypeVar("Section", bound=SpecModel)
 
@@ -95,12 +96,12 @@ def settled(spec: Section, settling: Settling) -> Section:
     Raises `ConfigurationError`, with the key, for what is not to be had, `InfrastructureError` for what may be had later.
     """
     found = [(place, each) for place, each in repositories(spec) if settling.data or not isinstance(each, HubSource)]
-    lacking = [(place, each) for place, each in found if not is_settled(each, settling)]
+    lacking = [(place, each) for place, each in found if not is_settled(each, _settling_of(place, settling))]
     if not lacking:
         return spec
     tree = spec.model_dump(mode="json")
     for place, repository in lacking:
-        known = settled_repository(repository, ".".join(map(str, place)), settling)
+        known = settled_repository(repository, ".".join(map(str, place)), _settling_of(place, settling))
         node: Any = tree
         for part in place[:-1]:
             node = node[part]
@@ -145,6 +146,11 @@ def splits_of_dataset(source: HubSource, key: str, settling: Settling) -> dict[s
         return splits_of(files, card, client.repo, source.subset)
     except YattError as error:
         raise type(error)(f"{key}: {error}") from None
+
+
+def _settling_of(place: Place, settling: Settling) -> Settling:
+    """Returns how a repository at a place is fetched: whole, if it is part of what a workload's inputs are built from."""
+    return replace(settling, weights=True) if place[:2] == WORKLOAD_MODELS and settling.data else settling
 
 
 def _kind_of(repository: Repository) -> Kind:
@@ -254,6 +260,9 @@ def _below(value: Any, place: Place) -> Iterator[tuple[Place, Repository]]:
         case BaseModel():
             for name in type(value).model_fields:
                 yield from _below(getattr(value, name), (*place, name))
+        case dict():
+            for name, item in value.items():
+                yield from _below(item, (*place, name))
         case list() | tuple():
             for index, item in enumerate(value):
                 yield from _below(item, (*place, index))

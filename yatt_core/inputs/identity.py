@@ -79,7 +79,8 @@ def _own_identity(spec: RunSpec) -> dict[str, Any]:
 
     `tunable` is none of them, since a class refuses what its inputs depend on there.
     """
-    described = spec.workload.model_dump(mode="json", exclude={"file", "folder", "tunable"})
+    left_out: Any = {"file": True, "folder": True, "tunable": True, "models": {"__all__": NOT_OF_FILES}}
+    described = spec.workload.model_dump(mode="json", exclude=left_out)
     if described["start"] is None:
         del described["start"]  # left out so that it does not change the digest of inputs without one
     return described

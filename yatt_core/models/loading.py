@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16")
 NO_TOKEN = -1
+CLIP_CLASSES = {"clip": "CLIPModel", "clip_vision_model": "CLIPVisionModelWithProjection"}
+"""Classes of transformers by the `model_type` of a folder."""
 
 
 def load_causal_lm(path: str, dtype: str) -> nn.Module:
@@ -59,6 +61,22 @@ def load_classifier(path: str, dtype: str) -> nn.Module:
     _check_attention(module, folder)
     loaded: nn.Module = module.requires_grad_(False)
     return loaded
+
+
+def load_clip(path: str) -> nn.Module:
+    """Returns the CLIP model in a folder, or a CLIP vision tower with its projection, loaded as by `load_causal_lm`, in float32.
+
+    Its weights require no gradients. Raises as `load_causal_lm` does, and for a model of another family.
+    """
+    folder = Path(path)
+    model_type = _model_type(folder)
+    if model_type not in CLIP_CLASSES:
+        raise ConfigurationError(
+            f"{folder / 'config.json'}: model_type: expected {' or '.join(CLIP_CLASSES)} (given: {model_type!r})"
+        )
+    name = CLIP_CLASSES[model_type]
+    module = _loaded(folder, "float32", lambda transformers: getattr(transformers, name), f"a CLIP model ({name})")
+    return module.requires_grad_(False)
 
 
 def causal_class(path: str) -> Any:

@@ -65,6 +65,7 @@ class RunFacts:
     checkpoint_every: int = 1
     continues: bool = False
     tunable: frozenset[str] = frozenset()
+    models: Mapping[str, Path] = field(default_factory=dict)
 
     def path_of(self, text: str) -> Path:
         """Returns the absolute path that a text of the settings names; `~` is the home folder.
@@ -399,6 +400,21 @@ class Continues(Protocol):
         near to, may come from it too.
 
         saved: a checkpoint of another run, maybe of another class or with other settings; the run has its own copy.
+        """
+        ...
+
+
+@runtime_checkable
+class SharesModel(Protocol):
+    """A workload whose ranks hold a model together, by a library that knows torch's process-wide group alone, such as FSDP2.
+
+    YATT opens that group of the ranks before `begin`, and again whenever the ranks have met anew.
+    """
+
+    def regroup(self) -> None:
+        """Goes on with what this rank holds: the process-wide group is another one than before.
+
+        Called on each rank that has begun, so that nothing may be exchanged in it.
         """
         ...
 

@@ -18,7 +18,15 @@ from yatt_core.durable import FULL
 from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
 from yatt_core.installed import error_place, failure_text
 from yatt_core.spec.run import RunSpec
-from yatt_core.workloads.contract import Continues, RunFacts, Samples, SamplesApart, ShowsImages, Workload
+from yatt_core.workloads.contract import (
+    Continues,
+    RunFacts,
+    Samples,
+    SamplesApart,
+    SharesModel,
+    ShowsImages,
+    Workload,
+)
 
 R = TypeVar("R")
 METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
@@ -35,6 +43,12 @@ def verify_workload(spec: RunSpec, run_folder: Path | None = None) -> None:
     run_folder: folder of the run, which has its own copy of a file: this process executes it from now on.
     """
     verify_source(spec.workload, WORKLOADS, spec.is_exact, run_folder)
+
+
+def shares_model(spec: RunSpec, run_folder: Path | None = None) -> bool:
+    """Returns whether a spec's class has ranks that hold a model together. Raises `ConfigurationError` for none that is found."""
+    found = own_function(spec.workload, WORKLOADS, run_folder)
+    return isinstance(found, type) and issubclass(found, SharesModel)
 
 
 def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "cpu") -> Workload:
@@ -68,6 +82,11 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
             f"workload.sampled_by: {spec.workload.title} cannot be sampled by processes of their own, since it lacks methods of "
             "SamplesApart (see docs/workloads.md); use trainer"
         )
+    if spec.has.samplers and issubclass(found, SharesModel):
+        raise ConfigurationError(
+            f"workload.sampled_by: {spec.workload.title} divides its model over the trainer's ranks, and samplers get whole weights; "
+            "use trainer"
+        )
     start = spec.workload.start
     if start is not None and not issubclass(found, Continues):
         raise ConfigurationError(
@@ -84,6 +103,7 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
         checkpoint_every=spec.checkpoints.every,
         continues=start is not None,
         tunable=frozenset(spec.workload.tunable),
+        models={name: Path(model.path) for name, model in spec.workload.models.items()},
     )
     try:
         made: Workload = found(facts)

@@ -18,11 +18,12 @@ from tests.needs import NEEDS_PEFT
 from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.train.fsdp2 import loading
 from yatt_core.engines.train.fsdp2.loading import load_sharded
-from yatt_core.engines.train.fsdp2.sharding import Sharding, own_rows, sharded_parameters
+from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_parameters
 from yatt_core.engines.train.ranks.process_group import close_process_group
 from yatt_core.errors import ConfigurationError
 from yatt_core.models import tensor_files
 from yatt_core.models.loading import load_causal_lm
+from yatt_core.sharded_rows import own_rows
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 from yatt_core.spec.sections.trainer import LoraSpec
 

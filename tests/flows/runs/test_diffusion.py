@@ -15,9 +15,10 @@ import torch
 
 from db.ledger import Ledger
 from db.write.queueing import Submission
-from flows.branching.branches import revise
+from flows.branching.branches import fork, revise
 from flows.queueing.pools_file import pools_file
 from flows.reports.audit import verify_run
+from flows.reports.lineage import lineage_of
 from flows.run.results import RunResults
 from flows.sweeps.record import PROMOTION, TRIAL, VALUE, WINNER
 from tests.carrier import SECONDS, Carrier
@@ -27,6 +28,7 @@ from tests.needs import NEEDS_DIFFUSERS
 from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
+from yatt_core.engines.train.workload.state import read_state
 from yatt_core.spec.reading.documents import yaml_text
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900), NEEDS_DIFFUSERS]
@@ -67,6 +69,30 @@ def test_killed_in_each_phase_it_ends_with_the_same_bits(driver: Driver, tmp_pat
             driver.end_actors(run)
     driver.drive(run)
     require_same(driver, run, undisturbed(tmp_path))
+
+
+def test_divided_over_two_ranks_killed_it_ends_with_the_same_bits_and_one_rank_goes_on_within_tolerance(
+    driver: Driver,
+) -> None:
+    """One kill leaves the ranks alive in the middle of an update, the other loses all of them."""
+    own = ("workload.kind=tests.workloads.diffusion.sharded_ranks:BrightSharded", "trainer.engine.ranks=2")
+    calm = driver.create(SPEC, *SHORT_LEASE, *own)
+    driver.drive(calm)
+    struck = driver.create(SPEC, *SHORT_LEASE, *own)
+    driver.drive_until_killed(struck, "learn:2")
+    driver.drive_until_killed(struck, "learn:3")
+    driver.end_actors(struck)
+    driver.drive(struck)
+    require_same(driver, struck, driver.results(calm))
+    alone = fork(driver.home, calm, 2, ["trainer.engine.ranks=1"]).run
+    driver.drive(alone)
+    with driver.ledger() as ledger:
+        (mark,) = lineage_of(ledger, driver.home, alone).drift
+        newest = [ledger.records.checkpoints(run)[0] for run in (calm, alone)]
+    assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (2, 0, ["torch x 2", "torch x 1"])
+    one, other = (read_state(driver.home.run_folder(each.run) / each.folder).weights for each in newest)
+    for name in one.shapes:
+        torch.testing.assert_close(other.whole(name), one.whole(name), rtol=0, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -116,7 +116,7 @@ def test_a_target_that_the_network_does_not_have_is_refused() -> None:
 
 def test_what_shapes_the_network_is_not_tunable() -> None:
     with pytest.raises(
-        ValueError, match="tunable: layers shapes the network, and cannot change; expected it in settings"
+        ValueError, match="tunable: the inputs depend on layers, which cannot change; expected it in settings"
     ):
         ShapeDrawing(RunFacts(seed=0, settings={"layers": 2}, iterations=1, tunable=frozenset({"layers", "rate"})))
 

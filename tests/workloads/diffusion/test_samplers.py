@@ -218,6 +218,12 @@ def test_a_class_that_cannot_be_sampled_apart_is_refused(tmp_path: Path) -> None
         OwnRun.of(tmp_path, counting, SAMPLED_BY).drive()
 
 
+def test_a_model_that_is_divided_over_the_ranks_has_no_samplers(tmp_path: Path) -> None:
+    sharded = "workload.kind=yatt_core.workloads.diffusion.sharded_drawing:ShardedDrawing"
+    with pytest.raises(ConfigurationError, match=r"workload\.sampled_by: .*divides its model"):
+        OwnRun.of(tmp_path, SPEC, sharded, SAMPLED_BY).drive()
+
+
 @pytest.mark.parametrize("more", [(), instances(2), ("trainer.engine.ranks=2",)], ids=["alone", "samplers", "ranks"])
 def test_a_folder_of_images_that_is_lost_is_drawn_again(more: tuple[str, ...], tmp_path: Path) -> None:
     """Right before the update, and of an earlier iteration, whose update is made again."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from yatt_core.code_names import CodeFileName
 from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.sections.model import GivenModelSpec
 from yatt_core.workload_kinds import CUSTOM, LANGUAGE, ROWS
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+
+
+def is_empty(models: dict[str, Any]) -> bool:
+    """Returns True for a value that is left out of a spec's JSON, so that it does not change the digest of specs without it."""
+    return not models
 
 
 class WorkloadStart(SpecModel):
@@ -39,6 +47,9 @@ class WorkloadSpec(SpecModel):
     """Further settings, such as a learning rate, on which neither the inputs nor the form of the state depend. They can change
     where those of an optimizer can: in a fork, in a trial of a sweep, or at a checkpoint. The class gets them
     with `settings`, and refuses those that may not change."""
+    models: dict[ModelName, GivenModelSpec] = Field(default_factory=dict, exclude_if=is_empty)
+    """Models of others that the workload reads when its inputs are built, by names that its settings use: `{kind: folder, path:
+    FOLDER}` or `{kind: hub, repo: ORGANISATION/NAME}` (docs/hub.md)."""
     start: WorkloadStart | None = None
     """The state of another run to begin with; `null`: one of its own."""
     sampled_by: Literal["trainer", "rollout"] = "trainer"
@@ -57,7 +68,7 @@ class WorkloadSpec(SpecModel):
             raise ValueError(f"file: expected with kind {CUSTOM}, and with no other (given: kind {self.kind!r})")
         if self.is_language:
             # The folder comes last: reading a spec fills it in wherever there are settings.
-            for key in ("settings", "tunable", "start", "folder"):
+            for key in ("settings", "tunable", "models", "start", "folder"):
                 if getattr(self, key):
                     raise ValueError(
                         f"{key}: only a workload of your own has {key}; leave it out, or name its class as kind"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,18 +31,34 @@ class Conditions:
 
     words: [B, L, D].
     pooled: [B, D].
+    mask: [B, L], bool, False for what fills a shorter prompt up; for networks that know masks.
+    guidance: [B], float32, for networks that have learnt guidance (arXiv 2210.03142) and are told how strong it is; None for
+        others.
     """
 
     words: torch.Tensor
     pooled: torch.Tensor
+    mask: torch.Tensor
+    guidance: torch.Tensor | None = None
 
     def rows(self, chosen: slice | torch.Tensor) -> Conditions:
         """Returns those of some images."""
-        return Conditions(self.words[chosen], self.pooled[chosen])
+        return Conditions(
+            words=self.words[chosen],
+            pooled=self.pooled[chosen],
+            mask=self.mask[chosen],
+            guidance=None if self.guidance is None else self.guidance[chosen],
+        )
 
     def to(self, dtype: torch.dtype) -> Conditions:
-        """Returns them in a dtype."""
-        return Conditions(self.words.to(dtype), self.pooled.to(dtype))
+        """Returns them with vectors in a dtype."""
+        return replace(self, words=self.words.to(dtype), pooled=self.pooled.to(dtype))
+
+    def guided(self, guidance: float | None) -> Conditions:
+        """Returns them with the guidance that the network is told; None for a network that knows none."""
+        if guidance is None:
+            return self
+        return replace(self, guidance=torch.full((len(self.words),), guidance, device=self.words.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,7 @@ class WordTable:
         """
         places = {word: place for place, word in enumerate(self.words)}
         vectors = torch.zeros(len(prompts), self.longest, self.vectors.shape[1])
+        mask = torch.zeros(len(prompts), self.longest, dtype=torch.bool)
         for row, prompt in enumerate(prompts):
             words = prompt.split()
             if not 0 < len(words) <= self.longest:
@@ -72,7 +89,8 @@ class WordTable:
             if unknown := [word for word in words if word not in places]:
                 raise DataError(f"prompt {prompt!r}: unknown word {unknown[0]!r}; known: {', '.join(self.words)}")
             vectors[row, : len(words)] = self.vectors[[places[word] for word in words]]
-        return Conditions(vectors, vectors.sum(1))
+            mask[row, : len(words)] = True
+        return Conditions(vectors, vectors.sum(1), mask)
 
 
 def make_words(words: Sequence[str], width: int, longest: int, seed: int) -> WordTable:

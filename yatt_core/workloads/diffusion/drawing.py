@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 from yatt_core.errors import DataError
 from yatt_core.keys import stable_seed
 from yatt_core.section import SpecModel
-from yatt_core.workloads.contract import Array, Columns, Draw, Images, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Columns, Draw, Images, Metrics, Ranks, RunFacts, SavedState, State
 from yatt_core.workloads.diffusion.adapters import (
     AdapterSettings,
     ReferencePredictor,
@@ -28,20 +28,57 @@ from yatt_core.workloads.diffusion.adapters import (
     is_adapter,
     name_without,
 )
-from yatt_core.workloads.diffusion.conditions import load_words, make_words, save_words
+from yatt_core.workloads.diffusion.conditions import Conditions, load_words, make_words, save_words
 from yatt_core.workloads.diffusion.flow import FlowProcess
-from yatt_core.workloads.diffusion.networks import TRANSFORMER, load_network, make_network, save_network
+from yatt_core.workloads.diffusion.gradients import added, flat_gradient, set_gradient
+from yatt_core.workloads.diffusion.held_tensors import divided_like, held, local, read
+from yatt_core.workloads.diffusion.networks import (
+    FLUX,
+    QWEN_IMAGE,
+    TRANSFORMER,
+    load_network,
+    make_network,
+    save_network,
+)
 from yatt_core.workloads.diffusion.predictors import Predictor
 from yatt_core.workloads.diffusion.pretraining import PretrainingSettings, logit_normal_times, pretrain
+from yatt_core.workloads.diffusion.scorers import (
+    SCORER,
+    RewardSettings,
+    ShapeRule,
+    check_scorer,
+    keep_scorer,
+    kept_scorer,
+)
 from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE, SIDE, WORDS, drawn_batch, score
 from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, joined, sample
-from yatt_core.workloads.diffusion.updates import GrpoSettings, UpdateFigures, accumulate_gradients, group_advantages
+from yatt_core.workloads.diffusion.updates import (
+    GrpoSettings,
+    LearntBatch,
+    UpdateFigures,
+    accumulate_gradients,
+    group_advantages,
+)
 from yatt_core.workloads.diffusion.window import StepWindow
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps for each weight."""
-FIXED = frozenset({"heads", "head_width", "layers", "patch", "word_width", "pretraining", "wrong", "adapters"})
-"""Settings that the network or its pre-training depends on."""
+FIXED = frozenset(
+    {
+        "reward",
+        "network",
+        "guidance",
+        "heads",
+        "head_width",
+        "layers",
+        "patch",
+        "word_width",
+        "pretraining",
+        "wrong",
+        "adapters",
+    }
+)
+"""Settings that the inputs depend on: those of the network, of its pre-training and of the reward."""
 SUMMED = ("loss", "divergence", "reward")
 """Metrics of an update that are sums over the batches."""
 
@@ -49,12 +86,18 @@ SUMMED = ("loss", "divergence", "reward")
 class DrawingSettings(SpecModel):
     """`workload.settings` of the workload."""
 
+    reward: RewardSettings = ShapeRule()
+    """What rewards an image: the rule, or a model."""
+    network: Literal["sd3", "flux", "qwen_image"] = "sd3"
+    """The class of the transformer."""
+    guidance: PositiveFloat | None = None
+    """Guidance that a Flux network with an embedding for it is told, in pre-training too; `null`: it has none."""
     heads: PositiveInt = 4
     """Attention heads of the transformer."""
     head_width: PositiveInt = 24
-    """Width of a head."""
+    """Width of a head; even and at least 6 for rotary positions, those of Flux and Qwen-Image."""
     layers: PositiveInt = 3
-    """Blocks of the transformer."""
+    """Blocks of the transformer; of Flux, of each of its two kinds."""
     patch: PositiveInt = 4
     """Side of the patches that are the transformer's tokens, in pixels."""
     word_width: PositiveInt = 32
@@ -96,6 +139,12 @@ class DrawingSettings(SpecModel):
     def _check(self) -> DrawingSettings:
         if self.window > self.steps:
             raise ValueError(f"window: {self.window} stochastic steps do not fit into steps: {self.steps}")
+        if self.network != "sd3" and (self.head_width % 2 or self.head_width < 6):
+            raise ValueError(
+                f"head_width: expected an even number of at least 6 with {self.network} (given: {self.head_width})"
+            )
+        if self.guidance is not None and self.network != "flux":
+            raise ValueError(f"guidance: {self.network} has no embedding for it; expected null, or network: flux")
         if SIDE % self.patch:
             raise ValueError(f"patch: {self.patch} does not divide {SIDE}, the side of an image")
         if self.rows % self.group and self.group % self.rows:
@@ -109,20 +158,40 @@ class DrawingSettings(SpecModel):
         return max(self.rows, self.group)
 
 
-def network_settings(settings: DrawingSettings) -> dict[str, int]:
+NETWORKS = {"sd3": TRANSFORMER, "flux": FLUX, "qwen_image": QWEN_IMAGE}
+"""Classes of diffusers by the names of the settings."""
+
+
+def network_settings(settings: DrawingSettings) -> dict[str, Any]:
     """Returns the arguments of diffusers' class of the transformer."""
-    return {
-        "sample_size": SIDE,
-        "patch_size": settings.patch,
-        "in_channels": SHAPE[0],
-        "out_channels": SHAPE[0],
+    shared = {
         "num_layers": settings.layers,
         "attention_head_dim": settings.head_width,
         "num_attention_heads": settings.heads,
         "joint_attention_dim": settings.word_width,
-        "caption_projection_dim": settings.heads * settings.head_width,
+    }
+    if settings.network == "sd3":
+        return shared | {
+            "sample_size": SIDE,
+            "patch_size": settings.patch,
+            "in_channels": SHAPE[0],
+            "out_channels": SHAPE[0],
+            "caption_projection_dim": settings.heads * settings.head_width,
+            "pooled_projection_dim": settings.word_width,
+            "pos_embed_max_size": SIDE // settings.patch,
+        }
+    # Positions of rows and of columns get equal parts of a head, the rest is for the first of three axes.
+    axis = 2 * ((settings.head_width - 2) // 4)
+    packed = shared | {
+        "in_channels": SHAPE[0] * settings.patch**2,
+        "axes_dims_rope": [settings.head_width - 2 * axis, axis, axis],
+    }
+    if settings.network == "qwen_image":
+        return packed | {"patch_size": settings.patch, "out_channels": SHAPE[0]}
+    return packed | {
+        "num_single_layers": settings.layers,
         "pooled_projection_dim": settings.word_width,
-        "pos_embed_max_size": SIDE // settings.patch,
+        "guidance_embeds": settings.guidance is not None,
     }
 
 
@@ -137,16 +206,21 @@ class ShapeDrawing:
 
     def __init__(self, facts: RunFacts) -> None:
         if fixed := sorted(FIXED & facts.tunable):
-            raise ValueError(f"tunable: {fixed[0]} shapes the network, and cannot change; expected it in settings")
+            raise ValueError(f"tunable: the inputs depend on {fixed[0]}, which cannot change; expected it in settings")
         self._seed = facts.seed
         self._continues = facts.continues
+        self._models = facts.models
         self._settings = DrawingSettings.model_validate(facts.settings)
         self._process = FlowProcess(self._settings.noise_level)
 
+    def check_inputs(self) -> None:
+        """Makes the scorer of the reward, if it is a model."""
+        check_scorer(self._settings.reward, self._models)
+
     def build_inputs(self, folder: Path) -> None:
-        """Writes a network, pre-trained from the run's seed unless its weights come from another run, and its words."""
+        """Writes a network, pre-trained from the run's seed unless its weights come from another run, its words, and a scorer."""
         settings = self._settings
-        network = make_network(TRANSFORMER, network_settings(settings), self._seed)
+        network = make_network(NETWORKS[settings.network], network_settings(settings), self._seed)
         words = make_words(WORDS, settings.word_width, longest=2, seed=0)
         if not self._continues:
             pretrain(
@@ -156,22 +230,21 @@ class ShapeDrawing:
                 draw=lambda size, generator: drawn_batch(size, settings.wrong, generator),
                 draw_times=logit_normal_times,
                 settings=PretrainingSettings(settings.pretraining),
+                guidance=settings.guidance,
                 generator=torch.Generator().manual_seed(stable_seed("pretraining", self._seed)),
             )
         save_network(network, folder)
         save_words(words, folder)
+        keep_scorer(settings.reward, self._models, folder)
 
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins with the pre-trained network and an AdamW without steps."""
         self._ranks = ranks
-        self._load_network(inputs, torch.float32)
-        separate = self._settings.kl and self._settings.adapters is None
-        self._reference = load_network(inputs, torch.float32) if separate else None
-        parameters = {name: weight for name, weight in self._network.named_parameters() if weight.requires_grad}
-        self._parameters = parameters
+        self._read_inputs(inputs, torch.float32)
+        self._build_networks()
         self._moments = {
             f"{moment}.{name}": torch.zeros(() if moment == "step" else weight.shape)
-            for name, weight in parameters.items()
+            for name, weight in self._own_parameters().items()
             for moment in MOMENTS
         }
 
@@ -182,7 +255,9 @@ class ShapeDrawing:
                 f"keep: seeds are sampled again in float32, but rollout.engine.dtype is {dtype}; expected float32, or keep: "
                 "latents"
             )
-        self._load_network(inputs, getattr(torch, dtype))
+        self._read_inputs(inputs, getattr(torch, dtype))
+        self._network = self._pretrained()
+        self._reference = None
 
     def continue_from(self, saved: SavedState) -> None:
         """Begins with the network of another run, to which the KL term, if there is one, then compares.
@@ -191,10 +266,10 @@ class ShapeDrawing:
         """
         if has_adapters(saved.weights.shapes):
             raise DataError("the network to begin with has adapters; expected one whose own weights were trained")
-        for network in (self._network, self._reference):
-            if network is not None:
-                held = network.state_dict()
-                self._copy({name: tensor for name, tensor in held.items() if not is_adapter(name)}, saved)
+        for network in self._networks():
+            for name, tensor in network.state_dict().items():
+                if not is_adapter(name):
+                    read(tensor, local(tensor), saved.weights, name_without(name))
 
     def draw(self, draw: Draw) -> Columns:
         """Draws the seeds of a group of images for each prompt."""
@@ -244,11 +319,13 @@ class ShapeDrawing:
         )
 
     def rewards(self, images: torch.Tensor, prompts: list[str]) -> torch.Tensor:
-        """Returns the rewards of images, [B], float32: those of the rule. A subclass may have others.
+        """Returns the rewards of images, [B], float32: those of the settings. A subclass may have others.
 
         images: [B, 3, 16, 16], from about -1 to 1.
         """
-        return score(images, prompts).rewards
+        if self._scorer is None:
+            return score(images, prompts).rewards
+        return self._scorer.score(pixels_of(images), prompts)
 
     def advantages(self, rewards: torch.Tensor, draw: Draw) -> torch.Tensor:
         """Returns the advantages of this rank's images, [B], float32: normalised in each group. A subclass may have others.
@@ -263,116 +340,142 @@ class ShapeDrawing:
 
         Raises `DataError` if trajectories that are sampled again have other log-probabilities than those that were sealed.
         """
-        settings = self._settings
-        total = len(PROMPTS) * settings.group
         trajectory = self._trajectory(columns, draw)
         rewards = torch.from_numpy(np.array(columns["reward"]))
         advantages = self.advantages(rewards, draw) if len(rewards) else rewards
-        gradients = [torch.zeros(0, sum(weight.numel() for weight in self._parameters.values()))]
+        total = len(PROMPTS) * self._settings.group
+        batches = []
         sums = [torch.zeros(0, len(SUMMED), dtype=torch.float64)]
-        gap = 0.0
-        for first in range(0, len(rewards), settings.batch):
-            rows = slice(first, first + settings.batch)
-            found = self._batch_gradient(_prompts(columns)[rows], trajectory.rows(rows), advantages[rows])
+        for first in range(0, len(rewards), self._settings.batch):
+            rows = slice(first, first + self._settings.batch)
             share = len(rewards[rows]) / total
-            gradients.append(share * self._flat_gradient())
-            own = (share * found.loss, share * found.divergence, rewards[rows].sum().item() / total)
+            batches.append(LearntBatch(_prompts(columns)[rows], trajectory.rows(rows), advantages[rows], share))
+        figures = self._sum_gradients(batches, trajectory.window)
+        for number, (batch, found) in enumerate(zip(batches, figures, strict=True)):
+            first = number * self._settings.batch
+            reward = rewards[first : first + self._settings.batch].sum().item() / total
+            own = (batch.share * found.loss, batch.share * found.divergence, reward)
             sums.append(torch.tensor([own], dtype=torch.float64))
-            gap = max(gap, found.gap)
-        everyone = self._ranks.gathered(
-            {
-                "gradient": torch.cat(gradients).numpy(),
-                "sums": torch.cat(sums).numpy(),
-                "gap": np.array([gap]),
-            }
-        )
-        self._set_gradient(_added([each["gradient"] for each in everyone]))
-        norm = nn.utils.clip_grad_norm_(self._parameters.values(), settings.max_grad_norm)
+        gap = max((found.gap for found in figures), default=0.0)
+        everyone = self._ranks.gathered({"sums": torch.cat(sums).numpy(), "gap": np.array([gap])})
+        norm = self._limit_gradient()
         self._step()
         return {
-            "grad_norm": norm.item(),
+            "grad_norm": norm,
             "log_probability_gap": float(max(each["gap"].max() for each in everyone)),
-            **dict(zip(SUMMED, _added([each["sums"] for each in everyone]).tolist(), strict=True)),
+            **dict(zip(SUMMED, added([each["sums"] for each in everyone]).tolist(), strict=True)),
         }
 
     def evaluate(self) -> Metrics:
-        """Returns the share of held-out images that show what was asked, and the share that show anything."""
+        """Returns the share of held-out images that show what was asked, and that show anything; a model's mean score."""
         settings = self._settings
         prompts = [prompt for prompt in PROMPTS for _ in range(settings.held_out)]
         seeds = [stable_seed("held out", number) for number in range(len(prompts))]
         plan = SamplingPlan(SHAPE, settings.evaluation_steps, range(0))
-        scores = score(self._in_batches(prompts, seeds, plan).images, prompts)
-        return {"accuracy": scores.rewards.mean().item(), "valid": scores.valid.float().mean().item()}
+        images = self._in_batches(prompts, seeds, plan).images
+        scores = score(images, prompts)
+        found = {"accuracy": scores.rewards.mean().item(), "valid": scores.valid.float().mean().item()}
+        return found if self._scorer is None else {**found, "reward": self.rewards(images, prompts).mean().item()}
 
     def state(self) -> State:
-        """Returns the network's weights and AdamW's moments."""
-        return State(weights=self._network.state_dict(), others=self._moments)
+        """Returns the network's weights, AdamW's moments, and as a fact the kind and digest of a model that rewards."""
+        facts = {} if self._scorer is None else {SCORER: self._scorer.facts}
+        moments = {name: divided_like(moment, self._like(name)) for name, moment in self._moments.items()}
+        return State(weights=held(self._network.state_dict()), others=moments, facts=facts)
 
     def load(self, saved: SavedState) -> None:
         """Takes over what `state` has returned."""
         for name, tensor in self._network.state_dict().items():
-            tensor.copy_(saved.weights.whole(name))
+            read(tensor, local(tensor), saved.weights, name)
         for name, moment in self._moments.items():
-            moment.copy_(saved.others.whole(name))
+            read(self._like(name), moment, saved.others, name)
 
-    def _load_network(self, inputs: Path, dtype: torch.dtype) -> None:
-        """Loads the pre-trained network and its words, and adds adapters if it has any."""
-        self._words = load_words(inputs)
-        self._network = load_network(inputs, dtype)
-        if self._settings.adapters is not None:
-            add_adapters(self._network, self._settings.adapters, self._seed)
-            nn.Module.to(self._network, dtype)
-        self._reference = None
+    def _read_inputs(self, inputs: Path, dtype: torch.dtype) -> None:
+        """Reads what trainer and samplers need beside the network.
+
+        dtype: of the network.
+        """
+        self._inputs = inputs
         self._dtype = dtype
+        self._words = load_words(inputs)
         self._latest = torch.zeros(0, *SHAPE)
+        self._scorer = kept_scorer(self._settings.reward, inputs)
 
-    def _copy(self, tensors: Mapping[str, torch.Tensor], saved: SavedState) -> None:
-        """Copies weights of a saved state without adapters. Raises `DataError` if its network is another."""
-        for name, tensor in tensors.items():
-            held = saved.weights.whole(name_without(name))
-            if held.shape != tensor.shape:
-                raise DataError(f"{name} has the shape {list(held.shape)}; expected {list(tensor.shape)}")
-            tensor.copy_(held)
+    def _pretrained(self) -> nn.Module:
+        """Returns the pre-trained network, with adapters if it gets any."""
+        network = load_network(self._inputs, self._dtype)
+        if self._settings.adapters is not None:
+            add_adapters(network, self._settings.adapters, self._seed)
+            nn.Module.to(network, self._dtype)
+        return network
 
-    def _batch_gradient(self, prompts: list[str], trajectory: Trajectory, advantages: torch.Tensor) -> UpdateFigures:
-        """Leaves the gradient of a batch's mean loss with the weights."""
+    def _build_networks(self) -> None:
+        """Reads the network, and the reference if it is another one."""
+        network = self._pretrained()
+        separate = self._settings.kl and self._settings.adapters is None
+        self._reference = self._arranged(load_network(self._inputs, self._dtype)) if separate else None
+        self._network = self._arranged(network)
+        self._parameters = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+
+    def _arranged(self, network: nn.Module) -> nn.Module:
+        """Returns a network as this rank holds it: whole."""
+        return network
+
+    def _networks(self) -> list[nn.Module]:
+        return [self._network] if self._reference is None else [self._network, self._reference]
+
+    def _own_parameters(self) -> Mapping[str, torch.Tensor]:
+        """Returns the trained weights as this rank holds them, with their gradients."""
+        return self._parameters
+
+    def _like(self, name: str) -> torch.Tensor:
+        """Returns a tensor of the shape, and divided over the ranks in the way, of a moment."""
+        moment, _, weight = name.partition(".")
+        return self._moments[name] if moment == "step" else self._parameters[weight]
+
+    def _sum_gradients(self, batches: Sequence[LearntBatch], window: range) -> list[UpdateFigures]:
+        """Leaves the gradient of all ranks' batches with the weights; returns what is reported of this rank's."""
+        gradients = [torch.zeros(0, sum(weight.numel() for weight in self._parameters.values()))]
+        figures = []
+        for batch in batches:
+            self._network.zero_grad()
+            figures.append(self._accumulate(batch))
+            gradients.append(batch.share * flat_gradient(self._parameters))
+        everyone = self._ranks.gathered({"gradient": torch.cat(gradients).numpy()})
+        set_gradient(self._parameters, added([each["gradient"] for each in everyone]))
+        return figures
+
+    def _limit_gradient(self) -> float:
+        """Limits the gradient's norm; returns what it was."""
+        return nn.utils.clip_grad_norm_(self._parameters.values(), self._settings.max_grad_norm).item()
+
+    def _accumulate(self, batch: LearntBatch, weight: float = 1.0) -> UpdateFigures:
+        """Adds the gradient of a batch's mean loss, times a weight, to that of the network."""
         settings = self._settings
-        self._network.zero_grad()
         return accumulate_gradients(
-            self._predictor(prompts),
+            self._predictor(batch.prompts),
             self._process,
-            trajectory,
-            advantages,
+            batch.trajectory,
+            batch.advantages,
             settings=GrpoSettings(settings.clip, settings.kl, settings.rows),
-            reference=self._reference_predictor(prompts),
+            reference=self._reference_predictor(batch.prompts),
+            weight=weight,
         )
 
     def _reference_predictor(self, prompts: list[str]) -> Predictor | None:
         """Returns what the KL term compares with: another network, or this one without its adapters; None without a KL term."""
         if not self._settings.kl:
             return None
-        conditions = self._words.encode(prompts)
+        conditions = self._conditions(prompts)
         if self._reference is None:
             return ReferencePredictor(self._network, conditions)
         return Predictor(self._reference, conditions)
 
-    def _flat_gradient(self) -> torch.Tensor:
-        """Returns the gradient of all weights as one row."""
-        found = (
-            torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in self._parameters.values()
-        )
-        return torch.cat([gradient.flatten() for gradient in found]).unsqueeze(0)
-
-    def _set_gradient(self, gradient: torch.Tensor) -> None:
-        """Gives the weights their parts of a gradient."""
-        sizes = [weight.numel() for weight in self._parameters.values()]
-        for weight, part in zip(self._parameters.values(), torch.split(gradient, sizes), strict=True):
-            weight.grad = part.view_as(weight).clone()
-
     def _step(self) -> None:
         """Takes one step of AdamW, whose state is in tensors of this object's own: a checkpoint has them from the start."""
-        optimizer = torch.optim.AdamW(self._parameters.values(), self._settings.rate, weight_decay=0.0)
-        for name, weight in self._parameters.items():
+        own = self._own_parameters()
+        optimizer = torch.optim.AdamW(own.values(), self._settings.rate, weight_decay=0.0)
+        for name, weight in own.items():
             optimizer.state[weight] = {moment: self._moments[f"{moment}.{name}"] for moment in MOMENTS}
         optimizer.step()
         self._network.zero_grad()
@@ -405,16 +508,10 @@ class ShapeDrawing:
         return SamplingPlan(SHAPE, self._settings.steps, window.at(draw.iteration, self._settings.steps), self._dtype)
 
     def _predictor(self, prompts: list[str]) -> Predictor:
-        return Predictor(self._network, self._words.encode(prompts))
+        return Predictor(self._network, self._conditions(prompts))
 
-
-def _added(parts: Sequence[Array]) -> torch.Tensor:
-    """Returns the sum of the rows of all ranks, added one after another, in an order that does not depend on the ranks."""
-    first, *others = np.concatenate(parts)
-    total = first.copy()
-    for row in others:
-        total += row
-    return torch.from_numpy(total)
+    def _conditions(self, prompts: list[str]) -> Conditions:
+        return self._words.encode(prompts).guided(self._settings.guidance)
 
 
 def pixels_of(images: torch.Tensor) -> torch.Tensor:

@@ -30,9 +30,22 @@ CLASS = "_class_name"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 INDEX = "diffusion_pytorch_model.safetensors.index.json"
 TRANSFORMER = "SD3Transformer2DModel"
+FLUX = "FluxTransformer2DModel"
+QWEN_IMAGE = "QwenImageTransformer2DModel"
 UNET = "UNet2DConditionModel"
-KINDS = (TRANSFORMER, UNET)
+KINDS = (TRANSFORMER, FLUX, QWEN_IMAGE, UNET)
 """The classes of networks that are known; no other is loaded, and no code of a folder is executed."""
+WITHOUT = {
+    QWEN_IMAGE: {
+        "guidance_embeds": "the class takes a guidance but has nowhere to put it",
+        "zero_cond_t": "it is for networks that edit images",
+        "use_additional_t_cond": "it is for networks that draw images in layers",
+        "use_layer3d_rope": "it is for networks that draw images in layers",
+    },
+}
+"""Settings that must be off, by class, each with the reason."""
+DROPPED = {QWEN_IMAGE: ("pooled_projection_dim",)}
+"""Settings that published folders name, though the class has no use for them and no longer knows them."""
 KEY = "model.path"
 
 
@@ -42,7 +55,8 @@ def make_network(kind: str, settings: Mapping[str, Any], seed: int) -> nn.Module
     kind: one of `KINDS`.
     settings: the arguments of diffusers' class.
 
-    Raises `ConfigurationError` for a class or a setting that is not known, and without diffusers.
+    Raises `ConfigurationError` for a class or a setting that is not known, for a setting of a network that does not draw images
+    of prompts alone, and without diffusers.
     """
     if kind not in KINDS:
         raise ConfigurationError(f"{KEY}: {kind!r} is not a known network; known: {', '.join(KINDS)}")
@@ -55,6 +69,9 @@ def make_network(kind: str, settings: Mapping[str, Any], seed: int) -> nn.Module
     known = inspect.signature(network_class.__init__).parameters
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigurationError(f"{KEY}: {kind} has no setting {unknown[0]!r}")
+    for name, reason in WITHOUT.get(kind, {}).items():
+        if settings.get(name):
+            raise ConfigurationError(f"{KEY}: {kind}: {name}: expected false; {reason} (given: {settings[name]!r})")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stable_seed("weights", seed))
         try:
@@ -62,6 +79,17 @@ def make_network(kind: str, settings: Mapping[str, Any], seed: int) -> nn.Module
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{KEY}: {kind} cannot be made with these settings: {error}") from error
     return network.eval()
+
+
+def kind_of(network: nn.Module) -> str:
+    """Returns which of `KINDS` a network is, also one whose class was derived from it, as FSDP2 does.
+
+    Raises `ConfigurationError` for another class.
+    """
+    for each in type(network).__mro__:
+        if each.__name__ in KINDS:
+            return each.__name__
+    raise ConfigurationError(f"{type(network).__name__} is not a known network; known: {', '.join(KINDS)}")
 
 
 def save_network(network: nn.Module, folder: Path) -> None:
@@ -74,7 +102,7 @@ def save_network(network: nn.Module, folder: Path) -> None:
         raise ConfigurationError(f"{folder}: has weights already ({left[0]}); save to another folder")
     stated: Any = network.config
     settings = {name: value for name, value in dict(stated).items() if not name.startswith("_")}
-    text = json.dumps({CLASS: type(network).__name__, **settings}, indent=2, sort_keys=True)
+    text = json.dumps({CLASS: kind_of(network), **settings}, indent=2, sort_keys=True)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
@@ -91,7 +119,8 @@ def load_network(folder: Path, dtype: torch.dtype) -> nn.Module:
     kind = stated.get(CLASS)
     if not isinstance(kind, str):
         raise ConfigurationError(f"{KEY}: {folder / CONFIG} has no {CLASS}; expected a network of diffusers")
-    settings = {name: value for name, value in stated.items() if not name.startswith("_")}
+    dropped = DROPPED.get(kind, ())
+    settings = {name: value for name, value in stated.items() if not name.startswith("_") and name not in dropped}
     # diffusers' own `to` warns of layers that it would keep in float32, also where there are none, as in all `KINDS`.
     network = nn.Module.to(make_network(kind, settings, seed=0), dtype)
     wanted = network.state_dict()

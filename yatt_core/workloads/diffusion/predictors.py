@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from yatt_core.errors import ConfigurationError
 from yatt_core.workloads.diffusion.conditions import Conditions
-from yatt_core.workloads.diffusion.networks import TRANSFORMER, UNET
+from yatt_core.workloads.diffusion.forwards import FORWARDS
+from yatt_core.workloads.diffusion.networks import UNET, kind_of
 
 LEAST_ROWS = 4
 """Images of the smallest batch that a transformer sees."""
@@ -30,14 +30,11 @@ class Predictor:
     conditions: Conditions
 
     def __call__(self, latents: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
-        """Returns predictions, [B, ...], in the latents' dtype. times: those that the network is told."""
-        kind = type(self.network).__name__
-        if kind == TRANSFORMER:
+        """Returns predictions, [B, ...], in the latents' dtype. times: those that the network is told, from 0 to 1000."""
+        if kind_of(self.network) != UNET:
             return self._filled(latents, times, slice(None), LEAST_ROWS)
-        if kind == UNET:
-            parts = [slice(first, first + UNET_ROWS) for first in range(0, len(latents), UNET_ROWS)]
-            return torch.cat([self._filled(latents, times, part, UNET_ROWS) for part in parts])
-        raise ConfigurationError(f"{kind} is not a known network; known: {TRANSFORMER}, {UNET}")
+        parts = [slice(first, first + UNET_ROWS) for first in range(0, len(latents), UNET_ROWS)]
+        return torch.cat([self._filled(latents, times, part, UNET_ROWS) for part in parts])
 
     def rows(self, chosen: slice | torch.Tensor) -> Predictor:
         """Returns a predictor for some of the images."""
@@ -53,18 +50,4 @@ class Predictor:
             chosen = chosen[rows]
             conditions = conditions.rows(rows)
             told = told[rows]
-        return self._predicted(chosen, told, conditions)[:count]
-
-    def _predicted(self, latents: torch.Tensor, times: torch.Tensor, conditions: Conditions) -> torch.Tensor:
-        if type(self.network).__name__ == TRANSFORMER:
-            found = self.network(
-                hidden_states=latents,
-                encoder_hidden_states=conditions.words,
-                pooled_projections=conditions.pooled,
-                timestep=times,
-                return_dict=False,
-            )
-        else:
-            found = self.network(latents, times, encoder_hidden_states=conditions.words, return_dict=False)
-        prediction: torch.Tensor = found[0]
-        return prediction
+        return FORWARDS[kind_of(self.network)](self.network, chosen, told, conditions)[:count]

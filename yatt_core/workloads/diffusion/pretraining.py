@@ -59,8 +59,12 @@ def pretrain(
     draw_times: DrawTimes,
     settings: PretrainingSettings,
     generator: torch.Generator,
+    guidance: float | None = None,
 ) -> list[float]:
-    """Trains the network in place on the mean squared error of its predictions; returns the losses of all steps."""
+    """Trains the network in place on the mean squared error of its predictions; returns the losses of all steps.
+
+    guidance: what a network with an embedding for it is told.
+    """
     optimizer = torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, total_steps=settings.steps, pct_start=0.1)
     losses = []
@@ -68,7 +72,7 @@ def pretrain(
         images, captions = draw(settings.batch, generator)
         times = draw_times(settings.batch, generator)
         noise = torch.randn(images.shape, generator=generator)
-        predict = Predictor(network, words.encode(captions))
+        predict = Predictor(network, words.encode(captions).guided(guidance))
         prediction = predict(process.noised(images, noise, times), process.model_times(times))
         loss = (prediction - process.target(images, noise)).square().mean()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -35,6 +35,19 @@ class GrpoSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LearntBatch:
+    """Images that an update computes a gradient of at once.
+
+    share: their share of all images of the iteration.
+    """
+
+    prompts: list[str]
+    trajectory: Trajectory
+    advantages: torch.Tensor
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateFigures:
     """What is reported of an update, over all images and steps.
 
@@ -68,10 +81,12 @@ def accumulate_gradients(
     *,
     settings: GrpoSettings,
     reference: Predictor | None = None,
+    weight: float = 1.0,
 ) -> UpdateFigures:
-    """Adds the gradient of the loss of all images to the policy's weights.
+    """Adds the gradient of the mean loss of all images to the policy's weights.
 
     advantages: [B].
+    weight: the gradient is multiplied by it; what is reported is not.
     reference: predicts with the weights that the policy is kept near to; needed if `settings.kl` is not 0.
 
     Raises `ValueError` without a reference that is needed.
@@ -93,7 +108,7 @@ def accumulate_gradients(
             divergences = torch.stack([one.divergence(other) for one, other in zip(steps, others, strict=True)], 1)
             losses = losses + settings.kl * divergences.mean(1)
             total["divergence"] += divergences.detach().mean(1).sum().item()
-        (losses.sum() / count).backward()  # type: ignore[no-untyped-call]
+        (weight * losses.sum() / count).backward()  # type: ignore[no-untyped-call]
         differences = found.detach() - part.log_probabilities
         gap = max(gap, differences.abs().max().item())
         total["loss"] += losses.detach().sum().item()

@@ -13,11 +13,12 @@ from yatt_core.engines.offload import HeldMemory, together
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.loading import load_sharded
 from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW
-from yatt_core.engines.train.fsdp2.sharding import Sharding, own_rows, sharded_memory, whole
+from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_memory, whole
 from yatt_core.engines.train.model.state_files import require_same
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.engines.train.roles.critic import Critic, Named, load_critic
+from yatt_core.sharded_rows import own_rows
 from yatt_core.spec.sections.algorithm import CriticSpec
 from yatt_core.wire.parts import Box, TensorPart
 

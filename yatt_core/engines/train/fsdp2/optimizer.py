@@ -19,9 +19,10 @@ from torch.optim.adamw import adamw
 from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.engines.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.offload import HeldMemory
-from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
+from yatt_core.engines.train.fsdp2.sharding import sharded_parameters
 from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS, is_step
 from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.sharded_rows import own_rows
 from yatt_core.spec.sections.trainer import AdamWSpec
 from yatt_core.wire.part_files import PartFiles
 from yatt_core.wire.parts import Box, TensorPart

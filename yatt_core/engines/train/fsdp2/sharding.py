@@ -112,14 +112,6 @@ def whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
     return shared.full_tensor().detach().cpu()
 
 
-def own_rows(parameter: DTensor) -> slice:
-    """Returns the rows of a parameter that this rank holds, as distributed by `torch.chunk`."""
-    mesh = parameter.device_mesh
-    rows = parameter.shape[0]
-    start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
-    return slice(start, start + parameter.to_local().shape[0])
-
-
 def shardable_layers(model: nn.Module) -> list[str]:
     """Returns the names of the submodules that transformers marks as not to be split over devices.
 

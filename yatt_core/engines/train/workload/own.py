@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from yatt_core.checkpoints.contents import OTHERS, WEIGHTS, WORKLOAD
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED
 from yatt_core.engines.train.base.rank_process import rank_device
 from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.ranks.process_group import lost_group, open_process_group
 from yatt_core.engines.train.workload.ranks import WorkloadRanks
 from yatt_core.engines.train.workload.state import (
     digest_of_weights,
@@ -45,13 +47,14 @@ from yatt_core.workloads.contract import (
     Continues,
     Draw,
     Samples,
+    SharesModel,
     Shows,
     ShowsImages,
     State,
     Tabulates,
     Workload,
 )
-from yatt_core.workloads.finding import called, make_workload, verify_workload
+from yatt_core.workloads.finding import called, make_workload, shares_model, verify_workload
 from yatt_core.workloads.images import encode_images, images_are_there, publish_images
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
 from yatt_core.workloads.sampled_files import images_of, joined_columns
@@ -59,6 +62,7 @@ from yatt_core.workloads.saved import read_state
 from yatt_core.workloads.trained import Changed, Fingerprint, Learnt
 from yatt_core.workloads.turns import turn_of
 
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 EVALUATION = "evaluation/"
 WEIGHTS_DIGEST = "weights_digest"
@@ -79,6 +83,7 @@ class OwnWorkload:
         self._collective = Collective()
         self._workload: Workload | None = None
         self._buffers = FreezeBuffers()
+        self._shares = False
 
     def verify(self) -> None:
         """Raises as `verify_workload` does."""
@@ -87,6 +92,13 @@ class OwnWorkload:
     def connect(self, rank: int, ranks: int, address: str, changed: Changed) -> None:
         """Joins the group of ranks; the class keeps its state, and its view of the ranks."""
         self._collective.connect(rank=rank, ranks=ranks, address=address, device=self._device)
+        self._shares = shares_model(self._spec, self._context.run_folder)
+        if not self._shares:
+            return
+        open_process_group(self._collective)
+        if self._workload is not None:
+            changed()  # until its tensors are divided over the new group
+            self._regroup(self._workload)
 
     def require_ready(self) -> None:
         """Raises `InfrastructureError` before it has begun."""
@@ -104,7 +116,7 @@ class OwnWorkload:
         workload = self._begun()
         started = time.perf_counter()
         draw = self._draw(task)
-        columns: Columns = {} if task.shards else called(self._spec, workload.draw, draw)
+        columns: Columns = {} if task.shards else self._called(workload.draw, draw)
         place = f"workload.kind: {self._spec.workload.title}"
         shown: list[bytes] = []
         if task.shards:
@@ -114,10 +126,10 @@ class OwnWorkload:
             if self._collective.rank == 0:
                 shown = images_of(self._context.run_folder, task.shards)
         elif isinstance(workload, Samples):
-            columns = called(self._spec, workload.sample, columns, draw)
+            columns = self._called(workload.sample, columns, draw)
             contents = self._collective.collected(encode_columns(columns, f"{place}: sample"))
             if isinstance(workload, ShowsImages):
-                images = called(self._spec, workload.images, columns, draw)
+                images = self._called(workload.images, columns, draw)
                 shown = self._collective.collected(encode_images(images, f"{place}: images"))
         else:
             contents = [encode_columns(columns, f"{place}: draw")]
@@ -155,7 +167,7 @@ class OwnWorkload:
         if prepared.images and isinstance(workload, ShowsImages) and isinstance(workload, Samples):
             self._draw_lost_images(workload, columns, task, prepared)
         changed()
-        metrics = self._finite(called(self._spec, workload.update, columns, self._draw(task)), "update")
+        metrics = self._finite(self._called(workload.update, columns, self._draw(task)), "update")
         self._require_free(metrics)
         fingerprint: dict[str, float | str] = {
             **metrics,
@@ -167,11 +179,11 @@ class OwnWorkload:
     def evaluate(self, task: RowsTask) -> RowsReceipt:
         """Has the workload evaluate its state; the metrics are below `evaluation/`, and its tables beside them."""
         workload = self._begun()
-        metrics = self._finite(called(self._spec, workload.evaluate), "evaluate")
+        metrics = self._finite(self._called(workload.evaluate), "evaluate")
         tables: dict[str, dict[str, Any]] = {}
         if isinstance(workload, Tabulates):
             place = f"workload.kind: {self._spec.workload.title}: tables"
-            tables = plain_listings(called(self._spec, workload.tables), place)
+            tables = plain_listings(self._called(workload.tables), place)
         return RowsReceipt(task.key, 0, {f"{EVALUATION}{name}": value for name, value in metrics.items()}, tables)
 
     def skip(self, iteration: int) -> Fingerprint:
@@ -205,19 +217,36 @@ class OwnWorkload:
         saved = read_state(folder, version)
         changed()
         workload = self._workload or self._begin()
-        called(self._spec, workload.load, saved)
+        self._called(workload.load, saved)
 
     # -- internals ----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> Workload:
         workload = make_workload(self._spec, self._context.run_folder, str(self._device))
         inputs = self._context.inputs_folder
-        called(self._spec, workload.begin, inputs, WorkloadRanks(self._collective))
+        self._called(workload.begin, inputs, WorkloadRanks(self._collective))
         if self._spec.workload.start is not None and isinstance(workload, Continues):
-            called(self._spec, workload.continue_from, read_state(inputs / START))
+            self._called(workload.continue_from, read_state(inputs / START))
         self._state(workload)
         self._workload = workload
         return workload
+
+    def _regroup(self, workload: Workload) -> None:
+        """Has a class go on in another process-wide group."""
+        if isinstance(workload, SharesModel):
+            self._called(workload.regroup)
+
+    def _called(self, method: Callable[..., R], *given: Any) -> R:
+        """Returns what a method of the workload returns, as `called` does; a lost rank is no fault of the workload."""
+        if not self._shares:
+            return called(self._spec, method, *given)
+
+        @wraps(method)
+        def guarded(*arguments: Any) -> R:
+            with lost_group(self._collective):
+                return method(*arguments)
+
+        return called(self._spec, guarded, *given)
 
     def _begun(self) -> Workload:
         if self._workload is None:
@@ -228,7 +257,7 @@ class OwnWorkload:
         """Returns the file that says what this rank's columns are, if the workload says it; no result depends on it."""
         if not isinstance(workload, Shows):
             return {}
-        found = called(self._spec, workload.shown, columns)
+        found = self._called(workload.shown, columns)
         return {SHOWN: encode_listing(plain_listing(found, f"workload.kind: {self._spec.workload.title}: shown"))}
 
     def _draw_lost_images(self, workload: Samples, columns: Columns, task: BatchTask, prepared: PrepareReceipt) -> None:
@@ -243,9 +272,9 @@ class OwnWorkload:
             return
         assert isinstance(workload, ShowsImages), "there were images"
         draw = self._draw(task)
-        called(self._spec, workload.sample, called(self._spec, self._begun().draw, draw), draw)
+        self._called(workload.sample, self._called(self._begun().draw, draw), draw)
         place = f"workload.kind: {self._spec.workload.title}: images"
-        shown = self._collective.collected(encode_images(called(self._spec, workload.images, columns, draw), place))
+        shown = self._collective.collected(encode_images(self._called(workload.images, columns, draw), place))
         if self._collective.rank > 0:
             return
         term = int(load_manifest(folder, PREPARED_KIND).fields["term"])
@@ -259,7 +288,7 @@ class OwnWorkload:
         return turn_of(self._spec, task.key, drawn.ordinal)
 
     def _state(self, workload: Workload) -> State:
-        state: State = called(self._spec, workload.state)
+        state: State = self._called(workload.state)
         require_sound(state, self._spec.workload.title)
         return state
 

@@ -1,0 +1,130 @@
+"""Images and prompts as vectors of CLIP (arXiv 2103.00020), with bits that depend on an image or a prompt alone.
+
+Consumes a folder of transformers: config.json, preprocessor_config.json, safetensors and, for prompts, the tokenizer. Produces
+unit vectors. All passes have the same number of rows, and texts the same number of tokens: what fills a batch up repeats its
+last row and is cut off afterwards. Nothing executes code of the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import interpolate
+
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.loading import load_clip
+from yatt_core.models.tokenizer import load_tokenizer
+from yatt_core.regular_files import read_object
+
+PREPROCESSOR = "preprocessor_config.json"
+ROWS = 8
+"""Rows of every pass."""
+CHANNELS = 3
+
+
+class ClipVectors:
+    """A CLIP model, or its vision tower alone.
+
+    folder: the model's.
+    key: the spec key with which messages begin.
+
+    Raises `ConfigurationError` for a folder that lacks a part.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._folder = folder
+        self._key = key
+        stated = read_object(folder / PREPROCESSOR, key)
+        self._mean = self._of_channels(stated, "image_mean")
+        self._deviation = self._of_channels(stated, "image_std")
+        self._model: Any = load_clip(str(folder))
+        for tensor in (*self._model.parameters(), *self._model.buffers()):
+            tensor.data = (
+                tensor.data.clone()
+            )  # memory-mapped ones lie where they happen to lie, which changes the last bits
+        config: Any = self._model.config
+        self._texts: bool = config.model_type == "clip"
+        self._side = int((config.vision_config if self._texts else config).image_size)
+        self._tokenizer = load_tokenizer(folder) if self._texts else None
+
+    @property
+    def knows_texts(self) -> bool:
+        """False for a vision tower alone."""
+        return self._texts
+
+    @torch.no_grad()
+    def images(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Returns unit vectors of images, [B, D].
+
+        pixels: [B, height, width, 3], uint8. The middle square is resized to the model's size, bicubic with antialiasing.
+        """
+        return in_batches(self._images, pixels)
+
+    @torch.no_grad()
+    def prompts(self, prompts: Sequence[str]) -> torch.Tensor:
+        """Returns unit vectors of prompts, [B, D].
+
+        Raises `DataError` for a prompt that is too long for the model.
+        """
+        longest = self._model.config.text_config.max_position_embeddings
+        tokenizer: Any = self._tokenizer
+        rows = []
+        for prompt in prompts:
+            ids = tokenizer(prompt).input_ids
+            if len(ids) > longest:
+                raise DataError(f"prompt {prompt!r}: has {len(ids)} tokens; the CLIP model knows at most {longest}")
+            if tokenizer.eos_token_id not in ids:
+                raise ConfigurationError(
+                    f"{self._key}: {self._folder}: its tokenizer adds no token for the end of a text"
+                )
+            # Attention is causal and the vector is that of the first end token, so that what follows it changes nothing.
+            rows.append(ids + [tokenizer.eos_token_id] * (longest - len(ids)))
+        return in_batches(self._prompts, torch.tensor(rows, dtype=torch.int64))
+
+    def _images(self, pixels: torch.Tensor) -> torch.Tensor:
+        images = pixels.permute(0, 3, 1, 2).float() / 255
+        height, width = images.shape[-2:]
+        least = min(height, width)
+        top = (height - least) // 2
+        left = (width - least) // 2
+        square = images[..., top : top + least, left : left + least]
+        size = (self._side, self._side)
+        resized = interpolate(square, size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+        found = self._model.vision_model(pixel_values=(resized - self._mean) / self._deviation).pooler_output
+        return unit(self._model.visual_projection(found))
+
+    def _prompts(self, ids: torch.Tensor) -> torch.Tensor:
+        found = self._model.text_model(input_ids=ids).pooler_output
+        return unit(self._model.text_projection(found))
+
+    def _of_channels(self, stated: dict[str, Any], name: str) -> torch.Tensor:
+        """Returns three numbers of the preprocessor, [3, 1, 1]."""
+        given = stated.get(name)
+        if (
+            not isinstance(given, list)
+            or len(given) != CHANNELS
+            or not all(isinstance(each, int | float) for each in given)
+        ):
+            raise ConfigurationError(
+                f"{self._key}: {self._folder / PREPROCESSOR}: {name}: expected three numbers (given: {given!r})"
+            )
+        return torch.tensor(given, dtype=torch.float32).view(CHANNELS, 1, 1)
+
+
+def unit(vectors: torch.Tensor) -> torch.Tensor:
+    """Returns vectors, [B, D], with length 1."""
+    lengths: torch.Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / lengths
+
+
+def in_batches(compute: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Returns what is computed for rows, [B, ...], in passes of `ROWS` rows each."""
+    parts = []
+    for first in range(0, len(rows), ROWS):
+        part = rows[first : first + ROWS]
+        filled = part[torch.arange(ROWS).clamp(max=len(part) - 1)]
+        parts.append(compute(filled)[: len(part)])
+    return torch.cat(parts)

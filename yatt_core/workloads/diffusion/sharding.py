@@ -1,0 +1,33 @@
+"""Divides networks of diffusers over the ranks, block by block, with torch's FSDP2 (arXiv 2304.11277).
+
+Consumes a network and torch's process-wide group. Afterwards each parameter is divided over the ranks by rows. A block's are
+gathered while it computes, in each pass, so that all ranks must make the same passes. Gradients are summed over the ranks in
+an order that depends on their number alone, and never averaged.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from yatt_core.errors import ConfigurationError
+
+
+def shard_network(network: nn.Module, ranks: int) -> None:
+    """Divides each block as a unit of its own, and everything outside of them as one more. In place.
+
+    Raises `ConfigurationError` for a network that does not say what its blocks are.
+    """
+    kinds = set(getattr(network, "_no_split_modules", None) or ())
+    blocks = [module for module in network.modules() if type(module).__name__ in kinds]
+    if not blocks:
+        raise ConfigurationError(f"{type(network).__name__} does not say which of its modules are blocks")
+    mesh = init_device_mesh("cpu", (ranks,))
+    for module in (*blocks, network):
+        # The outermost one too: what stayed gathered after a pass without gradients would be out of date after an update.
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    for module in network.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
