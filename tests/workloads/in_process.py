@@ -196,6 +196,7 @@ class OwnActors(SimulatedRunActors):
         return receipts[0]
 
     def sync(self, version: int) -> list[SyncReceipt]:
+        assert self._spec.has.sync, "a run without engines that get weights is not asked to send any"
         lacking = [sampler for sampler in self._own.samplers or () if sampler.version != version]
         if lacking:
             assert self._group.engine.version == version, "the weights that are wanted are the trainer's"
