@@ -127,7 +127,7 @@ class Stepper:
 
     def gradients(self) -> torch.Tensor:
         """Returns the gradients of the last step, one parameter after the other in the order of their names."""
-        named = self.trainer._optimizer.named(self.trainer._optimizer.gradients)
+        named = self.trainer.policy.optimizer.named(self.trainer.policy.optimizer.gradients)
         return torch.cat([named[name].flatten() for name in sorted(named)])
 
     @property

@@ -84,8 +84,8 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
         )
     if spec.has.samplers and issubclass(found, SharesModel):
         raise ConfigurationError(
-            f"workload.sampled_by: {spec.workload.title} divides its model over the trainer's ranks, and samplers get whole weights; "
-            "use trainer"
+            f"workload.sampled_by: {spec.workload.title} divides its model over the trainer's ranks, but samplers get whole "
+            "weights; use trainer"
         )
     start = spec.workload.start
     if start is not None and not issubclass(found, Continues):
