@@ -200,7 +200,7 @@ class _Sender:
         for part in self._engine.sync_parts():
             self._sent.of(part, ENGINE_TYPE).copy_(part.values)
         noise = torch.Generator().manual_seed(SEED)
-        optimizer = self._engine._optimizer
+        optimizer = self._engine.policy.optimizer
         for _ in range(STEPS):
             for parameter in optimizer.named.values():
                 parameter.grad = torch.zeros_like(parameter)

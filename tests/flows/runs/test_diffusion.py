@@ -28,8 +28,8 @@ from tests.needs import NEEDS_DIFFUSERS
 from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
-from yatt_core.engines.train.workload.state import read_state
 from yatt_core.spec.reading.documents import yaml_text
+from yatt_core.workloads.saved import read_state
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900), NEEDS_DIFFUSERS]
 DRAWING = ROOT / "tests" / "workloads" / "diffusion" / "drawing.yaml"

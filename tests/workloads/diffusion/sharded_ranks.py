@@ -17,12 +17,13 @@ from yatt_core.engines.train.base.engine import WorkloadTrainEngine
 from yatt_core.engines.train.ranks.process_group import close_process_group
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
 from yatt_core.engines.train.workload.own import OwnWorkload
-from yatt_core.engines.train.workload.state import parts_of, read_state
+from yatt_core.engines.train.workload.state import parts_of
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.receipts import BatchTask, PromptRef
 from yatt_core.spec.run import RunSpec
 from yatt_core.workloads.diffusion.sharded_drawing import ShardedDrawing
+from yatt_core.workloads.saved import read_state
 
 
 class BrightSharded(ShardedDrawing):
