@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+from benchmarks.workloads.alone import begun
 from flows.reports.audit import verify_run
 from ops.preflight.workload_trial import try_workload
 from ops.queries.images import iteration_images
@@ -21,7 +23,10 @@ from yatt_core.experience.sampled import SAMPLED
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import SampleTask
 from yatt_core.spec import load_spec
+from yatt_core.workloads.contract import Draw
 from yatt_core.workloads.diffusion.adapters import is_adapter
+from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing
+from yatt_core.workloads.diffusion.trajectories import sample
 from yatt_core.workloads.inputs import materialise_workload
 
 pytestmark = NEEDS_DIFFUSERS
@@ -262,3 +267,19 @@ def test_a_trial_says_what_samplers_get(tmp_path: Path) -> None:
     assert none.sampler_bytes == 0
     with pytest.raises(ConfigurationError, match="begin_sampling failed"):
         try_workload(tmp_path / "home", load_spec(SPEC, [*instances(2), "rollout.engine.dtype=bfloat16"]))
+
+
+def test_an_image_takes_fewer_steps_in_training_than_in_an_evaluation(tmp_path: Path) -> None:
+    """As by default; the evaluation's steps are all straight."""
+    settings = load_spec(SPEC).workload.settings
+    assert DrawingSettings().steps < DrawingSettings().evaluation_steps
+    fewer = {**settings, "steps": 2, "window": 1, "evaluation_steps": 5}
+    workload = begun(ShapeDrawing, tmp_path / "inputs", seed=5, iterations=1, **fewer)
+    draw = Draw(seed=5, iteration=1, number=0)
+    with mock.patch("yatt_core.workloads.diffusion.drawing.sample", wraps=sample) as sampled:
+        workload.sample(workload.draw(draw), draw)
+        trained = {call.args[3].steps for call in sampled.call_args_list}
+        sampled.reset_mock()
+        workload.evaluate()
+    assert trained == {2}
+    assert {(call.args[3].steps, len(call.args[3].window)) for call in sampled.call_args_list} == {(5, 0)}
