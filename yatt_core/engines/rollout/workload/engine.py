@@ -155,7 +155,7 @@ class WorkloadSampler(WeightTaker):
         whole[piece.box.slices((0,) * whole.dim())].copy_(as_tensor(piece.values, piece.kind))
 
     def _complete(self, version: int) -> None:
-        """Nothing is derived from the weights."""
+        """Does nothing: nothing is derived from the weights."""
 
     def _turn(self, task: SampleTask) -> Draw:
         return turn_of(self._spec, task.key, task.number)
