@@ -257,7 +257,7 @@ class ShapeDrawing:
             )
         self._read_inputs(inputs, getattr(torch, dtype))
         self._network = self._pretrained()
-        self._reference = None
+        self._reference: nn.Module | None = None
 
     def continue_from(self, saved: SavedState) -> None:
         """Begins with the network of another run, to which the KL term, if there is one, then compares.
