@@ -87,7 +87,7 @@ def test_the_trainer_is_offloaded_while_others_work(
     rest = "the rollout engines to rest"
     assert turns == ([] if resident else [offload, rest, reload, offload, rest])
     learned, synced = (
-        next(i for i, what in enumerate(waits) if part in what) for part in ("learn", "apply new weights")
+        next(i for i, what in enumerate(waits) if part in what) for part in ("learn", "the digest of new weights")
     )
     if not resident:
         assert waits.index(reload) < learned < synced < len(waits) - 1 - waits[::-1].index(offload)
