@@ -50,8 +50,10 @@ class Steps:
         yield
         self._doing = ""
 
-    def _before_statement(self, *_: object) -> None:
-        self._step("statement")
+    def _before_statement(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+        # Whether a connection's setting has to change depends on what it did before, which a new process has not done.
+        if not statement.startswith("PRAGMA"):
+            self._step("statement")
 
     def _commit(self, connection: Any) -> None:
         self._step("COMMIT")
