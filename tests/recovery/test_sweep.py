@@ -26,7 +26,7 @@ LONGEST = 400
 COLD_EVERY = 40
 VIRTUAL = (
     "iterations=6", "checkpoints.every=2", "evaluation.every=2", "evaluation.sampling={samples: 2, pass_at: [2]}",
-    "data.logical_shards=2", "data.held_out=4",
+    "data.logical_shards=2", "data.held_out=4", "rollout.batch_samples=8",
     "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
     "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
     "recovery.budgets.lost_drivers_per_hour=1000", "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
