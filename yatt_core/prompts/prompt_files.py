@@ -38,9 +38,9 @@ MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
 GROUP_ROWS = 256
 GROUP_CHARACTERS = 1 << 18
 """A row group ends at whichever limit it reaches first."""
-KEPT_BYTES = 32 << 20
-"""What a reader keeps of a file. Prompts are drawn in an order that has nothing to do with the file's, so that each prompt of a
-small corpus would cost the reading of a whole group if fewer were kept than there are."""
+KEPT_BYTES = 6 << 20
+"""What a reader keeps of a file; in memory it takes about three times as much. Prompts are drawn in an order that has nothing to
+do with the file's, so that each prompt of a small corpus costs the reading of a whole group if fewer are kept than there are."""
 
 
 class PromptWriter:
