@@ -21,32 +21,28 @@ from pathlib import Path
 from db.ledger import Ledger
 from flows.driver.attachment import RAY_VARIABLE, attached
 from flows.driver.context import RunContext
+from flows.driver.warm_heads import covers, head_of, needs_of, obstacle_of
 from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_migrations import check_database
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
 from flows.run.home import STARTS
-from flows.run.lending import Ended, HeadNeeds, LentCluster, borrow, leave_kept
+from flows.run.lending import Ended, LentCluster, borrow, leave_kept
 from flows.run.owner import owner_of
 from flows.run.shared_cluster import given_cluster, use_folder
-from flows.run.shared_environment import differing, environment_digests
 from yatt_core.cluster.connect import connect_ray
-from yatt_core.cluster.object_store import store_bytes
-from yatt_core.cluster.ray_head import SERVICE_NAME, head_covers, ray_environment, ray_head_service
-from yatt_core.code_revision import code_revision
-from yatt_core.engines.ahead import data_modules, torch_modules
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.planning.start import WARM_RAY
 from yatt_core.supervisor.client import (
     current_state,
     ensure_alive,
     ensure_supervisor,
-    served_request,
     stop_supervisor,
     wait_address,
     wait_ready,
 )
 from yatt_core.supervisor.services import ServiceSpec
-from yatt_core.supervisor.state import ServiceReport, SupervisorRequest
+from yatt_core.supervisor.state import ServiceReport
 from yatt_core.variables import set_variables
 
 log = logging.getLogger("yatt_core.flow")
@@ -156,15 +152,12 @@ class SessionServices:
         context = self.context
         if attached() or self._cluster is not None or self._settled or current_state(context.folder) is not None:
             return
-        needs = HeadNeeds(
-            modules=data_modules(context.spec),
-            torch_modules=torch_modules(context.spec),
-            store_bytes=store_bytes(context.spec),
-        )
-        lent = borrow(context.home, context.run, context.spec.recovery.grace_seconds, needs)
+        spec = context.spec
+        lent = borrow(context.home, context.run, spec.recovery.grace_seconds, needs_of(spec))
         if lent is None:
             return
-        if (obstacle := self._obstacle(lent)) is None:
+        obstacle = obstacle_of(lent.reply, spec, self._others(lent.folder))
+        if obstacle is None:
             context.observer.stage("using a warm Ray head of the service group")
             self._lent = lent
             self._cluster = lent.folder
@@ -172,30 +165,11 @@ class SessionServices:
         lent.give_back(Ended.BADLY if lent.reply.was_kept else Ended.UNUSED)
         context.observer.stage(f"starting a Ray head: {obstacle}")
 
-    def _obstacle(self, lent: LentCluster) -> str | None:
-        """Returns why a warm head does not suit the run; None if it does."""
-        names = differing(lent.reply.environment, environment_digests())
-        if names:
-            return f"that of the service group has another environment ({', '.join(names)})"
-        served = served_request(lent.folder)
-        if served is None:  # the head was killed; another one starts there
-            return None
-        grace = self.context.spec.recovery.grace_seconds
-        needed = SupervisorRequest(self._services(lent.folder), grace, code_revision())
-        return None if covers(served, needed) else "that of the service group is for other runs"
-
-    def _services(self, folder: Path) -> tuple[ServiceSpec, ...]:
-        """Returns the services that the run needs in a folder."""
-        spec = self.context.spec
-        head = ray_head_service(
-            folder,
-            object_store_bytes=store_bytes(spec),
-            modules=data_modules(spec),
-            torch_modules=torch_modules(spec),
-        )
+    def _others(self, folder: Path) -> tuple[ServiceSpec, ...]:
+        """Returns the services that the run needs in a folder beside a Ray head."""
         if not self._own_server:
-            return (head,)
-        return head, prefect_server.server_service(folder, self.context.home.folder / STARTS)
+            return ()
+        return (prefect_server.server_service(folder, self.context.home.folder / STARTS),)
 
     def keep(self) -> None:
         """Starts the services under a supervisor that outlives this process; replaces one that was killed.
@@ -216,7 +190,7 @@ class SessionServices:
         ensure_alive(folder)
         ensure_supervisor(
             folder,
-            self._services(folder),
+            (head_of(context.spec, folder), *self._others(folder)),
             context.spec.recovery.grace_seconds,
             covers=None if self._cluster is None else covers,
         )
@@ -308,26 +282,6 @@ class SessionServices:
         elif not attached() and self._cluster is None:
             self.context.observer.stage("stopping the run's cluster")
             stop_supervisor(self.context.folder, STOP_SECONDS, self.context.fence.term)
-
-
-def covers(served: SupervisorRequest, needed: SupervisorRequest) -> bool:
-    """Returns True if the services of a shared cluster, which are up, will do for a run that needs some.
-
-    They may wait longer for a driver, and there may be others beside them.
-    """
-    if (
-        served.revision != needed.revision
-        or served.grace is None
-        or needed.grace is None
-        or served.grace < needed.grace
-    ):
-        return False
-    found = {service.name: service for service in served.services}
-    return all(
-        (service := found.get(asked.name)) is not None
-        and (head_covers(service, asked) if asked.name == SERVICE_NAME else service == asked)
-        for asked in needed.services
-    )
 
 
 def require_prefect() -> None:

@@ -22,6 +22,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic import TypeAdapter
+
 from flows.run.home import Home
 from flows.run.shared_cluster import NO_TERM, SharedCluster, left, noted_folder
 from flows.run.shared_environment import differing, environment_digests
@@ -31,7 +33,10 @@ from yatt_core.supervisor.client import Heartbeat
 SOCKET = "clusters"
 """The socket's name in the group's folder."""
 ANSWER_SECONDS = 10.0
-"""How long an owner may take to answer, which may be ending another cluster."""
+"""How long an owner may take to say whether a cluster is free. One that is ending another cluster may take longer; a head of
+one's own is up sooner then."""
+LEAVE_SECONDS = 120.0
+"""How long it may take to end a cluster, and others before it: each has `shared_cluster.STOP_SECONDS` before it is killed."""
 LONGEST_MESSAGE = 1 << 20
 
 log = logging.getLogger("yatt_core.flow")
@@ -93,16 +98,8 @@ class Request:
     def decode(cls, line: bytes) -> Request:
         """Reads a message. Raises `InfrastructureError` if it is not one."""
         try:
-            tree = json.loads(line)
-            needs = tree.pop("needs")
-            modules = tuple(needs.pop("modules"))
-            torch_modules = tuple(needs.pop("torch_modules"))
-            return cls(
-                ask=Ask(tree.pop("ask")),
-                needs=HeadNeeds(modules=modules, torch_modules=torch_modules, **needs),
-                **tree,
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            return _REQUEST.validate_json(line)
+        except ValueError as error:
             raise InfrastructureError(f"a request of {len(line)} bytes is not one: {error}") from None
 
 
@@ -118,6 +115,12 @@ class Reply:
     folder: str = ""
     was_kept: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_REQUEST = TypeAdapter(Request)
+_REPLY = TypeAdapter(Reply)
+_LAST = TypeAdapter(dict[str, Ended])
+_ENDED = "ended"
 
 
 @dataclass(slots=True)
@@ -143,14 +146,14 @@ class LentCluster:
             self.cluster.has_failed = True
         said = Ended.BADLY if self.cluster.has_failed else ended
         with suppress(OSError):  # the owner is gone, or has lent the cluster to the run's next driver
-            self._connection.sendall(line_of({"ended": said}))
+            self._connection.sendall(line_of({_ENDED: said}))
         self._held.close()
         left(self.cluster)
 
 
 def borrow(home: Home, run: str, grace: float, needs: HeadNeeds) -> LentCluster | None:
     """Borrows a cluster; returns None if the home has no owner of clusters, or none is free. Its head may still be starting."""
-    connection = _connected(home)
+    connection = _connected(home, ANSWER_SECONDS)
     if connection is None:
         return None
     answer = _answer(connection, Request(Ask.BORROW, run, grace, needs))
@@ -168,22 +171,27 @@ def borrow(home: Home, run: str, grace: float, needs: HeadNeeds) -> LentCluster 
 def borrowed_for_command(home: Home) -> Iterator[SharedCluster | None]:
     """Provides a cluster for the drivers that a command starts one after another; None if none is free that suits them.
 
-    If the command is killed, nothing is kept: its drivers go on in the cluster, and others do not meet them.
+    If the command is killed, interrupted or ends with an error, its drivers may go on in the cluster. It is not lent again, so
+    others do not meet them.
     """
     lent = borrow(home, f"command {os.getpid()}", 0.0, HeadNeeds())
     if lent is not None and differing(lent.reply.environment, environment_digests()):
         lent.give_back(Ended.UNUSED)
         lent = None
+    if lent is None:
+        yield None
+        return
+    ended = Ended.BADLY
     try:
-        yield None if lent is None else lent.cluster
+        yield lent.cluster
+        ended = Ended.WELL
     finally:
-        if lent is not None:
-            lent.give_back(Ended.WELL)
+        lent.give_back(ended)
 
 
 def free_cluster(home: Home, run: str = "") -> Reply | None:
     """Returns what is known of a cluster that is free for a run, which stays free; None if there is none."""
-    connection = _connected(home)
+    connection = _connected(home, ANSWER_SECONDS)
     if connection is None:
         return None
     with connection:
@@ -192,13 +200,28 @@ def free_cluster(home: Home, run: str = "") -> Reply | None:
 
 
 def leave_kept(home: Home, run: str) -> None:
-    """Has what the last driver of a run has left in a borrowed cluster ended, unless another driver of the run uses it."""
-    if noted_folder(home.run_folder(run)) is None:
+    """Has what the last driver of a run has left in a borrowed cluster ended, unless another driver of the run uses it.
+
+    Raises `InfrastructureError` if the owner does not end it in time: actors of the run may then be alive.
+    """
+    folder = noted_folder(home.run_folder(run))
+    if folder is None:
         return
-    connection = _connected(home)
-    if connection is not None:
-        with connection:
-            _answer(connection, Request(Ask.LEAVE, run))
+    connection = _connected(home, LEAVE_SECONDS)
+    if connection is None:
+        return
+    with connection:
+        try:
+            connection.sendall(line_of(asdict(Request(Ask.LEAVE, run))))
+            received(connection)
+        except TimeoutError:
+            raise InfrastructureError(
+                f"{folder}: the service group has not ended within {LEAVE_SECONDS:g} s what the last driver of {run} left there; "
+                "restart it with `yatt down` and `yatt up`, then try again"
+            ) from None
+        except (OSError, InfrastructureError) as error:
+            # The owner has ended the cluster, or is gone: whoever finds the cluster unused ends it.
+            log.warning("the service group does not say what became of %s: %s", folder, error)
 
 
 def line_of(tree: Mapping[str, Any]) -> bytes:
@@ -222,18 +245,30 @@ def is_own(connection: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-def received(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Returns one message, and the descriptors that came with it.
+def received(connection: socket.socket) -> bytes:
+    """Returns one message; descriptors that come with it are closed by the system.
 
     Raises `InfrastructureError` if it is cut, and `OSError`.
     """
-    data, descriptors, _, _ = socket.recv_fds(connection, LONGEST_MESSAGE, 1)
+    return _whole(connection, connection.recv(LONGEST_MESSAGE))
+
+
+def ending(line: bytes) -> Ended:
+    """Returns what the last message of a driver says. Raises `InfrastructureError` if it is not one."""
+    try:
+        return _LAST.validate_json(line)[_ENDED]
+    except (ValueError, KeyError) as error:
+        raise InfrastructureError(f"a last message of {len(line)} bytes is not one: {error}") from None
+
+
+def _whole(connection: socket.socket, data: bytes) -> bytes:
+    """Returns a message whose beginning has been received. Raises `InfrastructureError` if it is cut, and `OSError`."""
     while not data.endswith(b"\n"):
         more = connection.recv(LONGEST_MESSAGE)
         if not more or len(data) > LONGEST_MESSAGE:
             raise InfrastructureError(f"a message was cut after {len(data)} bytes")
         data += more
-    return data, descriptors
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +279,13 @@ class _Answer:
     lock: IO[str] | None
 
 
-def _connected(home: Home) -> socket.socket | None:
-    """Returns a connection to the home's owner of clusters; None if nobody listens, or another user does."""
+def _connected(home: Home, seconds: float) -> socket.socket | None:
+    """Returns a connection to the home's owner of clusters; None if nobody listens, or another user does.
+
+    seconds: how long the owner may take to answer.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(ANSWER_SECONDS)
+    connection.settimeout(seconds)
     try:
         with socket_path(home) as path:
             connection.connect(path)
@@ -262,11 +300,16 @@ def _connected(home: Home) -> socket.socket | None:
 
 def _answer(connection: socket.socket, request: Request) -> _Answer | None:
     """Asks for something; returns None if there is no answer, and says so."""
-    try:
-        connection.sendall(line_of(asdict(request)))
-        line, descriptors = received(connection)
-        reply = Reply(**json.loads(line))
-    except (OSError, InfrastructureError, ValueError, TypeError) as error:
-        log.warning("the service group does not say whether it has a warm Ray head: %s", error)
-        return None
-    return _Answer(reply, os.fdopen(descriptors[0], "a") if descriptors else None)
+    with ExitStack() as stack:
+        try:
+            connection.sendall(line_of(asdict(request)))
+            data, descriptors, _, _ = socket.recv_fds(connection, LONGEST_MESSAGE, 1)
+            locks = [stack.enter_context(os.fdopen(each, "a")) for each in descriptors]
+            for lock in locks:
+                os.set_inheritable(lock.fileno(), False)
+            reply = _REPLY.validate_json(_whole(connection, data))
+        except (OSError, InfrastructureError, ValueError) as error:
+            log.warning("the service group does not say whether it has a warm Ray head: %s", error)
+            return None
+        stack.pop_all()
+        return _Answer(reply, locks[0] if locks else None)

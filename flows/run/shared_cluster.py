@@ -47,7 +47,7 @@ class SharedCluster:
     """A cluster that this process holds.
 
     lock: the open file whose descriptor drivers inherit.
-    has_failed: True if a driver ended badly, so that its logs are kept until the next command takes the folder.
+    has_failed: True if a driver ended badly or was killed, so that its logs are kept until the next command takes the folder.
     """
 
     folder: Path
@@ -166,11 +166,6 @@ def _note(run_folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return note
-
-
-def _noted(run_folder: Path) -> Path | None:
-    folder = _note(run_folder).get("folder")
-    return None if folder is None else Path(os.path.normpath(run_folder / folder))
 
 
 def _take(home: Home) -> SharedCluster:

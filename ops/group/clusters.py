@@ -8,7 +8,6 @@ run leaves behind ends with its cluster, and no other run meets it. SIGTERM ends
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import selectors
@@ -25,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from flows.run.home import Home
-from flows.run.lending import Ask, Ended, HeadNeeds, Reply, Request, is_own, line_of, received, socket_path
+from flows.run.lending import Ask, Ended, HeadNeeds, Reply, Request, ending, is_own, line_of, received, socket_path
 from flows.run.shared_cluster import SharedCluster, taken_cluster
 from flows.run.shared_environment import environment_digests
 from ops.group.members import CLUSTERS_READY, secrets, warm_heads
@@ -33,7 +32,7 @@ from ops.group.places import Place, Use, choice
 from yatt_core.cluster.ray_head import DEFAULT_OBJECT_STORE_BYTES, SERVICE_NAME, ray_head_service
 from yatt_core.engines.ahead import USUAL_TORCH_MODULES
 from yatt_core.errors import InfrastructureError
-from yatt_core.supervisor.client import ensure_supervisor
+from yatt_core.supervisor.client import current_state, ensure_supervisor
 from yatt_core.supervisor.services import ServiceState
 
 GRACE_SECONDS = 600.0
@@ -59,6 +58,7 @@ class _Owned:
 
     held: ends the cluster unless somebody else uses it.
     head: what its head is started for.
+    asked: what its supervisor was last asked to start a head for, and nothing beside it; None if a driver may have asked since.
     borrower: the connection of the driver that has it.
     free_since: on the monotonic clock.
     """
@@ -69,6 +69,7 @@ class _Owned:
     head: HeadNeeds
     borrower: socket.socket | None
     free_since: float
+    asked: HeadNeeds | None = None
 
 
 class ClusterOwner:
@@ -119,8 +120,7 @@ class ClusterOwner:
         is_kept_open = False
         try:
             if is_own(connection):
-                line, _ = received(connection)
-                is_kept_open = self._carry_out(connection, Request.decode(line))
+                is_kept_open = self._carry_out(connection, Request.decode(received(connection)))
         except (InfrastructureError, OSError) as error:
             log.warning("a request was not answered: %s", error)
         finally:
@@ -151,6 +151,8 @@ class ClusterOwner:
         socket.send_fds(connection, [line_of(asdict(reply))], [owned.cluster.lock.fileno()])
         self._forget_borrower(owned)
         owned.place = owned.place.lent(request.run, request.grace)
+        owned.cluster.has_failed = False
+        owned.asked = None
         owned.borrower = connection
         self._selector.register(connection, selectors.EVENT_READ)
         log.info("%s: lent to %s", owned.cluster.folder.name, request.run)
@@ -158,7 +160,7 @@ class ClusterOwner:
 
     def _end_kept(self, run: str) -> None:
         """Ends the cluster that is kept for a run."""
-        for owned in self._owned:
+        for owned in list(self._owned):
             if owned.place.use is Use.KEPT and owned.place.run == run:
                 self._replace(owned)
 
@@ -167,9 +169,10 @@ class ClusterOwner:
         assert owned.borrower is not None
         run = owned.place.run
         try:
-            ended = Ended(json.loads(received(owned.borrower)[0])["ended"])
-        except (InfrastructureError, OSError, ValueError, KeyError):
+            ended = ending(received(owned.borrower))
+        except (InfrastructureError, OSError):
             owned.place = owned.place.abandoned(time.monotonic())
+            owned.cluster.has_failed = True
             log.info("%s: the driver of %s is gone; kept for %g s", owned.cluster.folder.name, run, owned.place.grace)
         else:
             owned.place = owned.place.given_back(ended)
@@ -217,23 +220,32 @@ class ClusterOwner:
             )
 
     def _replace(self, owned: _Owned) -> None:
-        """Ends a cluster, after another folder is taken: logs of a run that failed stay until its folder is needed again."""
-        self._owned[self._owned.index(owned)] = self._taken()
-        self._forget_borrower(owned)
-        owned.held.close()
+        """Ends a cluster, after another folder is taken: logs of a run that failed stay until its folder is needed again.
+
+        If none can be taken, it ends all the same, since actors may be alive in it; the next round tries again.
+        """
+        self._owned.remove(owned)
+        try:
+            self._owned.append(self._taken())
+        finally:
+            self._forget_borrower(owned)
+            owned.held.close()
 
     def _warm(self, owned: _Owned) -> None:
         """Starts the head of a free cluster unless it is up, and another one if that suits the newest run better."""
         if time.monotonic() - owned.free_since > FREE_SECONDS:
             owned.head = owned.head.with_those_of(self._wanted)
         folder = owned.cluster.folder
-        head = ray_head_service(
-            folder,
-            object_store_bytes=owned.head.store_bytes,
-            modules=owned.head.modules,
-            torch_modules=owned.head.torch_modules,
-        )
-        state = ensure_supervisor(folder, [head], GRACE_SECONDS)
+        state = current_state(folder)
+        if state is None or state.ending or owned.asked != owned.head:
+            head = ray_head_service(
+                folder,
+                object_store_bytes=owned.head.store_bytes,
+                modules=owned.head.modules,
+                torch_modules=owned.head.torch_modules,
+            )
+            state = ensure_supervisor(folder, [head], GRACE_SECONDS)
+            owned.asked = owned.head
         service = state.services.get(SERVICE_NAME)
         if service is not None and service.state is ServiceState.FAILED:
             log.warning("%s: its head has failed: %s; the log is %s", folder.name, service.reason, service.log_file)

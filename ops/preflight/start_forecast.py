@@ -12,11 +12,11 @@ from typing import Any
 from db.core.errors import LedgerError
 from db.ledger import Ledger
 from flows.driver.attachment import attached
+from flows.driver.warm_heads import obstacle_of
 from flows.prefect_io.prefect_template import has_template
 from flows.run.home import STARTS as TEMPLATES
 from flows.run.home import Home
 from flows.run.lending import free_cluster
-from flows.run.shared_environment import differing, environment_digests
 from flows.run.starts import Machine, starts_like
 from ops.preflight.home_folder import ledger_file
 from ops.presentation.words import duration
@@ -106,7 +106,7 @@ def forecast_start(
     shares_server: whether there is a Prefect server for it that runs share.
     """
     parts = StartParts(
-        services=_services(home, shares_server),
+        services=_services(home, spec, shares_server),
         engines=engines_of(spec),
         actors=actors_of(spec),
         parameters=inputs.parameters,
@@ -131,15 +131,14 @@ def forecast_start(
     return StartForecast(starts, estimate, parts.has_warm_head, tuple(warnings))
 
 
-def _services(home: Home, shares_server: bool) -> tuple[str, ...]:
+def _services(home: Home, spec: RunSpec, shares_server: bool) -> tuple[str, ...]:
     """Returns the services with which a run would start here and now, as its start is recorded."""
     if attached():
         return ()
     if not shares_server:
         return (RAY, PREFECT)
     warm = free_cluster(home)
-    takes_over = warm is not None and not differing(warm.environment, environment_digests())
-    return (WARM_RAY,) if takes_over else (RAY,)
+    return (WARM_RAY,) if warm is not None and obstacle_of(warm, spec) is None else (RAY,)
 
 
 def _earlier_starts(home: Home, machine: Machine, parts: StartParts) -> tuple[float, ...]:

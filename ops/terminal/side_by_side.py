@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+from flows.driver.attachment import attached
 from flows.run.home import Home
 from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import console, message
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from yatt_core.spec import RunSpec
 
 POLL_SECONDS = 0.3
-RAY_VARIABLE = "YATT_RAY_ADDRESS"
 Show = Callable[[str, int, int], None]
 """Shows a run's target and iteration."""
 
@@ -40,7 +41,7 @@ def runs_at_once(spec: RunSpec) -> tuple[int, list[str | None]]:
 
     On a Ray cluster of one's own, whose size is not known here, it is one.
     """
-    if os.environ.get(RAY_VARIABLE):
+    if attached():
         return 1, [None]
     gpus = len(local_gpus())
     if gpus:
@@ -74,8 +75,11 @@ class Clusters:
     def __enter__(self) -> Clusters:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._held.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Whoever lends a cluster must know that drivers may have been left to themselves.
+        self._held.__exit__(kind, error, trace)
 
     def at(self, place: int, gpus: str | None) -> SharedCluster | None:
         """Returns the cluster of a place, which is taken when it is first asked for; None if there are none.
@@ -84,7 +88,7 @@ class Clusters:
 
         gpus: those of the place; None for all.
         """
-        if os.environ.get(RAY_VARIABLE):
+        if attached():
             return None
         if (place, gpus) not in self._by_place:
             self._by_place[place, gpus] = self._held.enter_context(_cluster_of(self._home, gpus))

@@ -1,8 +1,8 @@
-"""The size of the object store of a run's own Ray head, and the bytes that stores spilled to disk for lack of memory.
+"""The bytes that Ray's object stores have spilled to disk for lack of memory.
 
-A run's own store is large enough for everything that the run ever has in it, so that it never spills. Memory is taken
-only as objects come. Stores of other clusters may be smaller; spilling slows a run down but breaks nothing, so it is
-only reported. Any raylet answers for all nodes of the connected cluster within a few milliseconds.
+The store of a run's own head is large enough (`ray_head.store_bytes`). Those of other clusters may be smaller; spilling
+slows a run down but breaks nothing, so it is only reported. Any raylet answers for all nodes of the connected cluster within
+a few milliseconds.
 """
 
 from __future__ import annotations
@@ -14,18 +14,9 @@ from ray._private.internal_api import get_memory_info_reply
 
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.errors import InfrastructureError
-from yatt_core.spec.run import RunSpec
 
 log = logging.getLogger(__name__)
-SPARE_BYTES = 128 << 20
-"""What receipts and objects that are about to be dropped take in addition."""
 ANSWER_SECONDS = 5.0
-
-
-def store_bytes(spec: RunSpec) -> int:
-    """Returns the size of the object store of a run's own head: requests and answers in flight."""
-    controllers = spec.controllers
-    return controllers.count * controllers.bytes_in_flight + SPARE_BYTES
 
 
 def spilled_bytes() -> int | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from yatt_core.cluster import head
 from yatt_core.durable import make_folder
+from yatt_core.spec.run import RunSpec
 from yatt_core.supervisor.services import ServiceSpec
 from yatt_core.supervisor.state import SupervisorFiles
 
@@ -28,6 +29,8 @@ FOLDER_LIMIT = SOCKET_PATH_LIMIT - len(LONGEST_SOCKET) - 1
 SHORT_CUT = "/proc/{supervisor}/cwd/ray"
 """The run folder as seen from the supervisor's working folder, for as long as the supervisor is running."""
 DEFAULT_OBJECT_STORE_BYTES = 256 << 20
+SPARE_BYTES = 128 << 20
+"""What receipts and objects that are about to be dropped take in an object store in addition."""
 READY_TEXT = "Ray runtime started."
 IMPORT = "--import="
 IMPORT_TORCH = "--import-torch="
@@ -57,6 +60,15 @@ def ray_environment(run_folder: Path) -> Mapping[str, str]:
         "RAY_task_events_report_interval_ms": "0",
         "DO_NOT_TRACK": "true",
     }
+
+
+def store_bytes(spec: RunSpec) -> int:
+    """Returns the size of the object store of a run's own head: requests and answers in flight.
+
+    It is large enough for everything that the run ever has in it, so that it never spills. Memory is taken only as objects come.
+    """
+    controllers = spec.controllers
+    return controllers.count * controllers.bytes_in_flight + SPARE_BYTES
 
 
 def ray_head_service(

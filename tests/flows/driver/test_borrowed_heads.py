@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from flows.driver import services as module
-from flows.driver.services import SessionServices, covers
+from flows.driver import warm_heads
+from flows.driver.services import SessionServices
+from flows.driver.warm_heads import covers
 from flows.prefect_io.prefect_server import NAME, SharedServer
 from flows.run import shared_environment
 from flows.run.home import Home
@@ -21,6 +23,7 @@ from flows.run.shared_cluster import clear_abandoned, services_folder
 from flows.run.shared_environment import CORES, differing, environment_digests
 from ops.group import clusters
 from ops.group.clusters import ClusterOwner
+from ops.preflight import start_forecast
 from tests.supervisor.support import script_service, supervised
 from tests.waiting import wait_until
 from yatt_core.cluster.ray_head import OF_TORCH, STORE, head_covers, ray_head_service
@@ -67,11 +70,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
     # It is another one now than during the test.
     monkeypatch.setattr(shared_environment, "UNREAD", shared_environment.UNREAD | {"PYTEST_CURRENT_TEST"})
-    for each in (module, clusters):
+    for each in (warm_heads, clusters):
         monkeypatch.setattr(each, "ray_head_service", head)
-    monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)
+    monkeypatch.setattr(warm_heads, "store_bytes", lambda spec: 1 << 28)
     for modules in ("data_modules", "torch_modules"):
-        monkeypatch.setattr(module, modules, lambda spec: ())
+        monkeypatch.setattr(warm_heads, modules, lambda spec: ())
     monkeypatch.setattr(
         module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME)
     )
@@ -129,9 +132,31 @@ def test_a_head_that_is_too_small_and_one_without_a_server_are_left_alone(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Session(home, "toy-1", None).services.own == (RAY, NAME), "it would be restarted with a server"
-    monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 40)
+    monkeypatch.setattr(warm_heads, "store_bytes", lambda spec: 1 << 40)
     wait_until(lambda: free_cluster(home) is not None, 10.0)
     assert Session(home, "toy-2", SERVER).said == ["starting a Ray head: that of the service group is for other runs"]
+
+
+def test_after_an_update_the_user_hears_what_to_restart(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_heads, "code_revision", lambda: "newer")
+    (said,) = Session(home, "toy-1", SERVER).said
+    assert said == (
+        "starting a Ray head: that of the service group runs other code; restart the group with `yatt down` and `yatt up`"
+    )
+
+
+def test_a_check_asks_the_same_as_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec: Any = SimpleNamespace(recovery=SimpleNamespace(grace_seconds=60.0))
+
+    def services() -> tuple[str, ...]:
+        return start_forecast._services(home, spec, True)
+
+    assert services() == (WARM_RAY,)
+    spec.recovery.grace_seconds = clusters.GRACE_SECONDS + 1.0
+    assert services() == (RAY,), "the head would not wait that long for another driver"
+    spec.recovery.grace_seconds = 60.0
+    monkeypatch.setattr(warm_heads, "store_bytes", lambda spec: 1 << 40)
+    assert services() == (RAY,), "its object store is too small"
 
 
 def test_a_head_covers_smaller_stores_and_other_imports_but_nothing_else(tmp_path: Path) -> None:

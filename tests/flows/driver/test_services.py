@@ -13,6 +13,7 @@ import prefect.context
 import pytest
 
 from flows.driver import services as module
+from flows.driver import warm_heads
 from flows.driver.services import SessionServices
 from flows.prefect_io.prefect_server import NAME, PASSWORD_VARIABLE, PREFECT_VARIABLE, SharedServer
 from flows.run.home import Home
@@ -31,10 +32,10 @@ from yatt_core.supervisor.state import SupervisorState
 def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionServices]:
     """Yields a session's services, of which small programs take the place."""
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
-    monkeypatch.setattr(module, "ray_head_service", lambda folder, **_: script_service(folder, "", name="ray"))
-    monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)
+    monkeypatch.setattr(warm_heads, "ray_head_service", lambda folder, **_: script_service(folder, "", name="ray"))
+    monkeypatch.setattr(warm_heads, "store_bytes", lambda spec: 1 << 28)
     for modules in ("data_modules", "torch_modules"):
-        monkeypatch.setattr(module, modules, lambda spec: ())
+        monkeypatch.setattr(warm_heads, modules, lambda spec: ())
     monkeypatch.setattr(
         module.prefect_server, "server_service", lambda folder, _: script_service(folder, "", name=NAME)
     )

@@ -111,6 +111,27 @@ def test_a_place_with_all_gpus_borrows_a_warm_head(home: Home, monkeypatch: pyte
         assert warm.folder.exists(), "its owner has it"
 
 
+def test_who_lends_a_warm_head_hears_that_the_command_was_interrupted(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = list[str]()
+
+    @contextmanager
+    def borrowed(home: Home) -> Iterator[SharedCluster]:
+        try:
+            with taken_cluster(home) as warm:
+                yield warm
+        except BaseException as error:
+            heard.append(type(error).__name__)
+            raise
+
+    monkeypatch.setattr(lending, "borrowed_for_command", borrowed)
+    with pytest.raises(KeyboardInterrupt), Clusters(home) as clusters:
+        clusters.at(0, None)
+        raise KeyboardInterrupt
+    assert heard == ["KeyboardInterrupt"]
+
+
 def test_runs_on_a_cluster_that_exists_already_share_no_other(
     home: Home, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
