@@ -141,11 +141,14 @@ def test_engines_are_built_again_once_the_process_of_one_has_ended(
     judge = actor._judges["judge"]
     monkeypatch.setattr(base, "build_rollout_engine", lambda *_: successor)
     monkeypatch.setattr(base, "load_judges", lambda *_: {"judge": LonelyJudge()})
+    actor._held = "transfer 3"
     actor.load(1, "", True)
     assert actor._engine is engine and actor._judges["judge"] is judge and not engine.closed
+    assert actor.held_transfer(1) == "transfer 3"
     engine.is_lost = True
     actor.load(1, "", True)
     assert actor._engine is successor and actor._judges["judge"] is not judge and engine.closed
+    assert actor.held_transfer(1) == "", "the new engine has no base for changes"
 
 
 def test_only_real_engines_with_continuous_batching_use_it() -> None:

@@ -84,6 +84,7 @@ class RolloutActor:
                 _require_exact(self._spec, self._by_chance)
                 self._taker = self._taker_of(engine)
                 self._engine = engine
+                self._held = ""  # an engine that it replaces may have held a transfer
         return ActorIdentity(
             name=self._identity.name,
             pid=self._identity.pid,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,31 @@ def test_a_damaged_bucket_leaves_its_engine_dirty_and_all_members_free(
     for each in Members(2, engines).transfer(2, sharded(folder, 2, 2)):
         each.result()
     assert [held(engine) for engine in engines] == [wanted(folder, 2, torch.float32)] * 2
+
+
+def test_a_rank_without_memory_for_buckets_goes_through_its_parts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks may be gathering tensors in step with it."""
+    buffer = SyncGroup.buffer
+    ends = list[int]()
+
+    class Watched(list[Part]):
+        def __iter__(self) -> Iterator[Part]:
+            yield from super().__iter__()
+            ends.append(len(self))
+
+    def refused(group: SyncGroup, nbytes: int) -> torch.Tensor:
+        if group.own == "trainer-1":
+            raise MemoryError("no memory for a bucket")
+        return buffer(group, nbytes)
+
+    monkeypatch.setattr(SyncGroup, "buffer", refused)
+    (engine,) = engines_of(folder, 1)
+    first, second = sharded(folder, 1, 2)
+    *_, failure = (each.exception() for each in Members(2, [engine]).transfer(1, [first, Watched(second)]))
+    assert isinstance(failure, MemoryError)
+    assert ends == [len(second)] * 2, "once for the plan, once for the buckets"
 
 
 @pytest.mark.parametrize("error", [FencedError("replaced"), InfrastructureError("rollout-1 has ended")])

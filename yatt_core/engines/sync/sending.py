@@ -56,11 +56,11 @@ def send_weights(
     own = encode_rectangles(rectangle_of(part, rounded_to) for part in (outlines or parts)())
     buckets = [each for each in planned(group.meet(task, own, check), most_bytes) if group.sends(each)]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
-    buffers = [group.buffer(size) for _ in buckets[:2]]
     given = parts()
     filler = _Filler(given, sent)
     total = 0
     try:
+        buffers = [group.buffer(size) for _ in buckets[:2]]
         for turn, bucket in enumerate(buckets):
             if turn >= 2:
                 group.finish(buckets[turn - 2].number, bucket.source)
@@ -94,7 +94,11 @@ class _Filler:
 
     @torch.no_grad()
     def fill(self, bucket: PlannedBucket, buffer: torch.Tensor) -> None:
-        """Writes a bucket's rectangles and their digest. Bytes between rectangles are zero."""
+        """Writes a bucket's rectangles and their digest. Bytes between rectangles are zero.
+
+        On a GPU, copies may still be queued afterwards. NCCL waits for them on its stream, and a rank that lends its memory waits
+        for all of them before it says where the buffer is (`device_memory.lent`).
+        """
         for place in bucket.places:
             part = self._part_of(place)
             target = place.on_device(buffer).copy_(part.values.detach()[place.box.slices(part.offsets)])

@@ -20,8 +20,9 @@ from yatt_core.wire.buckets import BUCKET_BYTES, Piece, Place, WeightBucket, ali
 from yatt_core.wire.parts import Sizes, whole_box
 
 LAYER = re.compile(r".*?\.\d+\.")
-"""The beginning of the names of a layer's tensors. An engine may fuse them, so that it needs all of them together; of what is
-outside of the layers, it needs all tensors of a module."""
+"""The beginning of the names of a layer's tensors. An engine may fuse them, so that it needs all of them together."""
+OUTSIDE = ""
+"""The part of all tensors outside of numbered layers: which of them an engine fuses, their names do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class KeptTensor:
     """A tensor in the copy.
 
     place: in the whole copy.
-    part: beginning of the names of the tensors that are loaded together with it.
+    part: beginning of the names of the tensors that are loaded together with it, or `OUTSIDE`.
     """
 
     place: Place
@@ -123,4 +124,4 @@ class KeptWeights:
 
 def _part_of(name: str) -> str:
     layer = LAYER.match(name)
-    return name.rpartition(".")[0] if layer is None else layer.group()
+    return OUTSIDE if layer is None else layer.group()

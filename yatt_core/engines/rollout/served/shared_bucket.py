@@ -42,7 +42,7 @@ class BucketReader:
         self._memory: mmap.mmap | None = None
 
     def open(self, shared: SharedBucket) -> WeightBucket:
-        """Returns a bucket, whose data is valid until the writer replaces it; all are of one memory."""
+        """Returns a bucket, whose data is valid until the writer replaces it (`lasts`); all are of one memory."""
         if not shared.nbytes:
             return shared.frame
         if self._memory is None or len(self._memory) < shared.offset + shared.nbytes:

@@ -32,7 +32,7 @@ class BucketRelay:
             self._group = distributed.new_group([0, *range(here, ranks)], backend="gloo")
 
     def open(self, shared: SharedBucket) -> WeightBucket:
-        """Returns a bucket in host memory, whose data is valid until the next one is opened.
+        """Returns a bucket in host memory: received data is memory of its own, other data is valid as `SharedBucket.lasts` says.
 
         Raises `InfrastructureError` if it was damaged on its way from another node.
         """
