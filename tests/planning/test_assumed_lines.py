@@ -50,7 +50,7 @@ def test_assumptions_about_weight_sync():
         "rollout.engine={kind: torch}", "trainer.sync=delta"
     )
     adapters = ("trainer.engine={kind: fsdp2}", "trainer.lora={rank: 16, sync: adapter}")
-    assert "sends 0.15 GiB at 45 GB/s to a device;" in assumed_text(*adapters)
+    assert "sends 0.15 GiB at 450 GB/s to a device;" in assumed_text(*adapters)
     assert "weight sync" not in assumed_text(fitted=fit("run-1", [], iterations([1e4, 2e4, 4e4], 2.0, 1e-4), ranks=2))
 
 

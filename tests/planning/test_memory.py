@@ -18,6 +18,7 @@ from yatt_core.planning.memory.activations import MicroBatchShape, element_bytes
 from yatt_core.planning.memory.demand import Demand, demand_of
 from yatt_core.planning.memory.generation import asked_of_policy
 from yatt_core.planning.memory.rollout import vllm_on_cores
+from yatt_core.planning.memory.transfers import CHECKED_BYTES
 from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -59,17 +60,34 @@ def test_an_offloaded_optimizer_is_in_host_memory():
     assert host >= 8 * held(at_home, "trainer", LEARN).optimizer
 
 
-def test_weights_on_their_way_are_in_host_memory():
-    """Two buckets for each rank and each engine; with `delta`, also each rank's part of what was sent last."""
-    torch_engines = ("rollout.engine={kind: torch, instances: 8, dtype: bfloat16}",)
+def test_weights_on_their_way_are_on_the_gpus_from_which_and_to_which_they_go():
+    """Two buckets for each rank and engine, and what a digest takes; with `delta`, host memory has what was sent last."""
+    large = 1 << 28
+    small = 1 << 20
+    devices = {}
     hosts = {}
-    for bucket, sync in ((1 << 28, "full"), (1 << 20, "full"), (1 << 20, "delta")):
-        found = demand(*torch_engines, f"trainer.sync_bucket_bytes={bucket}", f"trainer.sync={sync}")
+    for bucket, sync in ((large, "full"), (small, "full"), (small, "delta")):
+        engines = "rollout.engine={kind: torch, instances: 8, dtype: bfloat16}"
+        found = demand(engines, f"trainer.sync_bucket_bytes={bucket}", f"trainer.sync={sync}")
+        devices[bucket] = {total.stage: total.tensors for total in found.totals}
         hosts[bucket, sync] = {total.stage: total.host for total in found.totals}
-    saved = hosts[1 << 28, "full"][SYNC] - hosts[1 << 20, "full"][SYNC]
-    assert saved >= 8 * 2 * ((1 << 28) - (1 << 20)), "the engines' buckets"
-    kept = [hosts[1 << 20, "delta"][stage] - hosts[1 << 20, "full"][stage] for stage in (COLLECT, SYNC)]
-    assert kept == pytest.approx([2 * 7.6156e9] * 2, rel=1e-3), "once for all ranks together"
+    saved = devices[large][SYNC] - devices[small][SYNC]
+    assert saved == 2 * (2 * (large - small) + CHECKED_BYTES - 2 * small), "a rank's and an engine's"
+    assert devices[large][LEARN] == devices[small][LEARN]
+    assert hosts[large, "full"] == hosts[small, "full"]
+    kept = [hosts[small, "delta"][stage] - hosts[small, "full"][stage] for stage in (COLLECT, SYNC)]
+    assert kept[0] == pytest.approx(2 * 7.6156e9, rel=1e-3), "once for all ranks together"
+    assert kept[1] - kept[0] == 8 * 2 * (2 * small), "changes are found and applied there"
+
+
+def test_weights_go_through_host_memory_to_engines_that_share_a_gpu():
+    engines = "rollout.engine={kind: torch, instances: 2, dtype: bfloat16}"
+    found = demand(engines, "trainer.engine={kind: torch, ranks: 1}", devices="1xH200")
+    rows = {row.role: row for row in found.roles}
+    assert rows["rollout"].at(SYNC).copies == rows["trainer"].at(SYNC).copies == 0
+    bucket = 256 << 20
+    assert rows["rollout"].host[SYNC].copies == 2 * 2 * bucket
+    assert rows["trainer"].host[SYNC].copies - rows["trainer"].host[LEARN].copies == 2 * bucket
 
 
 def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
@@ -79,9 +97,11 @@ def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
         return [host[stage].copies if stage in host else 0 for stage in (COLLECT, LEARN, SYNC)]
 
     bucket = 256 << 20
-    assert copies() == [2 * bucket] * 3
-    assert copies(engine="kind: vllm, instances: 4, tensor_parallel_size: 2") == [bucket] * 3, "half of each engine's"
-    assert copies(engine="kind: torch, instances: 8") == [0, 0, 2 * bucket]
+    assert copies() == [bucket] * 3, "from the GPU where they arrive, one after another"
+    assert copies(engine="kind: vllm, instances: 4, tensor_parallel_size: 2") == [bucket // 2] * 3, (
+        "half of an engine's"
+    )
+    assert copies(engine="kind: torch, instances: 8") == [0, 0, 0], "it takes them where they arrive"
     kept = copies("trainer.sync=delta")
     assert kept[0] == kept[1] == kept[2] - 2 * bucket == pytest.approx(2 * 7.6156e9, rel=1e-3), "a copy of the weights"
 
@@ -132,7 +152,7 @@ def test_a_host_has_the_shares_of_the_ranks_and_engines_that_are_there():
     few = host("rollout.engine.instances=1")
     many = host("rollout.engine.instances=8")
     weights = held(demand("rollout.engine.instances=1"), "rollout", SYNC).weights
-    assert many[LEARN] - few[LEARN] == 7 * (weights + 2 * (256 << 20)), "seven sleeping engines less"
+    assert many[LEARN] - few[LEARN] == 7 * (weights + (256 << 20)), "seven sleeping engines less"
 
 
 def test_recomputation_and_tensor_parallelism_reduce_activations():
@@ -176,7 +196,7 @@ def test_vllms_cache_is_the_remainder_of_its_share():
     halved = demand("rollout.engine.kv_cache_dtype=fp8").rollout
     assert halved.cached_tokens == pytest.approx(2 * found.rollout.cached_tokens, rel=1e-6)
     assert held(found, "rollout", LEARN).total == 0, "it sleeps"
-    assert held(found, "rollout", SYNC) == Bytes(weights=awake.weights)
+    assert held(found, "rollout", SYNC) == Bytes(weights=awake.weights, copies=2 * (256 << 20)), "and what arrives"
 
 
 def test_vllm_on_cores_has_room_for_the_longest_sequences_and_never_sleeps():

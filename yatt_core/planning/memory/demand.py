@@ -7,7 +7,7 @@ others work. Cores share their node's memory, so for cores the account covers a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -43,11 +43,13 @@ from yatt_core.planning.memory.training import (
     with_teacher,
 )
 from yatt_core.planning.memory.transfers import (
+    OnTheWay,
     bytes_between_updates,
-    bytes_receiving,
     bytes_sending,
     kept_weights,
+    receiving,
     senders,
+    sending,
 )
 from yatt_core.planning.memory.widening import (
     widened_kernels,
@@ -184,12 +186,25 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
         for stage in (STAGES if engines else (PREPARE, LEARN))
         if (stage != JUDGE or len(engines) > 1) and (stage != SFT or (roles.spec.sft and trainer.probe != NOTHING))
     ]
-    received = {**dict.fromkeys(STAGES, bytes_between_updates(roles)), SYNC: bytes_receiving(roles)}
+    by_gpu = _by_gpu(engines, cluster)
+    between = bytes_between_updates(roles, by_gpu)
+    received = receiving(roles, by_gpu)
     rows = [
-        _engine_row(engines=each, cluster=cluster, assumed=assumed, resident=resident, received=received)
+        _engine_row(
+            engines=each,
+            cluster=cluster,
+            assumed=assumed,
+            resident=resident,
+            received=received,
+            between=between,
+        )
         for each in engines
     ]
-    sent = Bytes(copies=bytes_sending(roles, ranks)) if cluster.card_name != CORE else NOTHING
+    sent = NOTHING
+    if cluster.card_name != CORE:
+        way = sending(roles, ranks, by_gpu)
+        trainer = replace(trainer, sync=Bytes(copies=way.device))
+        sent = Bytes(copies=way.host)
     shares = min(ranks, cluster.memories // cluster.nodes)
     if senders(roles, ranks) == 1:
         sent = Bytes(copies=sent.copies // max(1, shares))
@@ -212,6 +227,13 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
         roles=tuple(rows),
         totals=tuple(totals),
         owner="device" if cluster.memories == cluster.devices else "node",
+    )
+
+
+def _by_gpu(engines: Sequence[RoleEngines], cluster: DescribedCluster) -> bool:
+    """Returns True if weights go from GPU to GPU: each of the policy's engines has GPUs of its own (`engines.sync.routes`)."""
+    return cluster.card_name != CORE and all(
+        each.count * each.memory.devices <= cluster.memories for each in engines[:1]
     )
 
 
@@ -358,11 +380,17 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
 
 
 def _engine_row(
-    engines: RoleEngines, cluster: DescribedCluster, assumed: Assumptions, resident: bool, received: Mapping[str, int]
+    engines: RoleEngines,
+    cluster: DescribedCluster,
+    assumed: Assumptions,
+    resident: bool,
+    received: OnTheWay,
+    between: int,
 ) -> RoleMemory:
     """Returns the memory of a role's engines in each stage.
 
-    received: stage -> bytes of host memory that an engine of the policy has for weights on their way to it.
+    received: what an engine of the policy holds in `sync` of weights on their way to it.
+    between: bytes of host memory that it keeps for them in the other stages.
 
     Engines are awake in their own stage, and the policy's weights are on the device in `sync`; in all other stages
     engines are resident or asleep.
@@ -382,8 +410,10 @@ def _engine_row(
             stages[SYNC] = weights
     host = {stage: weights for stage in STAGES if engine.sleeps and not stages[stage].weights}
     if own == COLLECT:
+        # They arrive on the first of an engine's devices.
+        stages[SYNC] += Bytes(copies=received.device) * together
         held = stages if cluster.card_name == CORE else host
-        for stage, nbytes in received.items():
+        for stage, nbytes in {**dict.fromkeys(STAGES, between), SYNC: received.host}.items():
             # An engine of several devices holds its buckets once.
             held[stage] = held.get(stage, NOTHING) + Bytes(copies=nbytes // engine.devices) * together
     shares = min(cluster.memories // cluster.nodes, -(-engines.count * engine.devices // cluster.nodes))
