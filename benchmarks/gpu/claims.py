@@ -223,7 +223,7 @@ MEMORY = (
     ),
     Claim(
         key="sleep_rollout",
-        says="So do the torch engine's weights, and it answers as before",
+        says="The torch engine's weights leave the GPU, and come back with the same bits; it answers as before",
         module="memory",
         check="rollout_leaves",
     ),

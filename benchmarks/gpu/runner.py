@@ -105,8 +105,9 @@ class Worker:
         answers = self._process.stdout
         assert channel is not None
         assert answers is not None
-        channel.write(f"{key}\n".encode())
-        channel.flush()
+        with suppress(BrokenPipeError):  # it has ended while it was idle, so no answer comes either
+            channel.write(f"{key}\n".encode())
+            channel.flush()
         ready, _, _ = select.select([answers], [], [], limit)
         line = answers.readline() if ready else b""
         seconds = round(time.monotonic() - begun, 1)
@@ -136,6 +137,10 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # of what it did not read
+                pipe.close()
 
     def _last_lines(self) -> tuple[str, ...]:
         return tuple(_lines(self._log)[-LAST_LINES:])

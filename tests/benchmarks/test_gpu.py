@@ -219,6 +219,20 @@ def test_a_process_that_fails_or_hangs_is_named(
     assert not worker.alive
 
 
+def test_a_process_that_has_ended_while_it_was_idle_is_a_failed_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen = subprocess.Popen
+    command = [sys.executable, "-c", "raise MemoryError('too little')"]
+    monkeypatch.setattr(runner.subprocess, "Popen", lambda _, **options: popen(command, **options))
+    worker = runner.Worker(Place(tmp_path, ("0",)))
+    while worker.alive:
+        time.sleep(0.01)
+    found = worker.outcome("says", 60.0, False)
+    assert (found.state, found.reason) == (FAILS, "MemoryError: too little")
+    worker.end()
+
+
 def test_a_report_tells_what_has_been_found() -> None:
     found = {
         "a": Outcome(HOLDS, "fine", figures={"gap": 0.5}),
