@@ -10,10 +10,14 @@ USED = "direct"
 
 
 def record_transport(context: RunContext) -> None:
-    """Appends a link to the audit chain, once in a run whose spec has a transport that no longer exists."""
+    """Appends a link to the audit chain, once in a run whose spec has a transport that no longer exists.
+
+    Virtual engines are sent no weights.
+    """
     spec = context.spec
     asked = spec.trainer.sync_transport
-    if asked == USED or not spec.samples_responses or context.ledger.browse.events(context.run, 1, kinds=(TRANSPORT,)):
+    sends = spec.samples_responses and not spec.virtual
+    if asked == USED or not sends or context.ledger.browse.events(context.run, 1, kinds=(TRANSPORT,)):
         return
     context.ledger.events.append(context.run, TRANSPORT, {"asked": asked, "used": USED}, context.fence)
     context.observer.stage(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
@@ -45,7 +46,6 @@ from yatt_core.spent_time import OTHER, PREFECT, spent
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
-_adapters: dict[Any, TypeAdapter[Any]] = {}
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
@@ -180,11 +180,10 @@ def receipt_json(result: Any) -> dict[str, Any]:
     return dumped
 
 
+@cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     """Returns what converts values of a type to JSON values and back. Made once: that takes longer than a phase's bookkeeping."""
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
+    return TypeAdapter(kind)
 
 
 def recorded_receipt(context: RunContext, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:

@@ -16,14 +16,11 @@ from yatt_core.spec.sections.trainer import TorchTrainer
 QUIET = "yatt_core.models.quiet"
 OF_ARROW = "pandas"
 """Arrow imports it at the first conversion of a list."""
-USUAL_TORCH_MODULES = (
-    QUIET,
-    "torch",
-    "yatt_core.engines.train.base.engine",
-    OF_ARROW,
-    "yatt_core.engines.train.torch.engine",
-    "yatt_core.engines.rollout.torch.engine",
-)
+OF_POLICIES = (QUIET, "torch", "yatt_core.engines.train.base.policy_engine", OF_ARROW)
+"""With which the engines of every language model begin."""
+TORCH_TRAINER = "yatt_core.engines.train.torch.engine"
+TORCH_ROLLOUT = "yatt_core.engines.rollout.torch.engine"
+USUAL_TORCH_MODULES = (*OF_POLICIES, TORCH_TRAINER, TORCH_ROLLOUT)
 """With which engines begin as long as no spec is known."""
 
 
@@ -54,13 +51,13 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     if not spec.has.language_model:
         samplers = ("yatt_core.engines.rollout.workload.engine",) if spec.has.samplers else ()
         return ("torch", "yatt_core.engines.train.workload.own", *samplers)
-    modules = [QUIET, "torch", "yatt_core.engines.train.base.policy_engine", OF_ARROW]
+    modules = list(OF_POLICIES)
     if isinstance(spec.trainer.engine, TorchTrainer):
-        modules.append("yatt_core.engines.train.torch.engine")
+        modules.append(TORCH_TRAINER)
     if isinstance(spec.trainer.engine, Fsdp2Trainer):
         modules.append("yatt_core.engines.train.fsdp2.engine")
     if isinstance(spec.rollout.engine, TorchRollout):
-        modules.append("yatt_core.engines.rollout.torch.engine")
+        modules.append(TORCH_ROLLOUT)
     return (*modules, *_model_modules(spec))
 
 

@@ -14,14 +14,18 @@ from tests.flows.placement.test_seats import begin
 from tests.inputs.example_specs import SPELL, run_spec
 
 
-@pytest.mark.parametrize(("asked", "links"), [("store", 1), ("direct", 0)])
-def test_another_way_than_the_spec_says_is_recorded_once(tmp_path: Path, asked: str, links: int) -> None:
+@pytest.mark.parametrize(
+    ("asked", "kind", "links"), [("store", "torch", 1), ("direct", "torch", 0), ("store", "virtual", 0)]
+)
+def test_another_way_than_the_spec_says_is_recorded_once(tmp_path: Path, asked: str, kind: str, links: int) -> None:
+    """Virtual engines are sent no weights."""
+    engine = {"engine": {"kind": kind}}
     said: list[str] = []
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         run = ledger.runs.create("words", {}, "d", 4).id
         context: Any = SimpleNamespace(
             run=run,
-            spec=run_spec(SPELL, trainer={"sync_transport": asked}),
+            spec=run_spec(SPELL, rollout=engine, trainer={"sync_transport": asked, **engine}),
             ledger=ledger,
             fence=begin(ledger, run),
             observer=SimpleNamespace(stage=said.append),
