@@ -46,6 +46,8 @@ from yatt_core.spent_time import OTHER, PREFECT, spent
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
+adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Returns what converts values of a type to JSON values and back. Made once: that takes longer than a phase's bookkeeping."""
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
@@ -178,12 +180,6 @@ def receipt_json(result: Any) -> dict[str, Any]:
         return {}
     dumped: dict[str, Any] = adapter_of(type(receipt)).dump_python(receipt, mode="json")
     return dumped
-
-
-@cache
-def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Returns what converts values of a type to JSON values and back. Made once: that takes longer than a phase's bookkeeping."""
-    return TypeAdapter(kind)
 
 
 def recorded_receipt(context: RunContext, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
