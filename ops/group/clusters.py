@@ -151,7 +151,6 @@ class ClusterOwner:
         socket.send_fds(connection, [line_of(asdict(reply))], [owned.cluster.lock.fileno()])
         self._forget_borrower(owned)
         owned.place = owned.place.lent(request.run, request.grace)
-        owned.cluster.has_failed = False
         owned.asked = None
         owned.borrower = connection
         self._selector.register(connection, selectors.EVENT_READ)
