@@ -31,8 +31,9 @@ FIXED = {
     "data.sources": "the run's prompts were made from them, and its cursor counts the prompts drawn from each",
     **{
         f"workload.{key}": "the run's inputs and its checkpoints were made by it"
-        for key in ("kind", "file", "sha256", "settings")
+        for key in ("kind", "file", "sha256", "settings", "models")
     },
+    "workload.sampled_by": "the phases of its iterations depend on it",
     "workload.start": "the run has begun with it",
     "data.held_out": "the run's prompts were split by it",
     "data.probe": "the run's prompts were split by it",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.workloads.test_contract import engine_of, learnt, spec_of, task_of
 from yatt_core.engines.environment import environment_facts
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.inputs.identity import identity
+from yatt_core.inputs.manifest import read_manifest
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import RowsTask
 from yatt_core.spec import RunSpec, load_spec, parse_spec
@@ -79,6 +82,23 @@ def test_a_relative_path_without_a_folder_is_refused(tmp_path: Path) -> None:
         materialise_workload(spec, tmp_path / "run")
     with pytest.raises(ConfigurationError, match="folder: only a workload of your own has folder"):
         load_spec(tmp_path / "specs" / "reading.yaml", ["workload={kind: language, folder: a}"])
+
+
+def drawing(**workload: Any) -> RunSpec:
+    kind = "yatt_core.workloads.diffusion.drawing:ShapeDrawing"
+    return parse_spec({"name": "drawing", "seed": 3, "workload": {"kind": kind, **workload}}, "the ledger")
+
+
+def test_inputs_that_earlier_versions_have_built_are_still_those_of_the_run(tmp_path: Path) -> None:
+    """Newer keys of a workload must be left out of the identity at their defaults. Who samples is never part of it."""
+    spec = drawing(settings={"group": 8})
+    assert identity(spec) == "8d0e6865a9d86fbc71a039a396ce3cfedf22a9540fb8a55e2d0f9f07fb71dd75"
+    assert spec.digest == "33de3dc9edaf2814b5742e47fd2887f7aeaed09a28398ee7d7c5d36ecc6823b0"
+    (tmp_path / "manifest.json").write_text(json.dumps({"identity": identity(spec)}))
+    assert read_manifest(tmp_path, drawing(settings={"group": 8}, models={}, sampled_by="trainer"))
+    assert read_manifest(tmp_path, drawing(settings={"group": 8}, sampled_by="rollout"))
+    with pytest.raises(ConfigurationError, match="the run's inputs were built for another"):
+        read_manifest(tmp_path, drawing(settings={"group": 9}))
 
 
 def test_it_knows_the_interval_of_checkpoints(tmp_path: Path) -> None:

@@ -77,9 +77,10 @@ def judge_models(spec: RunSpec) -> dict[str, GivenFolder]:
 def _own_identity(spec: RunSpec) -> dict[str, Any]:
     """Returns the parts of the spec that describe the inputs of a workload of one's own.
 
-    `tunable` is none of them, since a class refuses what its inputs depend on there.
+    `tunable` is none of them, since a class refuses what its inputs depend on there. Nor is who samples.
     """
-    left_out: Any = {"file": True, "folder": True, "tunable": True, "models": {"__all__": NOT_OF_FILES}}
+    names = ("file", "folder", "tunable", "sampled_by")
+    left_out: Any = {**dict.fromkeys(names, True), "models": {"__all__": NOT_OF_FILES}}
     described = spec.workload.model_dump(mode="json", exclude=left_out)
     if described["start"] is None:
         del described["start"]  # left out so that it does not change the digest of inputs without one

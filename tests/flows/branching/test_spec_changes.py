@@ -101,6 +101,24 @@ def test_the_number_of_iterations_may_not_change_what_is_replayed() -> None:
     assert keys_read_by_updates(own, longer) == keys_read_by_samples(own, longer) == ["iterations"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "key"),
+    [
+        ([], ["workload.sampled_by=rollout"], "workload.sampled_by"),
+        (["workload.sampled_by=rollout"], ["workload.sampled_by=trainer"], "workload.sampled_by"),
+        ([], ["workload.models={judge: {kind: folder, path: /a}}"], "workload.models"),
+        (
+            ["workload.models={judge: {kind: folder, path: /a}}"],
+            ["workload.models={judge: {kind: folder, path: /b}}"],
+            "workload.models",
+        ),
+    ],
+)
+def test_who_samples_and_models_of_others_stay_as_they_are(before: list[str], after: list[str], key: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^--set {key}\S*: {key} cannot change .*`yatt train`"):
+        refuse_fixed(load_spec(COUNTING, before), load_spec(COUNTING, after))
+
+
 PICTURES = {
     "data": {"sources": [{"kind": "jsonl", "path": "p.jsonl", "image_field": "image"}]},
     "model": {"vision": {}},

@@ -11,7 +11,7 @@ from yatt_core.code_names import CodeFileName
 from yatt_core.naming import Names
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.model import GivenModelSpec
-from yatt_core.workload_kinds import CUSTOM, LANGUAGE, ROWS
+from yatt_core.workload_kinds import CUSTOM, LANGUAGE, ROWS, TRAINER
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
@@ -19,6 +19,11 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 def is_empty(models: dict[str, Any]) -> bool:
     """Returns True for a value that is left out of a spec's JSON, so that it does not change the digest of specs without it."""
     return not models
+
+
+def is_trainer(sampled_by: str) -> bool:
+    """Returns True for a value that is left out of a spec's JSON, as `is_empty` does."""
+    return sampled_by == TRAINER
 
 
 class WorkloadStart(SpecModel):
@@ -52,7 +57,7 @@ class WorkloadSpec(SpecModel):
     FOLDER}` or `{kind: hub, repo: ORGANISATION/NAME}` (docs/hub.md)."""
     start: WorkloadStart | None = None
     """The state of another run to begin with; `null`: one of its own."""
-    sampled_by: Literal["trainer", "rollout"] = "trainer"
+    sampled_by: Literal["trainer", "rollout"] = Field(default="trainer", exclude_if=is_trainer)
     """Who samples, with a class that does: `trainer`, the trainer's ranks; `rollout`, samplers: as many processes of their own as
     `rollout.engine.instances`, which hold the weights in `rollout.engine.dtype` and get them after each update. A class says
     whether it can (docs/workloads.md)."""
@@ -73,7 +78,7 @@ class WorkloadSpec(SpecModel):
                     raise ValueError(
                         f"{key}: only a workload of your own has {key}; leave it out, or name its class as kind"
                     )
-            if self.sampled_by != "trainer":
+            if not is_trainer(self.sampled_by):
                 raise ValueError(
                     "sampled_by: only a workload of your own has it; leave it out, or name its class as kind"
                 )
