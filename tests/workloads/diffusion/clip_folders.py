@@ -23,22 +23,26 @@ MEAN = [0.48, 0.46, 0.41]
 DEVIATION = [0.27, 0.26, 0.28]
 
 
-def write_clip(folder: Path, seed: int = 1, ends: bool = True) -> Path:
+def write_clip(
+    folder: Path, seed: int = 1, ends: bool = True, stated_end: int = END, end_is_greatest: bool = True
+) -> Path:
     """Writes a CLIP model whose tokenizer knows the words of the task of shapes.
 
     ends: whether the tokenizer adds the token for the end of a text.
+    stated_end: what the configuration says of that token.
+    end_is_greatest: whether it is the last one of the vocabulary, or comes before the words.
     """
     transformers = quiet_transformers()
     text = {
         "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 16,
-        "max_position_embeddings": 6, "projection_dim": 12, "bos_token_id": 1, "eos_token_id": END, "pad_token_id": END,
+        "max_position_embeddings": 6, "projection_dim": 12, "bos_token_id": 1, "eos_token_id": stated_end, "pad_token_id": END,
     }  # fmt: skip
     config = transformers.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=12)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         transformers.CLIPModel(config).save_pretrained(folder)
     write_preprocessor(folder)
-    words = ("<unk>", "<begin>", *WORDS, "<end>")
+    words = ("<unk>", "<begin>", *WORDS, "<end>") if end_is_greatest else ("<unk>", "<begin>", "<end>", *WORDS)
     places = {word: place for place, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(places, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

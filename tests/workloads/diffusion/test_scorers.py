@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 
+from benchmarks.workloads.alone import begun
 from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.diffusion.clip_folders import (
     DEVIATION,
+    END,
     MEAN,
     write_clip,
     write_head,
@@ -27,8 +31,8 @@ from yatt_core.inputs.identity import identity
 from yatt_core.models.loading import quiet_transformers
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec import load_spec
-from yatt_core.workloads.contract import RunFacts
-from yatt_core.workloads.diffusion.clip import ROWS
+from yatt_core.workloads.contract import Draw, RunFacts
+from yatt_core.workloads.diffusion.clip import ROWS, UNNAMED_END
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
 from yatt_core.workloads.diffusion.scorers import (
     HEAD,
@@ -193,11 +197,11 @@ def test_a_head_can_have_a_folder_of_its_own(tmp_path: Path) -> None:
     models["head"].mkdir()
     reward = AestheticReward(kind="aesthetic", model="tower", head="head")
     with pytest.raises(ConfigurationError, match="predictor: has 0 safetensors files; expected one, the head"):
-        check_scorer(reward, models)
+        check_scorer(reward, models, PROMPTS)
     write_head(models["head"], 12, 1)
     (models["head"] / HEAD).rename(models["head"] / "linear.safetensors")
     (tmp_path / "inputs").mkdir()
-    keep_scorer(reward, models, tmp_path / "inputs")
+    keep_scorer(reward, models, PROMPTS, tmp_path / "inputs")
     kept = kept_scorer(reward, tmp_path / "inputs")
     assert kept is not None and kept.score(PIXELS, PROMPTS).shape == (len(PROMPTS),)
     assert kept.facts == {"kind": "aesthetic", "sha256": path_digest(tmp_path / "inputs" / "scorer")}
@@ -212,9 +216,52 @@ def test_prompts_that_the_model_cannot_read_are_refused(tmp_path: Path) -> None:
         endless(PIXELS[:1], ["red circle"])
 
 
+def test_what_the_first_scores_would_find_is_found_when_inputs_are_checked(tmp_path: Path) -> None:
+    reward = ClipReward(kind="clip", model="clip")
+    models = {"clip": write_clip(tmp_path / "clip")}
+    check_scorer(reward, models, PROMPTS)
+    with pytest.raises(DataError, match=r"has 7 tokens; the CLIP model knows at most 6"):
+        check_scorer(reward, models, [*PROMPTS, "red red red red red"])
+    with pytest.raises(ConfigurationError, match="its tokenizer adds no token for the end of a text"):
+        check_scorer(reward, {"clip": write_clip(tmp_path / "endless", ends=False)}, PROMPTS)
+    write_head(models["clip"], 11, 1)
+    with pytest.raises(ConfigurationError, match="takes vectors of 11 numbers; the model has 12"):
+        check_scorer(CLIP, models, PROMPTS)
+    settings = {"reward": {"kind": "aesthetic", "model": "clip"}}
+    with pytest.raises(ConfigurationError, match="takes vectors of 11 numbers"):
+        ShapeDrawing(RunFacts(seed=0, settings=settings, iterations=1, models=models)).check_inputs()
+
+
+def test_a_text_ends_for_the_model_where_the_tokenizer_ends_it(tmp_path: Path) -> None:
+    """Otherwise transformers takes the vector of a text's first token, which is the same for all."""
+    named = ClipScorer(write_clip(tmp_path / "named"))
+    unnamed = ClipScorer(write_clip(tmp_path / "unnamed", stated_end=UNNAMED_END))
+    scores = named(PIXELS, PROMPTS)
+    assert torch.equal(unnamed(PIXELS, PROMPTS), scores), "the greatest token is the end"
+    reward = ClipReward(kind="clip", model="clip")
+    other = write_clip(tmp_path / "other", stated_end=3)
+    with pytest.raises(ConfigurationError, match=rf"eos_token_id: expected {END}, the token .*, or 2 \(given: 3\)"):
+        check_scorer(reward, {"clip": other}, PROMPTS)
+    write_head(other, 12, 1)
+    check_scorer(CLIP, {"clip": other}, PROMPTS)  # reads no texts
+    for end, place in ((UNNAMED_END, "unnamed-first"), (END, "other-first")):
+        folder = write_clip(tmp_path / place, stated_end=end, end_is_greatest=False)
+        with pytest.raises(ConfigurationError, match=r"greatest token|eos_token_id: expected 2"):
+            check_scorer(reward, {"clip": folder}, PROMPTS)
+
+
+def test_a_rank_without_images_asks_nobody_for_rewards(tmp_path: Path) -> None:
+    workload = begun(ShapeDrawing, tmp_path / "inputs", seed=5, iterations=1, **load_spec(SPEC).workload.settings)
+    draw = Draw(seed=5, iteration=1, number=0)
+    none = {name: column[:0] for name, column in workload.draw(draw).items()}
+    with mock.patch.object(ShapeDrawing, "rewards", side_effect=AssertionError):
+        found = workload.sample_shard(none, draw)
+    assert found["reward"].shape == (0,) and found["reward"].dtype == np.float32
+
+
 def test_a_model_that_the_spec_does_not_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"reward: workload.models has no 'clip'; it has other"):
-        check_scorer(ClipReward(kind="clip", model="clip"), {"other": tmp_path})
+        check_scorer(ClipReward(kind="clip", model="clip"), {"other": tmp_path}, PROMPTS)
     facts = RunFacts(seed=0, settings={"reward": {"kind": "clip", "model": "clip"}}, iterations=1)
     with pytest.raises(ConfigurationError, match=r"it has none"):
         ShapeDrawing(facts).check_inputs()
@@ -234,7 +281,7 @@ def test_a_run_rewarded_by_a_model_keeps_its_files_and_ends_with_the_same_bits(k
     own = rewarded(kind, folder)
     undisturbed = OwnRun.of(tmp_path / "undisturbed", SPEC, *own)
     undisturbed.drive()
-    struck = OwnRun.of(tmp_path / "struck", SPEC, *own, "trainer.engine.ranks=2")
+    struck = OwnRun.of(tmp_path / "struck", SPEC, *own, "trainer.engine.ranks=4")  # of which one has no batch
     assert struck.drive("after prepare:1") is None
     digest = path_digest(struck.folder / "inputs" / "scorer")
     for path in folder.iterdir():

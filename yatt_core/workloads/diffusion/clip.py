@@ -8,6 +8,7 @@ last row and is cut off afterwards. Nothing executes code of the folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ PREPROCESSOR = "preprocessor_config.json"
 ROWS = 8
 """Rows of every pass."""
 CHANNELS = 3
+UNNAMED_END = 2
+"""`eos_token_id` of a configuration that names no end: transformers then takes a text's vector at its greatest token, as the
+first CLIP models need it."""
 
 
 class ClipVectors:
@@ -42,13 +46,11 @@ class ClipVectors:
         self._deviation = self._of_channels(stated, "image_std")
         self._model: Any = load_clip(str(folder))
         for tensor in (*self._model.parameters(), *self._model.buffers()):
-            tensor.data = (
-                tensor.data.clone()
-            )  # memory-mapped ones lie where they happen to lie, which changes the last bits
+            # Memory-mapped ones lie where they happen to lie, which changes the last bits.
+            tensor.data = tensor.data.clone()
         config: Any = self._model.config
         self._texts: bool = config.model_type == "clip"
         self._side = int((config.vision_config if self._texts else config).image_size)
-        self._tokenizer = load_tokenizer(folder) if self._texts else None
 
     @property
     def knows_texts(self) -> bool:
@@ -57,7 +59,7 @@ class ClipVectors:
 
     @torch.no_grad()
     def images(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Returns unit vectors of images, [B, D].
+        """Returns unit vectors of images, [B, D], at least one.
 
         pixels: [B, height, width, 3], uint8. The middle square is resized to the model's size, bicubic with antialiasing.
         """
@@ -65,12 +67,13 @@ class ClipVectors:
 
     @torch.no_grad()
     def prompts(self, prompts: Sequence[str]) -> torch.Tensor:
-        """Returns unit vectors of prompts, [B, D].
+        """Returns unit vectors of prompts, [B, D], at least one.
 
-        Raises `DataError` for a prompt that is too long for the model.
+        Raises `DataError` for a prompt that is too long for the model, and `ConfigurationError` for a tokenizer that ends texts
+        where the model does not take their vectors.
         """
         longest = self._model.config.text_config.max_position_embeddings
-        tokenizer: Any = self._tokenizer
+        tokenizer = self._tokenizer
         rows = []
         for prompt in prompts:
             ids = tokenizer(prompt).input_ids
@@ -80,9 +83,36 @@ class ClipVectors:
                 raise ConfigurationError(
                     f"{self._key}: {self._folder}: its tokenizer adds no token for the end of a text"
                 )
+            if self._takes_greatest and max(ids) != tokenizer.eos_token_id:
+                raise ConfigurationError(
+                    f"{self._key}: {self._folder}: the model takes a text's vector at its greatest token, which is "
+                    f"{max(ids)} for {prompt!r}; expected the tokenizer's token for the end, {tokenizer.eos_token_id}"
+                )
             # Attention is causal and the vector is that of the first end token, so that what follows it changes nothing.
             rows.append(ids + [tokenizer.eos_token_id] * (longest - len(ids)))
         return in_batches(self._prompts, torch.tensor(rows, dtype=torch.int64))
+
+    @property
+    def _takes_greatest(self) -> bool:
+        """Whether a text's vector is that of its greatest token, and not that of the token that the configuration names."""
+        found: bool = self._model.config.text_config.eos_token_id == UNNAMED_END
+        return found
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The tokenizer, which only prompts need. Raises `ConfigurationError` if the model takes texts' vectors elsewhere than
+        where it ends them.
+
+        That would be at the first token, which is the same for all texts.
+        """
+        tokenizer: Any = load_tokenizer(self._folder)
+        stated = self._model.config.text_config.eos_token_id
+        if not self._takes_greatest and stated != tokenizer.eos_token_id:
+            raise ConfigurationError(
+                f"{self._key}: {self._folder}: config.json: text_config.eos_token_id: expected {tokenizer.eos_token_id}, the "
+                f"token with which its tokenizer ends a text, or {UNNAMED_END} (given: {stated!r})"
+            )
+        return tokenizer
 
     def _images(self, pixels: torch.Tensor) -> torch.Tensor:
         images = pixels.permute(0, 3, 1, 2).float() / 255
@@ -121,7 +151,7 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def in_batches(compute: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-    """Returns what is computed for rows, [B, ...], in passes of `ROWS` rows each."""
+    """Returns what is computed for rows, [B, ...], at least one, in passes of `ROWS` rows each."""
     parts = []
     for first in range(0, len(rows), ROWS):
         part = rows[first : first + ROWS]

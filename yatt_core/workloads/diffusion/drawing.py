@@ -214,8 +214,8 @@ class ShapeDrawing:
         self._process = FlowProcess(self._settings.noise_level)
 
     def check_inputs(self) -> None:
-        """Makes the scorer of the reward, if it is a model."""
-        check_scorer(self._settings.reward, self._models)
+        """Makes the scorer of the reward, if it is a model, and has it score an image for each prompt."""
+        check_scorer(self._settings.reward, self._models, PROMPTS)
 
     def build_inputs(self, folder: Path) -> None:
         """Writes a network, pre-trained from the run's seed unless its weights come from another run, its words, and a scorer."""
@@ -235,7 +235,7 @@ class ShapeDrawing:
             )
         save_network(network, folder)
         save_words(words, folder)
-        keep_scorer(settings.reward, self._models, folder)
+        keep_scorer(settings.reward, self._models, PROMPTS, folder)
 
     def begin(self, inputs: Path, ranks: Ranks) -> None:
         """Begins with the pre-trained network and an AdamW without steps."""
@@ -278,7 +278,7 @@ class ShapeDrawing:
         return {"prompt": prompts, "seed": seeds.view(np.int64)}
 
     def sample(self, columns: Columns, draw: Draw) -> Columns:
-        """Samples this rank's images, whole batches of them, and scores them by the rule."""
+        """Samples this rank's images, whole batches of them, and rewards them."""
         batch = self._settings.batch
         share = self._ranks.share(-(-len(columns["prompt"]) // batch))
         rows = slice(share.start * batch, share.stop * batch)
@@ -295,12 +295,12 @@ class ShapeDrawing:
         return [slice(first, first + batch) for first in range(0, len(columns["prompt"]), batch)]
 
     def sample_shard(self, columns: Columns, draw: Draw) -> Columns:
-        """Samples whole batches of images, and scores them by the rule."""
+        """Samples whole batches of images, and rewards them."""
         drawn = self._sampled(columns, draw)
         self._latest = drawn.images
         found = {
             **columns,
-            "reward": self.rewards(drawn.images, _prompts(columns)).numpy(),
+            "reward": self._rewarded(drawn.images, _prompts(columns)).numpy(),
             "log_probability": drawn.log_probabilities.float().numpy(),
         }
         if self._settings.keep == "latents":
@@ -319,13 +319,17 @@ class ShapeDrawing:
         )
 
     def rewards(self, images: torch.Tensor, prompts: list[str]) -> torch.Tensor:
-        """Returns the rewards of images, [B], float32: those of the settings. A subclass may have others.
+        """Returns the rewards of at least one image, [B], float32: those of the settings. A subclass may have others.
 
         images: [B, 3, 16, 16], from about -1 to 1.
         """
         if self._scorer is None:
             return score(images, prompts).rewards
         return self._scorer.score(pixels_of(images), prompts)
+
+    def _rewarded(self, images: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+        """Returns the rewards of images, of which a rank without batches has none."""
+        return self.rewards(images, prompts) if prompts else torch.zeros(0)
 
     def advantages(self, rewards: torch.Tensor, draw: Draw) -> torch.Tensor:
         """Returns the advantages of this rank's images, [B], float32: normalised in each group. A subclass may have others.

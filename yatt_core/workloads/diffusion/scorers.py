@@ -32,6 +32,9 @@ HEAD = "head.safetensors"
 SCORER = "scorer"
 """The folder of a run's inputs with a scorer's files, and its name among the facts of a state."""
 FACTS = "scorer.json"
+GREY = 128
+GREY_SIDE = 16
+"""Side of the images with which a scorer is tried out, in pixels: it takes any."""
 COPIED = (".json", ".txt", ".safetensors")
 """Ends of the names of the files that a model consists of."""
 _LAYER = re.compile(r"(?:(?:.*\.)?(\d+)\.)?(weight|bias)")
@@ -70,7 +73,7 @@ RewardSettings = Annotated[ShapeRule | ClipReward | AestheticReward, Field(discr
 
 
 class ImageScorer(Protocol):
-    """Says how good images are."""
+    """Says how good images are, of which there is at least one."""
 
     def __call__(self, pixels: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Returns scores, [B], float32.
@@ -182,18 +185,21 @@ class KeptScorer:
     facts: Mapping[str, Any]
 
 
-def check_scorer(reward: RewardSettings, models: Mapping[str, Path]) -> None:
-    """Makes a scorer of the folders that a spec names, and drops it.
+def check_scorer(reward: RewardSettings, models: Mapping[str, Path], prompts: Sequence[str]) -> None:
+    """Makes a scorer of the folders that a spec names, has it score a grey image for each prompt, and drops it.
 
-    Raises `ConfigurationError` for a model that `workload.models` does not name, and for a folder that lacks a part.
+    Raises `ConfigurationError` for a model that `workload.models` does not name, for a folder that lacks a part and for parts
+    that do not go together, and `DataError` for a prompt that the model cannot read.
     """
-    if not isinstance(reward, ShapeRule):
-        make_scorer(reward, _folder_of(reward.model, models), _head_of(reward, models))
+    if isinstance(reward, ShapeRule):
+        return
+    scorer = make_scorer(reward, _folder_of(reward.model, models), _head_of(reward, models))
+    scorer(torch.full((len(prompts), GREY_SIDE, GREY_SIDE, 3), GREY, dtype=torch.uint8), prompts)
 
 
-def keep_scorer(reward: RewardSettings, models: Mapping[str, Path], inputs: Path) -> None:
+def keep_scorer(reward: RewardSettings, models: Mapping[str, Path], prompts: Sequence[str], inputs: Path) -> None:
     """Copies a scorer's files into a run's inputs, with their digest; nothing for the rule. Raises as `check_scorer` does."""
-    check_scorer(reward, models)
+    check_scorer(reward, models, prompts)
     if isinstance(reward, ShapeRule):
         return
     folder = inputs / SCORER
