@@ -94,7 +94,8 @@ def test_two_ranks_learn_what_one_does_and_go_on_from_checkpoints_of_any_number(
     assert max(held) < 0.7 * alone.held, "no rank holds the whole state"
 
 
-def test_a_run_killed_in_its_phases_gives_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_of_one_rank_killed_in_its_phases_gives_the_same_bits(tmp_path: Path) -> None:
+    """Of several, `tests/flows/runs/test_diffusion.py`: they need a process each."""
     undisturbed = OwnRun.of(tmp_path / "undisturbed", SPEC, SHARDED)
     undisturbed.drive()
     struck = OwnRun.of(tmp_path / "struck", SPEC, SHARDED)

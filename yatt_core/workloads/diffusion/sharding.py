@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.sharded_modules import add_gradients, unsplit_names
 
 
 def shard_network(network: nn.Module, ranks: int) -> None:
@@ -19,15 +20,11 @@ def shard_network(network: nn.Module, ranks: int) -> None:
 
     Raises `ConfigurationError` for a network that does not say what its blocks are.
     """
-    kinds = set(getattr(network, "_no_split_modules", None) or ())
-    blocks = [module for module in network.modules() if type(module).__name__ in kinds]
+    blocks = [network.get_submodule(name) for name in unsplit_names(network)]
     if not blocks:
         raise ConfigurationError(f"{type(network).__name__} does not say which of its modules are blocks")
     mesh = init_device_mesh("cpu", (ranks,))
     for module in (*blocks, network):
         # The outermost one too: what stayed gathered after a pass without gradients would be out of date after an update.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
-    for module in network.modules():
-        if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)
-            module.set_gradient_divide_factor(1.0)
+    add_gradients(network)

@@ -11,7 +11,7 @@ from torch import nn
 
 from yatt_core.bfloat16.choice import products_of
 from yatt_core.bfloat16.products import Products
-from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_modules
+from yatt_core.engines.train.fsdp2.sharding import Sharding
 from yatt_core.engines.train.model.forward import (
     DistributionLoss,
     Float32,
@@ -23,6 +23,7 @@ from yatt_core.engines.train.model.forward import (
 from yatt_core.engines.train.model.head_values import EntropyUse, Numbers
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
+from yatt_core.sharded_modules import sharded_modules
 
 
 class ShardedForward(PolicyForward):

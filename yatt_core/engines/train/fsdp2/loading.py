@@ -15,16 +15,12 @@ import torch
 from torch import nn
 
 from yatt_core.engines.adapters import BASE, OWN
-from yatt_core.engines.train.fsdp2.sharding import (
-    Sharding,
-    shard_model,
-    sharded_modules,
-    sharded_parameters,
-)
+from yatt_core.engines.train.fsdp2.sharding import Sharding, shard_model, sharded_parameters
 from yatt_core.models.attention_check import check_attention, is_known
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.models.meta_device import empty_causal_lm, stored_names
 from yatt_core.models.tensor_files import TensorFolder
+from yatt_core.sharded_modules import sharded_modules
 from yatt_core.sharded_rows import own_rows
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ averaged: losses use the denominators of the whole step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPO
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
-    FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
@@ -24,6 +22,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.sharded_modules import add_gradients, sharded_modules, unsplit_names
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
@@ -69,14 +68,7 @@ def shard_model(model: nn.Module, how: Sharding) -> None:
         again = engine.reshard_after_forward
         fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=again)
     fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    for module in sharded_modules(model):
-        module.set_force_sum_reduction_for_comms(True)
-        module.set_gradient_divide_factor(1.0)
-
-
-def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
-    """Yields the modules that are gathered as a unit."""
-    return (module for module in model.modules() if isinstance(module, FSDPModule))
+    add_gradients(model)
 
 
 def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
@@ -117,8 +109,7 @@ def shardable_layers(model: nn.Module) -> list[str]:
 
     Raises `ConfigurationError` for a model without layers, or with more than parameters.
     """
-    kinds = set(getattr(model, "_no_split_modules", None) or ())
-    names = [name for name, module in model.named_modules() if type(module).__name__ in kinds]
+    names = unsplit_names(model)
     if not names:
         raise ConfigurationError(
             f"trainer.engine: {type(model).__name__} does not name any layers that fsdp2 could shard"
