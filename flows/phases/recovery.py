@@ -29,6 +29,7 @@ from yatt_core.counting import many
 from yatt_core.engine_environments import VLLM
 from yatt_core.engines.environment import BFLOAT16_PRODUCTS, WORKLOAD_PACKAGE
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
+from yatt_core.experience.sampled import sweep_sampled
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt
@@ -372,6 +373,8 @@ def replay(session: DriverSession, iteration: int) -> None:
             before=preceding,
             same_layout=then == now,
         )
+        # What samplers have drawn once more is in the columns.
+        sweep_sampled(context.folder, commit.branch, iteration)
         receipt = session.actors.learn(task, prepared)
     _compare(session, commit, dict(receipt.fingerprint))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,11 @@ from tests.actors.test_presence import FOR_EVER
 from tests.control_store import FolderStore
 from yatt_core import progress
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.sampler import SamplerActor
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter
+from yatt_core.keys import WorkKey
 from yatt_core.progress import advanced
+from yatt_core.protocols.receipts import SampleTask, ShardRef
 from yatt_core.run_actors import calls as calls_module
 from yatt_core.run_actors.calls import ActorCalls
 
@@ -46,6 +50,27 @@ def test_progress_is_reported_between_calls_too(tmp_path: Path) -> None:
         advanced()
     progressed = presence.report().progressed
     assert progressed is not None and 0.0 <= progressed < 5.0
+
+
+def test_each_shard_that_a_sampler_has_sealed_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler draws all shards of its share in one call."""
+    seen = []
+
+    class Engine:
+        def count_shards(self, task: SampleTask) -> int:
+            raise AssertionError("nobody asks")
+
+        def sample(self, task: SampleTask) -> ShardRef:
+            seen.append(progress.seconds_since_progress() is not None)
+            monkeypatch.setattr(progress, "_latest", None)
+            return ShardRef(f"shard {task.key.shard}", "")
+
+    actor: Any = SamplerActor.__new__(SamplerActor)
+    actor._engine = Engine()
+    actor._presence = SimpleNamespace(serving=lambda method, term: nullcontext())
+    tasks = [SampleTask(WorkKey("run", 0, 1, "collect", shard=number), 1, 0, 0) for number in range(3)]
+    assert [shard.folder for shard in actor.sample(1, tasks)] == ["shard 0", "shard 1", "shard 2"]
+    assert seen == [False, True, True] and progress.seconds_since_progress() is not None
 
 
 def test_a_wait_goes_on_while_a_trainer_advances(tmp_path: Path) -> None:

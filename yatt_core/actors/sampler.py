@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.logs import log_context
+from yatt_core.progress import advanced
 from yatt_core.protocols.engines import SamplingEngine
 from yatt_core.protocols.receipts import SampleTask, ShardRef
 
@@ -28,6 +29,7 @@ class SamplerActor(RolloutActor):
             for task in tasks:
                 with log_context(iteration=task.key.iteration, phase="collect"):
                     sealed.append(self._sampling().sample(task))
+                advanced(f"{len(sealed)} of {len(tasks)} shards")
             return tuple(sealed)
 
     def _sampling(self) -> SamplingEngine:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.errors import InfrastructureError
+from yatt_core.spec.run import RunSpec
 
 GIB = 1 << 30
 
@@ -31,6 +33,16 @@ class MemoryReading:
 def own_device() -> torch.device:
     """Returns the device on which this process computes."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def prepared_device(spec: RunSpec) -> torch.device:
+    """Prepares this process for a run's trainer or sampler: one thread, memory that is kept; returns its device."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    device = own_device()
+    if spec.is_exact:
+        repeat_bits(device)
+    return device
 
 
 def repeat_bits(device: torch.device) -> None:

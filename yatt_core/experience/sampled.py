@@ -78,6 +78,6 @@ def read_sampled(run_folder: Path, sealed: ShardRef, name: str) -> bytes | None:
 
 
 def sweep_sampled(run_folder: Path, branch: int, iteration: int) -> None:
-    """Removes the shards of a committed iteration. Only for the driver that holds the lease."""
+    """Removes the shards of an iteration whose columns are prepared. Only for the driver that holds the lease."""
     for path in sorted((run_folder / iteration_folder(branch, iteration)).glob(f"{SAMPLED}-*")):
         durable.remove_folder(path)

@@ -30,10 +30,16 @@ def column_files(names: Iterable[str]) -> list[str]:
 
 
 def encode_columns(columns: Columns, place: str) -> bytes:
-    """Returns the contents of a file. Raises `ConfigurationError` for what is no array of numbers.
+    """Returns the contents of a file. Raises as `require_columns` does.
 
     place: what has returned the columns, for messages.
     """
+    require_columns(columns, place)
+    return bytes(safetensors.numpy.save({name: np.ascontiguousarray(columns[name]) for name in sorted(columns)}))
+
+
+def require_columns(columns: Columns, place: str) -> None:
+    """Raises `ConfigurationError` for what is no array of numbers. place: as for `encode_columns`."""
     if not isinstance(columns, Mapping):
         raise ConfigurationError(f"{place} returned {type(columns).__name__}; expected arrays by name")
     for name, column in columns.items():
@@ -41,7 +47,6 @@ def encode_columns(columns: Columns, place: str) -> bytes:
         if not isinstance(name, str) or kind not in KINDS or not kind:
             found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
             raise ConfigurationError(f"{place}: column {name!r} is {found}; expected a numpy array of numbers")
-    return bytes(safetensors.numpy.save({name: np.ascontiguousarray(columns[name]) for name in sorted(columns)}))
 
 
 def decode_columns(data: bytes, place: str) -> dict[str, Array]:

@@ -55,6 +55,7 @@ class RunFacts:
     continues: whether the run begins with another run's state, which `Continues.continue_from` gets.
     tunable: the names of the settings in `workload.tunable`, which can change while the inputs stay. A class raises
         `ValueError` for one on which its inputs or the form of its state depend: nothing else keeps the two apart.
+    models: the folder of each model in `workload.models`, by its name; read when inputs are checked or built, and not later.
     """
 
     seed: int
@@ -310,12 +311,15 @@ class SamplesApart(Samples, Protocol):
     def shards(self, columns: Columns) -> Sequence[slice]:
         """Cuts the drawn columns into shards of rows, in their order and without gaps: what is sampled, and sealed, at a time.
 
-        A pure function of the columns. Of S shards, a rank's `update` gets those of `Ranks.share(S)`, joined row by row.
+        A pure function of the columns, all of which then have the same number of rows. Each shard has at least one; the last one
+        may name rows beyond the end. Of S shards, a rank's `update` gets those of `Ranks.share(S)`, joined row by row.
         """
         ...
 
     def sample_shard(self, columns: Columns, draw: Draw) -> Columns:
         """Samples the rows of a shard, as `sample` does on a rank: the same bits for each row, whatever its neighbours.
+
+        All shards have the same columns, with the same types and shapes of rows.
 
         columns: what `draw` has returned, the rows of the shard alone.
         """

@@ -6,7 +6,7 @@ the images of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +27,18 @@ def joined_columns(run_folder: Path, shards: Sequence[ShardRef], own: range) -> 
 
     own: their numbers; if there are none, the columns have no rows.
 
-    Raises `DataError` for a damaged shard, `ConfigurationError` for shards that do not have the same columns.
+    Raises `DataError` for a damaged shard, `ConfigurationError` for shards that do not have the same columns, or have them with
+    other types or shapes of rows.
     """
-    parts = [_columns(run_folder, shards[number]) for number in own or range(1)]
-    if any(part.keys() != parts[0].keys() for part in parts):
-        raise ConfigurationError("workload.kind: sample_shard returned other columns for one shard than for another")
+    numbers = own or range(1)
+    parts = [_columns(run_folder, shards[number]) for number in numbers]
+    forms = [{name: _form(column) for name, column in part.items()} for part in parts]
+    for number, form in zip(numbers, forms, strict=True):
+        if form != forms[0]:
+            raise ConfigurationError(
+                f"workload.kind: sample_shard returned other columns for shard {number} than for shard {numbers[0]}: "
+                f"{_in_words(form)}; expected {_in_words(forms[0])}"
+            )
     rows = slice(None) if own else slice(0)
     return {name: np.concatenate([part[name][rows] for part in parts]) for name in parts[0]}
 
@@ -43,6 +50,15 @@ def images_of(run_folder: Path, shards: Sequence[ShardRef]) -> list[bytes]:
     """
     found = [read_sampled(run_folder, shard, IMAGES_FILE) for shard in shards]
     return [data for data in found if data is not None]
+
+
+def _form(column: Array) -> str:
+    """Returns what a column's rows have in common with those of other shards."""
+    return f"{column.dtype} [rows{''.join(f', {size}' for size in column.shape[1:])}]"
+
+
+def _in_words(form: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {each}" for name, each in sorted(form.items()))
 
 
 def _columns(run_folder: Path, shard: ShardRef) -> dict[str, Array]:

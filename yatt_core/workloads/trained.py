@@ -42,6 +42,11 @@ class Learnt:
 class TrainedWorkload(Protocol):
     """A workload on one rank of the trainer. Every rank gets the same calls, in the same order."""
 
+    @property
+    def copies_alone(self) -> bool:
+        """See `TrainEngine.copies_alone`."""
+        ...
+
     def verify(self) -> None:
         """Raises `ConfigurationError` for code of the spec that is missing or, in an exact run, has changed."""
         ...

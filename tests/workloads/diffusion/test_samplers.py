@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -23,7 +24,7 @@ from yatt_core.experience.sampled import SAMPLED
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import SampleTask
 from yatt_core.spec import load_spec
-from yatt_core.workloads.contract import Draw
+from yatt_core.workloads.contract import Columns, Draw
 from yatt_core.workloads.diffusion.adapters import is_adapter
 from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing
 from yatt_core.workloads.diffusion.trajectories import sample
@@ -137,6 +138,7 @@ def test_columns_that_are_lost_after_the_commit_are_drawn_under_the_weights_of_t
     struck.drive(cold=True)
     assert struck.drawn.count((1, 0)) == 2
     assert digests(struck)[::2] == digests(alone)[::2]
+    assert not list(struck.folder.rglob(f"{SAMPLED}-*")), "what is drawn for a replay is not kept either"
 
 
 def test_several_ranks_learn_from_what_samplers_draw(alone: OwnRun, tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_samplers_in_bfloat16_give_latents(tmp_path: Path) -> None:
     assert torch.equal(latents, latents.bfloat16().float()) and latents.dtype == torch.float32
     with struck.ledger() as ledger:
         gaps = [value for _, value in ledger.metrics.history(struck.run, "log_probability_gap")]
-    assert all(0.0 < gap < 0.1 for gap in gaps)
+    assert len(gaps) == 3 and all(0.0 < gap < 0.1 for gap in gaps)
 
 
 def test_seeds_are_not_sampled_again_in_another_type(tmp_path: Path) -> None:
@@ -215,6 +217,49 @@ def test_a_sampler_draws_only_under_the_weights_that_are_asked_for(tmp_path: Pat
     again = changed.sample(SampleTask(task.key, term=2, number=0, version=0))
     assert again != sealed, "what other settings have drawn is not used"
     assert (tmp_path / again.folder / "columns.safetensors").read_bytes() != first
+
+
+def test_an_iteration_is_drawn_once_for_all_its_shards_and_each_gets_rows_of_its_own(tmp_path: Path) -> None:
+    spec = load_spec(SPEC, [*instances(1)])
+    materialise_workload(spec, tmp_path)
+    sampler = WorkloadSampler(spec, tmp_path, tmp_path / "inputs")
+    sampler.keep_initial_weights()
+    key = WorkKey("tried", 0, 1, "collect")
+    given = []
+
+    def write_into(self: ShapeDrawing, columns: Columns, draw: Draw) -> Columns:
+        given.append({name: column.copy() for name, column in columns.items()})
+        for column in columns.values():
+            column[:] = 0
+        return columns
+
+    with (
+        mock.patch.object(ShapeDrawing, "draw", autospec=True, side_effect=ShapeDrawing.draw) as drawn,
+        mock.patch.object(ShapeDrawing, "sample_shard", write_into),
+        mock.patch("yatt_core.engines.rollout.workload.engine.ShowsImages", str),
+    ):
+        assert sampler.count_shards(SampleTask(key, term=1, number=0, version=0)) == 3
+        for shard in (0, 1, 2):
+            sampler.sample(SampleTask(replace(key, shard=shard), term=1, number=0, version=0))
+        assert drawn.call_count == 1
+        shutil.rmtree(tmp_path / "experience")
+        sampler.sample(SampleTask(replace(key, shard=1), term=1, number=0, version=0))
+        assert drawn.call_count == 1
+        sampler.count_shards(SampleTask(replace(key, iteration=2), term=1, number=1, version=0))
+        assert drawn.call_count == 2
+    assert given[3].keys() == given[1].keys() and all((given[3][name] == given[1][name]).all() for name in given[1])
+    assert given[1]["seed"].all()
+
+
+@pytest.mark.parametrize("shards", [[], [slice(0, 8)], [slice(0, 8), slice(4, 24)]])
+def test_shards_that_are_not_all_rows_once_are_refused_before_anything_is_sampled(
+    shards: list[slice], tmp_path: Path
+) -> None:
+    with (
+        mock.patch.object(ShapeDrawing, "shards", lambda self, columns: shards),
+        pytest.raises(ConfigurationError, match=r"^workload\.kind: .*BrightDrawing: shards: .*expected "),
+    ):
+        OwnRun.of(tmp_path, SPEC, *instances(1)).drive()
 
 
 def test_a_class_that_cannot_be_sampled_apart_is_refused(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ there are; a shard that is sealed already is kept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from yatt_core.digests import json_digest
-from yatt_core.engines.device import own_device, repeat_bits
-from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
+from yatt_core.engines.device import prepared_device
+from yatt_core.engines.host_memory import give_back_freed_memory
 from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
@@ -33,20 +34,34 @@ from yatt_core.workloads.finding import called, make_workload, verify_workload
 from yatt_core.workloads.images import encode_images
 from yatt_core.workloads.sampled_files import COLUMNS_FILE, IMAGES_FILE
 from yatt_core.workloads.saved import read_state
+from yatt_core.workloads.shard_rows import checked_shards
 from yatt_core.workloads.turns import turn_of
 
 NO_TEXT = "a sampler of a workload of one's own answers no prompts"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnShards:
+    """An iteration's columns before anything is sampled, and its shards.
+
+    draw: the turn of which the columns are a function.
+    """
+
+    draw: Draw
+    columns: Columns
+    shards: tuple[slice, ...]
+
+    def rows(self, shard: int) -> Columns:
+        """Returns copies of a shard's rows, which whoever samples them may write into."""
+        rows = self.shards[shard]
+        return {name: column[rows].copy() for name, column in self.columns.items()}
 
 
 class WorkloadSampler(WeightTaker):
     """Implements `RolloutEngine` but for responses, and `SamplingEngine`; one torch thread, as on the trainer's ranks."""
 
     def __init__(self, spec: RunSpec, run_folder: Path, inputs_folder: Path) -> None:
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        device = own_device()
-        if spec.is_exact:
-            repeat_bits(device)
+        device = prepared_device(spec)
         self._spec = spec
         self._folder = run_folder
         dtype = str(getattr(spec.rollout.engine, "dtype", "float32"))
@@ -68,6 +83,7 @@ class WorkloadSampler(WeightTaker):
             }
         )
         self._away: Offloaded | None = None
+        self._latest: DrawnShards | None = None
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -85,7 +101,7 @@ class WorkloadSampler(WeightTaker):
 
     def count_shards(self, task: SampleTask) -> int:
         """Returns the number of an iteration's shards; of a task, all but the shard counts."""
-        return len(self._drawn(task)[1])
+        return len(self._drawn(task).shards)
 
     def sample(self, task: SampleTask) -> ShardRef:
         """Draws and seals a shard, unless it is sealed; returns how it is named.
@@ -102,13 +118,13 @@ class WorkloadSampler(WeightTaker):
         self.wake()
         workload = self._workload
         place = f"workload.kind: {self._spec.workload.title}"
-        columns, shards = self._drawn(task)
-        rows = shards[task.key.shard]
-        draw = self._turn(task)
-        found = called(self._spec, self._parts.sample_shard, {name: of[rows] for name, of in columns.items()}, draw)
+        drawn = self._drawn(task)
+        found = called(self._spec, self._parts.sample_shard, drawn.rows(task.key.shard), drawn.draw)
         contents = {COLUMNS_FILE: encode_columns(found, f"{place}: sample_shard")}
         if isinstance(workload, ShowsImages):
-            contents[IMAGES_FILE] = encode_images(called(self._spec, workload.images, found, draw), f"{place}: images")
+            contents[IMAGES_FILE] = encode_images(
+                called(self._spec, workload.images, found, drawn.draw), f"{place}: images"
+            )
         return seal_sampled(
             run_folder=self._folder, key=task.key, term=task.term, made_by=self._made_by, contents=contents
         )
@@ -157,13 +173,15 @@ class WorkloadSampler(WeightTaker):
     def _complete(self, version: int) -> None:
         """Does nothing: nothing is derived from the weights."""
 
-    def _turn(self, task: SampleTask) -> Draw:
-        return turn_of(self._spec, task.key, task.number)
-
-    def _drawn(self, task: SampleTask) -> tuple[Columns, Sequence[slice]]:
-        """Returns the iteration's columns before anything is sampled, and its shards."""
-        columns = called(self._spec, self._workload.draw, self._turn(task))
-        return columns, called(self._spec, self._parts.shards, columns)
+    def _drawn(self, task: SampleTask) -> DrawnShards:
+        """Returns what is drawn for the task's iteration; the latest is kept, since its shards come one after another."""
+        draw = turn_of(self._spec, task.key, task.number)
+        if self._latest is None or self._latest.draw != draw:
+            columns = called(self._spec, self._workload.draw, draw)
+            shards = called(self._spec, self._parts.shards, columns)
+            place = f"workload.kind: {self._spec.workload.title}"
+            self._latest = DrawnShards(draw, columns, checked_shards(columns, shards, place))
+        return self._latest
 
     def _whole_tensors(self) -> dict[str, torch.Tensor]:
         """Returns the tensors in which weights arrive. Raises `ConfigurationError` for what cannot take any."""

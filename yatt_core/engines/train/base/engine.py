@@ -169,8 +169,8 @@ class WorkloadTrainEngine:
 
     @property
     def copies_alone(self) -> bool:
-        """True of language models of which nothing is gathered. Ranks of a class may exchange something for their state."""
-        return not self.in_step and self._spec.has.language_model
+        """Whether a rank can copy its state for a checkpoint by itself."""
+        return self.workload.copies_alone
 
     def sync_parts(self) -> Iterator[TensorPart[Any]]:
         """Yields this rank's own parts, and its portion of those that other ranks hold too."""

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
+from yatt_core.engines.device import prepared_device
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.base.needed import Rectangles
-from yatt_core.engines.train.base.rank_process import rank_device
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.state_files import StateFacts
 from yatt_core.engines.train.ranks.collective import Collective
@@ -50,7 +50,7 @@ class Policy(ABC):
     optimizer: PolicyOptimizer
 
     def __init__(self, spec: RunSpec, context: RankContext, layout: Layout) -> None:
-        self.device = rank_device(spec)
+        self.device = prepared_device(spec)
         self.spec = spec
         self.context = context
         self.layout = layout

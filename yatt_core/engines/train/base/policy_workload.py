@@ -77,6 +77,11 @@ class PolicyWorkload(ABC):
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def copies_alone(self) -> bool:
+        """True if nothing is gathered while weights are sent, which goes on meanwhile."""
+        return not self.in_step
+
     def verify(self) -> None:
         """Raises as `verify_methods` does."""
         verify_methods(self._spec, self._context.run_folder)

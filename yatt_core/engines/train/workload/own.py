@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from yatt_core.checkpoints.contents import OTHERS, WEIGHTS, WORKLOAD
+from yatt_core.engines.device import prepared_device
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED
-from yatt_core.engines.train.base.rank_process import rank_device
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group, open_process_group
 from yatt_core.engines.train.workload.ranks import WorkloadRanks
@@ -77,13 +77,18 @@ class OwnWorkload:
     """Implements `TrainedWorkload` and `Evaluates` with a class of the contract (`workloads/contract.py`)."""
 
     def __init__(self, spec: RunSpec, context: RankContext) -> None:
-        self._device = rank_device(spec)
+        self._device = prepared_device(spec)
         self._spec = spec
         self._context = context
         self._collective = Collective()
         self._workload: Workload | None = None
         self._buffers = FreezeBuffers()
         self._shares = False
+
+    @property
+    def copies_alone(self) -> bool:
+        """False: ranks may exchange something for their state."""
+        return False
 
     def verify(self) -> None:
         """Raises as `verify_workload` does."""
