@@ -27,8 +27,6 @@ class WorkloadParts:
     """What a run has by its workload. What is missing here has no phase, no actor and no page.
 
     controllers: controllers and rollout engines, which collect what is learnt from.
-    judges: models or services whose opinion is a reward.
-    sync: engines to which the trainer sends its weights after an update.
     language_model: a model as the section `model` describes it, whose size is known, and which is exported and answers tasks;
         otherwise the workload's own class builds, checks and describes it.
     learns_from: `shards` that controllers seal; `rows` of the run's data, named by the cursor; or `columns` that the trainer
@@ -39,8 +37,6 @@ class WorkloadParts:
     """
 
     controllers: bool
-    judges: bool
-    sync: bool
     language_model: bool
     learns_from: Literal["shards", "rows", "columns"]
     own_metrics: bool = False
@@ -48,19 +44,20 @@ class WorkloadParts:
     samplers: bool = False
 
     @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases of an iteration, in order; `evaluate` and `checkpoint` where they are due."""
-        collecting = ("place", "collect") if self.controllers else ("collect",) if self.samplers else ()
-        sending = ("sync",) if self.sync else ()
-        return (*collecting, "prepare", "learn", *sending, "evaluate", "checkpoint", "commit")
+    def judges(self) -> bool:
+        """Whether models or services give opinions, as rewards of what controllers collect."""
+        return self.controllers
+
+    @property
+    def sync(self) -> bool:
+        """Whether there are engines to which the trainer sends its weights after an update."""
+        return self.controllers or self.samplers
 
 
-OF_LANGUAGE = WorkloadParts(controllers=True, judges=True, sync=True, language_model=True, learns_from="shards")
-OF_ROWS = WorkloadParts(controllers=False, judges=False, sync=False, language_model=True, learns_from="rows")
+OF_LANGUAGE = WorkloadParts(controllers=True, language_model=True, learns_from="shards")
+OF_ROWS = WorkloadParts(controllers=False, language_model=True, learns_from="rows")
 OF_CLASSES = WorkloadParts(
     controllers=False,
-    judges=False,
-    sync=False,
     language_model=False,
     learns_from="columns",
     own_metrics=True,
@@ -68,11 +65,11 @@ OF_CLASSES = WorkloadParts(
 )
 """What a run has whose workload is a class of the public contract (`workloads/contract.py`), such as diffusion."""
 
-OF_SAMPLED = replace(OF_CLASSES, samplers=True, sync=True)
+OF_SAMPLED = replace(OF_CLASSES, samplers=True)
 """The same with samplers."""
 
 
-def parts_of(kind: str, learns_from_rows: bool, sampled_by: str = TRAINER) -> WorkloadParts:
+def parts_of_kind(kind: str, learns_from_rows: bool, sampled_by: str = TRAINER) -> WorkloadParts:
     """Returns what a run has.
 
     kind: its `workload.kind`.
@@ -94,4 +91,4 @@ def parts_in(spec: Mapping[str, Any]) -> WorkloadParts:
     sampled = objective is not None and objective["kind"] in PAIRED and objective.get("pairs", "data") == "sampled"
     workload = spec.get("workload", {})
     learns_from_rows = objective is not None and not sampled
-    return parts_of(workload.get("kind", LANGUAGE), learns_from_rows, workload.get("sampled_by", TRAINER))
+    return parts_of_kind(workload.get("kind", LANGUAGE), learns_from_rows, workload.get("sampled_by", TRAINER))

@@ -36,7 +36,7 @@ from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
 from yatt_core.spec.sections.workload import WorkloadSpec
-from yatt_core.workload_kinds import ROWS, WorkloadParts, parts_of
+from yatt_core.workload_kinds import ROWS, WorkloadParts, parts_of_kind
 
 
 class RunSpec(SpecModel):
@@ -213,7 +213,7 @@ class RunSpec(SpecModel):
     def has(self) -> WorkloadParts:
         """What the run has by its workload."""
         from_rows = self.objective is not None and learns_from_rows(self.objective)
-        return parts_of(self.workload.kind, from_rows, self.workload.sampled_by)
+        return parts_of_kind(self.workload.kind, from_rows, self.workload.sampled_by)
 
     @property
     def samples_responses(self) -> bool:
