@@ -18,7 +18,7 @@ The phases of iteration k, in order:
 With `asynchrony.lag` L, controllers collect iteration k + L (`begin_ahead`, `collect_ahead`) while the trainer learns from
 iteration k, and engines hold weights k-1 until both are done. With `asynchrony.streamed`, ranks learn from shards of iteration
 k, in the order of their numbers, while `collect` waits for the rest; `learn` then takes the step.
-A run without controllers (`objective` over rows, `workload`) has no place, and collect and sync with samplers only.
+A run without controllers (`objective` over rows, `workload`) has no `place`; it has `collect` and `sync` only with samplers.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
 
 
 def begin_with_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
-    """Runs iteration 0 without sampling: publishes the initial model as checkpoint 0, evaluates and commits it."""
+    """Runs iteration 0 of a run without controllers: publishes the initial model as checkpoint 0, evaluates, commits it."""
     initial = sft(session, 0)
     rows.update_samplers(session, 0)
     evaluation = rows.evaluate(session, 0)
@@ -186,7 +186,7 @@ def begin_with_rows(session: DriverSession, state: ControlState, meter: Iteratio
 
 
 def iterate_over_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
-    """Runs the next iteration without sampling, phase by phase; the contract is that of `iterate`."""
+    """Runs the next iteration of a run without controllers; the contract is that of `iterate`."""
     iteration = state.iteration + 1
     drawn = rows.gather(session, state)
     prepared = prepare(session, iteration, state, drawn)

@@ -1,6 +1,7 @@
 """What an iteration learns from, as a task for the trainer, shared by the loop and by replay.
 
-It is sealed experience or, in a run that samples nothing, the next rows of the run's data.
+It is sealed experience or, in a run without controllers, the next rows of its data or the next draw of its workload, with the
+shards that samplers have sealed if it has any.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from yatt_core.tracing.calls import call_term
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Rows of the run's data to learn from.
+    """Rows of the run's data to learn from, or the draw of a workload of one's own.
 
     cursor: the position after them.
     shards: what samplers have drawn for the iteration, of a workload of one's own; empty if its ranks sample, or nobody has yet.

@@ -87,7 +87,7 @@ def cursor_after(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
 def is_gathered(context: RunContext, iteration: int) -> bool:
     """Returns True if every wave of the current branch's iteration is settled and all its shards are intact.
 
-    A run that samples nothing has nothing to gather.
+    A run without controllers has no waves: it gathers nothing here.
     """
     if not context.spec.has.controllers:
         return True

@@ -1,7 +1,8 @@
 """The phases that only a run without controllers has: one that learns from rows of its data, or a workload of one's own.
 
-Such a run has no `place`: its iterations prepare, learn, evaluate, checkpoint and commit, and its trainer evaluates. If it has
-samplers, they also `collect` before the ranks prepare, and `sync` after they have learnt.
+Such a run has no `place`, and its trainer evaluates: its iterations prepare, learn, evaluate, checkpoint and commit. If it has
+samplers, its iterations also have `collect`, in which they draw before the ranks prepare, and `sync`, which gives them the
+weights that the ranks have learnt.
 """
 
 from __future__ import annotations
