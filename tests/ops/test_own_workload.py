@@ -39,10 +39,7 @@ def test_a_workload_is_tried_before_it_starts(yatt: Yatt) -> None:
     answer = yatt("check", str(SPEC), "--set", "workload.settings={broken: draw}")
     assert answer.code == 2 and "draw: column 'numbers' is list; expected a numpy array of numbers" in answer.err
     answer = yatt("plan", str(SPEC))
-    assert (
-        answer.code == 2
-        and "has a model of its own, whose shape is not known, so that nothing can be planned" in answer.err
-    )
+    assert answer.code == 2 and "does not say what it needs, so that nothing can be planned" in answer.err
     answer = yatt("check", str(SPEC), "--set", "objective={kind: sft}")
     assert (
         answer.code == 2 and "objective: the workload tests.workloads.counting:Counting has an objective" in answer.err

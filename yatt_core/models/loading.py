@@ -69,14 +69,35 @@ def load_clip(path: str) -> nn.Module:
     Its weights require no gradients. Raises as `load_causal_lm` does, and for a model of another family.
     """
     folder = Path(path)
-    model_type = _model_type(folder)
+    name = _clip_class(folder, _model_type(folder))
+    module = _loaded(folder, "float32", lambda transformers: getattr(transformers, name), f"a CLIP model ({name})")
+    return module.requires_grad_(False)
+
+
+def clip_bytes(path: str) -> int:
+    """Returns the bytes of what `load_clip` loads from a folder, of which config.json alone is read. Raises as it does."""
+    folder = Path(path)
+    name = _clip_class(folder, _stated_type(folder))
+    transformers = quiet_transformers()
+    import torch
+
+    network_class = getattr(transformers, name)
+    try:
+        config = network_class.config_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{folder}: cannot be read as the config of a CLIP model: {error}") from error
+    with torch.device("meta"):
+        module: nn.Module = network_class(config)
+    return sum(tensor.numel() * torch.float32.itemsize for tensor in module.parameters())
+
+
+def _clip_class(folder: Path, model_type: str) -> str:
+    """Returns the name of the class of transformers for a folder's CLIP model."""
     if model_type not in CLIP_CLASSES:
         raise ConfigurationError(
             f"{folder / 'config.json'}: model_type: expected {' or '.join(CLIP_CLASSES)} (given: {model_type!r})"
         )
-    name = CLIP_CLASSES[model_type]
-    module = _loaded(folder, "float32", lambda transformers: getattr(transformers, name), f"a CLIP model ({name})")
-    return module.requires_grad_(False)
+    return CLIP_CLASSES[model_type]
 
 
 def causal_class(path: str) -> Any:
@@ -139,11 +160,17 @@ def _check_attention(module: nn.Module, folder: Path) -> None:
 
 def _model_type(folder: Path) -> str:
     """Returns `model_type` from the folder's config after checking that the folder has what a model needs."""
+    model_type = _stated_type(folder)
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
+    return model_type
+
+
+def _stated_type(folder: Path) -> str:
+    """Returns `model_type` from the folder's config."""
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise ConfigurationError(f"{folder}: is not a model folder; it has no config.json")
-    if not any(folder.glob("*.safetensors")):
-        raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
     model_type = read_object(config_path, str(folder)).get("model_type")
     if not isinstance(model_type, str):
         raise ConfigurationError(f"{config_path}: has no model_type")

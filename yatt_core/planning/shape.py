@@ -129,8 +129,8 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
     """
     if not spec.has.language_model:
         raise UnknownShapeError(
-            f"workload.kind: {spec.workload.title} has a model of its own, whose shape is not known, so that nothing can be "
-            "planned; `yatt check` tries it out and says how large its state is"
+            f"workload.kind: {spec.workload.title} has a model of its own, whose shape is not known; `yatt plan` asks the class "
+            "what it needs"
         )
     return shape_of_model(spec.model, own_vocabulary)
 

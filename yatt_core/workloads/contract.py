@@ -256,6 +256,81 @@ class Workload(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RankNeeds:
+    """Bytes of tensors that the rank of the trainer holds that has most of them.
+
+    weights: of the model, all the time, buffers included.
+    optimizer: moments and whatever else an optimizer keeps, all the time.
+    gradients: in `update`.
+    frozen: of models that no update changes, such as a reference or one that rewards, all the time.
+    prepare, learn, evaluate: what `draw` and `sample`, `update`, and `evaluate` take at most beside all these.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    frozen: int = 0
+    prepare: int = 0
+    learn: int = 0
+    evaluate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerNeeds:
+    """Bytes of tensors that a sampler holds.
+
+    weights: of the model, all the time.
+    sent: those of them that arrive after each update.
+    frozen: as a rank's.
+    collect: what `sample_shard` takes at most beside these.
+    """
+
+    weights: int
+    sent: int
+    frozen: int = 0
+    collect: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a workload needs, as far as its settings say it.
+
+    parameters: of the model, without frozen ones beside it.
+    trained: those of them that an update changes.
+    state: bytes of `state()`, of all ranks together.
+    rank: of the trainer.
+    sampler: None without samplers.
+    work: what an iteration does, in counts by name: `images`, `image_steps`.
+    on_device: False if everything stays in the host's memory, whatever `RunFacts.device` is.
+    assumed: what is assumed or not counted, in sentences for people.
+    """
+
+    parameters: int
+    trained: int
+    state: int
+    rank: RankNeeds
+    sampler: SamplerNeeds | None = None
+    work: Mapping[str, int] = field(default_factory=dict)
+    on_device: bool = True
+    assumed: Sequence[str] = ()
+
+
+@runtime_checkable
+class StatesNeeds(Protocol):
+    """A workload that can say what it needs before anything is built, for `yatt plan`."""
+
+    def needs(self, ranks: int, sampler_dtype: str | None) -> Needs:
+        """Returns what a run needs: from the settings alone, without inputs, weights or other ranks.
+
+        Called on a workload that has not begun.
+
+        ranks: number of the trainer's ranks.
+        sampler_dtype: the type in which samplers hold the weights, as for `begin_sampling`; None without samplers.
+        """
+        ...
+
+
 @runtime_checkable
 class ChecksInputs(Protocol):
     """A workload that can say whether its inputs can be built, without building them."""

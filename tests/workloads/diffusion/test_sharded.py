@@ -19,6 +19,7 @@ from tests.workloads.in_process import OwnRun
 from yatt_core.engines.train.ranks.process_group import close_process_group
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import RunSpec, load_spec
+from yatt_core.workloads.contract import RunFacts
 from yatt_core.workloads.diffusion.sharded_drawing import ShardedDrawing
 from yatt_core.workloads.diffusion.sharding import shard_network
 from yatt_core.workloads.inputs import materialise_workload
@@ -92,6 +93,10 @@ def test_two_ranks_learn_what_one_does_and_go_on_from_checkpoints_of_any_number(
             assert mine == pytest.approx(theirs, abs=1e-5)
     held = [ranks[rank][0].held for rank in range(2)]
     assert max(held) < 0.7 * alone.held, "no rank holds the whole state"
+    for count, numbers in ((1, alone.held), (2, max(held))):
+        settings = dict(one.workload.settings | one.workload.tunable)
+        stated = ShardedDrawing(RunFacts(seed=1, settings=settings, iterations=3)).needs(count, None).rank
+        assert stated.weights + stated.optimizer == 4 * numbers, "a plan knows the parts"
 
 
 def test_a_run_of_one_rank_killed_in_its_phases_gives_the_same_bits(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from yatt_core.errors import DataError
 from yatt_core.keys import stable_seed
 from yatt_core.section import SpecModel
-from yatt_core.workloads.contract import Columns, Draw, Images, Metrics, Ranks, RunFacts, SavedState, State
+from yatt_core.workloads.contract import Columns, Draw, Images, Metrics, Needs, Ranks, RunFacts, SavedState, State
 from yatt_core.workloads.diffusion.adapters import (
     AdapterSettings,
     ReferencePredictor,
@@ -32,12 +32,14 @@ from yatt_core.workloads.diffusion.conditions import Conditions, load_words, mak
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.gradients import added, flat_gradient, set_gradient
 from yatt_core.workloads.diffusion.held_tensors import divided_like, held, local, read
+from yatt_core.workloads.diffusion.needs import DrawingWork, needs_of
 from yatt_core.workloads.diffusion.networks import (
     FLUX,
     QWEN_IMAGE,
     TRANSFORMER,
     load_network,
     make_network,
+    outline_network,
     save_network,
 )
 from yatt_core.workloads.diffusion.predictors import Predictor
@@ -49,6 +51,7 @@ from yatt_core.workloads.diffusion.scorers import (
     check_scorer,
     keep_scorer,
     kept_scorer,
+    scorer_bytes,
 )
 from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE, SIDE, WORDS, drawn_batch, score
 from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, joined, sample
@@ -61,6 +64,8 @@ from yatt_core.workloads.diffusion.updates import (
 )
 from yatt_core.workloads.diffusion.window import StepWindow
 
+LONGEST_PROMPT = 2
+"""Words of a prompt."""
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps for each weight."""
 FIXED = frozenset(
@@ -196,13 +201,15 @@ def network_settings(settings: DrawingSettings) -> dict[str, Any]:
 
 
 class ShapeDrawing:
-    """Implements `Workload`, `SamplesApart`, `ShowsImages` and `Continues`.
+    """Implements `Workload`, `StatesNeeds`, `SamplesApart`, `ShowsImages` and `Continues`.
 
     Each rank samples and learns from its share of the batches; samplers draw one batch at a time. Batches are the same on any
     number of ranks, and their gradients are added in their order, so that the bits of a run do not depend on the number.
     """
 
     ranks: ClassVar[Literal["one", "any"]] = "any"
+    divided: ClassVar[bool] = False
+    """Whether the networks are divided over the ranks."""
 
     def __init__(self, facts: RunFacts) -> None:
         if fixed := sorted(FIXED & facts.tunable):
@@ -213,6 +220,28 @@ class ShapeDrawing:
         self._settings = DrawingSettings.model_validate(facts.settings)
         self._process = FlowProcess(self._settings.noise_level)
 
+    def needs(self, ranks: int, sampler_dtype: str | None) -> Needs:
+        """Makes the network without numbers, and adds up what its passes would hold at once."""
+        settings = self._settings
+        work = DrawingWork(
+            outline=self._outlined,
+            conditions=self._blank_conditions,
+            process=self._process,
+            shape=SHAPE,
+            images=len(PROMPTS) * settings.group,
+            batch=settings.batch,
+            steps=settings.steps,
+            window=settings.window,
+            loss=GrpoSettings(settings.clip, settings.kl, settings.rows),
+            adapters=settings.adapters is not None,
+            keeps_latents=settings.keep == "latents",
+            held_out=len(PROMPTS) * settings.held_out,
+            evaluation_steps=settings.evaluation_steps,
+            divided=self.divided,
+            scorer=scorer_bytes(settings.reward, self._models),
+        )
+        return needs_of(work, ranks, sampler_dtype)
+
     def check_inputs(self) -> None:
         """Makes the scorer of the reward, if it is a model, and has it score an image for each prompt."""
         check_scorer(self._settings.reward, self._models, PROMPTS)
@@ -221,7 +250,7 @@ class ShapeDrawing:
         """Writes a network, pre-trained from the run's seed unless its weights come from another run, its words, and a scorer."""
         settings = self._settings
         network = make_network(NETWORKS[settings.network], network_settings(settings), self._seed)
-        words = make_words(WORDS, settings.word_width, longest=2, seed=0)
+        words = make_words(WORDS, settings.word_width, longest=LONGEST_PROMPT, seed=0)
         if not self._continues:
             pretrain(
                 network,
@@ -412,6 +441,23 @@ class ShapeDrawing:
             add_adapters(network, self._settings.adapters, self._seed)
             nn.Module.to(network, self._dtype)
         return network
+
+    def _outlined(self, dtype: torch.dtype) -> nn.Module:
+        """Returns the network without numbers, with adapters if it gets any; called in FakeTensorMode."""
+        settings = self._settings
+        network = outline_network(NETWORKS[settings.network], network_settings(settings))
+        if settings.adapters is not None:
+            add_adapters(network, settings.adapters, self._seed)
+        return nn.Module.to(network, dtype)
+
+    def _blank_conditions(self, images: int) -> Conditions:
+        """Returns conditions of the shapes that prompts have."""
+        width = self._settings.word_width
+        return Conditions(
+            words=torch.zeros(images, LONGEST_PROMPT, width),
+            pooled=torch.zeros(images, width),
+            mask=torch.ones(images, LONGEST_PROMPT, dtype=torch.bool),
+        ).guided(self._settings.guidance)
 
     def _build_networks(self) -> None:
         """Reads the network, and the reference if it is another one."""

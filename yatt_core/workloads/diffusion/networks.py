@@ -58,6 +58,19 @@ def make_network(kind: str, settings: Mapping[str, Any], seed: int) -> nn.Module
     Raises `ConfigurationError` for a class or a setting that is not known, for a setting of a network that does not draw images
     of prompts alone, and without diffusers.
     """
+    network_class = _network_class(kind, settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stable_seed("weights", seed))
+        return _instance(network_class, settings)
+
+
+def outline_network(kind: str, settings: Mapping[str, Any]) -> nn.Module:
+    """Returns the network of `make_network` for its sizes alone, to be called in torch's FakeTensorMode. Raises as it does."""
+    return _instance(_network_class(kind, settings), settings)
+
+
+def _network_class(kind: str, settings: Mapping[str, Any]) -> type[nn.Module]:
+    """Returns diffusers' class, which knows these settings. Raises as `make_network` does."""
     if kind not in KINDS:
         raise ConfigurationError(f"{KEY}: {kind!r} is not a known network; known: {', '.join(KINDS)}")
     if not has_distribution(DIFFUSERS):
@@ -65,20 +78,22 @@ def make_network(kind: str, settings: Mapping[str, Any], seed: int) -> nn.Module
     keep_libraries_offline()
     import diffusers
 
-    network_class = getattr(diffusers, kind)
+    network_class: type[nn.Module] = getattr(diffusers, kind)
     known = inspect.signature(network_class.__init__).parameters
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigurationError(f"{KEY}: {kind} has no setting {unknown[0]!r}")
     for name, reason in WITHOUT.get(kind, {}).items():
         if settings.get(name):
             raise ConfigurationError(f"{KEY}: {kind}: {name}: expected false; {reason} (given: {settings[name]!r})")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stable_seed("weights", seed))
-        try:
-            network: nn.Module = network_class(**settings)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{KEY}: {kind} cannot be made with these settings: {error}") from error
-    return network.eval()
+    return network_class
+
+
+def _instance(network_class: type[nn.Module], settings: Mapping[str, Any]) -> nn.Module:
+    try:
+        return network_class(**settings).eval()
+    except (TypeError, ValueError) as error:
+        kind = network_class.__name__
+        raise ConfigurationError(f"{KEY}: {kind} cannot be made with these settings: {error}") from error
 
 
 def kind_of(network: nn.Module) -> str:

@@ -23,6 +23,7 @@ from torch.nn.functional import linear
 
 from yatt_core.digests import path_digest
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.loading import clip_bytes
 from yatt_core.regular_files import check_regular, read_object
 from yatt_core.section import SpecModel
 from yatt_core.workloads.diffusion.clip import ClipVectors, in_batches
@@ -195,6 +196,14 @@ def check_scorer(reward: RewardSettings, models: Mapping[str, Path], prompts: Se
         return
     scorer = make_scorer(reward, _folder_of(reward.model, models), _head_of(reward, models))
     scorer(torch.full((len(prompts), GREY_SIDE, GREY_SIDE, 3), GREY, dtype=torch.uint8), prompts)
+
+
+def scorer_bytes(reward: RewardSettings, models: Mapping[str, Path]) -> int:
+    """Returns the bytes of the model that rewards, whose weights are not read; 0 for the rule.
+
+    Raises `ConfigurationError` for a model that `workload.models` does not name, or that is no CLIP model.
+    """
+    return 0 if isinstance(reward, ShapeRule) else clip_bytes(str(_folder_of(reward.model, models)))
 
 
 def keep_scorer(reward: RewardSettings, models: Mapping[str, Path], prompts: Sequence[str], inputs: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ CLIP_EPSILON = 1e-6
 
 class ShardedDrawing(ShapeDrawing):
     """Implements `SharesModel` too. All settings are those of `ShapeDrawing`."""
+
+    divided: ClassVar[bool] = True
 
     def regroup(self) -> None:
         """Divides the networks anew, over the group that the ranks have now, with the tensors that this rank holds."""

@@ -15,14 +15,23 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.sharded_modules import add_gradients, unsplit_names
 
 
-def shard_network(network: nn.Module, ranks: int) -> None:
-    """Divides each block as a unit of its own, and everything outside of them as one more. In place.
+def blocks_of(network: nn.Module) -> list[nn.Module]:
+    """Returns the modules that are gathered one at a time.
 
     Raises `ConfigurationError` for a network that does not say what its blocks are.
     """
     blocks = [network.get_submodule(name) for name in unsplit_names(network)]
     if not blocks:
         raise ConfigurationError(f"{type(network).__name__} does not say which of its modules are blocks")
+    return blocks
+
+
+def shard_network(network: nn.Module, ranks: int) -> None:
+    """Divides each block as a unit of its own, and everything outside of them as one more. In place.
+
+    Raises as `blocks_of` does.
+    """
+    blocks = blocks_of(network)
     mesh = init_device_mesh("cpu", (ranks,))
     for module in (*blocks, network):
         # The outermost one too: what stayed gathered after a pass without gradients would be out of date after an update.

@@ -73,6 +73,41 @@ def group_advantages(rewards: torch.Tensor, sizes: Sequence[int], epsilon: float
     return torch.from_numpy(found).float()
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLosses:
+    """The losses of B images, with gradients.
+
+    losses: [B], with the KL term.
+    log_probabilities: [B, W], of the stochastic steps.
+    divergences: [B, W]; None without a KL term.
+    """
+
+    losses: torch.Tensor
+    log_probabilities: torch.Tensor
+    divergences: torch.Tensor | None
+
+
+def losses_of(
+    policy: Predictor,
+    process: SamplingProcess,
+    trajectory: Trajectory,
+    advantages: torch.Tensor,
+    *,
+    settings: GrpoSettings,
+    reference: Predictor | None,
+) -> BatchLosses:
+    """Returns the losses of a micro-batch. The arguments are those of `accumulate_gradients`."""
+    steps = steps_again(policy, process, trajectory)
+    found = log_probabilities_of(steps, trajectory)
+    losses = grpo_losses(found, trajectory.log_probabilities, advantages, settings.clip)
+    if not settings.kl or reference is None:
+        return BatchLosses(losses, found, None)
+    with torch.no_grad():
+        others = steps_again(reference, process, trajectory)
+    divergences = torch.stack([one.divergence(other) for one, other in zip(steps, others, strict=True)], 1)
+    return BatchLosses(losses + settings.kl * divergences.mean(1), found, divergences)
+
+
 def accumulate_gradients(
     policy: Predictor,
     process: SamplingProcess,
@@ -99,19 +134,20 @@ def accumulate_gradients(
     for first in range(0, count, settings.rows):
         rows = slice(first, first + settings.rows)
         part = trajectory.rows(rows)
-        steps = steps_again(policy.rows(rows), process, part)
-        found = log_probabilities_of(steps, part)
-        losses = grpo_losses(found, part.log_probabilities, advantages[rows], settings.clip)
-        if settings.kl and reference is not None:
-            with torch.no_grad():
-                others = steps_again(reference.rows(rows), process, part)
-            divergences = torch.stack([one.divergence(other) for one, other in zip(steps, others, strict=True)], 1)
-            losses = losses + settings.kl * divergences.mean(1)
-            total["divergence"] += divergences.detach().mean(1).sum().item()
-        (weight * losses.sum() / count).backward()  # type: ignore[no-untyped-call]
-        differences = found.detach() - part.log_probabilities
+        found = losses_of(
+            policy.rows(rows),
+            process,
+            part,
+            advantages[rows],
+            settings=settings,
+            reference=None if reference is None else reference.rows(rows),
+        )
+        if found.divergences is not None:
+            total["divergence"] += found.divergences.detach().mean(1).sum().item()
+        (weight * found.losses.sum() / count).backward()  # type: ignore[no-untyped-call]
+        differences = found.log_probabilities.detach() - part.log_probabilities
         gap = max(gap, differences.abs().max().item())
-        total["loss"] += losses.detach().sum().item()
+        total["loss"] += found.losses.detach().sum().item()
         outside = (differences.exp() - 1).abs() > settings.clip
         total["clipped"] += outside.float().mean(1).sum().item()
     return UpdateFigures(

@@ -6,7 +6,7 @@ output. A plan that does not fit is printed too, with the exit code of an invali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.run.home import Home
+from ops.cli.commands.planning.plan_tables import print_lines, print_memory, print_shortages
 from ops.presentation.output import write, write_json, write_table
-from ops.presentation.words import duration, large_number, size
+from ops.presentation.words import duration, large_number
 from ops.terminal.fetching import fetched
 from ops.terminal.lookup import find_run, opened_ledger
 from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from yatt_core.spec import RunSpec
 
 app = typer.Typer()
-
-TENSORS = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
 
 ClusterOption = Annotated[
     str | None,
@@ -87,6 +86,15 @@ def plan(
     checked = fetched(Home.locate(home).folder, load_spec(spec, overrides or ()), weights=False, data=False)
     known = read_cards(cards)
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
+    if not checked.has.language_model:
+        of_tokens = {
+            "--response-tokens": response_tokens,
+            "--prompt-tokens": prompt_tokens,
+            "--judge-tokens": judge_tokens,
+            "--calibrate": calibrate,
+        }
+        _refuse_tokens(checked, of_tokens)
+        raise typer.Exit(_plan_workload(spec, checked, devices, output))
     fitted = None if calibrate is None else _fitted(calibrate, home, checked)
     assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
     made = _planned(path=spec, spec=checked, devices=devices, assumed=assumed, fitted=fitted)
@@ -97,6 +105,29 @@ def plan(
     else:
         print_plan(made)
     raise typer.Exit(ExitCode.OK if made.fits else ExitCode.CONFIGURATION)
+
+
+def _refuse_tokens(spec: RunSpec, given: Mapping[str, str | None]) -> None:
+    """Raises `ConfigurationError` for an option that says something of tokens or of their times. given: by option."""
+    if useless := [option for option, value in given.items() if value is not None]:
+        raise ConfigurationError(
+            f"{useless[0]}: is for language models; {spec.workload.title} says itself what it needs; leave it out"
+        )
+
+
+def _plan_workload(path: Path, spec: RunSpec, devices: DescribedCluster, output: Output) -> ExitCode:
+    from ops.cli.commands.planning.plan_workload import print_workload_plan, workload_document
+    from yatt_core.planning.own_workload import plan_workload
+
+    try:
+        made = plan_workload(spec, devices, Assumptions())
+    except ConfigurationError as error:
+        raise ConfigurationError(_at(path, error)) from None
+    if output is Output.JSON:
+        write_json(workload_document(made))
+    else:
+        print_workload_plan(made)
+    return ExitCode.OK if made.fits else ExitCode.CONFIGURATION
 
 
 def _planned(
@@ -111,7 +142,12 @@ def _planned(
     try:
         return plan_run(spec, devices, assumed, fitted)
     except ConfigurationError as error:
-        raise ConfigurationError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+        raise ConfigurationError(_at(path, error)) from None
+
+
+def _at(path: Path, error: ConfigurationError) -> str:
+    """Returns an error's lines with the file that the spec was read from."""
+    return "\n".join(f"{path}: {line}" for line in str(error).splitlines())
 
 
 def _assumptions(response: str | None, prompt: str | None, judge: str | None, training_mfu: float) -> Assumptions:
@@ -149,23 +185,15 @@ def print_plan(made: RunPlan) -> None:
     if made.times is not None:
         write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
         write("")
-    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "total")
-    kept = "copies: of weights and state, in transfer or kept"
-    write_table(columns, _memory_rows(made), f"Memory of the fullest {demand.owner} ({kept})")
-    for total in demand.totals:
-        if total.host:
-            write(f"{total.stage}: {size(total.host)} of {size(total.host_capacity)} host memory")
+    print_memory(demand.roles, demand.totals, demand.owner)
     if made.times is not None:
         _print_times(made.roles.spec, made.times)
     elif not made.fits:
         _print_shortages(made)
     if made.files.described():
         write(f"\n{made.files.described()}")
-    for title, lines in (("Warnings", made.warnings), ("Assumed", made.assumed)):
-        if lines:
-            write(f"\n{title}")
-            for line in lines:
-                write(f"  {line}")
+    print_lines("Warnings", made.warnings)
+    print_lines("Assumed", made.assumed)
 
 
 def _verdict(made: RunPlan) -> str:
@@ -205,22 +233,6 @@ def _engines(count: int, memory: EngineMemory) -> str:
     return f"{many(count, 'engine')}, {many(memory.devices, 'device')} each"
 
 
-def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for total in made.demand.totals:
-        for role in made.demand.roles:
-            tensors = role.at(total.stage)
-            runtime = role.runtime.get(total.stage, 0)
-            if tensors.total or runtime:
-                cells = [size(held) if (held := getattr(tensors, name)) else "" for name in TENSORS]
-                rows.append((total.stage, role.role, *cells, size(runtime), size(tensors.total + runtime)))
-        used = total.tensors + total.runtime
-        verdict = f"{size(total.short)} too much" if total.short else "fits"
-        blanks = [""] * (len(TENSORS) + 1)
-        rows.append((total.stage, f"of {size(total.capacity)}: {verdict}", *blanks, size(used)))
-    return rows
-
-
 def _print_times(spec: RunSpec, times: Times) -> None:
     rows = [
         (o.mode, o.judges, o.collect_s, o.train_s, o.step_s, round(o.tokens_per_second), f"{o.idle:.0%}")
@@ -243,9 +255,7 @@ def _print_times(spec: RunSpec, times: Times) -> None:
 
 
 def _print_shortages(made: RunPlan) -> None:
-    write("")
-    for shortage in made.demand.shortages:
-        write(f"{shortage.stage}: {size(shortage.bytes)} more than {shortage.where} has")
+    print_shortages(made.demand.shortages)
     for settings in made.remedies:
         write(f"it would fit with {_set(settings)}")
     if (larger := made.larger) is not None:

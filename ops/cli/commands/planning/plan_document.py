@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from yatt_core.planning.account import RoleMemory, StageTotal
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.files import FilesOnNodes
 from yatt_core.planning.memory.rollout import EngineMemory
 from yatt_core.planning.plan import RunPlan, Times
 
@@ -13,25 +17,14 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
     """Returns the plan as a JSON object."""
     roles = made.roles
     demand = made.demand
-    cluster = made.cluster
     return {
         "name": roles.spec.name,
         "spec_digest": roles.spec.digest,
         "fits": made.fits,
         "resident": demand.resident,
         "parameters": roles.policy.parameters,
-        "cluster": {
-            "card": cluster.card_name,
-            "devices_per_node": cluster.devices_per_node,
-            "nodes": cluster.nodes,
-            "devices": cluster.devices,
-            "device_bytes": cluster.card.memory,
-        },
-        "files": {
-            "storage_url": made.files.storage_url,
-            "shared_home_required": made.files.shared_home_required,
-            "lost_with_a_node": list(made.files.lost_with_a_node),
-        },
+        "cluster": cluster_document(made.cluster),
+        "files": files_document(made.files),
         "placement": {
             "rollout": _engine(roles.rollout.kind, demand.instances, demand.rollout) if demand.engines else None,
             "judge": None
@@ -42,22 +35,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             "critic": None if roles.critic is None else roles.critic.parameters,
             "teachers": [teacher.parameters for teacher in roles.teachers],
         },
-        "memory": [
-            {
-                "stage": total.stage,
-                "tensors": total.tensors,
-                "runtime": total.runtime,
-                "capacity": total.capacity,
-                "short": total.short,
-                "host": total.host,
-                "host_capacity": total.host_capacity,
-                "roles": {
-                    role.role: {**asdict(role.at(total.stage)), "runtime": role.runtime.get(total.stage, 0)}
-                    for role in demand.roles
-                },
-            }
-            for total in demand.totals
-        ],
+        "memory": memory_document(demand.roles, demand.totals),
         "shortages": [asdict(shortage) for shortage in demand.shortages],
         "remedies": [list(settings) for settings in made.remedies],
         "larger": None if made.larger is None else {"nodes": made.larger.nodes, "settings": list(made.larger.settings)},
@@ -66,6 +44,46 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
         "warnings": made.warnings,
         "assumed": made.assumed,
     }
+
+
+def cluster_document(cluster: DescribedCluster) -> dict[str, Any]:
+    """Returns the devices of a plan."""
+    return {
+        "card": cluster.card_name,
+        "devices_per_node": cluster.devices_per_node,
+        "nodes": cluster.nodes,
+        "devices": cluster.devices,
+        "device_bytes": cluster.card.memory,
+    }
+
+
+def files_document(files: FilesOnNodes) -> dict[str, Any]:
+    """Returns what the nodes of a plan must share."""
+    return {
+        "storage_url": files.storage_url,
+        "shared_home_required": files.shared_home_required,
+        "lost_with_a_node": list(files.lost_with_a_node),
+    }
+
+
+def memory_document(roles: Sequence[RoleMemory], totals: Sequence[StageTotal]) -> list[dict[str, Any]]:
+    """Returns the memory of a plan by stage and role."""
+    return [
+        {
+            "stage": total.stage,
+            "tensors": total.tensors,
+            "runtime": total.runtime,
+            "capacity": total.capacity,
+            "short": total.short,
+            "host": total.host,
+            "host_capacity": total.host_capacity,
+            "roles": {
+                role.role: {**asdict(role.at(total.stage)), "runtime": role.runtime.get(total.stage, 0)}
+                for role in roles
+            },
+        }
+        for total in totals
+    ]
 
 
 def _engine(kind: str, instances: int, memory: EngineMemory) -> dict[str, Any]:
