@@ -15,6 +15,8 @@ from benchmarks.memory import peak_of
 from benchmarks.workloads.alone import begun
 from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.diffusion.clip_folders import write_clip
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.workload.ranks import WorkloadRanks
 from yatt_core.workloads.contract import Draw, Needs, RankNeeds, RunFacts
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
 from yatt_core.workloads.diffusion.scorers import ClipScorer
@@ -103,6 +105,7 @@ def test_the_rows_of_many_batches_are_counted(tmp_path: Path) -> None:
     """Twelve gradients that are encoded and decoded outweigh the passes; numpy and bytes are not torch's."""
     settings = SMALL | {"group": 2, "rows": 2, "kl": 0.0}
     workload = started(tmp_path / "inputs", settings)
+    workload._ranks = WorkloadRanks(Collective())
     columns = workload.sample(workload.draw(DRAW), DRAW)
     tracemalloc.start()
     try:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from yatt_core.errors import DataError
 from yatt_core.keys import stable_seed
@@ -40,6 +41,7 @@ from yatt_core.workloads.diffusion.networks import (
     load_network,
     make_network,
     outline_network,
+    retype,
     save_network,
 )
 from yatt_core.workloads.diffusion.predictors import Predictor
@@ -447,8 +449,10 @@ class ShapeDrawing:
         settings = self._settings
         network = outline_network(NETWORKS[settings.network], network_settings(settings))
         if settings.adapters is not None:
-            add_adapters(network, settings.adapters, self._seed)
-        return nn.Module.to(network, dtype)
+            with unset_fake_temporarily():  # peft moves what it makes, which only tensors with numbers can be
+                add_adapters(network, settings.adapters, self._seed)
+        retype(network, dtype)
+        return network
 
     def _blank_conditions(self, images: int) -> Conditions:
         """Returns conditions of the shapes that prompts have."""

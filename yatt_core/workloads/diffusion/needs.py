@@ -178,7 +178,8 @@ def _forward_peak(work: DrawingWork, network: nn.Module, dtype: torch.dtype) -> 
     latents = torch.zeros(images, *work.shape, dtype=dtype)
     grid = work.process.grid(work.steps)
     predict = Predictor(network, work.conditions(images))
-    with torch.no_grad(), PeakBytes() as counted:
+    counted = PeakBytes()
+    with torch.no_grad(), counted:
         times = grid[0].expand(images)
         prediction = predict(latents, work.process.model_times(times))
         step = work.process.gaussian(prediction, latents, times, grid[1].expand(images))
@@ -197,7 +198,8 @@ def _update_peak(work: DrawingWork, network: nn.Module) -> int:
     advantages = torch.zeros(images)
     conditions = work.conditions(images)
     reference = ReferencePredictor(network, conditions) if work.adapters else Predictor(network, conditions)
-    with PeakBytes() as counted:
+    counted = PeakBytes()
+    with counted:
         found = losses_of(
             Predictor(network, conditions),
             work.process,

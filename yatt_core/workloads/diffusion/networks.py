@@ -69,6 +69,19 @@ def outline_network(kind: str, settings: Mapping[str, Any]) -> nn.Module:
     return _instance(_network_class(kind, settings), settings)
 
 
+def retype(network: nn.Module, dtype: torch.dtype) -> None:
+    """Gives an outlined network's floating-point tensors a type, in place, and takes the numbers of those that have any.
+
+    `nn.Module.to` cannot do so in FakeTensorMode.
+    """
+    for module in network.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            blank = torch.empty(weight.shape, dtype=dtype)
+            setattr(module, name, nn.Parameter(blank, requires_grad=weight.requires_grad))
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(dtype) if buffer.is_floating_point() else buffer)
+
+
 def _network_class(kind: str, settings: Mapping[str, Any]) -> type[nn.Module]:
     """Returns diffusers' class, which knows these settings. Raises as `make_network` does."""
     if kind not in KINDS:

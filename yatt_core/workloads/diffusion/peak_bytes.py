@@ -24,8 +24,8 @@ class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.peak = 0
-        self._held = 0
+        self.peak: int = 0
+        self._held: int = 0
         self._known = WeakIdKeyDictionary()
 
     def __torch_dispatch__(

@@ -115,7 +115,7 @@ def _refuse_tokens(spec: RunSpec, given: Mapping[str, str | None]) -> None:
         )
 
 
-def _plan_workload(path: Path, spec: RunSpec, devices: DescribedCluster, output: Output) -> ExitCode:
+def _plan_workload(path: Path, spec: RunSpec, devices: DescribedCluster, output: Output) -> int:
     from ops.cli.commands.planning.plan_workload import print_workload_plan, workload_document
     from yatt_core.planning.own_workload import plan_workload
 
