@@ -301,7 +301,7 @@ class Needs:
     state: bytes of `state()`, of all ranks together.
     rank: of the trainer.
     sampler: None without samplers.
-    work: what an iteration does, in counts by name: `images`, `image_steps`.
+    work: what an iteration or, by its name, an evaluation does, in counts: `images`, `image_steps`, `evaluation_image_steps`.
     on_device: False if everything stays in the host's memory, whatever `RunFacts.device` is.
     assumed: what is assumed or not counted, in sentences for people.
     """

@@ -19,7 +19,7 @@ def test_a_plan_for_people_and_for_programs(yatt: Yatt) -> None:
         "counting on 2xH200 (2 devices): 4 B parameters, 2 B of them trained",
         "it fits",
         "2 processes, weights in float32",
-        "an iteration: image steps 12,000",
+        "work: image steps 12,000",
         "Memory of the fullest device",
         "host memory",
         "numbers are round",

@@ -246,7 +246,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _assumed(work: DrawingWork) -> Iterable[str]:
-    yield "it computes on processors, also on nodes with GPUs"
+    yield "its networks compute on processors, also on nodes with GPUs"
     yield "what a processor's libraries take within an operation is not counted, nor is building the inputs, which pre-trains"
     if work.scorer:
         yield "of a model that rewards, the weights are counted, not its passes"

@@ -33,7 +33,7 @@ def print_workload_plan(made: WorkloadPlan) -> None:
     write_table(("role", "on"), rows, "Placement")
     if needs.work:
         counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in needs.work.items())
-        write(f"an iteration: {counts}")
+        write(f"work: {counts}")
     write("")
     print_memory(made.roles, made.totals, made.place.owner, WITHOUT_CACHE)
     if not made.fits:
