@@ -18,9 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from yatt_core.engines import offload
+from yatt_core.engines import device, offload
 from yatt_core.engines.rollout.torch import engine as rollout_engine
-from yatt_core.engines.train.base import rank_process
 from yatt_core.judges import reward_model
 
 GPU = torch.device("cuda", 0)
@@ -65,7 +64,7 @@ def pretended(free: int = MEMORY) -> Iterator[Pretence]:
     pretence = Pretence()
     with (
         mock.patch.object(rollout_engine, "own_device", lambda: GPU),
-        mock.patch.object(rank_process, "own_device", lambda: GPU),
+        mock.patch.object(device, "own_device", lambda: GPU),
         mock.patch.object(reward_model, "own_device", lambda: GPU),
         mock.patch.object(torch.cuda, "mem_get_info", lambda _: (free, MEMORY)),
         mock.patch.object(torch.cuda, "get_device_name", lambda _: "Pretence"),
