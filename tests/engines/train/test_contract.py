@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engines.rollout.served.test_kept_weights import Served
+from tests.engines.rollout.served.kept_by_engine import served
 from tests.engines.sync.members import Members
 from tests.engines.train.groups import Found, Job, run_ranks
 from tests.engines.train.layouts import (
@@ -32,7 +32,6 @@ from tests.engines.train.layouts import (
 )
 from tests.engines.train.support import make_engine, random_task, update, weights_of
 from yatt_core.digests import weights_digest
-from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.protocols.receipts import UpdateReceipt
 from yatt_core.wire.parts import contributed
 
@@ -211,10 +210,10 @@ def test_the_ranks_parts_make_up_every_tensor_exactly_once(model_run: Run) -> No
     assert_close(whole["reference"], initial, tolerance=0.0)
 
 
-def test_what_changes_between_updates_makes_up_the_weights(model_run: Run) -> None:
+def test_what_changes_between_updates_makes_up_the_weights(model_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank sends the changes of its own parts; an engine that applies them has the trainer's weights, rounded."""
     sent = [jobs[CLIPPED].sent for jobs in model_run.ranks]
-    engine = Served(read_layout(model_run.expected.model))
+    engine = served(Path(model_run.expected.model), monkeypatch)
     members = Members(model_run.layout.ranks, [engine])
     for version in range(6):
         parts = [[replace(part, values=torch.from_numpy(part.values)) for part in rank[version]] for rank in sent]
@@ -224,8 +223,8 @@ def test_what_changes_between_updates_makes_up_the_weights(model_run: Run) -> No
     for name, array in model_run.job(CLIPPED).weights.items():
         if name in engine.loaded:
             assert torch.equal(engine.loaded[name], torch.from_numpy(array).to(torch.bfloat16)), name
-    assert engine.loaded.keys() == engine.layout.shapes.keys()
-    engine.kept.close()
+    assert engine.loaded.keys() == engine.shapes.keys()
+    engine.close()
 
 
 def joined(run: Run, kind: str, number: int = SEVERAL) -> Arrays:

@@ -12,16 +12,13 @@ import pytest
 import torch
 
 from tests.engines.rollout.cases import build_model
-from tests.engines.rollout.served.stand_in import STAND_IN
+from tests.engines.rollout.served.kept_by_engine import Served, served
 from tests.engines.sync.members import Members
 from tests.engines.sync.test_transfers import CHANGES, few_numbers, sharded
-from yatt_core.engines.rollout.served import engine as module
-from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
 from yatt_core.engines.rollout.served.kept_weights import KeptWeights
-from yatt_core.engines.rollout.served.shared_bucket import BucketReader, SharedBucket
+from yatt_core.engines.rollout.served.shared_bucket import BucketReader
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.errors import InfrastructureError
-from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import Piece
 from yatt_core.wire.parts import TensorPart, whole_box
 
@@ -85,55 +82,6 @@ def test_buckets_are_no_larger_than_asked_for_and_readable_elsewhere() -> None:
     kept.close()
 
 
-class Core:
-    """In place of an engine's process: its workers have what they have loaded from the copy."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.loaded: dict[str, torch.Tensor] = {}
-        self.fails = False
-        self.is_lost = False
-        self._reader = BucketReader()
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self, method)(*arguments)
-
-    def capabilities(self) -> dict[str, bool]:
-        return {}
-
-    def begin_update(self, renamed: object) -> None:
-        pass
-
-    def take(self, shared: SharedBucket) -> None:
-        if self.fails:
-            raise InfrastructureError("the engine has ended")
-        for piece in self._reader.open(shared).pieces():
-            self.loaded[piece.name] = as_tensor(piece.values, piece.kind).clone()
-
-    def end_update(self, version: int, recompute: bool, spoilt: bool) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Served(ServedRolloutEngine):
-    """An engine that takes changes, over a stand-in for its process."""
-
-    _core: Any
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(STAND_IN, str(folder), VllmRollout(), 8, 8, takes_changes=True)
-
-    @property
-    def shapes(self) -> Any:
-        return self._layout.shapes
-
-    @property
-    def loaded(self) -> dict[str, torch.Tensor]:
-        loaded: dict[str, torch.Tensor] = self._core.loaded
-        return loaded
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     build_model(tmp_path, "tied")
@@ -142,8 +90,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(module, "EngineProcess", Core)
-    made = Served(folder)
+    made = served(folder, monkeypatch)
     yield made
     made.close()
 
