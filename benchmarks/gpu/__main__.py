@@ -64,7 +64,14 @@ def checked(
         try:
             for number, (claim, outcome) in enumerate(done, start=1):
                 found[claim.key] = outcome
-                progress(line_of(number, len(claims), time.monotonic() - begun, claim, outcome))
+                line = line_of(
+                    number=number,
+                    count=len(claims),
+                    seconds=time.monotonic() - begun,
+                    claim=claim,
+                    outcome=outcome,
+                )
+                progress(line)
                 if kept is not None:
                     kept.write_text(json.dumps(asdict(report_of(found, load, stand_in))), encoding="utf-8")
         except KeyboardInterrupt:
