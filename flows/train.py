@@ -45,7 +45,6 @@ from flows.phases.tasks import checkpoint, evaluate, learn, prepare, sft, sync
 from flows.reports.session_report import publish_reports
 from flows.run.control_state import ControlState
 from yatt_core.errors import AwayError
-from yatt_core.spent_time import PREFECT, spent
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
@@ -108,18 +107,11 @@ def _rounds(session: DriverSession, report: FlowRunReport) -> SessionOutcome:
 
 
 def _round(session: DriverSession, report: FlowRunReport, state: ControlState | None) -> ControlState:
-    """Advances the run, tells Prefect, and records where the time of a committed iteration went."""
-    with spent(PREFECT, "report"):
-        report.before(state)
+    """Advances the run, and tells Prefect."""
+    report.before(state)
     after = advance(session, state)
-    with spent(PREFECT, "report"):
-        report.after(after)
-    if state is not None and after.iteration > state.iteration:
-        session.trainer_is_ahead = False
-        session.profile.close(session.context.folder, session.context.branch, after.iteration)
-    else:
-        session.actors.forget_use()  # what actors spent on starting or recovering belongs to no iteration
-        session.profile.discard()
+    report.after(after)
+    session.round_ended(after.iteration, is_iteration=state is not None and after.iteration > state.iteration)
     return after
 
 
@@ -150,29 +142,21 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
     """Runs the next iteration, phase by phase.
 
     Consumes: the control state of the last commit.
-    Waits for: each phase in turn. With a lag, controllers collect ahead between `start_ahead` and `finish_ahead`; a checkpoint is
-    copied, from `sync` on, and written in the background.
+    Waits for: each phase in turn, and for what is collected ahead. A checkpoint is written in the background from `sync` on.
     Unblocked by: the ledger's confirmation of the commit, after which the iteration is never repeated.
     """
     iteration = state.iteration + 1
     turn = take_turn(session, state)
     begun = start_ahead(session, state)
-    batch = turn.collected.experience.batch
-    prepared = prepare(session, iteration, state, batch)
-    update = learn(session, iteration, state=state, batch=batch, prepared=prepared)
+    prepared = prepare(session, iteration, state, turn.batch)
+    update = learn(session, iteration, state=state, batch=turn.batch, prepared=prepared)
     in_flight = finish_ahead(session, state, begun)
     synced = sync(session, iteration)
     evaluation = evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
     results = IterationResults(
-        placement=turn.placement,
-        collected=turn.collected,
-        in_flight=in_flight,
-        prepared=prepared,
-        update=update,
-        synced=synced,
-        evaluation=evaluation,
+        turn=turn, in_flight=in_flight, prepared=prepared, update=update, synced=synced, evaluation=evaluation
     )
     return commit(session, iteration, state=state, results=results, meter=meter)
 
@@ -195,6 +179,5 @@ def iterate_over_rows(session: DriverSession, state: ControlState, meter: Iterat
     evaluation = rows.evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
-    return rows.commit(
-        session, iteration, state=state, results=rows.RowsResults(drawn, prepared, update, evaluation), meter=meter
-    )
+    results = rows.RowsResults(drawn, prepared, update, evaluation)
+    return rows.commit(session, iteration, state=state, results=results, meter=meter)

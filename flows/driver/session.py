@@ -260,6 +260,19 @@ class DriverSession:
             f"recovery.budgets.lost_drivers_per_hour is {allowed}",
         )
 
+    def round_ended(self, iteration: int, *, is_iteration: bool) -> None:
+        """Accounts for the time of a round.
+
+        iteration: the newest commit's.
+        is_iteration: False if the round started the actors or recovered, which belongs to no iteration.
+        """
+        if is_iteration:
+            self.trainer_is_ahead = False
+            self.profile.close(self.context.folder, self.context.branch, iteration)
+        else:
+            self.actors.forget_use()
+            self.profile.discard()
+
     def must_restore(self, state: ControlState) -> bool:
         """Returns True if the session is to end and lacks a checkpoint that the trainer, ahead of the commit, cannot take."""
         needs_checkpoint = self.trainer_is_ahead and self.checkpoints.lacks(state.iteration)

@@ -8,43 +8,10 @@ trainer has learnt and everything begun is sealed. So neither the clock nor a cr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from flows.driver.session import DriverSession
-from flows.phases.commit import Collected
-from flows.phases.gathering import Gathering
-from flows.phases.placement import Placement
 from flows.phases.tasks import begin_ahead, collect, collect_ahead, place
+from flows.phases.turn import BegunTurn, Turn
 from flows.run.control_state import ControlState, InFlight
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """An iteration that is collected, and the placement under which it was."""
-
-    iteration: int
-    placement: Placement
-    collected: Collected
-
-    def after(self, state: ControlState) -> ControlState:
-        """Returns the state from which the next iteration is collected."""
-        experience = self.collected.experience
-        return replace(
-            state,
-            cursor=experience.cursor,
-            sampling_average=experience.sampling.average_now,
-            placement=self.placement.decision.decision["state"],
-            carried=() if experience.sliced is None else experience.sliced.slicing.carried,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class BegunTurn:
-    """An iteration that controllers are at work on while the trainer learns."""
-
-    iteration: int
-    placement: Placement
-    gathering: Gathering
 
 
 def take_turn(session: DriverSession, state: ControlState) -> Turn:

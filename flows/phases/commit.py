@@ -17,7 +17,6 @@ from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
 from flows.files.retention import prune_experience
 from flows.phases.attempts import phase
-from flows.phases.experience import Experience
 from flows.phases.metrics import (
     device_metrics,
     endpoint_metrics,
@@ -32,9 +31,10 @@ from flows.phases.metrics import (
     timing_metrics,
     tool_seconds,
 )
-from flows.phases.placement import CollectedWork, Placement, record_outcome
+from flows.phases.placement import record_outcome
 from flows.phases.process_gauges import process_gauges
 from flows.phases.transport import sync_gauges
+from flows.phases.turn import Turn
 from flows.run.control_state import ControlState, InFlight
 from flows.run.protocols import IterationSummary
 from yatt_core.actors.leftovers import CommittedIteration, Leftovers
@@ -45,38 +45,20 @@ from yatt_core.experience.sampled import sweep_sampled
 from yatt_core.experience.shard_log import sweep
 from yatt_core.experience.telemetry import read_telemetry
 from yatt_core.keys import iteration_folder
-from yatt_core.placement.seen import Usage
 from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftReceipt, SyncReceipt, UpdateReceipt
 from yatt_core.spent_time import DATA, spent
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """The result of `collect`.
-
-    version: of the weights that the iteration was sampled under.
-    work: the record of the work done by the devices; None if no judge runs on a device.
-    usage: the work of each rollout instance.
-    gauges: metrics of class timing.
-    """
-
-    experience: Experience
-    version: int
-    work: CollectedWork | None
-    usage: Sequence[Usage]
-    gauges: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class IterationResults:
     """The results of an iteration's phases.
 
-    evaluation: None if none was due.
+    turn: the placement, and what was collected.
     in_flight: what is collected ahead.
+    evaluation: None if none was due.
     """
 
-    placement: Placement
-    collected: Collected
+    turn: Turn
     in_flight: tuple[InFlight, ...]
     prepared: PrepareReceipt
     update: UpdateReceipt
@@ -116,10 +98,10 @@ def commit(
     Unblocked by: the ledger's confirmation of the transaction. Returns the control state that was committed.
     """
     context = session.context
-    experience = results.collected.experience
+    experience = results.turn.collected.experience
     new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
-    record_outcome(context, iteration, seconds, results.collected.work)
+    record_outcome(context, iteration, seconds, results.turn.collected.work)
     after = replace(
         state,
         iteration=iteration,
@@ -128,8 +110,8 @@ def commit(
         fingerprint=dict(results.update.fingerprint),
         reward_moments=results.prepared.reward_moments,
         coefficients=adapted(context.spec, state.coefficients, {**results.prepared.metrics, **results.update.metrics}),
-        placement=results.placement.decision.decision["state"],
-        sampled_under=results.collected.version,
+        placement=results.turn.placement.decision.decision["state"],
+        sampled_under=results.turn.collected.version,
         in_flight=results.in_flight,
         carried=() if experience.sliced is None else experience.sliced.slicing.carried,
         learnt_lengths=state.learnt_lengths.after(
@@ -157,7 +139,7 @@ def commit(
 
 def _result_metrics(context: RunContext, iteration: int, results: IterationResults) -> list[Metric]:
     """Returns the metrics of class result: functions of (spec, data, seed, iteration)."""
-    experience = results.collected.experience
+    experience = results.turn.collected.experience
     metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
     if experience.cursor.curriculum is not None:
         metrics += [Metric(key, value, RESULT) for key, value in sorted(experience.cursor.curriculum.metrics().items())]
@@ -166,7 +148,7 @@ def _result_metrics(context: RunContext, iteration: int, results: IterationResul
     if experience.sliced is not None:
         metrics += slice_metrics(iteration - 1, experience.sliced.slicing, experience.sliced.facts)
     elif context.spec.asynchrony.lag:
-        metrics += staleness_metrics(iteration - 1, {results.collected.version: 1})
+        metrics += staleness_metrics(iteration - 1, {results.turn.collected.version: 1})
     if results.evaluation is not None:
         metrics += evaluation_metrics(results.evaluation, context.spec)
     return metrics
@@ -181,7 +163,7 @@ def _timing_metrics(
 ) -> list[Metric]:
     """Returns the metrics of class timing."""
     context = session.context
-    collected = results.collected
+    collected = results.turn.collected
     sums = collected.experience.sums
     used = session.actors.process_use()
     session.profile.hear(used)

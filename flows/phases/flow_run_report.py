@@ -33,6 +33,7 @@ from flows.prefect_io.optional_client import OptionalClient
 from flows.prefect_io.prefect_client import RUN_TAG
 from flows.run.control_state import ControlState
 from yatt_core.logs import redact
+from yatt_core.spent_time import PREFECT, spent
 
 log = logging.getLogger("yatt_core.flow")
 UPDATE_SECONDS = 5.0
@@ -73,6 +74,7 @@ class FlowRunReport:
     def _context(self) -> RunContext:
         return self._session.context
 
+    @spent(PREFECT, "report")
     def before(self, state: ControlState | None) -> None:
         """Opens the block of the next iteration, unless it is already open.
 
@@ -92,6 +94,7 @@ class FlowRunReport:
         """Returns True if Prefect did not hear of the current block, and answers by now: it then begins late."""
         return self._flow_run is not None and self._children.current is None and self._client.answers
 
+    @spent(PREFECT, "report")
     def after(self, state: ControlState) -> None:
         """Reports the commit of an iteration, unless the previous report is too recent."""
         self._done = state.iteration

@@ -10,13 +10,13 @@ from __future__ import annotations
 from flows.driver.session import DriverSession
 from flows.phases.attempts import phase, recorded_receipt
 from flows.phases.batches import Batch, learn_task, prepared_columns
-from flows.phases.commit import Collected
 from flows.phases.evaluation import answer_held_out
 from flows.phases.failure_policy import is_skipped
 from flows.phases.gathering import Gathering, begin_gathering, finish_gathering
 from flows.phases.placement import Placement, decide, discard_usage, keep_work, usage_of
 from flows.phases.recovery import restore
 from flows.phases.transport import collect_gauges, spill_warning
+from flows.phases.turn import Collected
 from flows.run.control_state import ControlState
 from yatt_core.errors import DataError
 from yatt_core.experience.telemetry import write_telemetry
