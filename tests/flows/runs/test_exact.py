@@ -21,7 +21,7 @@ from flows.run.results import RunResults
 from tests.engines.train.support import saved_tensors
 from tests.faults import copy_is_held, hold_copies_of
 from tests.flows.tools import Driver, audit_of_live_weights, same_result
-from tests.needs import NEEDS_PEFT
+from tests.needs import NEEDS_MEGATRON, NEEDS_PEFT
 from tests.recovery.nursery import Nursery
 
 pytestmark = pytest.mark.timeout(600)
@@ -83,17 +83,25 @@ NARROW = ("torch.yaml", "rollout.engine.dtype=bfloat16", "trainer.engine.dtype=b
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("trainer", ["torch", "fsdp2"])
-def test_in_bfloat16_it_ends_with_the_same_bits(driver: Driver, trainer: str) -> None:
-    """Killed in every phase; its actors are lost half-way, so that other engines and ranks continue, on other controllers."""
-    spec = (*NARROW, f"trainer.engine={{kind: {trainer}, ranks: 2, dtype: bfloat16}}")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        "kind: torch, ranks: 2",
+        "kind: fsdp2, ranks: 2",
+        pytest.param("kind: megatron, tensor_model_parallel_size: 2, data_parallel_size: 1", marks=NEEDS_MEGATRON),
+    ],
+)
+def test_in_bfloat16_killed_in_every_phase_it_ends_with_the_same_bits(driver: Driver, trainer: str) -> None:
+    """Its actors are lost half-way, so that other engines and ranks continue, on other controllers."""
+    spec = (*NARROW, f"trainer.engine={{{trainer}, dtype: bfloat16}}", "checkpoints.every=2", "evaluation.every=1")
     quiet = driver.create(*spec)
     driver.drive(quiet)
     struck = driver.create(*spec, "controllers.count=3", "rollout.engine.instances=2")
-    for place in ("collect:1", "prepare:2", "learn:2"):
+    for place in ("sft:0", "commit_start:0", "place:1", "collect:1", "prepare:2", "learn:2", "checkpoint:2"):
         driver.drive_until_killed(struck, place)
     driver.end_actors(struck)
-    for place in ("collect:3", "learn:3", "sync:4"):
+    for place in ("recover:2", "collect:3", "learn:3", "sync:4", "evaluate:4", "commit:4"):
         driver.drive_until_killed(struck, place)
     driver.drive(struck)
     assert same_result(driver.results(struck), driver.results(quiet))
