@@ -99,6 +99,7 @@ def main() -> int:
     parser.add_argument("run")
     parser.add_argument("--kill", metavar="PHASE:ITERATION[:WAVE]")
     parser.add_argument("--accept-drift", action="store_true")
+    parser.add_argument("--until", type=int, metavar="ITERATION")
     parser.add_argument("--flow-run", type=UUID, metavar="ID")
     arguments = parser.parse_args()
     if arguments.flow_run:
@@ -111,7 +112,15 @@ def main() -> int:
     try:
         spec = load_run(home, arguments.run)[1]
         notifier = AppriseNotifier.from_environment(spec.guards.notify)
-        outcome = run_session(home, arguments.run, observer, trackers_of(home, spec), arguments.accept_drift, notifier)
+        outcome = run_session(
+            home=home,
+            name=arguments.run,
+            observer=observer,
+            trackers=trackers_of(home, spec),
+            accept_drift=arguments.accept_drift,
+            notifier=notifier,
+            until=arguments.until,
+        )
     except LeaseHeld as error:
         sys.stdout.write(f"{error}\n")
         return ExitCode.LEASE_HELD

@@ -1,9 +1,10 @@
 """The seeded chaos driver: strikes every part of a real run about 200 times and compares it with an undisturbed one.
 
 `python -m tests.recovery.chaos --seed S --minutes 75 --faults 200 -o FILE` runs the torch engines in exact mode at
-temperature 1 on PostgreSQL. Progress goes to standard error; the last line on standard output, and FILE, is one JSON
-object with the keys explained in docs/testing.md. A strike counts if the ledger, or for a service its process, shows
-an effect; otherwise it is repeated at the end. The seed determines the schedule.
+temperature 1 on PostgreSQL; `--spec tests/recovery/chaos_ahead.yaml` adds a lag and slices. Progress goes to standard
+error; the last line on standard output, and FILE, is one JSON object with the keys explained in docs/testing.md. A strike
+counts if the ledger, or for a service its process, shows an effect; otherwise it is repeated at the end. The seed determines
+the schedule.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from flows.run.results import run_results
 from tests.flows.tools import same_result
 from tests.postgresql import Server, start_server
 from tests.recovery.ledger_watch import LedgerWatch, OpenPhase
-from tests.recovery.strikes import PLAN, RECOVER, WARM, Strike, schedule
+from tests.recovery.strikes import PLAN, RECOVER, WARM, Strike, ahead, schedule
 from tests.recovery.struck_run import StruckRun, own_services
 from tests.recovery.warm_heads import HeadOwner, warm_heads
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parent / "chaos.yaml"
+AHEAD = Path(__file__).parent / "chaos_ahead.yaml"
+"""The same run with a lag and slices."""
 PHASE_SECONDS = 240.0
 EFFECT_SECONDS = 120.0
 PROGRESS_SECONDS = 180.0
@@ -224,16 +227,27 @@ def bed(folder: Path) -> Iterator[tuple[Home, Server, dict[str, str]]]:
 
 @contextmanager
 def started(
-    home: Home, spec: RunSpec, environment: Mapping[str, str], owner: HeadOwner | None = None
+    home: Home,
+    spec: RunSpec,
+    environment: Mapping[str, str],
+    owner: HeadOwner | None = None,
+    until: int | None = None,
 ) -> Iterator[StruckRun]:
     """Creates a run and ends all of its processes afterwards.
 
     owner: of warm heads that the run may take over.
+    until: the iteration after which its drivers stop; None for the run's target.
     """
     run = create_run(home, spec)
     watch = LedgerWatch(environment["YATT_LEDGER"], run)
     struck = StruckRun(
-        home=home, run=run, environment=environment, watch=watch, lease=spec.recovery.lease_seconds, owner=owner
+        home=home,
+        run=run,
+        environment=environment,
+        watch=watch,
+        lease=spec.recovery.lease_seconds,
+        owner=owner,
+        until=until,
     )
     try:
         yield struck
@@ -242,10 +256,13 @@ def started(
         watch.close()
 
 
-def undisturbed(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> str:
-    """Drives a run to its end without strikes and returns its name."""
-    with started(home, spec, environment) as quiet:
-        while quiet.watch.iteration() < spec.iterations:
+def undisturbed(home: Home, spec: RunSpec, environment: Mapping[str, str], until: int) -> str:
+    """Drives a run without strikes until an iteration and returns its name.
+
+    Its target stays the struck run's: with slices, the last iterations before it would start fewer groups.
+    """
+    with started(home, spec, environment, until=until) as quiet:
+        while quiet.watch.iteration() < until:
             if quiet.exits:
                 raise RuntimeError(
                     f"the undisturbed driver ended with {quiet.exits}: see {quiet.folder / 'driver.txt'}"
@@ -322,7 +339,7 @@ def chaos(
             reached = struck.watch.iteration()
             counts = struck.watch.commits()
         say(f"{len(record.faults)} faults in {minutes:.1f} min; now {reached} iterations without any")
-        quiet = undisturbed(home, spec.model_copy(update={"iterations": reached}), environment)
+        quiet = undisturbed(home, spec, environment, reached)
         told = figures(home, struck, quiet, record, folder / "failpoints" / "published", counts)
     return told | {"seed": seed, "minutes": round(minutes, 1)}
 
@@ -339,7 +356,8 @@ def main() -> int:
     arguments = parser.parse_args()
     spec = load_spec(arguments.spec, arguments.overrides)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    strikes = schedule(arguments.seed, arguments.faults, WARM if arguments.warm else PLAN)
+    plan = WARM if arguments.warm else PLAN
+    strikes = schedule(arguments.seed, arguments.faults, ahead(plan) if spec.asynchrony.lag else plan)
     told = chaos(
         folder=folder,
         spec=spec,

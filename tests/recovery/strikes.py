@@ -45,10 +45,18 @@ class Strike:
         return f"{self.kind} in {self.phase}"
 
 
+def ahead(plan: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Returns a plan for a run with a lag, which collects beside the trainer, and only after a recovery in `collect`."""
+    return {
+        kind: {"collect_ahead" if phase == "collect" else phase: count for phase, count in phases.items()}
+        for kind, phases in plan.items()
+    }
+
+
 def schedule(seed: int, faults: int, plan: Mapping[str, Mapping[str, int]] = PLAN) -> list[Strike]:
     """Returns `faults` strikes in a seeded order: one of each kind, and the others in the planned proportions.
 
-    plan: `PLAN`, or `WARM` for a run that takes over warm heads.
+    plan: `PLAN`, or `WARM` for a run that takes over warm heads; of a run with a lag, what `ahead` makes of it.
     """
     choose = random.Random(f"yatt.chaos:{seed}")
     planned = [

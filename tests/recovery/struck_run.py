@@ -39,6 +39,7 @@ class StruckRun:
 
     exits: exit code and last output of each driver that ended without being killed.
     owner: of the warm heads that the run may take over.
+    until: the iteration after which its drivers stop; None for the run's target.
     term_launched: start of each term's driver in milliseconds since 1970, added once the driver's term is known.
     """
 
@@ -50,6 +51,7 @@ class StruckRun:
         watch: LedgerWatch,
         lease: float,
         owner: HeadOwner | None = None,
+        until: int | None = None,
     ) -> None:
         self.home = home
         self.run = run
@@ -58,6 +60,7 @@ class StruckRun:
         self._environment = dict(environment)
         self._lease = lease
         self._owner = owner
+        self._arguments = () if until is None else ("--until", str(until))
         self._output = self.folder / "driver.txt"
         self._driver: subprocess.Popen[bytes] | None = None
         self._launched: tuple[int, int] | None = None
@@ -88,7 +91,7 @@ class StruckRun:
         self._launched = (self.watch.term(), int(time.time() * 1000))
         with self._output.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.flows.driver_process", str(self.home.folder), self.run],
+                [sys.executable, "-m", "tests.flows.driver_process", str(self.home.folder), self.run, *self._arguments],
                 cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
 

@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.outside.__main__ import SPEC as OUTSIDE
 from tests.hosts.campaign.__main__ import SPEC as HOSTS
+from tests.recovery.chaos import AHEAD
 from tests.recovery.chaos import SPEC as CHAOS
+from tests.recovery.strikes import PLAN, ahead
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.documents import parse_yaml
@@ -20,7 +22,7 @@ LENIENCE = re.compile(r"\bbudgets\b|\bquarantine_\w+|\"recovery\":|\brecovery\.(
 """What a program would say that changes the key of a spec, other than the time of the lease."""
 
 
-@pytest.mark.parametrize("path", [CHAOS, HOSTS, OUTSIDE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [CHAOS, AHEAD, HOSTS, OUTSIDE], ids=lambda path: path.stem)
 def test_a_campaign_sets_no_key_of_recovery(path: Path) -> None:
     assert "recovery" not in parse_yaml(path.read_text(), path.name)
     assert load_spec(path, ()).recovery == RecoverySpec(), "neither does a spec that it extends"
@@ -30,3 +32,10 @@ def test_of_the_campaigns_and_the_sweep_the_sweep_alone_sets_budgets() -> None:
     sources = [file for part in PARTS for file in (ROOT / part).rglob("*.py") if file != Path(__file__)]
     setting = {str(file.relative_to(ROOT)) for file in sources if LENIENCE.search(file.read_text())}
     assert setting == {"tests/recovery/test_sweep.py"}
+
+
+def test_the_campaign_ahead_has_a_lag_and_slices() -> None:
+    spec = load_spec(AHEAD, ())
+    assert spec.asynchrony.lag == 1 and spec.rollout.slice_tokens and spec.is_exact
+    strikes = {phase for phases in ahead(PLAN).values() for phase in phases}
+    assert "collect_ahead" in strikes and "collect" not in strikes, "its engines collect beside the trainer"

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import pytest
 
 from tests.flows.runs.test_exact import check_each_point_once
 from tests.flows.tools import Driver
-from tests.recovery.chaos import SPEC, chaos
+from tests.recovery.chaos import AHEAD, SPEC, chaos
 from tests.recovery.conftest import Bed
-from tests.recovery.strikes import PLAN, RECOVER, WARM, Strike, schedule
+from tests.recovery.strikes import PLAN, RECOVER, WARM, Strike, ahead, schedule
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 from yatt_core.supervisor.runner import free_port
@@ -75,10 +75,13 @@ def test_the_prefect_server_may_be_down_for_two_minutes(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 @pytest.mark.timeout(1800)
-def test_chaos_of_every_kind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spec", "plan"), [(SPEC, PLAN), (AHEAD, ahead(PLAN))], ids=["in turn", "with a lag and slices"]
+)
+def test_chaos_of_every_kind(tmp_path: Path, spec: Path, plan: Mapping[str, Mapping[str, int]]) -> None:
     """A short `make chaos` loses and repeats nothing."""
-    strikes = schedule(seed=1, faults=14)
-    check(chaos(tmp_path, load_spec(SPEC, ()), strikes, seed=1, seconds=1200), strikes)
+    strikes = schedule(1, 14, plan)
+    check(chaos(tmp_path, load_spec(spec, ()), strikes, seed=1, seconds=1200), strikes)
 
 
 def check(told: dict[str, Any], strikes: Sequence[Strike]) -> None:

@@ -24,18 +24,26 @@ from tests.recovery.conftest import Bed
 SECONDS = 120.0
 LONGEST = 400
 COLD_EVERY = 40
+BUDGETS = (
+    "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
+    "recovery.budgets.lost_drivers_per_hour=1000",
+)  # fmt: skip
 VIRTUAL = (
     "iterations=6", "checkpoints.every=2", "evaluation.every=2", "evaluation.sampling={samples: 2, pass_at: [2]}",
     "data.logical_shards=2", "data.held_out=4", "rollout.batch_samples=8",
-    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
-    "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
-    "recovery.budgets.lost_drivers_per_hour=1000", "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
+    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000", *BUDGETS,
+)  # fmt: skip
+WAVES = (
+    "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
-TORCH = (
-    "checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "rollout.batch_samples=2",
-    "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
-    "recovery.quarantine_after=1000", "recovery.budgets.lost_drivers_per_hour=1000",
+TORCH = ("checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "rollout.batch_samples=2", *BUDGETS)
+AHEAD = ("asynchrony.lag=1", "data.prompts_per_iteration=4", "rollout.in_flight=9", "rollout.max_slices=3")
+"""Collected ahead, and in slices."""
+VIRTUAL_AHEAD = (*AHEAD, "rollout.slice_tokens=8", "rollout.engine.sigma=1.0")
+TORCH_AHEAD = (
+    *AHEAD, "iterations=5", "rollout.slice_tokens=3", "data.logical_shards=3", "data.held_out=4",
+    "algorithm.importance_correction={kind: truncate, cap: 2.0}",
 )  # fmt: skip
 REPLAY = "driver dies: before flows.phases.recovery.replay"
 NEVER_MISSING = (
@@ -70,24 +78,28 @@ DIRECT_SYNC = ("actor dies: after TorchRolloutEngine.take", "actor dies: after T
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
     """Also kills at one failpoint of each other kind except replay, which needs a death after an unsaved commit."""
     kept = "|".join(re.escape(place) for place in (*NEVER_MISSING, *DIGEST_SYNC) if place != REPLAY)
-    sweep(driver, bed, "virtual.yaml", VIRTUAL, DIGEST_SYNC, spared=f"^(?!.* COMMIT |{kept})")
+    sweep(driver, bed, "virtual.yaml", (*VIRTUAL, *WAVES), DIGEST_SYNC, spared=f"^(?!.* COMMIT |{kept})")
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(1500)
-def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    sweep(driver, bed, "virtual.yaml", VIRTUAL, DIGEST_SYNC)
+@pytest.mark.parametrize("more", [WAVES, VIRTUAL_AHEAD], ids=["in waves", "with a lag and slices"])
+def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(
+    driver: Driver, bed: Bed, more: tuple[str, ...]
+) -> None:
+    sweep(driver, bed, "virtual.yaml", (*VIRTUAL, *more), DIGEST_SYNC)
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize("more", [(), TORCH_AHEAD], ids=["in turn", "with a lag and slices"])
 def test_on_torch_engines_and_postgresql_too(
-    tmp_path: Path, bed: Bed, postgresql: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bed: Bed, postgresql: Server, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    address = postgresql.create("sweep")
+    address = postgresql.create("sweep_ahead" if more else "sweep")
     monkeypatch.setenv("YATT_LEDGER", address)
     driver = Driver(tmp_path / "runs", bed.nursery, {"YATT_LEDGER": address})
-    sweep(driver, bed, "torch.yaml", TORCH, DIRECT_SYNC)
+    sweep(driver, bed, "torch.yaml", (*TORCH, *more), DIRECT_SYNC)
 
 
 def sweep(
