@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.asynchrony.live import live_modes
 from benchmarks.asynchrony.modes import MODES, ModeOutcome, run_mode
 from benchmarks.asynchrony.quickstart import quickstart_ratios
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
@@ -33,6 +34,7 @@ from yatt_core.placement.simulation.overlap import (
 from yatt_core.placement.simulation.token_times import ready_groups
 from yatt_core.placement.workload import Scenario
 
+PARTS = ("simulated", "live")
 LONG_TAIL = "very_long_tail"
 MOST_LAG = 2.0
 TAIL_ITERATIONS = 20
@@ -212,6 +214,9 @@ def main() -> None:
         "--quickstart", type=int, metavar="ROUNDS", help="only train the quickstart with each mode, in turn"
     )
     parser.add_argument("--iterations", type=int, default=30, help="iterations of the quickstart (default: 30)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: everything)"
+    )
     options: argparse.Namespace = parser.parse_args()
     before = load_average()
     if options.quickstart:
@@ -219,7 +224,31 @@ def main() -> None:
         load = [before, load_average()]
         print_report(Report("asynchrony", ratios, [0], load, details={"iteration_seconds": seconds}), options.json)
         return
-    paths: list[Path] = options.workload or sorted(FOLDER.glob("*.yaml"))
+    figures: dict[str, float | None] = {}
+    details: dict[str, Any] = {}
+    todays: list[Today] = []
+    if "simulated" in options.parts:
+        todays, outcomes = simulated(options.workload or sorted(FOLDER.glob("*.yaml")))
+        figures = {**figures_of(todays, outcomes), **plan_figures(todays, not options.workload)}
+        pairs = zip(todays, outcomes, strict=True)
+        details["best"] = best_mode(todays, outcomes)[0]
+        details["workloads"] = [row for today, of_workload in pairs for row in rows_of(today, of_workload)]
+    live = live_modes(FOLDER) if "live" in options.parts and not options.workload else {}
+    figures["simulator_gap_max"] = max((one.gap for rows in live.values() for one in rows), default=None)
+    details["live"] = {name: [asdict(one) for one in rows] for name, rows in live.items()}
+    report = Report(
+        name="asynchrony",
+        figures=figures,
+        seeds=[today.workload.seed for today in todays],
+        load=[before, load_average()],
+        baselines={today.workload.name: sum(today.seconds) for today in todays},
+        details=details,
+    )
+    print_report(report, options.json)
+
+
+def simulated(paths: Sequence[Path]) -> tuple[list[Today], list[list[ModeOutcome]]]:
+    """Runs each workload under today's `dynamic` and under every mode, in simulated time."""
     todays: list[Today] = []
     outcomes: list[list[ModeOutcome]] = []
     for path in paths:
@@ -228,21 +257,7 @@ def main() -> None:
         outcomes.append([run_mode(workload, mode) for mode in MODES])
         shown = ", ".join(f"{one.mode} {ratio(todays[-1], one):.2f}" for one in outcomes[-1])
         progress(f"{workload.name}: {shown}; bound {sum(todays[-1].seconds) / sum(todays[-1].bound):.2f}")
-    figures = {**figures_of(todays, outcomes), **plan_figures(todays, not options.workload)}
-    report = Report(
-        name="asynchrony",
-        figures=figures,
-        seeds=[today.workload.seed for today in todays],
-        load=[before, load_average()],
-        baselines={today.workload.name: sum(today.seconds) for today in todays},
-        details={
-            "best": best_mode(todays, outcomes)[0],
-            "workloads": [
-                row for today, of_workload in zip(todays, outcomes, strict=True) for row in rows_of(today, of_workload)
-            ],
-        },
-    )
-    print_report(report, options.json)
+    return todays, outcomes
 
 
 def rows_of(today: Today, outcomes: Sequence[ModeOutcome]) -> list[dict[str, Any]]:
