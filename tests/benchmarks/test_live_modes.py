@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.asynchrony.live import compared, drawn_by_iteration, wave_of
 from tests.flows.tools import Driver
+from tests.recovery.nursery import Nursery
 from yatt_core.spec import RunSpec
 
 CONTINUOUS = (
@@ -30,7 +33,8 @@ def test_a_response_that_goes_on_reads_its_tokens_again_and_a_prompt_is_read_onc
 @pytest.mark.verify
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("changes", [(TAIL,), ("asynchrony.lag=1",)], ids=["tail", "lag"])
-def test_the_simulator_repeats_all_that_a_run_drew(driver: Driver, changes: tuple[str, ...]) -> None:
+def test_the_simulator_repeats_all_that_a_run_drew(tmp_path: Path, nursery: Nursery, changes: tuple[str, ...]) -> None:
+    driver = Driver(tmp_path / "runs", nursery)
     run = driver.create(*CONTINUOUS, *changes)
     driver.drive(run)
     folder = driver.home.run_folder(run)

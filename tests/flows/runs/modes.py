@@ -8,7 +8,7 @@ docs/recovery.md and with the covering runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -75,6 +75,13 @@ CALCULATIONS = (
 """A policy that has learnt to write calls of a tool, though seldom right ones."""
 
 
+ORDER = (
+    "sft", "place", "collect", "begin_ahead", "prepare", "learn", "collect_ahead", "sync", "evaluate", "checkpoint",
+    "commit_start", "commit", "committed",
+)  # fmt: skip
+"""The phases of an iteration in their order, and the moment after its commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoveringRun:
     """A run with several modes at once.
@@ -112,19 +119,28 @@ class CoveringRun:
         likes = {"name": "likes", "kind": "reward_model", "model": model, "template": "{response}", "score": "sigmoid"}
         return (f"rewards.parts={json.dumps([rule, likes])}",)
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases in which the run is killed, one after another: every one that it has, each once.
+    def moments(self, drawing: Sequence[int]) -> list[str]:
+        """Returns when the run is killed, one moment after another: in every phase that it has.
 
-        In iterations that certainly have them: a tail may leave an iteration nothing to draw.
+        drawing: the iterations that draw; one that a tail leaves nothing to draw has nothing in progress in `collect`.
         """
-        collecting = (
-            ("begin_ahead:{0}", "prepare:1", "learn:1", "collect_ahead:{0}") if self.lag else ("prepare:1", "learn:1")
-        )
         ahead = 1 + self.lag
-        first = ("sft:0", "sync:0", "commit_start:0", "place:1", "collect:1")
-        later = ("sync:2", "evaluate:2", "committed:2", "checkpoint:3", "commit:3")
-        return tuple(phase.format(ahead) for phase in (*first, *collecting, *later))
+        moments = {
+            "sft:0": 0,
+            "sync:0": 0,
+            "commit_start:0": 0,
+            "place:1": 1,
+            "collect:1": 1,
+            "prepare:1": 1,
+            "learn:1": 1,
+        }
+        moments |= {"sync:2": 2, "evaluate:2": 2, "committed:2": 2, "checkpoint:3": 3, "commit:3": 3}
+        if self.lag:
+            moments |= {f"begin_ahead:{ahead}": 1, f"collect_ahead:{ahead}": 1}
+        else:
+            later = next(number for number in drawing if number > 1)
+            moments[f"collect:{later}"] = later
+        return sorted(moments, key=lambda moment: (moments[moment], ORDER.index(moment.partition(":")[0])))
 
     @property
     def evidence(self) -> dict[str, float]:

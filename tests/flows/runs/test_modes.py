@@ -43,10 +43,15 @@ def test_what_goes_together_is_listed_and_covered() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """A covering run that nothing has disturbed. spec: its spec and overrides, without controllers and instances."""
+    """A covering run that nothing has disturbed.
+
+    spec: its spec and overrides, without controllers and instances.
+    drawing: the iterations that draw.
+    """
 
     covered: CoveringRun
     spec: tuple[str, ...]
+    drawing: tuple[int, ...]
     results: RunResults
 
 
@@ -65,8 +70,9 @@ def undisturbed(
             metric: max((value for _, value in ledger.metrics.history(run, metric)), default=0.0)
             for metric in covered.evidence
         }
+        drawing = tuple(number for number in range(1, 5) if ledger.records.shards(run, 0, number))
     assert all(largest[metric] > least for metric, least in covered.evidence.items()), largest
-    return Undisturbed(covered, spec, driver.results(run))
+    return Undisturbed(covered, spec, drawing, driver.results(run))
 
 
 @pytest.mark.verify
@@ -74,10 +80,10 @@ def undisturbed(
 def test_killed_in_every_phase_it_ends_with_the_same_bits(undisturbed: Undisturbed, driver: Driver) -> None:
     """Its actors are lost half-way, so that other engines and ranks continue from a checkpoint."""
     run = driver.create(*undisturbed.spec, "controllers.count=2", "rollout.engine.instances=3")
-    phases = undisturbed.covered.phases
-    for number, phase in enumerate(phases):
-        driver.drive_until_killed(run, phase)
-        if number == len(phases) // 2:
+    moments = undisturbed.covered.moments(undisturbed.drawing)
+    for number, moment in enumerate(moments):
+        driver.drive_until_killed(run, moment)
+        if number == len(moments) // 2:
             driver.end_actors(run)
     driver.drive(run)
     assert same_result(driver.results(run), undisturbed.results)
