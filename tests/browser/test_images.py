@@ -15,7 +15,6 @@ from tests.workloads.in_process import OwnRun
 from tests.workloads.painting import GROUP, PROMPTS, SIDE
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(600)]
-LOADED = "image => image.complete && image.naturalWidth"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def test_images_stand_in_a_grid_and_a_click_enlarges_one(
     expect(grid.get_by_role("rowheader")).to_have_text(list(PROMPTS))
     name = f"{PROMPTS[0]}, image 2 of iteration 3"
     thumbnail = grid.get_by_role("button", name=name, exact=True)
-    assert thumbnail.get_by_role("img").evaluate(LOADED) == SIDE
+    expect(thumbnail.get_by_role("img")).to_have_js_property("naturalWidth", SIDE)  # waits until it is loaded
     expect(grid.get_by_role("cell").nth(2).get_by_role("button")).to_have_count(GROUP)
     enlarged = page.get_by_role("dialog", name=name, exact=True)
     expect(enlarged).to_be_hidden()
@@ -45,7 +44,7 @@ def test_images_stand_in_a_grid_and_a_click_enlarges_one(
     expect(enlarged).to_be_visible()
     picture = enlarged.get_by_role("img")
     expect(picture).to_be_visible()
-    assert picture.evaluate(LOADED) == SIDE
+    expect(picture).to_have_js_property("naturalWidth", SIDE)
     before = thumbnail.bounding_box()
     after = picture.bounding_box()
     assert before and after and after["width"] > 4 * before["width"]
