@@ -45,6 +45,7 @@ TORCH_AHEAD = (
     *AHEAD, "iterations=5", "rollout.slice_tokens=3", "data.logical_shards=3", "data.held_out=4",
     "algorithm.importance_correction={kind: truncate, cap: 2.0}",
 )  # fmt: skip
+TORCH_BFLOAT16 = ("rollout.engine.dtype=bfloat16", "trainer.engine.dtype=bfloat16")
 REPLAY = "driver dies: before flows.phases.recovery.replay"
 NEVER_MISSING = (
     "driver dies: before COMMIT of db.write.commit.Commits.commit",
@@ -92,11 +93,20 @@ def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(
 
 @pytest.mark.verify
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("more", [(), TORCH_AHEAD], ids=["in turn", "with a lag and slices"])
+@pytest.mark.parametrize(
+    ("database", "more"),
+    [("sweep", ()), ("sweep_ahead", TORCH_AHEAD), ("sweep_bfloat16", TORCH_BFLOAT16)],
+    ids=["in turn", "with a lag and slices", "in bfloat16"],
+)
 def test_on_torch_engines_and_postgresql_too(
-    tmp_path: Path, bed: Bed, postgresql: Server, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+    tmp_path: Path,
+    bed: Bed,
+    postgresql: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    database: str,
+    more: tuple[str, ...],
 ) -> None:
-    address = postgresql.create("sweep_ahead" if more else "sweep")
+    address = postgresql.create(database)
     monkeypatch.setenv("YATT_LEDGER", address)
     driver = Driver(tmp_path / "runs", bed.nursery, {"YATT_LEDGER": address})
     sweep(driver, bed, "torch.yaml", (*TORCH, *more), DIRECT_SYNC)
