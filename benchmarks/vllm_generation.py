@@ -100,7 +100,7 @@ def _exchange(folder: Path, work: Work) -> dict[str, float]:
     spec = VllmRollout(instances=1, dtype="float32", max_num_seqs=128)
     opening = Opening(str(folder), process_settings(spec), PROMPT + LONGEST, 0)
     found = find_environment(VLLM, None)
-    variables = process_variables(found, VLLM_LAUNCH.variables(found.processors, "")) | {"PYTHONPATH": str(ROOT)}
+    variables = process_variables(found, VLLM_LAUNCH.variables(found.processors, "", False)) | {"PYTHONPATH": str(ROOT)}
     command = [str(found.python), "-m", "benchmarks.vllm_direct"]
     direct = float("inf")
     served = float("inf")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from yatt_core.input_building.engine_check import batched_by_chance
+from yatt_core.input_building.engine_check import asked_when_opened, exact_obstacles_here
 from yatt_core.spec import RunSpec
 
 ALIGNED = (
     "aligned: the trainer computes the sampler's log-probabilities to the last bit; no update is made if one differs"
+)
+ASKED = (
+    "exact on GPUs: {} is opened in vLLM's batch-invariant mode and asked whether answers have the same bits alone and in a "
+    "crowd; if not, exact: true ends the start with an error, and with exact: auto the run is not exact"
 )
 
 
@@ -17,11 +21,13 @@ class Exactness:
     """Whether a run will be exact.
 
     obstacles: why it could not be; empty if it can.
+    asked: the places of the spec whose engines alone can tell, once they are open.
     aligned: whether trainer and sampler must compute the same log-probabilities.
     """
 
     holds: bool
     obstacles: tuple[str, ...]
+    asked: tuple[str, ...] = ()
     aligned: bool = False
 
     @classmethod
@@ -29,14 +35,18 @@ class Exactness:
         """Asks the spec and, unless the engines run on a cluster that exists already, this machine's devices."""
         from flows.driver.attachment import attached
 
-        by_chance = None if attached() else batched_by_chance(spec)
-        obstacles = (*spec.exact_obstacles(), *(() if by_chance is None else (by_chance,)))
-        return cls(spec.exact is not False and not obstacles, obstacles, spec.aligned)
+        here = () if attached() else exact_obstacles_here(spec)
+        obstacles = (*spec.exact_obstacles(), *here)
+        holds = spec.exact is not False and not obstacles
+        asked = asked_when_opened(spec) if holds and not attached() else ()
+        return cls(holds=holds, obstacles=obstacles, asked=asked, aligned=spec.aligned)
 
     @property
     def lines(self) -> list[str]:
         """What to say of a run that is exact; of others, a remark says why they are not."""
-        said = "exact: however often it is killed and resumed, the run ends with the bits of an undisturbed one"
         if not self.holds:
             return []
-        return [said, ALIGNED] if self.aligned else [said]
+        said = ["exact: however often it is killed and resumed, the run ends with the bits of an undisturbed one"]
+        if self.asked:
+            said.append(ASKED.format(" and ".join(self.asked)))
+        return [*said, ALIGNED] if self.aligned else said

@@ -19,7 +19,13 @@ from yatt_core.engines import device
 from yatt_core.engines.folder_check import Opener, check_folder
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building import engine_check
-from yatt_core.input_building.engine_check import check_engines, check_invariance, folder_remarks, small_batches
+from yatt_core.input_building.engine_check import (
+    asked_when_opened,
+    check_engines,
+    check_processors,
+    folder_remarks,
+    small_batches,
+)
 from yatt_core.input_building.materialise import materialise
 from yatt_core.models.config_file import read_config
 from yatt_core.models.known_tokens import embedding_rows
@@ -178,27 +184,32 @@ def test_megatron_refuses_other_families_and_unequal_parts(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("rollout", "parts", "processors", "refused"),
+    ("rollout", "parts", "processors", "asked"),
     [
-        ({"engine": VLLM}, EXACT["parts"], False, r"rollout\.engine"),
-        ({"engine": VLLM}, EXACT["parts"], True, ""),
-        ({}, [*EXACT["parts"], {**JUDGED, "engine": VLLM}], False, "the judge of reward part 'judge'"),
-        ({}, EXACT["parts"], False, ""),
+        ({"engine": VLLM}, EXACT["parts"], False, ["rollout.engine"]),
+        ({"engine": VLLM}, EXACT["parts"], True, []),
+        ({}, [*EXACT["parts"], {**JUDGED, "engine": VLLM}], False, ["the judge of reward part 'judge'"]),
+        ({}, EXACT["parts"], False, []),
     ],
 )
-def test_exact_runs_on_engines_that_batch_by_chance_are_refused(
-    tmp_path: Path, rollout: dict[str, Any], parts: list[dict[str, Any]], processors: bool, refused: str
+def test_engines_of_vllm_on_gpus_are_asked_whether_they_are_exact(
+    tmp_path: Path, rollout: dict[str, Any], parts: list[dict[str, Any]], processors: bool, asked: list[str]
 ) -> None:
     folder = {"kind": "folder", "path": str(tmp_path)}
     parts = [{**part, "model": folder} if part.get("kind") == "generative" else part for part in parts]
     tree = {"rollout": {"max_new_tokens": 6, **rollout}, "rewards": {"parts": parts}}
-    check_invariance(spec_of(tmp_path, tmp_path, **tree, exact=False), lambda _: processors)
-    exact = spec_of(tmp_path, tmp_path, **tree, exact=True)
-    if not refused:
-        check_invariance(exact, lambda _: processors)
-        return
-    with pytest.raises(ConfigurationError, match=rf"^exact: must be false.*{refused}"):
-        check_invariance(exact, lambda _: processors)
+    spec = spec_of(tmp_path, tmp_path, **tree, exact=True)
+    check_processors(spec, lambda _: processors)
+    assert list(asked_when_opened(spec, lambda _: processors)) == asked
+
+
+def test_a_type_that_does_not_repeat_its_bits_on_processors_is_refused_there_alone(tmp_path: Path) -> None:
+    narrow = {"rollout": {"max_new_tokens": 6, "engine": {**VLLM, "dtype": "bfloat16"}}}
+    spec = spec_of(tmp_path, tmp_path, **narrow, exact=True)
+    check_processors(spec, lambda _: False)
+    with pytest.raises(ConfigurationError, match=r"^exact: must be false or auto.*rollout\.engine\.dtype is bfloat16"):
+        check_processors(spec, lambda _: True)
+    check_processors(spec_of(tmp_path, tmp_path, **narrow, exact="auto"), lambda _: True)
 
 
 @pytest.mark.parametrize(("kind", "refused"), [("qwen2", False), ("llama", False), ("mistral", True)])

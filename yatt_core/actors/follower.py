@@ -54,18 +54,19 @@ class FollowerActor:
         self._process: EngineProcess | None = None
 
     @ray.method(concurrency_group=SERVING)  # type: ignore[untyped-decorator]
-    def serve(self, term: int, model_path: str, engine: VllmRollout, longest: int, span: Span) -> str:
+    def serve(self, term: int, model_path: str, engine: VllmRollout, longest: int, span: Span, invariant: bool) -> str:
         """Starts the workers in place of earlier ones; returns why they have ended, once they have.
 
         longest: maximum number of tokens of a sequence, including its prompt.
         span: this node's view, but for its address.
+        invariant: as `Opening.invariant`.
 
         Raises as `VllmFollower` does.
         """
         self._presence.fence.check(term)
         self._end()
         own = replace(span, own=str(get_node_ip_address()))
-        opening = Opening(model_path, process_settings(engine), longest, span=own)
+        opening = Opening(model_path, process_settings(engine), longest, span=own, invariant=invariant)
         process = EngineProcess(
             VLLM_LAUNCH,
             engine.environment,
@@ -105,12 +106,15 @@ class Followers:
         engine: VllmRollout,
         longest: int,
         span: Span,
+        invariant: bool,
         lost: Lost,
     ) -> None:
         """See `Companions`."""
         for number, actor in enumerate(self._actors, 1):
             own = replace(span, rank=number, own="")
-            served = actor.serve.remote(self._term, model_path, engine, longest, own)
+            served = actor.serve.remote(
+                self._term, model_path, engine=engine, longest=longest, span=own, invariant=invariant
+            )
             watch = threading.Thread(target=_attend, args=(served, number, lost), name=f"node {number}", daemon=True)
             watch.start()
 

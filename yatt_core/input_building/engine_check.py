@@ -27,7 +27,6 @@ from yatt_core.spec.sections.model import GivenFolder, ModelFromConfig
 from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
-ALTERNATIVE = "choose kind: torch, which decodes planned batches"
 SOFT_CAP = "attn_logit_softcapping"
 
 
@@ -57,7 +56,7 @@ def check_engines(spec: RunSpec, attached: bool = False) -> None:
                 raise ConfigurationError(_placed(opened.place, str(error))) from error
     if not attached:
         with problems.noting():
-            check_invariance(spec, _on_processors)
+            check_processors(spec, _on_processors)
         with problems.noting():
             _check_aligned_device(spec)
     with problems.noting():
@@ -102,29 +101,42 @@ def _on_processors(engine: VllmRollout) -> bool:
     return not runs_on_accelerators(VLLM, engine.environment)
 
 
-def check_invariance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]) -> None:
-    """Raises `ConfigurationError` if an exact run has engines whose answers depend on what they batch by chance.
+def check_processors(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]) -> None:
+    """Raises `ConfigurationError` if a run that must be exact cannot be because its engines compute on processors.
+
+    on_processors: as for `exact_obstacles_here`.
+    """
+    if spec.must_be_exact and (obstacles := exact_obstacles_here(spec, on_processors)):
+        raise ConfigurationError(f"exact: must be false or auto, because {'; '.join(obstacles)}")
+
+
+def exact_obstacles_here(
+    spec: RunSpec, on_processors: Callable[[VllmRollout], bool] = _on_processors
+) -> tuple[str, ...]:
+    """Returns the reasons why a spec cannot be exact on the devices of this machine alone; empty if it can.
+
+    on_processors: returns whether an engine of vLLM computes on the cores of processors.
+    """
+    engine = spec.rollout.engine
+    if isinstance(engine, VllmRollout) and on_processors(engine):
+        return tuple(spec.obstacles_on_processors())
+    return ()
+
+
+def asked_when_opened(spec: RunSpec, on_processors: Callable[[VllmRollout], bool] = _on_processors) -> tuple[str, ...]:
+    """Returns the places of the spec whose engines alone can tell whether an answer has the same bits in every batch.
+
+    Those are vLLM's on GPUs: each is opened in vLLM's batch-invariant mode, and answers the same prompts alone and in a crowd.
 
     on_processors: returns whether an engine of vLLM runs on the cores of processors.
     """
-    if spec.must_be_exact and (reason := batched_by_chance(spec, on_processors)):
-        raise ConfigurationError(f"exact: must be false or auto, because {reason}; or {ALTERNATIVE}")
-
-
-def batched_by_chance(spec: RunSpec, on_processors: Callable[[VllmRollout], bool] = _on_processors) -> str | None:
-    """Returns which engines may answer differently in another batch, as a reason; None if there are none.
-
-    on_processors: as for `check_invariance`.
-    """
-    engines = {"rollout.engine": spec.rollout.engine} if spec.samples_responses else {}
-    found = [
-        place for place, engine in engines.items() if isinstance(engine, VllmRollout) and not on_processors(engine)
-    ]
+    engines: dict[str, object] = {"rollout.engine": spec.rollout.engine} if spec.samples_responses else {}
     for part in spec.rewards.judges:
-        engine = part.engine if isinstance(part, GenerativePart) else None
-        if isinstance(engine, VllmRollout) and not on_processors(engine):
-            found.append(f"the judge of reward part {part.name!r}")
-    return f"vLLM on GPUs may answer differently in another batch ({' and '.join(found)})" if found else None
+        if isinstance(part, GenerativePart):
+            engines[f"the judge of reward part {part.name!r}"] = part.engine
+    return tuple(
+        place for place, engine in engines.items() if isinstance(engine, VllmRollout) and not on_processors(engine)
+    )
 
 
 def small_batches(spec: RunSpec) -> Iterator[str]:

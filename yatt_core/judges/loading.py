@@ -38,7 +38,13 @@ def load_judges(
         return judges
     manifest = read_manifest(inputs, spec)
     for part in listed:
-        judges[part.name] = build_judge(part, judge_model_path(manifest, part), read_block, shared)
+        judges[part.name] = build_judge(
+            part=part,
+            model_path=judge_model_path(manifest, part),
+            read_block=read_block,
+            shared=shared,
+            invariant=spec.is_exact,
+        )
         if in_turn:
             judges[part.name].sleep()
     return judges

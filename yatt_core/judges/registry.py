@@ -20,13 +20,18 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 
 
 def build_judge(
-    part: JudgePart, model_path: str | None, read_block: BlockReader | None = None, shared: Path | None = None
+    part: JudgePart,
+    model_path: str | None,
+    read_block: BlockReader | None = None,
+    shared: Path | None = None,
+    invariant: bool = False,
 ) -> Judge:
     """Returns the judge of a part, ready for requests.
 
     model_path: folder of its model (`manifest.judge_model_path`); None for a judge without one.
     read_block: reads a Prefect block, for a key that is in one.
     shared: the folder in which all processes of a home keep the limits and circuits of endpoints; None: not shared.
+    invariant: whether a verdict must have the same bits in every batch, if its engine can see to it.
 
     Raises `ConfigurationError` for a model that cannot be used, and for a key that is not where the spec says.
     """
@@ -40,10 +45,10 @@ def build_judge(
 
             return RewardModelJudge(part, _given(part.name, model_path))
         case GenerativePart():
-            return _generative(part, part.engine, model_path)
+            return _generative(part, part.engine, model_path, invariant)
 
 
-def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str | None) -> Judge:
+def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str | None, invariant: bool) -> Judge:
     match engine:
         case VirtualJudge():
             from yatt_core.judges.virtual import VirtualJudgeEngine
@@ -80,6 +85,7 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
                 max_prompt_tokens=codec.longest,
                 max_new_tokens=part.max_new_tokens,
                 folder_version=0,
+                invariant=invariant,
             )
             return GenerativeJudge(part, vllm_engine, codec)
 

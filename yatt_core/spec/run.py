@@ -298,18 +298,8 @@ class RunSpec(SpecModel):
         return longest if positions is None else min(longest, positions)
 
     def exact_obstacles(self) -> list[str]:
-        """Returns the reasons why this spec cannot be exact; empty if it can."""
+        """Returns the reasons why this spec cannot be exact on any device; empty if it can on some."""
         obstacles = []
-        engine = self.rollout.engine
-        if self.samples_responses and engine.continuous:
-            # What is batched by chance must not change an answer. Planned batches are decoded again as they were.
-            if (dtype := getattr(engine, "dtype", "float32")) != "float32":
-                obstacles.append(
-                    f"rollout.engine.dtype is {dtype}, but with continuous batching exact needs float32: in {dtype} an "
-                    "answer alone already differs from itself in a crowd (kind: torch decodes planned batches, in either)"
-                )
-            if (cache := getattr(engine, "kv_cache_dtype", "auto")) != "auto":
-                obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, but exact needs auto")
         for key, finish in (("dynamic_sampling", self.dynamic_sampling), ("evaluation", self.evaluation)):
             if finish.deadline is not None:
                 obstacles.append(
@@ -320,6 +310,28 @@ class RunSpec(SpecModel):
                 obstacles.append(f"the tool {tool.name!r} is not deterministic")
         for judge in self.rewards.judges:
             obstacles += judge_obstacles(judge)
+        return obstacles
+
+    def obstacles_on_processors(self) -> list[str]:
+        """Returns the reasons why this spec cannot be exact if its engines compute on processors; empty if it can.
+
+        What is batched by chance must not change an answer. Planned batches are decoded again as they were, and vLLM has a mode
+        for it on GPUs.
+        """
+        engine = self.rollout.engine
+        if not self.samples_responses or not isinstance(engine, VllmRollout):
+            return []
+        obstacles = []
+        if engine.dtype != "float32":
+            obstacles.append(
+                f"rollout.engine.dtype is {engine.dtype}, but with continuous batching on processors exact needs float32: in "
+                f"{engine.dtype} an answer alone already differs from itself in a crowd (kind: torch decodes planned batches, in "
+                "either)"
+            )
+        if engine.kv_cache_dtype != "auto":
+            obstacles.append(
+                f"rollout.engine.kv_cache_dtype is {engine.kv_cache_dtype}, but on processors exact needs auto"
+            )
         return obstacles
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from ops.preflight.exactness import Exactness
 from tests.spec.trees import VIRTUAL, spec
 from yatt_core.bfloat16 import choice
 from yatt_core.bfloat16.choice import MatmulRates
+from yatt_core.input_building import engine_check
 
 HALF: dict[str, Any] = {"exact": False, "trainer__engine": {"kind": "torch", "ranks": 1, "dtype": "bfloat16"}}
 
@@ -58,3 +59,14 @@ def test_what_an_aligned_run_promises_is_said() -> None:
     (exact, aligned) = Exactness.of(spec(exact="aligned")).lines
     assert exact.startswith("exact: ") and aligned.startswith("aligned: the trainer computes the sampler's")
     assert len(Exactness.of(spec(exact=True)).lines) == 1
+
+
+def test_what_engines_on_gpus_are_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = spec(rollout__engine={"kind": "vllm", "dtype": "bfloat16", "instances": 1})
+    monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: True)
+    (exact, asked) = Exactness.of(served).lines
+    assert exact.startswith("exact: ")
+    assert asked.startswith("exact on GPUs: rollout.engine is opened in vLLM's batch-invariant mode")
+    monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: False)
+    (obstacle,) = Exactness.of(served).obstacles
+    assert obstacle.startswith("rollout.engine.dtype is bfloat16")

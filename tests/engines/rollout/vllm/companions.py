@@ -34,9 +34,12 @@ class LocalCompanions:
         engine: VllmRollout,
         longest: int,
         span: Span,
+        invariant: bool,
         lost: Lost,
     ) -> None:
-        opening = Opening(model_path, process_settings(engine), longest, span=replace(span, rank=1))
+        opening = Opening(
+            model_path, process_settings(engine), longest, span=replace(span, rank=1), invariant=invariant
+        )
 
         def serve() -> None:
             process = EngineProcess(VLLM_LAUNCH, None, opening, HOST, first=FOLLOW, started=self._keep)

@@ -23,12 +23,14 @@ class Companions(Protocol):
         engine: VllmRollout,
         longest: int,
         span: Span,
+        invariant: bool,
         lost: Lost,
     ) -> None:
         """Starts the workers of all other nodes without waiting for them, in place of earlier ones.
 
         longest: maximum number of tokens of a sequence, including its prompt.
         span: node 0's view.
+        invariant: as `Opening.invariant`.
         lost: called once a node's workers have ended.
         """
 

@@ -71,6 +71,8 @@ class ServedRolloutEngine(WeightTaker):
     inputs_folder: folder of the images that requests name by address; None: prompts have no images.
     spanned: the engine's nodes, if it has several.
     takes_changes: whether it keeps a copy of its weights in host memory, so that it can be sent changes alone.
+    invariant: whether a response must have the same bits in every batch, if the engine can see to it on its devices; the
+        capability `batch_invariant` says whether it does.
 
     Raises `ConfigurationError` for a model that the engine cannot run here, and as `EngineProcess` does.
     """
@@ -86,6 +88,7 @@ class ServedRolloutEngine(WeightTaker):
         inputs_folder: Path | None = None,
         spanned: Spanned | None = None,
         takes_changes: bool = False,
+        invariant: bool = False,
     ) -> None:
         self._title = launch.kind.title
         self._layout = engine_layout(Path(model_path))
@@ -101,7 +104,12 @@ class ServedRolloutEngine(WeightTaker):
         def join(process: EngineProcess) -> None:
             if spanned is not None:
                 spanned.companions.join(
-                    model_path=model_path, engine=spec, longest=longest, span=spanned.span, lost=process.end
+                    model_path=model_path,
+                    engine=spec,
+                    longest=longest,
+                    span=spanned.span,
+                    invariant=invariant,
+                    lost=process.end,
                 )
 
         inputs = None if inputs_folder is None else str(inputs_folder)
@@ -112,6 +120,7 @@ class ServedRolloutEngine(WeightTaker):
             version=folder_version,
             inputs_folder=inputs,
             span=span,
+            invariant=invariant,
         )
         address = "" if span is None else span.own
         try:

@@ -14,10 +14,10 @@ class Launch:
 
     kind: the engine.
     module: what the process runs, with the engine's Python: its `main(descriptor, parent)` calls `answering.serve`.
-    variables: returns the environment variables of the process, given whether the engine runs on processors, and this
-        node's address if it spans several.
+    variables: returns the environment variables of the process, given whether the engine runs on processors, this node's
+        address if it spans several, and whether responses must have the same bits in every batch.
     """
 
     kind: EngineKind
     module: str
-    variables: Callable[[bool, str], Mapping[str, str]]
+    variables: Callable[[bool, str, bool], Mapping[str, str]]

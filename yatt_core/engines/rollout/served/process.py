@@ -91,7 +91,7 @@ class EngineProcess:
         started: Callable[[EngineProcess], None] = lambda _: None,
     ) -> None:
         found = find_environment(launch.kind, environment)
-        variables = process_variables(found, launch.variables(found.processors, address))
+        variables = process_variables(found, launch.variables(found.processors, address, opening.invariant))
         self._title = launch.kind.title
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._seconds = seconds

@@ -30,7 +30,7 @@ from yatt_core.wire.parts import Box
 from yatt_core.wire.support import Support
 from yatt_core.wire.transfer_plan import Rectangle
 
-VERSION = 3
+VERSION = 4
 """Of the calls, the records and the frames; it changes with any of them."""
 OPEN = "open"
 FOLLOW = "follow"
@@ -59,6 +59,7 @@ class Opening:
     version: version of the weights in the folder; -1 if they only define the shapes.
     inputs_folder: folder of the images that requests name by address; None: prompts have no images.
     span: the engine's nodes; None if it has one.
+    invariant: whether a response must have the same bits in every batch, if the engine can see to it.
     """
 
     model_path: str
@@ -67,6 +68,7 @@ class Opening:
     version: int = -1
     inputs_folder: str | None = None
     span: Span | None = None
+    invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,15 +44,22 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def engine_environment(processors: bool, address: str = "") -> dict[str, str]:
+INVARIANT: Mapping[str, str] = MappingProxyType({"VLLM_BATCH_INVARIANT": "1"})
+"""vLLM's mode for GPUs in which kernels add in the same order in every batch; its processes read it when they are started."""
+
+
+def engine_environment(processors: bool, address: str = "", invariant: bool = False) -> dict[str, str]:
     """Returns the environment of an engine's processes.
 
     processors: whether the installed build is the one for CPUs.
     address: this node's address for an engine over several nodes.
+    invariant: whether responses must have the same bits in every batch; on processors there is no mode for that.
 
     Raises `InfrastructureError` if no network device has the address.
     """
     found = {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}
+    if invariant and not processors:
+        found |= INVARIANT
     if processors and (tunables := os.environ.get(TUNABLES)):
         found[TUNABLES] += f":{tunables}"
     if address:

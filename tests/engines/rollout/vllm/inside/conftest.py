@@ -33,7 +33,7 @@ class LocalCore:
         address: str,
         started: Callable[[EngineProcess], None],
     ) -> None:
-        os.environ.update(launch.variables(True, address))
+        os.environ.update(launch.variables(True, address, opening.invariant))
         sys.modules["torch._dynamo.config"].disable = True  # its variable has already been read
         from yatt_core.engines.rollout.vllm.core import VllmCore
 

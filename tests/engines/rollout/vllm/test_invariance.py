@@ -1,0 +1,69 @@
+"""What vLLM is asked of its batches on GPUs, and how an answer that changes in a crowd is found; nothing here imports vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from yatt_core.engines.rollout.served.responses import Response, Step
+from yatt_core.engines.rollout.vllm.environment import INVARIANT, engine_environment
+from yatt_core.engines.rollout.vllm.invariance import CROWD, probe_prompts, repeats_in_a_crowd
+from yatt_core.protocols.generation import GenerateRequest
+
+VOCABULARY = 97
+LONGEST = 24
+
+
+class Answers:
+    """Answers each prompt by its content; with `drift`, the last bit of a log-probability depends on the crowd's size."""
+
+    def __init__(self, drift: bool = False, wrong: bool = False) -> None:
+        self._drift = drift
+        self._wrong = wrong
+        self._ended: list[tuple[str, Response]] = []
+        self.salts: list[str] = []
+
+    def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
+        self.salts.append(salt)
+        for name, prompt, (seed,) in zip(names, request.prompts, request.seeds.tolist(), strict=True):
+            drawn = np.random.default_rng(seed)
+            tokens = drawn.integers(0, VOCABULARY, 4, dtype=np.int32)
+            log_probs = -drawn.random(4, dtype=np.float32)
+            if self._drift and len(names) == 3:
+                log_probs[2] = np.nextafter(log_probs[2], np.float32(0))
+            if self._wrong and len(names) == 1:
+                tokens[0] += 1
+            assert prompt.size < LONGEST
+            self._ended.append((name, Response(tokens, log_probs, 1, np.zeros(4, np.int32))))
+
+    def step(self, most: int) -> Step:
+        ended = tuple(self._ended[:most])
+        self._ended = self._ended[most:]
+        return Step(ended, 1, len(ended), 0.0)
+
+
+def test_answers_with_the_same_bits_in_every_crowd_are_found_to_be_so() -> None:
+    engine = Answers()
+    assert repeats_in_a_crowd(engine, VOCABULARY, LONGEST)
+    assert len(set(engine.salts)) == len(engine.salts) > 2, "nothing is taken from the cache of another crowd"
+
+
+@pytest.mark.parametrize("fault", ["drift", "wrong"])
+def test_one_bit_of_a_log_probability_or_a_token_is_noticed(fault: str) -> None:
+    assert not repeats_in_a_crowd(Answers(drift=fault == "drift", wrong=fault == "wrong"), VOCABULARY, LONGEST)
+
+
+@pytest.mark.parametrize("longest", [2, 5, 1000])
+def test_prompts_of_a_probe_leave_room_for_an_answer(longest: int) -> None:
+    prompts = probe_prompts(VOCABULARY, longest)
+    assert len(prompts) == CROWD
+    assert all(0 < prompt.size < longest and prompt.max() < VOCABULARY for prompt in prompts)
+
+
+def test_vllms_mode_is_on_for_gpus_that_are_to_be_exact() -> None:
+    (name,) = INVARIANT
+    assert engine_environment(processors=False, invariant=True)[name] == "1"
+    assert name not in engine_environment(processors=False)
+    assert name not in engine_environment(processors=True, invariant=True), "vLLM has no such mode for processors"

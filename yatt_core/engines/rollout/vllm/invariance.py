@@ -1,0 +1,78 @@
+"""Whether an engine gives a response the same bits alone and in a crowd, asked of the engine itself.
+
+Consumes an open engine; produces a yes or no. Which kernels run is decided by the card, the model and the number of tokens
+in a step, so that nothing short of trying tells whether they add in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from yatt_core.engines.rollout.served.responses import Response, Step
+from yatt_core.protocols.generation import GenerateRequest, Int32
+
+CROWD = 48
+"""Prompts that are answered together."""
+FEW = (1, 2, 3, 8)
+"""Numbers of prompts that are answered together again: few rows are what other kernels are chosen for."""
+NEW_TOKENS = 24
+LONGEST_PROMPT = 64
+STEPS = 8
+"""Of a call."""
+
+
+class Answering(Protocol):
+    """What is asked of an engine; see `VllmCore`."""
+
+    def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None: ...
+
+    def step(self, most: int) -> Step: ...
+
+
+def repeats_in_a_crowd(engine: Answering, vocabulary: int, longest: int) -> bool:
+    """Returns whether prompts have the same responses, to the last bit of their log-probabilities, in a few and in a crowd.
+
+    vocabulary: number of tokens.
+    longest: maximum number of tokens of a sequence, including its prompt.
+    """
+    prompts = probe_prompts(vocabulary, longest)
+    crowd = _answers(engine, prompts, "crowd")
+    for few in FEW:
+        for start in range(0, CROWD, CROWD // 4):
+            members = slice(start, start + few)
+            if _answers(engine, prompts[members], f"{few}-from-{start}") != crowd[members]:
+                return False
+    return True
+
+
+def probe_prompts(vocabulary: int, longest: int) -> list[Int32]:
+    """Returns `CROWD` prompts of different lengths, each of which leaves room for at least one new token."""
+    numbers = np.random.default_rng(0)
+    most = max(1, min(LONGEST_PROMPT, longest - 1))
+    lengths = numbers.integers(1, most + 1, CROWD)
+    return [numbers.integers(0, vocabulary, length, dtype=np.int32) for length in lengths.tolist()]
+
+
+def _answers(engine: Answering, prompts: Sequence[Int32], salt: str) -> list[tuple[bytes, bytes] | None]:
+    """Returns tokens and log-probabilities of a response to each prompt; None for one that the engine could not give.
+
+    The seed is that of the prompt's content, so that it is the same in every crowd. salt: no prompt is taken from the cache.
+    """
+    request = GenerateRequest(
+        prompts=prompts,
+        seeds=np.array([[int(prompt.sum())] for prompt in prompts], np.uint64),
+        max_new_tokens=NEW_TOKENS,
+        stop_tokens=(),
+        weight_version=0,
+    )
+    names = [f"{salt}-{place}" for place in range(len(prompts))]
+    engine.submit(request, names, salt)
+    found: dict[str, tuple[bytes, bytes] | None] = {}
+    while len(found) < len(names):
+        for name, ended in engine.step(STEPS).ended:
+            bits = (ended.tokens.tobytes(), ended.log_probs.tobytes()) if isinstance(ended, Response) else None
+            found[name] = bits
+    return [found[name] for name in names]
