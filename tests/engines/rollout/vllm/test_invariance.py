@@ -1,12 +1,18 @@
-"""What vLLM is asked of its batches on GPUs, and how an answer that changes in a crowd is found; nothing here imports vLLM."""
+"""What vLLM is asked of its batches on GPUs, and how an answer that changes in a crowd is found."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, build_model, vllm_case_of
+from tests.engines.rollout.cases import VOCABULARY as TOKENS
+from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rollout.served.responses import Response, Step
 from yatt_core.engines.rollout.vllm.environment import INVARIANT, engine_environment
 from yatt_core.engines.rollout.vllm.invariance import CROWD, probe_prompts, repeats_in_a_crowd
@@ -67,3 +73,35 @@ def test_vllms_mode_is_on_for_gpus_that_are_to_be_exact() -> None:
     assert engine_environment(processors=False, invariant=True)[name] == "1"
     assert name not in engine_environment(processors=False)
     assert name not in engine_environment(processors=True, invariant=True), "vLLM has no such mode for processors"
+
+
+class Served:
+    """An engine in a process of its own, asked by its protocol."""
+
+    def __init__(self, engine: Any) -> None:
+        self._process = engine._core
+
+    def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
+        self._process.call("submit", request, names, salt)
+
+    def step(self, most: int) -> Step:
+        step: Step = self._process.call("step", most)
+        return step
+
+
+@NEEDS_VLLM
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("dtype", "repeats"), [("float32", True), ("bfloat16", False)])
+def test_on_processors_the_answer_is_what_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, repeats: bool
+) -> None:
+    """After an update: until the first one, vLLM 0.32 repeats its bits in bfloat16 too."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in a run's actors
+    folder = tmp_path / "paired"
+    build_model(folder, "paired")
+    case = vllm_case_of(folder, dtype=dtype)
+    with closing(case.engine) as engine:
+        assert engine.capabilities["batch_invariant"] is repeats
+        engine.update_weights(case.weights(1), 1)
+        assert repeats_in_a_crowd(Served(engine), TOKENS, MAX_PROMPT + MAX_NEW) is repeats

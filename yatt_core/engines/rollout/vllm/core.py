@@ -60,9 +60,9 @@ class VllmCore:
             return self._settings.dtype == "float32" and self._settings.kv_cache_dtype == "auto"
         if not opening.invariant:
             return False
-        # Weights that were loaded again lie in memory in another way than those of the start: in bfloat16 on processors, vLLM
-        # 0.32 repeats its bits with the one and not with the other.
-        self._engine.collective_rpc("reload_weights")
+        # Updated weights lie in memory in another way than those of the start, and have other kernels: in bfloat16 on processors
+        # vLLM 0.32 repeats its bits until the first update.
+        self._engine.collective_rpc("load_again")
         vocabulary = self._engine.model_config.get_vocab_size()
         return repeats_in_a_crowd(self, vocabulary, opening.longest)
 

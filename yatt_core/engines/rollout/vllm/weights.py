@@ -13,6 +13,7 @@ from typing import Any
 from vllm.config import set_current_vllm_config
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.models.registry import ModelRegistry
 
@@ -74,6 +75,12 @@ class WorkerWeights:
         refresh_tied_head(self._model)
         self._under_way = None
 
+    def load_again(self, load_config: Any) -> None:
+        """Makes an update of the weights in the model's folder, which leaves them as any update does."""
+        self.begin({})
+        self._model.load_weights(get_model_loader(load_config).get_all_weights(self._config, self._model))
+        self.end()
+
 
 class WorkerMethods:
     """Methods of vLLM's workers, added by `worker_extension_cls` and called on all of them at once."""
@@ -114,6 +121,11 @@ class WorkerMethods:
         """See `WorkerWeights.end`."""
         with set_current_vllm_config(self.vllm_config):
             self._own_weights().end()
+
+    def load_again(self) -> None:
+        """See `WorkerWeights.load_again`."""
+        with set_current_vllm_config(self.vllm_config):
+            self._own_weights().load_again(self.vllm_config.load_config)
 
     def held_part(self, name: str, shape: Sizes) -> HeldPart | None:
         """See `HeldTensors.part`. What another process holds comes from host memory."""

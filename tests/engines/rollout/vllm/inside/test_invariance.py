@@ -1,28 +1,19 @@
-"""An engine is asked whether its answers have the same bits alone and in a crowd: on processors the two types differ in that."""
+"""What an engine is asked about its batches on GPUs, seen from inside its process, on processors."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, VOCABULARY, build_model, vllm_case_of
+from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, VOCABULARY, Case, prompts_of, request_of, rows_of
 from yatt_core.engines.rollout.vllm.invariance import repeats_in_a_crowd
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model whose matrices are wide enough for bfloat16's kernels to differ."""
-    folder = tmp_path_factory.mktemp("models") / "paired"
-    build_model(folder, "paired")
-    return folder
-
-
-@pytest.mark.parametrize(("dtype", "repeats"), [("float32", True), ("bfloat16", False)])
-def test_the_probe_agrees_with_what_is_declared_on_processors(
-    vllm_here: Any, folder: Any, dtype: str, repeats: bool
-) -> None:
-    engine = vllm_here(lambda: vllm_case_of(folder, dtype=dtype)).engine
-    assert engine.capabilities["batch_invariant"] is repeats
-    engine._core.core._engine.collective_rpc("reload_weights")  # as before the question on GPUs
-    assert repeats_in_a_crowd(engine._core.core, VOCABULARY, MAX_PROMPT + MAX_NEW) is repeats
+def test_weights_that_are_loaded_again_are_the_same_and_what_is_asked_leaves_nothing(case_here: Case) -> None:
+    engine: Any = case_here.engine
+    request = request_of(prompts_of([60, 33]), samples=2)
+    expected = rows_of(engine.generate(request))
+    core = engine._core.core
+    core._engine.collective_rpc("load_again")
+    assert repeats_in_a_crowd(core, VOCABULARY, MAX_PROMPT + MAX_NEW)
+    assert rows_of(engine.generate(request)) == expected
+    assert not core._ended and not core._supported
