@@ -93,6 +93,9 @@ class SimulatedRunActors:
     def forget_use(self) -> None:
         """Does nothing: nobody asks simulated processes what they used before."""
 
+    def ask_use(self) -> None:
+        """Does nothing: the simulation has no processes."""
+
     def process_use(self) -> dict[str, ProcessUse]:
         """Returns nothing: the simulation has no processes."""
         return {}

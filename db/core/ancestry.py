@@ -8,9 +8,15 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from db.core.errors import RunNotFound
+from db.core.made_once import given, matching
 from db.core.models import Branch, RunTable
 
 OPEN_END = 2**62
+# Made once: a line is looked up in every iteration.
+_CURRENT = select(RunTable.current_branch).where(*matching(RunTable, "id"))
+_PARENT = select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration).where(
+    *matching(Branch, "run", "number")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +32,11 @@ class IterationRange:
 def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[IterationRange]:
     """Returns the ranges of a branch's line, oldest first; by default the current branch's. Raises `RunNotFound`."""
     if branch is None:
-        branch = connection.execute(select(RunTable.current_branch).where(RunTable.id == run)).scalar_one_or_none()
+        branch = connection.execute(_CURRENT, given(id=run)).scalar_one_or_none()
     ranges: list[IterationRange] = []
     last = OPEN_END
     while branch is not None:
-        row = connection.execute(
-            select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration).where(
-                Branch.run == run, Branch.number == branch
-            )
-        ).one_or_none()
+        row = connection.execute(_PARENT, given(run=run, number=branch)).one_or_none()
         if row is None:
             raise RunNotFound(f"there is no branch {branch} of run {run!r} in this ledger")
         first = 0 if row.parent_iteration is None else row.parent_iteration + 1

@@ -35,7 +35,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.functions import FunctionElement
 
 from db.core.errors import Fenced, LedgerAddressError, LedgerError, LedgerFull, LedgerReadOnly, LedgerUnavailable
-from db.core.models import Lease
+from db.core.made_once import given, matching
+from db.core.models import Lease, RunTable
 from db.core.subjects import RUN, in_words, kind_of, name_of, of_run
 
 BUSY_TIMEOUT_MS = 30_000
@@ -219,15 +220,25 @@ class Database:
             yield connection, self._check(connection, fence)
 
     @cached_property
-    def _lease(self) -> Select[int, str | None, int]:
-        """The statement that reads the lease of a `subject` with the time, and locks it. Made once: each write begins with it."""
+    def _time(self) -> ColumnElement[int]:
+        """The current time in statements that are made once."""
         now = self._clock()
-        time = bindparam("now", callable_=self._clock, type_=BigInteger) if isinstance(now, int) else now
-        held = select(Lease.term, Lease.holder, time.label("now")).where(Lease.subject == bindparam("subject"))
+        return bindparam("now", callable_=self._clock, type_=BigInteger) if isinstance(now, int) else now
+
+    @cached_property
+    def locked_run(self) -> Select[Any]:
+        """The statement that reads a run's row with the time as `now`, and locks it. Its parameter is `at_id`."""
+        row = select(*RunTable.__table__.columns, self._time.label("now")).where(*matching(RunTable, "id"))
+        return row.with_for_update(key_share=True)
+
+    @cached_property
+    def _lease(self) -> Select[int, str | None, int]:
+        """The statement that reads a lease with the time, and locks it. Made once: each write begins with it."""
+        held = select(Lease.term, Lease.holder, self._time.label("now")).where(*matching(Lease, "subject"))
         return held.with_for_update(key_share=True)
 
     def _check(self, connection: Connection, fence: Fence) -> int:
-        lease = connection.execute(self._lease, {"subject": fence.subject}).one_or_none()
+        lease = connection.execute(self._lease, given(subject=fence.subject)).one_or_none()
         words = in_words(fence.subject)
         if lease is None:
             raise Fenced(f"{words} is not in this ledger")

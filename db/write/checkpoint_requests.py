@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from db.core.engine import Database, Fence
+from db.core.made_once import given, matching
 from db.core.models import Event
 from db.write.events import append, lock_run, signature
 
 REQUESTED = "checkpoint_requested"
 MET = "checkpoint_request_met"
+
+
+# Made once: each iteration asks.
+_NEWEST = (
+    select(Event.seq, Event.at, Event.body).where(*matching(Event, "run", "kind")).order_by(Event.seq.desc()).limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +81,10 @@ class CheckpointRequests:
 
 
 def _pending(connection: Connection, run: str) -> CheckpointRequest | None:
-    newest = select(Event.seq, Event.at, Event.body).where(Event.run == run).order_by(Event.seq.desc()).limit(1)
-    asked = connection.execute(newest.where(Event.kind == REQUESTED)).one_or_none()
+    asked = connection.execute(_NEWEST, given(run=run, kind=REQUESTED)).one_or_none()
     if asked is None:
         return None
-    met = connection.execute(newest.where(Event.kind == MET)).one_or_none()
+    met = connection.execute(_NEWEST, given(run=run, kind=MET)).one_or_none()
     if met is not None and met.body["request"] >= asked.seq:
         return None
     return CheckpointRequest(

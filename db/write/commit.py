@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, insert, select, update
 
 from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import AlreadyCommitted, OutOfOrder
+from db.core.made_once import ITERATION, given, matching
 from db.core.models import ControlStateTable, Iteration, Lease, RunTable
 from db.write.alarms import ALARM
 from db.write.events import append, lock_run
@@ -84,6 +85,16 @@ COMMITTED = select(*Iteration.__table__.columns, ControlStateTable.state).join(
     & (ControlStateTable.iteration == Iteration.iteration),
 )
 """The columns of a `CommitRow`."""
+# Statements of every commit, made once.
+_COMMITTED_AT = COMMITTED.where(*matching(Iteration, *ITERATION))
+_SET_NEWEST = (
+    update(RunTable)
+    .where(*matching(RunTable, "id"))
+    .values(iteration=bindparam("newest"), committed_at=bindparam("now"))
+)
+_RENEW = (
+    update(Lease).where(*matching(Lease, "run")).values(expires_at=bindparam("now", type_=BigInteger) + Lease.ttl_ms)
+)
 
 
 class Commits:
@@ -106,7 +117,7 @@ class Commits:
                 metrics=commit.metrics,
             )
             enqueue(connection, fence.run, _outbox(fence.run, commit))
-            connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + Lease.ttl_ms))
+            connection.execute(_RENEW, given(run=fence.run) | {"now": now})
             append(connection, run, "commit", _event(fence, commit))
             for body in commit.alarms:
                 append(connection, lock_run(connection, self._database, fence.run), ALARM, body)
@@ -172,9 +183,7 @@ def _insert_iteration(connection: Connection, fence: Fence, commit: IterationCom
     }
     connection.execute(insert(Iteration), row)
     connection.execute(insert(ControlStateTable), key | {"state": commit.control_state})
-    connection.execute(
-        update(RunTable).where(RunTable.id == fence.run).values(iteration=commit.iteration, committed_at=now)
-    )
+    connection.execute(_SET_NEWEST, given(id=fence.run) | {"newest": commit.iteration, "now": now})
 
 
 def _outbox(run: str, commit: IterationCommit) -> list[OutboxEntry]:
@@ -208,6 +217,6 @@ def _find(connection: Connection, ranges: list[IterationRange], iteration: int) 
     span = range_of(ranges, iteration)
     if span is None:
         return None
-    key = (Iteration.run == span.run, Iteration.branch == span.branch, Iteration.iteration == iteration)
-    row = connection.execute(COMMITTED.where(*key)).one_or_none()
+    place = given(run=span.run, branch=span.branch, iteration=iteration)
+    row = connection.execute(_COMMITTED_AT, place).one_or_none()
     return None if row is None else CommitRow(**row._mapping)

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import Fenced, RunNotFound
+from db.core.made_once import given, matching
 from db.core.models import Event, RunTable
 from db.core.subjects import SOUP, SWEEP, of_run, subject_of
 
@@ -50,13 +51,14 @@ class ChainHead:
     hash: str
 
 
+_SET_HEAD = (
+    update(RunTable).where(*matching(RunTable, "id")).values(event_seq=bindparam("seq"), event_hash=bindparam("hash"))
+)
+
+
 def lock_run(connection: Connection, database: Database, run: str) -> Any:
     """Returns the run's row, locked until the end of the transaction, with the time as `now`. Raises `RunNotFound`."""
-    row = connection.execute(
-        select(*RunTable.__table__.columns, database.now().label("now"))
-        .where(RunTable.id == run)
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    row = connection.execute(database.locked_run, given(id=run)).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     return row
@@ -72,7 +74,7 @@ def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any])
     )
     values = {name: getattr(event, name) for name in EventRow.__slots__}
     connection.execute(insert(Event), values)
-    connection.execute(update(RunTable).where(RunTable.id == run.id).values(event_seq=event.seq, event_hash=event.hash))
+    connection.execute(_SET_HEAD, given(id=run.id) | {"seq": event.seq, "hash": event.hash})
     return event
 
 

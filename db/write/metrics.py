@@ -15,10 +15,15 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, select
 from db.core.ancestry import IterationRange, ancestry
 from db.core.engine import Database
 from db.core.errors import Conflict, LedgerError
+from db.core.made_once import given, matching
 from db.core.models import MetricPoint, MetricSeries
 
 RESULT = "result"
 TIMING = "timing"
+
+
+_SERIES = select(MetricSeries.key, MetricSeries.id, MetricSeries.metric_class).where(*matching(MetricSeries, "run"))
+"""Made once: each commit reads them."""
 
 
 class Metric(NamedTuple):
@@ -88,9 +93,7 @@ def _series_numbers(connection: Connection, run: str, classes: Mapping[str, str]
 
 
 def _series(connection: Connection, run: str) -> dict[str, tuple[int, str]]:
-    rows = connection.execute(
-        select(MetricSeries.key, MetricSeries.id, MetricSeries.metric_class).where(MetricSeries.run == run)
-    )
+    rows = connection.execute(_SERIES, given(run=run))
     return {row.key: (row.id, row.metric_class) for row in rows}
 
 

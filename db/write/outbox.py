@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, OutOfOrder
@@ -28,6 +28,10 @@ CHECKPOINT = "checkpoint"
 NOTIFICATION = "notification"
 """Kinds with special handling: the creation of a run in a tracker; metrics and checkpoints, which are connected when a
 row is claimed; and notifications to people."""
+
+
+_OWNERS = select(Outbox.id, Outbox.run).where(Outbox.id.in_(bindparam("ids", expanding=True)))
+"""Made once: each commit has entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def enqueue(connection: Connection, run: str, entries: Sequence[OutboxEntry]) ->
     if not entries:
         return 0
     ids = [entry.id for entry in entries]
-    known = {row.id: row.run for row in connection.execute(select(Outbox.id, Outbox.run).where(Outbox.id.in_(ids)))}
+    known = {row.id: row.run for row in connection.execute(_OWNERS, {"ids": ids})}
     for name, owner in known.items():
         if owner != run:
             raise Conflict(f"outbox id {name!r} belongs to run {owner}, not to {run}")

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
+from db.core.made_once import ITERATION, given, matching
 from db.core.models import AttemptRow as AttemptRow
 from db.core.models import Event, Iteration, RunTable, Shard
 from db.write.events import append, lock_run, signature
@@ -42,12 +43,10 @@ class Attempt:
         return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase} attempt {self.number}"
 
 
-# Statements of every phase, made once: to make them takes longer than to execute them.
-_OF_PHASE = tuple(
-    getattr(AttemptRow, name) == bindparam(f"at_{name}") for name in ("run", "branch", "iteration", "phase")
-)
+# Statements of every phase, made once.
+_OF_PHASE = matching(AttemptRow, *ITERATION, "phase")
 _LAST_NUMBER = select(func.max(AttemptRow.number)).where(*_OF_PHASE)
-_CHANGE = update(AttemptRow).where(*_OF_PHASE, AttemptRow.number == bindparam("at_number"))
+_CHANGE = update(AttemptRow).where(*_OF_PHASE, *matching(AttemptRow, "number"))
 _DISPATCH = _CHANGE.where(AttemptRow.state == PLANNED).values(state=DISPATCHED, dispatched_at=bindparam("now"))
 _FINISH = _CHANGE.where(AttemptRow.state == DISPATCHED).values(
     state=DONE,
@@ -56,11 +55,20 @@ _FINISH = _CHANGE.where(AttemptRow.state == DISPATCHED).values(
     seconds=bindparam("took"),
     bytes_to_driver=bindparam("bytes"),
 )
+_SECONDS = select(AttemptRow.planned_at, AttemptRow.number, AttemptRow.phase, AttemptRow.seconds).where(
+    *matching(AttemptRow, *ITERATION, "state"), AttemptRow.seconds.is_not(None)
+)
+_NEWEST_DONE = (
+    select(*AttemptRow.__table__.columns)
+    .where(*matching(AttemptRow, *ITERATION, "phase", "state"))
+    .order_by(AttemptRow.number.desc())
+    .limit(1)
+)
 
 
 def _place(attempt: Attempt) -> dict[str, Any]:
     """Returns the parameters of a statement that tell the attempt."""
-    return {f"at_{name}": getattr(attempt, name) for name in Attempt.__slots__}
+    return given(**{name: getattr(attempt, name) for name in Attempt.__slots__})
 
 
 def fail_open(connection: Connection, run: str, reason: str, now: int, failure_class: str) -> int:
@@ -82,7 +90,7 @@ class Phases:
     def plan(self, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
         """Records the intent to execute a phase; durable once it is dispatched. Raises `Fenced`."""
         with self._database.fenced(fence, synced=False) as (connection, now):
-            place = {"at_run": fence.run, "at_branch": branch, "at_iteration": iteration, "at_phase": phase}
+            place = given(run=fence.run, branch=branch, iteration=iteration, phase=phase)
             last = connection.execute(_LAST_NUMBER, place).scalar_one()
             attempt = Attempt(run=fence.run, branch=branch, iteration=iteration, phase=phase, number=(last or 0) + 1)
             row = {name: getattr(attempt, name) for name in Attempt.__slots__}
@@ -90,10 +98,15 @@ class Phases:
             connection.execute(insert(AttemptRow), row)
         return attempt
 
-    def dispatch(self, fence: Fence, attempt: Attempt) -> None:
-        """Charges the attempt; the work may start as soon as this returns. Raises `Fenced`, `OutOfOrder`."""
+    def dispatch(self, fence: Fence, attempt: Attempt, synced: bool = True) -> None:
+        """Charges the attempt; the work may start as soon as this returns.
+
+        synced: whether the charge is durable by then; not needed if the work begins with a transaction that is.
+
+        Raises `Fenced`, `OutOfOrder`.
+        """
         fence.require_run(attempt.run)
-        with self._database.fenced(fence) as (connection, now):
+        with self._database.fenced(fence, synced) as (connection, now):
             result = connection.execute(_DISPATCH, _place(attempt) | {"now": now})
             _expect_one(result.rowcount, attempt, "dispatched", PLANNED)
 
@@ -147,12 +160,9 @@ class Phases:
 
         If a phase has several finished attempts, the newest one counts.
         """
-        table = AttemptRow
-        query = select(table.planned_at, table.number, table.phase, table.seconds).where(
-            table.run == run, table.branch == branch, table.iteration == iteration, table.state == DONE
-        )
+        place = given(run=run, branch=branch, iteration=iteration, state=DONE)
         with self._database.read() as connection:
-            rows = sorted(connection.execute(query.where(table.seconds.is_not(None))).tuples())
+            rows = sorted(connection.execute(_SECONDS, place).tuples())
         return {phase: seconds for _, _, phase, seconds in rows if seconds is not None}
 
     def charged(self, run: str, branch: int, iteration: int, phase: str) -> dict[str, int]:
@@ -212,14 +222,9 @@ class Phases:
 
     def done(self, run: str, branch: int, iteration: int, phase: str) -> AttemptRow | None:
         """Returns the newest finished attempt at a phase, with its receipt; None if no attempt has finished."""
-        query = (
-            select(*AttemptRow.__table__.columns)
-            .where(*_phase(run, branch, iteration, phase), AttemptRow.state == DONE)
-            .order_by(AttemptRow.number.desc())
-            .limit(1)
-        )
+        place = given(run=run, branch=branch, iteration=iteration, phase=phase, state=DONE)
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(_NEWEST_DONE, place).one_or_none()
         return None if row is None else AttemptRow(**row._mapping)
 
     def attempts(self, run: str, branch: int, iteration: int) -> list[AttemptRow]:

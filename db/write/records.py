@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Select, Update, and_, bindparam, insert, or_, select, update
 
 from db.core.ancestry import ancestry, own_places
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import Conflict, OutOfOrder
+from db.core.made_once import ITERATION, given, matching
 from db.core.models import CheckpointRow as CheckpointRow
 from db.core.models import Choice, PlacementDecision, Shard, Wave
 from db.write.aliases import CheckpointKey, pointing
@@ -86,11 +87,30 @@ class DecisionRow:
     outcome: Mapping[str, Any] | None = None
 
 
-_SHARD_KEY = ("run", "branch", "iteration", "wave", "shard")
-_RECORDED_SHARD = select(Shard.manifest_sha256, Shard.folder).where(
-    *(getattr(Shard, name) == bindparam(f"at_{name}") for name in _SHARD_KEY)
-)
-"""Made once, like the statements of phases."""
+def _rows_of(table: Any, row: type) -> Select[Any]:
+    """Returns the statement that reads what a kind of row has of an iteration's."""
+    return select(*(table.__table__.columns[name] for name in row.__slots__)).where(*matching(table, *ITERATION))
+
+
+def _setting_outcome(table: Any, number: str) -> Update:
+    """Returns the statement that sets the outcome of a row of an iteration, which has none, by its number."""
+    of_row = update(table).where(*matching(table, *ITERATION, number), table.outcome.is_(None))
+    return of_row.values(outcome=bindparam("found"))
+
+
+# Statements of every iteration, made once.
+_SHARD_KEY = (*ITERATION, "wave", "shard")
+_RECORDED_SHARD = select(Shard.manifest_sha256, Shard.folder).where(*matching(Shard, *_SHARD_KEY))
+_SHARDS = _rows_of(Shard, ShardRow).order_by(Shard.wave, Shard.shard)
+_SHARDS_OF_WAVE = _SHARDS.where(*matching(Shard, "wave"))
+_WAVES = _rows_of(Wave, WaveRow).order_by(Wave.wave)
+_WAVE = _WAVES.where(*matching(Wave, "wave"))
+_SETTLE_WAVE = _setting_outcome(Wave, "wave")
+_CHOICES = _rows_of(Choice, ChoiceRow).order_by(Choice.recorded_at, Choice.name)
+_CHOICE = _CHOICES.where(*matching(Choice, "name"))
+_DECISIONS = _rows_of(PlacementDecision, DecisionRow).order_by(PlacementDecision.seq)
+_DECISION = _DECISIONS.where(*matching(PlacementDecision, "seq"))
+_SET_DECISION_OUTCOME = _setting_outcome(PlacementDecision, "seq")
 
 
 class Records:
@@ -107,8 +127,8 @@ class Records:
         Raises `Fenced`, `Conflict`.
         """
         with self._database.fenced(fence, synced=False) as (connection, now):
-            values = {"at_run": fence.run} | {f"at_{name}": getattr(row, name) for name in _SHARD_KEY[1:]}
-            found = connection.execute(_RECORDED_SHARD, values).one_or_none()
+            place = given(run=fence.run, **{name: getattr(row, name) for name in _SHARD_KEY[1:]})
+            found = connection.execute(_RECORDED_SHARD, place).one_or_none()
             if found is None:
                 connection.execute(insert(Shard), asdict(row) | {"run": fence.run, "recorded_at": now})
                 return True
@@ -143,12 +163,9 @@ class Records:
 
     def shards(self, run: str, branch: int, iteration: int, wave: int | None = None) -> list[ShardRow]:
         """Returns the recorded shards of an iteration (or of one of its waves) in order of wave and shard."""
-        columns = [Shard.__table__.columns[name] for name in ShardRow.__slots__]
-        query = select(*columns).where(*_iteration(Shard, run, branch, iteration))
-        if wave is not None:
-            query = query.where(Shard.wave == wave)
+        query = _SHARDS if wave is None else _SHARDS_OF_WAVE
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(Shard.wave, Shard.shard))
+            rows = connection.execute(query, given(run=run, branch=branch, iteration=iteration, wave=wave))
             return [ShardRow(**row._mapping) for row in rows]
 
     def wave(self, fence: Fence, row: WaveRow) -> WaveRow:
@@ -171,14 +188,14 @@ class Records:
     ) -> None:
         """Records the outcome of a planned wave, which is possible only once.
 
-        A warning becomes a link of the audit chain. Raises `Fenced`, `OutOfOrder`.
+        It is durable before the next wave is planned, and before a phase that learns from it is dispatched. A warning becomes
+        a link of the audit chain. Raises `Fenced`, `OutOfOrder`.
         """
-        with self._database.fenced(fence) as (connection, _):
-            key = (*_iteration(Wave, fence.run, branch, iteration), Wave.wave == wave)
+        with self._database.fenced(fence, synced=False) as (connection, _):
             _set_outcome(
                 connection=connection,
-                table=Wave,
-                key=key,
+                change=_SETTLE_WAVE,
+                key=given(run=fence.run, branch=branch, iteration=iteration, wave=wave),
                 outcome=outcome,
                 place=f"run {fence.run}, iteration {iteration}, wave {wave}",
             )
@@ -239,9 +256,13 @@ class Records:
         Raises `Fenced`, `OutOfOrder`.
         """
         with self._database.fenced(fence, synced=False) as (connection, _):
-            key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
-            place = f"run {fence.run}, iteration {iteration}, decision {seq}"
-            _set_outcome(connection=connection, table=PlacementDecision, key=key, outcome=outcome, place=place)
+            _set_outcome(
+                connection=connection,
+                change=_SET_DECISION_OUTCOME,
+                key=given(run=fence.run, branch=branch, iteration=iteration, seq=seq),
+                outcome=outcome,
+                place=f"run {fence.run}, iteration {iteration}, decision {seq}",
+            )
 
     def decisions(self, run: str, branch: int, iteration: int) -> list[DecisionRow]:
         """Returns the placement decisions of an iteration in order."""
@@ -331,34 +352,27 @@ def _iteration(table: Any, run: str, branch: int, iteration: int) -> tuple[Any, 
 
 
 def _waves(connection: Connection, run: str, branch: int, iteration: int, wave: int | None = None) -> list[WaveRow]:
-    columns = [Wave.__table__.columns[name] for name in WaveRow.__slots__]
-    query = select(*columns).where(*_iteration(Wave, run, branch, iteration))
-    if wave is not None:
-        query = query.where(Wave.wave == wave)
-    return [WaveRow(**row._mapping) for row in connection.execute(query.order_by(Wave.wave))]
+    place = given(run=run, branch=branch, iteration=iteration, wave=wave)
+    rows = connection.execute(_WAVES if wave is None else _WAVE, place)
+    return [WaveRow(**row._mapping) for row in rows]
 
 
 def _choices(connection: Connection, run: str, branch: int, iteration: int, name: str | None = None) -> list[ChoiceRow]:
-    columns = [Choice.__table__.columns[column] for column in ChoiceRow.__slots__]
-    query = select(*columns).where(*_iteration(Choice, run, branch, iteration))
-    if name is not None:
-        query = query.where(Choice.name == name)
-    return [ChoiceRow(**row._mapping) for row in connection.execute(query.order_by(Choice.recorded_at, Choice.name))]
+    place = given(run=run, branch=branch, iteration=iteration, name=name)
+    rows = connection.execute(_CHOICES if name is None else _CHOICE, place)
+    return [ChoiceRow(**row._mapping) for row in rows]
 
 
 def _decisions(
     connection: Connection, run: str, branch: int, iteration: int, seq: int | None = None
 ) -> list[DecisionRow]:
-    columns = [PlacementDecision.__table__.columns[name] for name in DecisionRow.__slots__]
-    query = select(*columns).where(*_iteration(PlacementDecision, run, branch, iteration))
-    if seq is not None:
-        query = query.where(PlacementDecision.seq == seq)
-    return [DecisionRow(**row._mapping) for row in connection.execute(query.order_by(PlacementDecision.seq))]
+    place = given(run=run, branch=branch, iteration=iteration, seq=seq)
+    rows = connection.execute(_DECISIONS if seq is None else _DECISION, place)
+    return [DecisionRow(**row._mapping) for row in rows]
 
 
 def _set_outcome(
-    connection: Connection, table: Any, key: tuple[Any, ...], outcome: Mapping[str, Any], place: str
+    connection: Connection, change: Update, key: Mapping[str, Any], outcome: Mapping[str, Any], place: str
 ) -> None:
-    change = update(table).where(*key, table.outcome.is_(None)).values(outcome=outcome)
-    if connection.execute(change).rowcount != 1:
+    if connection.execute(change, {**key, "found": outcome}).rowcount != 1:
         raise OutOfOrder(f"{place}: it was never planned, or its outcome is already recorded")

@@ -17,6 +17,7 @@ from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence
 from db.core.errors import LedgerError, OutOfOrder, RunNotFound
 from db.core.lease_rows import create_lease
+from db.core.made_once import given, matching
 from db.core.models import Branch, Choice, DeletedRun, Iteration, RunTable
 from db.core.models import Revision as Revision
 from db.core.subjects import of_run
@@ -65,6 +66,8 @@ class Parent:
 
 
 RUN_COLUMNS = [RunTable.__table__.columns[name] for name in RunRow.__slots__]
+_OF_ID = select(*RUN_COLUMNS).where(*matching(RunTable, "id"))
+"""Made once: each iteration asks whether the run is to stop."""
 
 
 class Runs:
@@ -121,7 +124,7 @@ class Runs:
         or says that the run was deleted.
         """
         with self._database.read() as connection:
-            exact = connection.execute(select(*RUN_COLUMNS).where(RunTable.id == name)).one_or_none()
+            exact = connection.execute(_OF_ID, given(id=name)).one_or_none()
             if exact is not None:
                 return RunRow(**exact._mapping)
             # Before the prefixes: the id of a deleted run may be the beginning of another one's.

@@ -51,6 +51,8 @@ adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
+RECORDING = ("place", "commit")
+"""Phases whose work begins with a durable record in the ledger, with which their intent becomes durable too."""
 STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
@@ -108,7 +110,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         session.threads.check()
         session.context.observer.phase_started(iteration, name)
         attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, name)
-        session.context.ledger.phases.dispatch(session.context.fence, attempt)
+        session.context.ledger.phases.dispatch(session.context.fence, attempt, synced=name not in RECORDING)
         started = session.context.clock.monotonic()
         bytes_before = session.meter.total
         session.actors.deadline = session.deadlines.of(name)

@@ -99,6 +99,7 @@ def commit(
     """
     context = session.context
     experience = results.turn.collected.experience
+    session.actors.ask_use()
     new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
     record_outcome(context, iteration, seconds, results.turn.collected.work)

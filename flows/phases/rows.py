@@ -113,6 +113,7 @@ def commit(
     """
     context = session.context
     update = results.update
+    session.actors.ask_use()
     new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
     after = replace(

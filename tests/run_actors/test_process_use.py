@@ -123,3 +123,31 @@ def test_a_lost_actor_is_left_out_and_its_successor_is_asked() -> None:
     successor: Any = Actor()
     successor.worked = 1.0
     assert seconds(readings.read({"trainer-1": successor}, 1), "trainer-1") == [1.0]
+
+
+def test_a_reading_that_was_begun_is_not_begun_again() -> None:
+    readings = UseReadings()
+    slow: Any = Actor()
+    slow.busy = True
+    slow.worked = 1.0
+    readings.ask({"rollout-0": slow}, 1)
+    assert len(slow.questions) == 1
+    slow.busy = False
+    slow.serve()
+    slow.worked = 2.0
+    assert seconds(readings.read({"rollout-0": slow}, 1), "rollout-0") == [1.0], "until it was asked"
+    assert seconds(readings.read({"rollout-0": slow}, 1), "rollout-0") == [2.0]
+
+
+def test_a_reading_that_nobody_has_taken_is_part_of_the_next() -> None:
+    readings = UseReadings()
+    actor: Any = Actor()
+    actor.worked = 1.0
+    readings.ask({"trainer-0": actor}, 1)
+    actor.worked = 2.0
+    readings.ask({"trainer-0": actor}, 1)
+    assert seconds(readings.read({"trainer-0": actor}, 1), "trainer-0") == [1.0, 2.0]
+    readings.ask({"trainer-0": actor}, 1)
+    readings.drop()
+    actor.worked = 3.0
+    assert seconds(readings.read({"trainer-0": actor}, 1), "trainer-0") == [3.0]

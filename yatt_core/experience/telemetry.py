@@ -33,7 +33,8 @@ def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, va
     path = folder / f"{PREFIX}{name}{SUFFIX}"
     temporary = durable.temporary_name(path)
     try:
-        durable.make_folder(folder)
+        if not folder.exists():
+            durable.make_folder(folder)  # where an iteration's experience will be
         temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
         temporary.rename(path)
     except (OSError, InfrastructureError) as error:

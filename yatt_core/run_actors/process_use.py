@@ -41,18 +41,29 @@ class UseReadings:
 
     def __init__(self) -> None:
         self._late: dict[Any, str] = {}
+        self._found: dict[str, ProcessUse] = {}
+        self._has_asked = False
 
-    def read(self, actors: Mapping[str, Any], term: int) -> dict[str, ProcessUse]:
-        """Returns what each actor uses, by its name; actors that are busy or lost are left out."""
-        found: dict[str, ProcessUse] = {}
+    def ask(self, actors: Mapping[str, Any], term: int) -> None:
+        """Begins a reading without waiting for answers, which `read` returns: they come while the caller does other work."""
         with spent(RAY, "what processes use"):
-            self._hear(found, 0.0)
+            self._hear(0.0)
             # An actor that still has to answer is not asked again, so that no more than one question waits for it.
             waiting = set(self._late.values())
             self._late |= {
                 actor.process_use.remote(term): name for name, actor in actors.items() if name not in waiting
             }
-            self._hear(found, ANSWER_SECONDS)
+            self._has_asked = True
+
+    def read(self, actors: Mapping[str, Any], term: int) -> dict[str, ProcessUse]:
+        """Returns what each actor uses, by its name, since it was asked; actors that are busy or lost are left out."""
+        if not self._has_asked:
+            self.ask(actors, term)
+        with spent(RAY, "what processes use"):
+            self._hear(ANSWER_SECONDS)
+        found = self._found
+        self._found = {}
+        self._has_asked = False
         return found
 
     def forget(self, actors: Mapping[str, Any], term: int) -> None:
@@ -65,8 +76,10 @@ class UseReadings:
     def drop(self) -> None:
         """Expects no answers any more, as before the connection to Ray changes."""
         self._late.clear()
+        self._found = {}
+        self._has_asked = False
 
-    def _hear(self, found: dict[str, ProcessUse], seconds: float) -> None:
+    def _hear(self, seconds: float) -> None:
         """Adds the answers that come in time: of an actor with several, all of its time and the newest of the rest."""
         if not self._late:
             return
@@ -77,5 +90,5 @@ class UseReadings:
                 use: ProcessUse = ray.get(reference)
             except ray.exceptions.RayError:  # whoever needs the actor next notices its loss
                 continue
-            earlier = found[name].spent if name in found else ()
-            found[name] = use._replace(spent=(*earlier, *use.spent))
+            earlier = self._found[name].spent if name in self._found else ()
+            self._found[name] = use._replace(spent=(*earlier, *use.spent))

@@ -360,6 +360,10 @@ class RunActors:
         self._cut = False
         return tuple(row for of_one in rows for row in of_one)
 
+    def ask_use(self) -> None:
+        """Has the actors begin to answer what they use; the next `process_use` returns it."""
+        self._use.ask(self._working(), self._term)
+
     def process_use(self) -> dict[str, ProcessUse]:
         """Returns what the actors use, by their names: how busy devices were since the last call, and memory."""
         return self._use.read(self._working(), self._term)
