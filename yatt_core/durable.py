@@ -97,8 +97,11 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, named: bool = True) -> None:
     """Publishes a file: whenever its name is visible, even after a crash, the file is complete.
+
+    named: whether its name is durable when this returns. If not, it is with that of the next file in the folder, on which
+        whoever looks for this one must depend.
 
     Raises `InfrastructureError` if the disk fails; nothing half-written is left.
     """
@@ -111,7 +114,8 @@ def write_file(path: Path, data: bytes) -> None:
                 with spent(DATA, "fsync"):
                     os.fsync(stream.fileno())
             temporary.rename(path)
-        sync_folder(path.parent)
+        if named:
+            sync_folder(path.parent)
     except InfrastructureError:
         temporary.unlink(missing_ok=True)
         raise

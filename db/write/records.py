@@ -127,8 +127,8 @@ class Records:
         Raises `Fenced`, `Conflict`.
         """
         with self._database.fenced(fence, synced=False) as (connection, now):
-            place = given(run=fence.run, **{name: getattr(row, name) for name in _SHARD_KEY[1:]})
-            found = connection.execute(_RECORDED_SHARD, place).one_or_none()
+            key = given(run=fence.run, **{name: getattr(row, name) for name in _SHARD_KEY[1:]})
+            found = connection.execute(_RECORDED_SHARD, key).one_or_none()
             if found is None:
                 connection.execute(insert(Shard), asdict(row) | {"run": fence.run, "recorded_at": now})
                 return True
@@ -238,9 +238,9 @@ class Records:
     def decision(self, fence: Fence, row: DecisionRow) -> DecisionRow:
         """Records a decision before it takes effect; returns the decision in force, which is the first one recorded.
 
-        Raises `Fenced`.
+        It is durable once the iteration's first wave is planned, before which nothing is done under it. Raises `Fenced`.
         """
-        with self._database.fenced(fence) as (connection, now):
+        with self._database.fenced(fence, synced=False) as (connection, now):
             found = _decisions(
                 connection=connection, run=fence.run, branch=row.branch, iteration=row.iteration, seq=row.seq
             )

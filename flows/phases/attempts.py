@@ -51,8 +51,6 @@ adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
-RECORDING = ("place", "commit")
-"""Phases whose work begins with a durable record in the ledger, with which their intent becomes durable too."""
 STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
@@ -103,6 +101,23 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
 
     Receipts that recovery needs are kept in the ledger with the attempt.
     """
+    return _phase(body, records_first=False)
+
+
+def recording_phase(
+    body: Callable[Concatenate[DriverSession, int, P], R],
+) -> Callable[Concatenate[DriverSession, int, P], R]:
+    """Turns a function into a phase in which nothing is done before a durable record of the ledger.
+
+    The record is the plan of the iteration's first wave, or its commit. The intent of the first attempt becomes durable with
+    it, and does not wait for the disk on its own. Later attempts may find the record there, and do.
+    """
+    return _phase(body, records_first=True)
+
+
+def _phase(
+    body: Callable[Concatenate[DriverSession, int, P], R], records_first: bool
+) -> Callable[Concatenate[DriverSession, int, P], R]:
     name = body.__name__
 
     @spent(OTHER, DRIVER)
@@ -110,7 +125,9 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         session.threads.check()
         session.context.observer.phase_started(iteration, name)
         attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, name)
-        session.context.ledger.phases.dispatch(session.context.fence, attempt, synced=name not in RECORDING)
+        is_first = attempt.number == 1 and iteration > session.begun_until
+        waits = not (records_first and is_first)
+        session.context.ledger.phases.dispatch(session.context.fence, attempt, synced=waits)
         started = session.context.clock.monotonic()
         bytes_before = session.meter.total
         session.actors.deadline = session.deadlines.of(name)

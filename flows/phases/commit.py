@@ -16,7 +16,7 @@ from flows.driver.context import RunContext
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
 from flows.files.retention import prune_experience
-from flows.phases.attempts import phase
+from flows.phases.attempts import phase, recording_phase
 from flows.phases.metrics import (
     device_metrics,
     endpoint_metrics,
@@ -87,7 +87,7 @@ def commit_start(
     return write_commit(session=session, state=after, metrics=metrics, experience_digest=None, meter=meter)
 
 
-@phase
+@recording_phase
 def commit(
     session: DriverSession, iteration: int, state: ControlState, results: IterationResults, meter: IterationMeter
 ) -> ControlState:

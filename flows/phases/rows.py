@@ -14,7 +14,7 @@ from db.write.metrics import RESULT, Metric
 from db.write.outbox import OutboxEntry
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
-from flows.phases.attempts import phase
+from flows.phases.attempts import phase, recording_phase
 from flows.phases.batches import DrawnRows, draw_rows, recorded_columns
 from flows.phases.commit import clear_up, write_commit
 from flows.phases.evaluation_tables import keep_tables
@@ -101,7 +101,7 @@ def commit_start(
     )
 
 
-@phase
+@recording_phase
 def commit(
     session: DriverSession, iteration: int, state: ControlState, results: RowsResults, meter: IterationMeter
 ) -> ControlState:

@@ -8,7 +8,7 @@ consumes, what it waits for, and what unblocks it.
 from __future__ import annotations
 
 from flows.driver.session import DriverSession
-from flows.phases.attempts import phase, recorded_receipt
+from flows.phases.attempts import phase, recorded_receipt, recording_phase
 from flows.phases.batches import Batch, learn_task, prepared_columns
 from flows.phases.evaluation import answer_held_out
 from flows.phases.failure_policy import is_skipped
@@ -50,7 +50,7 @@ def sft(session: DriverSession, iteration: int) -> SftReceipt:
     return receipt
 
 
-@phase
+@recording_phase
 def place(session: DriverSession, iteration: int, state: ControlState) -> Placement:
     """Decides which role each device has, and records the decision before it takes effect.
 
@@ -64,7 +64,7 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
     return placement
 
 
-@phase
+@recording_phase
 def collect(
     session: DriverSession, iteration: int, state: ControlState, placement: Placement, version: int
 ) -> Collected:
@@ -78,7 +78,7 @@ def collect(
     return _collected(session, placement, begin_gathering(session, iteration, state, version))
 
 
-@phase
+@recording_phase
 def begin_ahead(session: DriverSession, iteration: int, state: ControlState, version: int) -> Gathering:
     """Has the controllers begin with an iteration whose turn comes later; they go on while the trainer learns.
 

@@ -55,6 +55,11 @@ def test_a_file_is_synced_before_its_rename_and_the_folder_after_it(tmp_path, st
     assert (tmp_path / "file").read_bytes() == b"bytes"
 
 
+def test_a_name_may_become_durable_with_that_of_the_next_file(tmp_path, steps):
+    durable.write_file(tmp_path / "file", b"bytes", named=False)
+    assert steps == ["sync .file.RANDOM.tmp", "rename .file.RANDOM.tmp file"]
+
+
 def test_concurrent_writers_of_a_file_each_publish_a_complete_one(tmp_path, monkeypatch):
     """Uses threads; in practice, they are processes with the same id in containers that share a disk."""
     fsync = os.fsync

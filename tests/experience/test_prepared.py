@@ -9,6 +9,7 @@ import pytest
 
 from tests.crash import deaths
 from tests.experience.scenarios import KEY, prepare, prepared_ranks
+from yatt_core import durable
 from yatt_core.errors import DataError
 from yatt_core.experience.prepared import (
     pack_prepared,
@@ -104,6 +105,18 @@ def test_killed_at_every_step_columns_are_complete_or_unpublished(tmp_path):
         assert leftovers in ([], [prepared_folder(0, 3, 1)])
         assert [path.name for path in (folder / written[0]).parent.iterdir()] == ["prepared.t0002"]
     assert death.step > 9
+
+
+def test_the_names_of_all_files_are_durable_with_that_of_the_manifest(tmp_path, monkeypatch):
+    synced = []
+
+    def seen(path):
+        synced.append((path.name, sorted(each.name for each in path.iterdir())))
+
+    monkeypatch.setattr(durable, "sync_folder", seen)
+    folder, files = write_prepared(tmp_path, KEY, 1, prepared_ranks())
+    name = (tmp_path / folder).name
+    assert [each for each in synced if each[0] == name] == [(name, ["manifest.json", *files])]
 
 
 def test_telemetry_is_stored_with_the_experience(tmp_path):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.crash import deaths, run_until
-from tests.experience.scenarios import KEY, SAMPLES, batch_of, make_shard, next_attempt, sealed_folders
+from tests.experience.scenarios import BATCHES, KEY, SAMPLES, batch_of, make_shard, next_attempt, sealed_folders
 from tests.ops.seeding import toy_spec
 from yatt_core import durable
 from yatt_core.collection.shard_plan import shard_plan
@@ -221,6 +221,29 @@ def test_a_damaged_sealed_shard_is_reported_and_made_again(tmp_path, caplog, ter
     assert (str(KEY) in caplog.text and name in caplog.text) or (name, damage) == ("manifest.json", "remove")
     redone, _ = make(tmp_path, term)
     assert redone == WORK
+
+
+def test_the_names_of_a_shard_s_files_are_durable_with_that_of_its_manifest(tmp_path, monkeypatch):
+    log = ShardLog(tmp_path, KEY, 1)
+    for number in range(BATCHES):
+        responses, scores = batch_of(number)
+        log.append_responses(number, responses)
+        log.append_scores(number, scores)
+    synced = []
+
+    def seen(path: Path) -> None:
+        synced.append((path, {"samples.parquet", "manifest.json"} <= {each.name for each in path.iterdir()}))
+        raise InfrastructureError("the machine crashes before it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync_folder", seen)
+        with pytest.raises(InfrastructureError, match="before it"):
+            log.seal(SAMPLES, {})
+    folder = tmp_path / shard_folder(KEY, 1)
+    assert synced == [(folder, True)], "one sync, after the last of them has its name"
+    (folder / "samples.parquet").unlink()  # the disk may have kept the manifest's name alone
+    assert adopt(tmp_path, KEY) is None
+    assert make(tmp_path, term=2)[0] == ["sealed"], "its chunks are still there"
 
 
 def test_a_manifest_that_contradicts_its_folder_is_not_adopted(tmp_path):

@@ -137,7 +137,7 @@ def receive_prepared(run_folder: Path, folder: str, files: Mapping[str, str], pa
 def _publish(folder: Path, fields: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     durable.make_folder(folder)
     for name, data in files.items():
-        durable.write_file(folder / name, data)
+        durable.write_file(folder / name, data, named=False)  # with the manifest
     publish_manifest(folder, PREPARED_KIND, fields, {name: entry_of_bytes(data) for name, data in files.items()})
 
 

@@ -156,17 +156,17 @@ class ShardLog:
                 )
                 if receipt is not None:
                     return receipt
-        data = _parquet_bytes(table)
         folder = self._own_folder()
-        durable.write_file(folder / SAMPLES_FILE, data)
-        contents = {SAMPLES_FILE: data}
+        contents = {SAMPLES_FILE: _parquet_bytes(table)}
         if judgements is not None:
             contents[JUDGEMENTS_FILE] = _parquet_bytes(judgements)
-            durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
         carried = None if going is None else sort_samples(going.table.combine_chunks())
         if carried is not None:
             contents[CARRIED_FILE] = _parquet_bytes(carried)
-            durable.write_file(folder / CARRIED_FILE, contents[CARRIED_FILE])
+        for name, data in contents.items():
+            # Their names are durable with that of the manifest. A manifest without its files, as a crash of the machine may
+            # leave it, is not adopted.
+            durable.write_file(folder / name, data, named=False)
         fields = _facts(key=self._key, term=self._term, plan=self._plan, table=table, carried=carried)
         if going is not None:
             fields["slices"] = _slice_facts(going, table)

@@ -14,18 +14,20 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from db.core import engine
+from db.core import ancestry, engine
 from db.core.engine import IDLE_IN_TRANSACTION_MS, Database, Fence
 from db.ledger import Ledger
-from db.write import phases, records
-from db.write.phases import Attempt
-from db.write.records import WaveRow
+from db.write import checkpoint_requests, commit, events, metrics, outbox, phases, records, runs
+from db.write.commit import IterationCommit
+from db.write.metrics import Metric
+from db.write.records import DecisionRow, WaveRow
 from tests.db.conftest import empty_address
 from tests.db.machines.iterations import SHARD
 from tests.db.tools import holder
 from tests.postgresql import Server
 
 LONG_MS = 600_000
+DECISION = DecisionRow(branch=0, iteration=0, seq=0, inputs={}, decision={}, prediction={}, reason="")
 IDLE_TIME = text("SELECT setting::bigint FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'")
 
 
@@ -98,11 +100,17 @@ def test_what_only_says_that_something_is_done_becomes_durable_with_the_next_ste
         ledger.records.wave(fence, WaveRow(0, 0, 0, {}))
         ledger.records.shard(fence, SHARD)
         ledger.records.settle_wave(fence, 0, 0, 0, {})
+        ledger.records.decision(fence, DECISION)
+        ledger.records.decision_outcome(fence, 0, 0, 0, {"seconds": 1.0})
+        ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 0, "commit"), synced=False)
         ledger.phases.finish(fence, attempt, {}, 1.0)
-    assert synced_in == {"plan": 0, "dispatch": 1, "wave": 1, "shard": 0, "settle_wave": 0, "finish": 0}
+    assert synced_in == {
+        **{"plan": 0, "dispatch": 1, "wave": 1, "shard": 0, "settle_wave": 0, "finish": 0},
+        **{"decision": 0, "decision_outcome": 0},
+    }
 
 
-def test_statements_of_every_phase_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statements_of_every_iteration_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To make a statement takes longer than to execute it; an insert is nothing but its table."""
     made: list[object] = []
 
@@ -113,27 +121,52 @@ def test_statements_of_every_phase_are_made_once(tmp_path: Path, monkeypatch: py
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         run = ledger.runs.create("toy", {}, "d", 1)
         fence = ledger.leases.acquire(run.id, holder("driver"), ttl_seconds=60)
-        for module, name in ((engine, "select"), (phases, "select"), (phases, "update"), (records, "select")):
-            monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
-        ledger.phases.finish(fence, dispatched(ledger, fence), {"steps": 1}, 1.5, 20)
-        ledger.records.shard(fence, SHARD)
+        commit_next(ledger, fence, 0)
+        for module in (ancestry, checkpoint_requests, commit, engine, events, metrics, outbox, phases, records, runs):
+            for name in ("select", "update"):
+                if name in vars(module):
+                    monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
+        iterate(ledger, fence, 1)
         first = len(made)
-        ledger.phases.finish(fence, dispatched(ledger, fence), {"steps": 2}, 2.5, 30)
-        ledger.records.shard(fence, replace(SHARD, shard=1))
+        iterate(ledger, fence, 2)
         assert len(made) == first
         monkeypatch.undo()
-        row = ledger.phases.done(run.id, 0, 0, "collect")
-        assert row is not None and (row.number, row.receipt, row.seconds, row.bytes_to_driver) == (
-            2,
-            {"steps": 2},
-            2.5,
-            30,
-        )
-        assert [shard.shard for shard in ledger.records.shards(run.id, 0, 0)] == [0, 1]
+        row = ledger.phases.done(run.id, 0, 2, "collect")
+        assert row is not None and (row.receipt, row.seconds, row.bytes_to_driver) == ({"steps": 2}, 1.5, 20)
+        assert [shard.shard for shard in ledger.records.shards(run.id, 0, 2)] == [0, 1]
+        assert [shard.shard for shard in ledger.records.shards(run.id, 0, 2, wave=1)] == []
+        assert [wave.outcome for wave in ledger.records.waves(run.id, 0, 2)] == [{"admitted": 2}]
+        assert [each.outcome for each in ledger.records.decisions(run.id, 0, 2)] == [{"seconds": 2.0}]
+        assert ledger.metrics.at(run.id, 0, 2) == {"loss": 2.0}
 
 
-def dispatched(ledger: Ledger, fence: Fence) -> Attempt:
-    """Returns an attempt whose work may begin."""
-    attempt = ledger.phases.plan(fence, 0, 0, "collect")
+def iterate(ledger: Ledger, fence: Fence, iteration: int) -> None:
+    """Does what a driver asks of the ledger in an iteration."""
+    run = fence.run
+    before = ledger.commits.at(run, iteration - 1)
+    assert before is not None and ledger.runs.desired_state(run) == "run"
+    ledger.phases.seconds(run, 0, before.iteration)
+    records = ledger.records
+    decision = replace(DECISION, iteration=iteration)
+    assert records.decision(fence, decision) == records.decision(fence, decision) == decision
+    attempt = ledger.phases.plan(fence, 0, iteration, "collect")
     ledger.phases.dispatch(fence, attempt)
-    return attempt
+    records.wave(fence, WaveRow(0, iteration, 0, {"shards": 2}))
+    assert records.choices(run, 0, iteration) == {}
+    for shard in range(2):
+        records.shard(fence, replace(SHARD, branch=0, iteration=iteration, wave=0, shard=shard))
+    records.settle_wave(fence, 0, iteration, 0, {"admitted": 2})
+    records.shards(run, 0, iteration)
+    ledger.phases.finish(fence, attempt, {"steps": iteration}, 1.5, 20)
+    assert ledger.phases.done(run, 0, iteration, "prepare") is None
+    assert ledger.checkpoint_requests.pending(run) is None
+    assert len(records.decisions(run, 0, iteration)) == 1
+    records.decision_outcome(fence, 0, iteration, 0, {"seconds": float(iteration)})
+    commit_next(ledger, fence, iteration)
+
+
+def commit_next(ledger: Ledger, fence: Fence, iteration: int) -> None:
+    """Commits an iteration."""
+    loss = [Metric("loss", float(iteration))]
+    row = IterationCommit(branch=0, iteration=iteration, control_state={}, logged_at_ms=1, metrics=loss)
+    ledger.commits.commit(fence, row)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from prefect.client.schemas.objects import TaskRun
 from prefect.utilities.callables import call_with_parameters
 from prefect.utilities.collections import visit_collection
 
+from db.write.phases import Attempt
 from flows.phases import attempts
-from flows.phases.attempts import PhaseTask, adapter_of
+from flows.phases.attempts import PhaseTask, adapter_of, phase, recording_phase
 from yatt_core.protocols.receipts import PrepareReceipt
 
 
@@ -70,3 +73,29 @@ def test_a_task_run_is_made_here_so_that_prefect_does_not_say_that_it_is_pending
 
 def test_what_converts_receipts_is_made_once() -> None:
     assert adapter_of(PrepareReceipt) is adapter_of(PrepareReceipt)
+
+
+@pytest.mark.parametrize(
+    ("make", "number", "begun_until", "synced"),
+    [
+        (recording_phase, 1, 0, False),
+        (recording_phase, 2, 0, True),  # the record may be there
+        (recording_phase, 1, 3, True),  # and so if the iteration was begun before the session
+        (phase, 1, 0, True),
+    ],
+)
+def test_an_intent_is_durable_before_anything_that_the_ledger_does_not_record_first(
+    make: Callable[[Any], Any], number: int, begun_until: int, synced: bool
+) -> None:
+    def attempted(session: Any, iteration: int) -> None:
+        """Does nothing."""
+
+    session = MagicMock()
+    session.begun_until = begun_until
+    session.context.clock.monotonic.return_value = 1.0
+    session.meter.total = 0
+    phases = session.context.ledger.phases
+    phases.plan.return_value = attempt = Attempt(run="toy-1", branch=0, iteration=3, phase="attempted", number=number)
+    make(attempted).fn(session, 3)
+    phases.dispatch.assert_called_once_with(session.context.fence, attempt, synced=synced)
+    phases.finish.assert_called_once()
