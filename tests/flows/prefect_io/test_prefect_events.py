@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 import time
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
+from prefect.events import Event
 from prefect.events.worker import EventsWorker
 
 from flows.prefect_io import prefect_events
-from flows.prefect_io.prefect_events import sent_events
+from flows.prefect_io.prefect_events import HeldEvents, sent_events, without_outdated
 from flows.prefect_io.prefect_server import use_server
 from tests.services import ROOT
 from tests.waiting import wait_until
@@ -73,3 +75,63 @@ def test_events_that_are_still_queued_after_a_session_are_discarded(monkeypatch:
         time.sleep(0.2)
         worker.take("of the next session")
     assert worker.sent == ["during", "of the next session"]
+
+
+def event(state: str, task_run: str, follows: Event | None = None) -> Event:
+    """Returns the event of a task run's new state."""
+    return Event(
+        event=f"prefect.task-run.{state}",
+        resource={"prefect.resource.id": f"prefect.task-run.{task_run}"},
+        follows=None if follows is None else follows.id,
+    )
+
+
+def test_a_task_run_that_has_ended_meanwhile_is_not_reported_as_running() -> None:
+    short = event("Running", "short")
+    ended = event("Completed", "short", follows=short)
+    long = event("Running", "long")
+    news = without_outdated([short, ended, long])
+    assert [one.id for one in news] == [ended.id, long.id]
+    assert news[0].follows is None and news[0].payload == ended.payload, "nothing waits for what never comes"
+    failed = event("Failed", "long", follows=long)
+    assert without_outdated([failed]) == [failed], "it was said to be running"
+
+
+def test_events_are_sent_together_in_their_order_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefect_events, "HOLD_SECONDS", 0.05)
+    flow_run: ContextVar[str] = ContextVar("flow_run")
+    sent: list[tuple[str, str]] = []
+
+    def send(one: Event) -> None:
+        sent.append((one.event.rpartition(".")[2], flow_run.get()))
+
+    held = HeldEvents()
+    flow_run.set("iterations 1 to 10")
+    held.take(send, event("Running", "a"))
+    flow_run.set("iterations 11 to 20")
+    held.take(send, event("Running", "b"))
+    assert sent == []
+    wait_until(lambda: len(sent) == 2)
+    assert sent == [("Running", "iterations 1 to 10"), ("Running", "iterations 11 to 20")]
+    held.take(send, event("Running", "c"))
+    held.flush()
+    assert len(sent) == 3
+
+
+def test_a_session_leaves_nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Event] = []
+
+    def send(worker: EventsWorker, one: Event) -> None:
+        sent.append(one)
+
+    worker = Worker()
+    monkeypatch.setattr(EventsWorker, "instance", lambda: worker)
+    with monkeypatch.context() as patch:
+        patch.setattr(EventsWorker.__mro__[1], "send", send)
+        with sent_events():
+            stand_in: EventsWorker = EventsWorker.__new__(EventsWorker)
+            stand_in.send(event("Running", "a"))
+            assert sent == []
+        assert len(sent) == 1
+        stand_in.send(event("Completed", "a"))
+        assert len(sent) == 2, "outside of sessions nothing is held"
