@@ -3,8 +3,9 @@
 Consumes the number of rounds, and a commit to compare with. In each round, the quickstart is started in an empty home, and then
 once more in that home, by this tree and by that commit's, in turn. `--sweep` has a sweep of four trials of three iterations
 driven, one after the other, and `--whole` the whole quickstart. The commit has a worktree and an environment of its own below
-`build/start/`, made as its users would. The ledgers say when phases began and iterations were committed; the CPU time is that of
-all processes that the command has started. `--spec` starts another spec; the CPU seconds by part are those of the table in
+`build/start/`, made as its users would. With `--group` the second start, and the sweep, are beside `yatt up`, which lends them a
+warm Ray head. The ledgers say when phases began and iterations were committed; the CPU time is that of all processes that the
+command has started. `--spec` starts another spec; the CPU seconds by part are those of the table in
 `yatt_core/planning/start.py`.
 """
 
@@ -20,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +38,12 @@ BUILDS = ROOT / "build" / "start"
 MARK = "YATT_BENCHMARK_START"
 """The variable by which a command's processes are known, also those that outlive it."""
 LOOK_SECONDS = 0.1
+ANY_PORTS = ("--prefect-port", "0", "--mlflow-port", "0", "--dashboard-port", "0")
+QUIET_SECONDS = 5.0
+QUIET_SHARE = 0.3
+"""Of a core: a group uses no more once its warm head, and the modules that its workers share, are loaded."""
+GROUP_SECONDS = 300.0
+"""How long a group may take to come to rest."""
 ITERATION = 1
 OTHER = "other"
 PARTS = {
@@ -181,6 +188,39 @@ def start_once(build: Build, home: Path, spec: Path, run: str) -> Start:
     )
 
 
+@contextmanager
+def group(build: Build, home: Path) -> Iterator[None]:
+    """Serves a home as `yatt up` does; begins once the group has come to rest, with what it keeps warm."""
+    if code := yatt(build, home, "up", "--detach", *ANY_PORTS).wait():
+        raise RuntimeError(f"the service group of {build.root} ended with {code}")
+    try:
+        rest(CpuMeter(str(home)))
+        yield
+    finally:
+        yatt(build, home, "down").wait()
+
+
+def rest(
+    meter: CpuMeter, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Returns once the processes of a home have used little time for a while.
+
+    clock, sleep: for tests.
+
+    Raises `RuntimeError` if they go on for too long.
+    """
+    meter.look()
+    end = clock() + GROUP_SECONDS
+    while clock() < end:
+        used = meter.total
+        began = clock()
+        sleep(QUIET_SECONDS)
+        meter.look()
+        if meter.total - used < QUIET_SHARE * (clock() - began):
+            return
+    raise RuntimeError(f"the service group of {meter.home} is still busy after {GROUP_SECONDS:g} s")
+
+
 def number(home: Path, query: str, *values: object) -> float | None:
     """Returns a number of the ledger; None if there is none yet.
 
@@ -254,10 +294,14 @@ def parts_of(starts: Sequence[Start]) -> list[str]:
 
 
 def measured(
-    builds: Mapping[str, Build], spec: Path, rounds: int, *, whole: bool, sweep: bool
+    builds: Mapping[str, Build], spec: Path, rounds: int, *, whole: bool, sweep: bool, grouped: bool
 ) -> dict[str, dict[str, float]]:
-    """Returns the figures of each build."""
+    """Returns the figures of each build.
+
+    grouped: whether second starts and sweeps are beside `yatt up`.
+    """
     name_of_run = load_spec(spec).name
+    beside = group if grouped else _alone
     cold: dict[str, list[Start]] = {name: [] for name in builds}
     warm: dict[str, list[Start]] = {name: [] for name in builds}
     for round_ in range(rounds):
@@ -265,18 +309,23 @@ def measured(
             progress(f"round {round_ + 1} of {rounds}: {name}")
             with folder() as place:
                 cold[name].append(start_once(build, place / "runs", spec, f"{name_of_run}-1"))
-                warm[name].append(start_once(build, place / "runs", spec, f"{name_of_run}-2"))
+                with beside(build, place / "runs"):
+                    warm[name].append(start_once(build, place / "runs", spec, f"{name_of_run}-2"))
     found = {name: figures_of(cold[name], warm[name]) for name in builds}
     for name, build in builds.items():
         if sweep:
             progress(f"a sweep: {name}")
-            with folder() as place:
+            with folder() as place, beside(build, place / "runs"):
                 found[name]["trial_start_s_over_work"] = statistics.median(trial_starts(build, place / "runs"))
         if whole:
             progress(f"the whole quickstart: {name}")
             with folder() as place:
                 found[name]["quickstart_s"] = whole_seconds(build, place)
     return found
+
+
+def _alone(build: Build, home: Path) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @contextmanager
@@ -293,6 +342,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=3, help="starts of each build; the median counts (default: 3)")
     made.add_argument("--against", metavar="COMMIT", help="also measure this commit, in turn, and report ratios")
     made.add_argument("--sweep", action="store_true", help="also drive a sweep of four trials, once for each build")
+    made.add_argument(
+        "--group", action="store_true", help="the second start in a home, and the sweep, are beside `yatt up`"
+    )
     made.add_argument("--whole", action="store_true", help="also run the whole quickstart, once for each build")
     return made
 
@@ -304,7 +356,14 @@ def main() -> None:
     builds = {"this": Build(ROOT, Path(sys.executable))}
     if arguments.against:
         builds["against"] = build_of(arguments.against)
-    found = measured(builds, arguments.spec, arguments.rounds, whole=arguments.whole, sweep=arguments.sweep)
+    found = measured(
+        builds,
+        arguments.spec,
+        arguments.rounds,
+        whole=arguments.whole,
+        sweep=arguments.sweep,
+        grouped=arguments.group,
+    )
     figures: dict[str, float | None] = dict(found["this"])
     other = found.get("against", {})
     figures |= {
