@@ -74,7 +74,6 @@ CALCULATIONS = (
 )
 """A policy that has learnt to write calls of a tool, though seldom right ones."""
 
-
 ORDER = (
     "sft", "place", "collect", "begin_ahead", "prepare", "learn", "collect_ahead", "sync", "evaluate", "checkpoint",
     "commit_start", "commit", "committed",
@@ -124,7 +123,6 @@ class CoveringRun:
 
         drawing: the iterations that draw; one that a tail leaves nothing to draw has nothing in progress in `collect`.
         """
-        ahead = 1 + self.lag
         moments = {
             "sft:0": 0,
             "sync:0": 0,
@@ -136,7 +134,8 @@ class CoveringRun:
         }
         moments |= {"sync:2": 2, "evaluate:2": 2, "committed:2": 2, "checkpoint:3": 3, "commit:3": 3}
         if self.lag:
-            moments |= {f"begin_ahead:{ahead}": 1, f"collect_ahead:{ahead}": 1}
+            # What was begun before a kill is finished in `collect`, so that these two cannot be of the same iteration.
+            moments |= {f"begin_ahead:{1 + self.lag}": 1, f"collect_ahead:{2 + self.lag}": 2}
         else:
             later = next(number for number in drawing if number > 1)
             moments[f"collect:{later}"] = later
@@ -154,7 +153,7 @@ COVERING = (
     CoveringRun(("streamed",)),
     CoveringRun(("streamed", "curriculum", "tools", "judges")),
     CoveringRun(("lag",)),
-    CoveringRun(("lag",), ("asynchrony.lag=3",)),
+    CoveringRun(("lag",), ("asynchrony.lag=3", "iterations=5")),
     CoveringRun(("lag", "waves", "curriculum", "tools", "judges")),
     CoveringRun(("slices",)),
     CoveringRun(("lag", "slices")),

@@ -70,7 +70,7 @@ def undisturbed(
             metric: max((value for _, value in ledger.metrics.history(run, metric)), default=0.0)
             for metric in covered.evidence
         }
-        drawing = tuple(number for number in range(1, 5) if ledger.records.shards(run, 0, number))
+        drawing = tuple(number for number in range(1, 4) if ledger.records.shards(run, 0, number))
     assert all(largest[metric] > least for metric, least in covered.evidence.items()), largest
     return Undisturbed(covered, spec, drawing, driver.results(run))
 
