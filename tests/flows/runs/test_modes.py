@@ -18,12 +18,14 @@ import pytest
 from flows.run.control_state import ControlState
 from flows.run.results import RunResults
 from tests.flows.runs.modes import COVERING, MODES, CoveringRun, largest_sets
+from tests.flows.runs.test_sliced_runs import samples_of
 from tests.flows.strikes import slowed_at_random
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.judges.test_reward_model import make_folder
 from tests.recovery.nursery import Nursery
 from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
+from yatt_core.experience.table import STRETCH_VERSIONS
 
 STRIKES = 5
 STRIKE_SECONDS = (0.3, 3.0)
@@ -72,6 +74,9 @@ def undisturbed(
         }
         drawing = tuple(number for number in range(1, 4) if ledger.records.shards(run, 0, number))
     assert all(largest[metric] > least for metric, least in covered.evidence.items()), largest
+    if covered.goes_on:
+        versions = samples_of(driver, run)[STRETCH_VERSIONS].map(lambda each: len(set(each)))
+        assert versions.max() > 1, "no response went on under newer weights"
     return Undisturbed(covered, spec, drawing, driver.results(run))
 
 
