@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.plain_lines import faults_of
+from tests.plain_lines import FOLDERS, faults_of, has_plain_calls
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,8 @@ def test_long_calls_name_their_arguments() -> None:
     for plain in ("write(a, b, c, d)", "write(a, b, c, d, e=e)", "tensor.view(a, b, c, d, e)"):
         assert not list(faults_of(plain, with_calls=True))
     assert not list(faults_of("write(a, b, c, d, e)", with_calls=False))
+
+
+def test_calls_are_looked_at_everywhere_but_in_tests_and_migrations() -> None:
+    assert {folder for folder in FOLDERS if not has_plain_calls(Path(folder, "module.py"))} == {"tests"}
+    assert not has_plain_calls(Path("db", "migrations", "versions", "0001_first.py"))

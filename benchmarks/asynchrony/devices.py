@@ -44,7 +44,7 @@ def collected(setting: Setting, devices: Devices, waves: Sequence[WaveWork]) -> 
     engines = engines_beside(setting, devices.trainer)
     roles = roles_of(engines.speeds, devices.judges)
     policy = CurvePolicy(Knobs(devices.judges, *SHAPES[0]), roles, engines)
-    return collect(engines, roles, policy, waves, roles)
+    return collect(engines, roles, policy, waves, before=roles)
 
 
 def stepped(instances: int, devices: Devices, seconds: Callable[[Devices], float]) -> Devices:

@@ -101,7 +101,9 @@ def vllm_cells(place: Place) -> Iterator[tuple[str, float | None]]:
     for dtype in DTYPES:
         progress(f"vLLM in {dtype}: alone and in a crowd")
         spec = VllmRollout(instances=1, dtype=dtype)
-        with closing(ServedRolloutEngine(VLLM_LAUNCH, str(place.model), spec, 64, 32)) as engine:
+        with closing(
+            ServedRolloutEngine(VLLM_LAUNCH, str(place.model), spec, max_prompt_tokens=64, max_new_tokens=32)
+        ) as engine:
             torch_loop = Loop(spec_of("float32"), place.folder / f"weights-{dtype}", place.model)
             engine.update_weights(dict(torch_loop.trainer.stream_weights()), 0)
             smallest = smallest_differing_batch(engine)

@@ -139,7 +139,8 @@ class Simulator:
     def _begin(self, start: RunStart) -> None:
         run = self._runs[start.run]
         run.choose_interval(self._rate(start.pool) * run.job.devices)
-        self._expect(run, run.begin(self._now, start.pool, start.devices, start.level, start.backfilled))
+        commit_at = run.begin(self._now, start.pool, start.devices, level=start.level, backfilled=start.backfilled)
+        self._expect(run, commit_at)
 
     def _expect(self, run: SimulatedRun, commit_at: float) -> None:
         segment = run.segment

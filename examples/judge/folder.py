@@ -61,7 +61,15 @@ def make_judge(
             made.mkdir()
             save_tokenizer(tokenizer, made, network.max_positions)
             make_model(network, tokenizer.get_vocab_size(), seed, made)
-            facts = train_judge(part, training, seed, prompts, collection.probe, made, report)
+            facts = train_judge(
+                part,
+                training,
+                seed,
+                prompts=prompts,
+                probe=collection.probe,
+                folder=made,
+                report=report,
+            )
             made.rename(folder)
     return facts
 

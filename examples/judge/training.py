@@ -94,7 +94,8 @@ def train_judge(
     """
     with _one_thread():
         model = load_causal_lm(str(folder), "float32").train()
-        facts = _Learner(part, training, seed, prompts, probe, model, folder).run(report)
+        learner = _Learner(part, training, seed, prompts=prompts, probe=probe, model=model, folder=folder)
+        facts = learner.run(report)
         network: Any = model
         network.save_pretrained(folder)
     return facts
@@ -132,7 +133,7 @@ class _Learner:
     def run(self, report: Report) -> JudgeFacts:
         """Trains until the accuracy on the held-out pairs is high enough, or all steps are taken."""
         training = self._training
-        facts = JudgeFacts(0, 0.0, 0.0, 0.0, len(self._pairs))
+        facts = JudgeFacts(steps=0, accuracy=0.0, false_yes=0.0, false_no=0.0, pairs=len(self._pairs))
         rows = np.arange(training.batch_size, dtype=np.int64)
         for step in range(1, training.max_steps + 1):
             self._step.take(self._batch(step), rows, sft_learning_rate(training, step))
@@ -202,7 +203,13 @@ class _Learner:
         right = np.array([is_right for _, is_right in self._pairs])
         false_yes = float(said[~right].mean())
         false_no = float((~said[right]).mean())
-        return JudgeFacts(step, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
+        return JudgeFacts(
+            steps=step,
+            accuracy=1.0 - (false_yes + false_no) / 2,
+            false_yes=false_yes,
+            false_no=false_no,
+            pairs=len(right),
+        )
 
     def _questions(self, items: Sequence[JudgeItem]) -> list[Int32]:
         questions = []
@@ -219,7 +226,7 @@ def _tokens(tokenizer: Any, word: str) -> Int32:
 
 
 def _item(number: int, prompt: Prompt, answer: str, response: str) -> JudgeItem:
-    return JudgeItem(number, prompt.text, response, answer, (0,))
+    return JudgeItem(number, prompt.text, response=response, answer=answer, seeds=(0,))
 
 
 def _reference(prompt: Prompt) -> str:

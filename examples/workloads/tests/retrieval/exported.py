@@ -18,7 +18,8 @@ def exported_retriever(folder: Path) -> tuple[Path, OwnRun]:
     """Returns the folder of the retriever of a run's last checkpoint, and the run."""
     torch.set_num_threads(1)
     settings = json.dumps({**SMALL, "method": "self"})
-    run = OwnRun.of(folder / "home", SPEC, "iterations=4", "checkpoints.every=4", f"workload.settings={settings}")
+    changes = ("iterations=4", "checkpoints.every=4", f"workload.settings={settings}")
+    run = OwnRun.of(folder / "home", SPEC, *changes)
     run.drive()
     (checkpoint,) = (path for path in (run.folder / "checkpoints").iterdir() if "i000004" in path.name)
     export_retriever(run.folder / "inputs", checkpoint, folder / "index")

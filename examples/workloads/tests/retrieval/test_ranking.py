@@ -36,16 +36,16 @@ def test_figures_are_those_of_all_scores_with_ties_counted_against() -> None:
     expected = (np.mean(reciprocal), np.mean(found))
     assert 0 < expected[0] < 1 and 0 < expected[1] < 1
     for depth in (searched(15, 90, 2), 40, 90):
-        assert figures(queries, documents, relevant, 15, depth) == pytest.approx(expected)
+        assert figures(queries, documents, relevant, k=15, depth=depth) == pytest.approx(expected)
 
 
 def test_an_encoder_that_has_collapsed_scores_nothing() -> None:
     same = np.ones((50, 4), dtype=np.float32)
     relevant = np.arange(20)[:, None]
-    assert figures(same[:20], same, relevant, 15, searched(15, 50, 1)) == (0.0, 0.0)
+    assert figures(same[:20], same, relevant, k=15, depth=searched(15, 50, 1)) == (0.0, 0.0)
     several = np.array([range(6), range(20, 26), range(44, 50)])
     for k in range(1, 11):
-        assert figures(same[:3], same, several, k, searched(k, 50, 6)) == (0.0, 0.0)
+        assert figures(same[:3], same, several, k=k, depth=searched(k, 50, 6)) == (0.0, 0.0)
 
 
 def test_vectors_that_are_no_numbers_are_an_error() -> None:

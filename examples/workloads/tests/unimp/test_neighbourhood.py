@@ -27,20 +27,20 @@ def test_samples_are_true_edges_and_bounded() -> None:
     sampler = NeighbourSampler(sources, targets, NODES)
     true = set(zip(sources.tolist(), targets.tolist(), strict=True))
     nodes = np.array([7, 3, 40])
-    one = edges_of(sampler, nodes, 1, 4, 9)
+    one = edges_of(sampler, nodes, hops=1, most=4, seed=9)
     assert one <= true and {target for _, target in one} == {7, 3, 40}
     assert np.bincount([target for _, target in one]).max() == 4
-    assert edges_of(sampler, nodes, 1, 1000, 9) == {edge for edge in true if edge[1] in (7, 3, 40)}
-    two = edges_of(sampler, nodes, 2, 4, 9)
+    assert edges_of(sampler, nodes, hops=1, most=1000, seed=9) == {edge for edge in true if edge[1] in (7, 3, 40)}
+    two = edges_of(sampler, nodes, hops=2, most=4, seed=9)
     assert one < two <= true and np.bincount([target for _, target in two]).max() == 4
 
 
 def test_a_node_keeps_the_same_neighbours_whatever_is_sampled_with_it() -> None:
     sampler = NeighbourSampler(*graph(), NODES)
-    alone = edges_of(sampler, np.array([7]), 2, 4, 9)
-    together = edges_of(sampler, np.array([3, 7, 40]), 2, 4, 9)
+    alone = edges_of(sampler, np.array([7]), hops=2, most=4, seed=9)
+    together = edges_of(sampler, np.array([3, 7, 40]), hops=2, most=4, seed=9)
     assert alone <= together
-    assert edges_of(sampler, np.array([7]), 2, 4, 10) != alone, "another seed keeps others"
+    assert edges_of(sampler, np.array([7]), hops=2, most=4, seed=10) != alone, "another seed keeps others"
 
 
 def test_neighbours_are_kept_evenly() -> None:
