@@ -14,7 +14,7 @@ from sqlalchemy import Connection, inspect, text
 from db.core.engine import Database
 from db.core.errors import LedgerVersionError
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest migration; a test compares it with the files."""
 MIGRATIONS = Path(__file__).parent.with_name("migrations")
 ADVISORY_LOCK = 0x79617474

@@ -32,6 +32,7 @@ class EntryRow(
     state: waiting, running (it holds devices) or ended.
     waited_ms: time that it has waited for devices, until waiting_since.
     failures: starts in a row that came to nothing.
+    until: the iteration after which its drivers stop; None: the run's target.
     """
 
     run: Stored[str] = stored_run()
@@ -52,6 +53,7 @@ class EntryRow(
     failures: Stored[int]
     ended_at: Stored[int | None]
     outcome: Stored[str | None]
+    until: Stored[int | None] = stored(default=None)
 
     def waited(self, now: int) -> float:
         """Returns the seconds for which it has waited for devices."""

@@ -40,6 +40,7 @@ class Submission:
     """What a run asks of the queue.
 
     pools: names, the preferred one first.
+    until: the iteration after which its drivers stop; None: the run's target.
     """
 
     pools: tuple[str, ...]
@@ -48,6 +49,7 @@ class Submission:
     priority: int
     devices: int
     checkpoints: str = SPEC
+    until: int | None = None
 
 
 class Submissions:

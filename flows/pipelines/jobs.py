@@ -17,6 +17,7 @@ from flows.gates.asking import question_of
 from flows.gates.promotions import settle
 from flows.gates.waiting import awaited
 from flows.members.driving import ended_early, reached
+from flows.members.record import begin_record
 from flows.members.tags import Family, tags_of
 from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
 from flows.pipelines.spec import (
@@ -180,14 +181,13 @@ def _exported(context: JobContext, run: str, iteration: int, dtype: str | None) 
 def _soup(context: JobContext, job: SoupJob) -> dict[str, Any]:
     soup, spec = load_soup(context.folder / job.spec, overrides_of(job, context.needed_outputs))
     run = begun_run(context, spec)
-    if not context.ledger.events.of_kind(run, SOUP.kind):
-        context.ledger.events.append(run, SOUP.kind, {"spec": soup.model_dump(mode="json")})
+    begin_record(context.ledger, SOUP, run, soup)
     tools = context.tools
     SoupRunner(
         home=context.home,
         ledger=context.ledger,
         soup=run,
-        drive=tools.drives(spec),
+        drive=tools.drives(),
         open_meter=tools.open_meter,
         tell=tools.tell,
     ).run()

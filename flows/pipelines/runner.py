@@ -120,9 +120,9 @@ class PipelineRunner:
     def _drive(self, specs: Mapping[str, RunSpec]) -> str:
         """Drives runs to their ends; returns what is said of those that ended too early, a line for each.
 
-        specs: by run. Each run gets a place that is large enough for the largest of them.
+        specs: by run.
         """
-        drive: Drives = self._tools.drives(max(specs.values(), key=lambda spec: spec.devices))
+        drive: Drives = self._tools.drives()
         self._tools.tell(f"{self._name}: driving {', '.join(specs)}")
 
         def goals() -> dict[str, int]:

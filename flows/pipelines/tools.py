@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from flows.members.driving import Drives, Tell
 from flows.soups.runner import OpenMeter
-from yatt_core.spec import RunSpec
 
 
 class Evaluates(Protocol):
@@ -34,13 +33,13 @@ class Promotes(Protocol):
 class Tools:
     """What does the work of jobs.
 
-    drives: returns what drives runs of a spec.
+    drives: returns what drives runs.
     open_meter: opens a meter for soups.
     tell: called with each step, for people.
     by: who runs the pipeline.
     """
 
-    drives: Callable[[RunSpec], Drives]
+    drives: Callable[[], Drives]
     evaluate: Evaluates
     export: Exports
     promote: Promotes

@@ -128,7 +128,7 @@ def _ended(entry: EntryRow, held: AllocationRow, signs: DriverSigns) -> Verdict:
         return Release(f"{signs.state}: {signs.reason}" if signs.reason else signs.state, ends=True)
     if held.stop_asked_at is not None or entry.wanted != "run":
         return _given_back(entry, held)
-    return Release(STOPPED, ends=True)  # by people, with `yatt stop`
+    return Release(STOPPED, ends=True)  # by people, with `yatt stop`, or after the iteration that it was submitted for
 
 
 def _given_back(entry: EntryRow, held: AllocationRow) -> Release:

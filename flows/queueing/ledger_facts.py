@@ -142,9 +142,10 @@ def progress_of(
     )
     pool = entry.pools.split(",")[0] if held is None else held.pool
     since = now if held is None else max(held.started_at, run.committed_at or 0)
+    target = run.target_iterations if entry.until is None else min(entry.until, run.target_iterations)
     return RunProgress(
         times=times,
-        left=max(0, run.target_iterations - max(run.iteration, 0)),
+        left=max(0, target - max(run.iteration, 0)),
         every=int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
         devices=entry.devices,
         since_commit=(now - since) / 1000,

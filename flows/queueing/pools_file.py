@@ -21,9 +21,16 @@ def pools_file(home: Home) -> Path:
     return home.folder / NAME
 
 
-def read_pools(home: Home) -> PoolsSpec:
-    """Returns the pools of a home. Raises `ConfigurationError`, also if there is no file."""
+def read_pools(home: Home, undeclared: PoolsSpec | None = None) -> PoolsSpec:
+    """Returns the pools of a home.
+
+    undeclared: those of a home without a file.
+
+    Raises `ConfigurationError` for a bad file, and if there is none and there are no others.
+    """
     path = pools_file(home)
+    if not path.exists() and undeclared is not None:
+        return undeclared
     if not path.exists():
         raise ConfigurationError(f"{path}: there are no pools yet; `yatt queue init` writes a first file")
     return load_pools(path)

@@ -43,10 +43,11 @@ LONGEST_INTERVAL = 100
 class Drivers(Protocol):
     """Starts drivers as processes of their own, and sees whether they are alive."""
 
-    def start(self, run: str, gpus: tuple[int, ...] | None) -> tuple[int, int]:
+    def start(self, run: str, gpus: tuple[int, ...] | None, until: int | None) -> tuple[int, int]:
         """Starts a driver of a run; returns its pid, and a number that tells it from later processes with this pid.
 
         gpus: those that it may use; None if the pool's devices are not GPUs.
+        until: the iteration after which it stops; None: the run's target.
 
         Raises `InfrastructureError` if the system refuses.
         """
@@ -58,12 +59,16 @@ class Drivers(Protocol):
 
 
 class Scheduler:
-    """One holder of the scheduler's lease."""
+    """One holder of the scheduler's lease.
 
-    def __init__(self, home: Home, ledger: Ledger, drivers: Drivers) -> None:
+    undeclared: the pools of a home without a pools file; if there are none, its absence is an error.
+    """
+
+    def __init__(self, home: Home, ledger: Ledger, drivers: Drivers, undeclared: PoolsSpec | None = None) -> None:
         self._home = home
         self._ledger = ledger
         self._drivers = drivers
+        self._undeclared = undeclared
         self._fence: Fence | None = None
 
     def lead(self) -> None:
@@ -82,7 +87,7 @@ class Scheduler:
         """
         assert self._fence is not None, "lead first"
         self._ledger.leases.renew(self._fence, LIFE_SECONDS)
-        pools = read_pools(self._home)
+        pools = read_pools(self._home, self._undeclared)
         _Round(home=self._home, ledger=self._ledger, drivers=self._drivers, fence=self._fence, pools=pools).run()
 
 
@@ -245,7 +250,7 @@ class _Round:
         """Starts a driver; if the system refuses, that keeps no other run from being served."""
         newest = self._ledger.overview.sessions(held.run, 1)
         try:
-            pid, process_start = self._drivers.start(held.run, held.numbers if held.gpus else None)
+            pid, process_start = self._drivers.start(held.run, held.numbers if held.gpus else None, entry.until)
         except InfrastructureError as error:
             log.warning("%s: %s", held.run, redact(str(error)))
             self._release(held, not_started(entry))

@@ -17,17 +17,15 @@ from functools import cached_property
 from typing import Any
 
 from db.core.engine import Fence
-from db.ledger import Ledger
 from db.write.records import CheckpointRow
 from flows.members.driving import reached
+from flows.members.record import FamilyRecord, create_record
 from flows.members.tags import Family
-from flows.prefect_io.secret_blocks import read_block
-from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.soups.plan import PointKey, SoupFacts, SoupMember, SoupPlan
 from flows.soups.spec import SoupSpec, parse_soup
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec import RunSpec
 
 SOUP = Family("soup", "soup_member")
 POINT = "soup_point"
@@ -40,38 +38,22 @@ def create_soup(home: Home, soup: SoupSpec, run: RunSpec, by: str) -> str:
 
     by: who starts it, for the audit chains of its runs.
     """
-    name = create_run(home, run, by=by, read_block=read_block)
-    with Ledger.open(home.ledger) as ledger:
-        ledger.events.append(name, SOUP.kind, {"spec": soup.model_dump(mode="json")})
-    return name
+    return create_record(home, SOUP, soup, run, by=by)
 
 
 @dataclass(frozen=True)
-class SoupRecord:
+class SoupRecord(FamilyRecord):
     """A soup as the ledger has it.
 
     name: its supervised run.
     """
 
-    ledger: Ledger
-    name: str
-
-    @classmethod
-    def of(cls, ledger: Ledger, run: str) -> SoupRecord:
-        """Opens the soup to which a run belongs. Raises `ConfigurationError` if it belongs to none."""
-        return cls(ledger, SOUP.require_record(ledger, run))
+    family = SOUP
 
     @cached_property
     def spec(self) -> SoupSpec:
         """The soup's spec."""
-        return parse_soup(
-            self.ledger.events.of_kind(self.name, SOUP.kind)[0].body["spec"], f"the spec of soup {self.name}"
-        )
-
-    @cached_property
-    def run_spec(self) -> RunSpec:
-        """The spec of the supervised run, from which the specs of all members are derived."""
-        return parse_spec(dict(self.ledger.runs.revision(self.name, 1).spec), f"the spec of run {self.name}")
+        return parse_soup(self.begun_with, f"the spec of soup {self.name}")
 
     @cached_property
     def plan(self) -> SoupPlan:
@@ -88,24 +70,24 @@ class SoupRecord:
 
     def facts(self) -> SoupFacts:
         """Returns what the soup has reached."""
-        choice = self.ledger.events.of_kind(self.name, CHOICE)
+        choice = self.bodies(CHOICE)
         return SoupFacts(
             supervised=self.ledger.runs.find(self.name).iteration,
             reached={member: reached(self.ledger, run) for member, run in self.members().items()},
             points={
                 PointKey(body["stage"], body["beta"], body["number"]): tuple(body["rewards"])
-                for body in self._bodies(POINT)
+                for body in self.bodies(POINT)
             },
-            chosen=choice[0].body["beta"] if choice else None,
+            chosen=choice[0]["beta"] if choice else None,
         )
 
     def merged(self) -> list[Mapping[str, Any]]:
         """Returns the merged models that became runs, oldest first: run, preference, coefficients, alpha."""
-        return self._bodies(MERGED)
+        return self.bodies(MERGED)
 
     def hypervolumes(self) -> dict[str, float]:
         """Returns the hypervolume of each candidate for beta; empty before the choice, or without one."""
-        choice = self._bodies(CHOICE)
+        choice = self.bodies(CHOICE)
         return dict(choice[0]["hypervolumes"]) if choice else {}
 
     def checkpoint(self, run: str, iteration: int) -> CheckpointRow:
@@ -145,6 +127,3 @@ class SoupRecord:
         """Records the choice of beta. Raises `Fenced`."""
         volumes = {repr(candidate): volume for candidate, volume in hypervolumes.items()}
         self.ledger.events.append(self.name, CHOICE, {"beta": beta, "hypervolumes": volumes}, fence)
-
-    def _bodies(self, kind: str) -> list[Mapping[str, Any]]:
-        return [link.body for link in self.ledger.events.of_kind(self.name, kind)]

@@ -19,12 +19,10 @@ from functools import cached_property
 from typing import Any
 
 from db.core.engine import Fence
-from db.ledger import Ledger
 from db.write.alarms import ENDED
 from db.write.runs import RunRow
+from flows.members.record import FamilyRecord, create_record
 from flows.members.tags import Family, tags_of
-from flows.prefect_io.secret_blocks import read_block
-from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.sweeps.plan import Promote, Propose, SweepFacts, SweepPlan, Trial
 from flows.sweeps.schedule import HalvingRule, RungJob
@@ -34,7 +32,7 @@ from flows.sweeps.starts import SharedStart, Starts
 from yatt_core.errors import ConfigurationError, FailureClass
 from yatt_core.guards.budget import BUDGET
 from yatt_core.guards.stalls import STALLED_PHASE
-from yatt_core.spec import RunSpec, override_spec, parse_spec
+from yatt_core.spec import RunSpec, override_spec
 
 SWEEP = Family("sweep", "sweep_member")
 TRIAL = "sweep_trial"
@@ -53,15 +51,8 @@ def create_sweep(home: Home, sweep: SweepSpec, run: RunSpec, by: str) -> str:
 
     by: who starts it, for the audit chains of its runs.
     """
-    name = create_run(
-        home,
-        override_spec(run, [f"seed={sweep.seeds_of(run)[0]}"], "the spec of the runs"),
-        by=by,
-        read_block=read_block,
-    )
-    with Ledger.open(home.ledger) as ledger:
-        ledger.events.append(name, SWEEP.kind, {"spec": sweep.model_dump(mode="json")})
-    return name
+    first = override_spec(run, [f"seed={sweep.seeds_of(run)[0]}"], "the spec of the runs")
+    return create_record(home, SWEEP, sweep, first, by=by)
 
 
 def trial_name(trial: int, seed: int) -> str:
@@ -70,31 +61,17 @@ def trial_name(trial: int, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class SweepRecord:
-    """A sweep as the ledger has it.
+class SweepRecord(FamilyRecord):
+    """A sweep as the ledger has it."""
 
-    name: its first run.
-    """
+    family = SWEEP
 
-    ledger: Ledger
-    name: str
     _tags: dict[str, Mapping[str, str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, ledger: Ledger, run: str) -> SweepRecord:
-        """Opens the sweep to which a run belongs. Raises `ConfigurationError` if it belongs to none."""
-        return cls(ledger, SWEEP.require_record(ledger, run))
 
     @cached_property
     def spec(self) -> SweepSpec:
         """The sweep's spec."""
-        body = self.ledger.events.of_kind(self.name, SWEEP.kind)[0].body
-        return parse_sweep(body["spec"], f"the spec of sweep {self.name}")
-
-    @cached_property
-    def run_spec(self) -> RunSpec:
-        """The spec of the first run, of which the specs of all others are changes."""
-        return parse_spec(dict(self.ledger.runs.revision(self.name, 1).spec), f"the spec of run {self.name}")
+        return parse_sweep(self.begun_with, f"the spec of sweep {self.name}")
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
@@ -193,10 +170,6 @@ class SweepRecord:
                 f"it has {', '.join(known) or 'none'}"
             )
         return series.buckets[0].mean
-
-    def bodies(self, kind: str) -> list[Mapping[str, Any]]:
-        """Returns the contents of the sweep's links of a kind, in order."""
-        return [link.body for link in self.ledger.events.of_kind(self.name, kind)]
 
     # -- links ----------------------------------------------------------------------------------------------------------
 

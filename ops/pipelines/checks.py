@@ -14,7 +14,7 @@ from flows.run.home import Home
 from flows.schedule.window_start import Ending
 from ops.pipelines.work import tools_of
 from ops.process import keep_caches_inside
-from ops.terminal.side_by_side import Clusters
+from ops.terminal.clusters import Clusters
 
 
 @check_flow

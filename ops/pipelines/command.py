@@ -114,7 +114,7 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     from ops.group.address import server_of_runs
     from ops.pipelines.view import pipeline_view
     from ops.pipelines.work import tools_of
-    from ops.terminal.side_by_side import Clusters
+    from ops.terminal.clusters import Clusters
 
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:

@@ -15,13 +15,13 @@ from ops.evaluation.rows import figures_on_rows, row_report
 from ops.evaluation.suites import evaluated_once, open_for
 from ops.integrations.promotion import deliver, promote
 from ops.presentation.output import message
+from ops.queueing.child_runs import ChildRuns
+from ops.terminal.clusters import Clusters
 from ops.terminal.exporting import export_checkpoint
 from ops.terminal.lookup import opened_checkpoint
-from ops.terminal.side_by_side import Clusters, SideBySide, places_of
 from yatt_core.evaluation.suites import load_suite
 from yatt_core.evaluation.summary import summarise
 from yatt_core.rewards.process import reward_process
-from yatt_core.spec import RunSpec
 
 
 def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None, by: str) -> Tools:
@@ -32,9 +32,9 @@ def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None
     by: in whose name checkpoints are promoted.
     """
 
-    def drives(spec: RunSpec) -> SideBySide:
+    def drives() -> ChildRuns:
         reward_process().close()  # the checks of a spec may have started it
-        return SideBySide(home, ledger, places_of(spec, at_once), clusters)
+        return ChildRuns(home, ledger, clusters, at_once)
 
     def evaluate(run: str, iteration: int, suite: Path | None) -> Mapping[str, Any]:
         return _held_out(home, run, iteration) if suite is None else _suite(home, run, iteration, suite)

@@ -159,17 +159,16 @@ def _find(ledger: Ledger, name: str) -> str:
 
 def _carry_on(home: Home, soup: str, at_once: int | None, output: Output) -> None:
     """Takes all steps of a soup that are left, and shows it."""
-    from flows.soups.record import SoupRecord
     from flows.soups.runner import SoupRunner
+    from ops.queueing.child_runs import ChildRuns
     from ops.soups.view import soup_view
-    from ops.terminal.side_by_side import Clusters, SideBySide, places_of
+    from ops.terminal.clusters import Clusters
     from yatt_core.rewards.process import reward_process
 
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
-        places = places_of(SoupRecord.of(ledger, soup).run_spec, at_once)
-        drives = SideBySide(home, ledger, places, clusters)
+        drives = ChildRuns(home, ledger, clusters, at_once)
         SoupRunner(home=home, ledger=ledger, soup=soup, drive=drives, open_meter=_open_meter, tell=message).run()
         _print(soup_view(ledger, soup), output)
 

@@ -224,19 +224,17 @@ def _find(ledger: Ledger, name: str) -> str:
 
 def _carry_on(home: Home, sweep: str, at_once: int | None, to: Path | None, output: Output) -> None:
     """Takes all steps of a sweep that are left, and shows it."""
-    from flows.sweeps.record import SweepRecord
     from flows.sweeps.runner import SweepRunner
+    from ops.queueing.child_runs import ChildRuns
     from ops.sweeps.view import sweep_view
-    from ops.terminal.side_by_side import Clusters, SideBySide, places_of
+    from ops.terminal.clusters import Clusters
     from yatt_core.rewards.process import reward_process
 
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
-        places = places_of(SweepRecord.of(ledger, sweep).run_spec, at_once)
-        SweepRunner(
-            home=home, ledger=ledger, sweep=sweep, drive=SideBySide(home, ledger, places, clusters), tell=message
-        ).run()
+        drives = ChildRuns(home, ledger, clusters, at_once)
+        SweepRunner(home=home, ledger=ledger, sweep=sweep, drive=drives, tell=message).run()
         if to is not None:
             _write_winner(ledger, sweep, to)
         _print(sweep_view(ledger, sweep), output)

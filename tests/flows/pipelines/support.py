@@ -23,7 +23,6 @@ from flows.run.home import Home
 from ops.integrations.promotion import promote
 from tests.flows.soups.support import RUN, Killed, drive_run
 from yatt_core.protocols.engines import Tensors
-from yatt_core.spec import RunSpec
 from yatt_core.spec.reading.documents import yaml_text
 
 JOBS: dict[str, Any] = {
@@ -57,7 +56,6 @@ class Plant:
     killed_at: int = -1
     moment: int = 0
     did: list[str] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
     @classmethod
@@ -93,8 +91,7 @@ class Plant:
     def _tell(self, text: str) -> None:
         self.said.append(text)
 
-    def _drives(self, spec: RunSpec) -> Drives:
-        self.places.append(spec.devices)
+    def _drives(self) -> Drives:
         return self._drive
 
     def _drive(self, goals: Goals) -> None:

@@ -133,11 +133,11 @@ def test_a_run_that_was_killed_before_its_last_checkpoint_is_not_done(tmp_path: 
     assert plant.jobs("line-1")["sft"].outputs["iteration"] == 2
 
 
-def test_runs_that_are_driven_together_get_places_for_the_largest_of_them(tmp_path: Path, inputs: Path) -> None:
+def test_runs_that_are_ready_together_are_driven_together(tmp_path: Path, inputs: Path) -> None:
     wide = JOBS["sft"] | {"set": ["name=wide", "iterations=3", "rollout.engine.instances=4"]}
     plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"], "wide": wide})
     assert plant.run() == ("line-1", "finished")
-    assert plant.places == [4] and plant.did == ["drive sft-1", "drive wide-1"]
+    assert plant.did == ["drive sft-1", "drive wide-1"]
     assert [plant.jobs("line-1")[job].outputs["iteration"] for job in ("sft", "wide")] == [2, 3]
 
 

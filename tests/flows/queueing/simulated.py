@@ -57,7 +57,7 @@ class SimulatedDrivers:
     never: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
 
-    def start(self, run: str, gpus: tuple[int, ...] | None) -> tuple[int, int]:
+    def start(self, run: str, gpus: tuple[int, ...] | None, until: int | None = None) -> tuple[int, int]:
         self.started.append(run)
         if run in self.refused:
             raise InfrastructureError(f"run {run}: its driver cannot be started: no space")

@@ -90,22 +90,22 @@ def test_it_is_a_member_of_the_group(home: Home) -> None:
 
 def test_a_driver_is_known_by_its_pid_and_its_start(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     drivers = DriverProcesses(home)
-    seen: list[str | None] = []
+    seen: list[tuple[str | None, int | None]] = []
 
-    def start(place: Home, run: str, log: object, accept_drift: bool, devices: str | None) -> subprocess.Popen[bytes]:
-        seen.append(devices)
+    def start(*, devices: str | None, until: int | None, **_: object) -> subprocess.Popen[bytes]:
+        seen.append((devices, until))
         return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     monkeypatch.setattr("ops.queueing.processes.start_driver_process", start)
-    pid, process_start = drivers.start("toy-1", (3, 5))
-    assert seen == ["3,5"]
+    pid, process_start = drivers.start("toy-1", (3, 5), 7)
+    assert seen == [("3,5", 7)]
     assert drivers.is_alive(pid, process_start)
     assert not DriverProcesses(home).is_alive(pid, process_start + 10)
-    child = drivers._children[pid]
+    child = drivers._children[pid].process
     assert child.stdin is not None
     child.stdin.close()
     child.wait()
     assert not drivers.is_alive(pid, process_start)
     (home.folder / "toy-2").write_text("not a folder")
     with pytest.raises(InfrastructureError, match="run toy-2: its driver cannot be started"):
-        drivers.start("toy-2", None)
+        drivers.start("toy-2", None, None)
