@@ -23,6 +23,7 @@ What each missing fsync would break (`tests.storage.missing` drops one by its pl
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
@@ -33,9 +34,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.crash import Death, Scenario
+
+TOLD = "told"
 Choose = Callable[[], bool]
 Step = Callable[[str], None]
-WATCHED = ("rename", "mkdir", "unlink")
+WATCHED = ("rename", "mkdir")
+REMOVALS = ("unlink", "rmdir")
+"""Functions of `os`, by which `Path.unlink` and `shutil.rmtree` delete."""
 
 
 @dataclass
@@ -134,19 +140,21 @@ class LyingDisk:
         self._open: list[int] = []
         self._inodes: dict[int, Inode] = {}
         self._acknowledged: list[str] = list(before.acknowledged) if before else []
+        self._numbers_of_lost = itertools.count(-1, -1)
         self.crashes: list[Crash] = []
         self.root = self._begin(folder, before, before.root if before else 0)
 
     def acknowledge(self, word: str) -> None:
         """Notes that the product has acknowledged something to the scenario."""
         self._acknowledged.append(word)
-        self._keep(f"told {word}")
+        self._keep(f"{TOLD} {word}")
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Records every durable step inside the block."""
-        patches = [mock.patch.object(os, "fsync", self._fsync(os.fsync))]
+        patches = [mock.patch.object(os, "fsync", self._fsync())]
         patches += [mock.patch.object(Path, name, self._stepping(name, getattr(Path, name))) for name in WATCHED]
+        patches += [mock.patch.object(os, name, self._removing(name, getattr(os, name))) for name in REMOVALS]
         for patch in patches:
             patch.start()
         try:
@@ -158,9 +166,9 @@ class LyingDisk:
                 os.close(descriptor)
             self._open.clear()
 
-    def _fsync(self, real: Callable[[int], None]) -> Callable[[int], None]:
+    def _fsync(self) -> Callable[[int], None]:
         def fsync(descriptor: int) -> None:
-            real(descriptor)
+            os.fstat(descriptor)  # fails as a sync would; there is no other need of the real disk
             place = Path(f"/proc/self/fd/{descriptor}").readlink()
             if place != self._folder and not place.is_relative_to(self._folder):
                 return
@@ -180,6 +188,16 @@ class LyingDisk:
             return result
 
         return stepping
+
+    def _removing(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def removing(path: str | Path, *, dir_fd: int | None = None) -> None:
+            above = Path() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink()
+            real(path, dir_fd=dir_fd)
+            if (above / path).is_relative_to(self._folder):
+                self._look(self._folder, self._inodes[self.root])
+                self._keep(f"{name} {Path(path).name}")
+
+        return removing
 
     def _sync(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
@@ -220,7 +238,7 @@ class LyingDisk:
 
         def renumbered(number: int) -> int:
             if number not in here:
-                here[number] = -1 - len(self._inodes)
+                here[number] = next(self._numbers_of_lost)
                 self._inodes[here[number]] = self._lost(before, number, renumbered)
             return here[number]
 
@@ -262,6 +280,25 @@ class LyingDisk:
                 self._look(path / name, child)
             else:
                 child.visible = (path / name).read_bytes()
+
+
+def kills(scenario: Scenario, within: Path, prepare: Callable[[Path], Any] = lambda _: None) -> Iterator[Death]:
+    """Yields what `tests.crash.deaths` does of a scenario that changes nothing but files of its folder, without a process each.
+
+    A killed process leaves all that it has written, synced or not, so the folder as it was after each step of one whole
+    execution is what a process that died there would have left.
+    """
+    whole = within / "whole"
+    whole.mkdir()
+    prepared = prepare(whole)
+    disk = LyingDisk(whole)
+    with disk.watched():
+        scenario(whole, disk.acknowledge)
+    steps = [crash for crash in disk.crashes if not crash.step.startswith(TOLD)]
+    for number, crash in enumerate(steps, 1):
+        folder, _ = crash.killed(within / f"step-{number}")
+        yield Death(number, folder, list(crash.acknowledged), prepared)
+    yield Death(len(steps) + 1, whole, list(disk.crashes[-1].acknowledged), prepared)
 
 
 def place_of_sync() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage import Crash, LyingDisk, missing, place_of_sync
+from tests.storage import TOLD, Crash, LyingDisk, missing, place_of_sync
 from tests.storage_scenarios import SCENARIOS, StorageScenario
 from yatt_core.errors import YattError
 
@@ -67,7 +67,7 @@ class Bench:
             yield from (fault for seed in (None, *seeds) if (fault := self.check(scenario, crash, seed)))
         for killed in self.first(scenario):
             for crash in self.second(scenario, killed):
-                if crash.step.startswith("told") and (fault := self.check(scenario, crash)):
+                if crash.step.startswith(TOLD) and (fault := self.check(scenario, crash)):
                     yield f"killed after {killed.step!r}, then {fault}"
 
     def _fresh(self) -> Path:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
-from tests.crash import deaths
+from tests.storage import kills
 from yatt_core.checkpoints import publish as publish_module
 from yatt_core.checkpoints.publish import publish_checkpoint
 from yatt_core.checkpoints.retention import checkpoints_to_keep, delete_checkpoint, sweep_checkpoints
@@ -75,7 +75,7 @@ def published(folder):
 
 
 def test_killed_at_every_step_a_checkpoint_is_complete_or_absent(tmp_path):
-    for death in deaths(publish, tmp_path):
+    for death in kills(publish, tmp_path):
         folder = death.folder
         acknowledged = death.acknowledged
         visible = (folder / FOLDER).exists()
@@ -235,7 +235,7 @@ def test_the_first_and_the_newest_are_kept(iterations, keep):
 
 
 def test_deletion_killed_at_every_step_leaves_no_partial_checkpoint_under_the_name(tmp_path):
-    for death in deaths(delete, tmp_path, published):
+    for death in kills(delete, tmp_path, published):
         folder = death.folder
         receipt = death.prepared
         if (folder / FOLDER).exists():

@@ -21,7 +21,7 @@ from tests.checkpoints.scenarios import (
     write,
     write_share,
 )
-from tests.crash import deaths
+from tests.storage import kills
 from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.checkpoints.publish import publish_checkpoint
 from yatt_core.checkpoints.retention import sweep_checkpoints
@@ -63,7 +63,7 @@ def test_the_manifest_lists_the_files_of_all_ranks_with_digests_of_what_is_on_di
 
 def test_killed_at_every_step_a_checkpoint_of_two_ranks_is_complete_or_absent(tmp_path: Path) -> None:
     seen = set()
-    for death in deaths(publish_shares, tmp_path):
+    for death in kills(publish_shares, tmp_path):
         folder = death.folder
         acknowledged = death.acknowledged
         visible = (folder / FOLDER).exists()
@@ -80,7 +80,7 @@ def test_killed_at_every_step_a_checkpoint_of_two_ranks_is_complete_or_absent(tm
 
 
 def test_a_rank_killed_at_any_step_leaves_the_others_without_a_checkpoint(tmp_path: Path) -> None:
-    for death in deaths(write_share, tmp_path):
+    for death in kills(write_share, tmp_path):
         folder = death.folder
         acknowledged = death.acknowledged
         own = attempt(folder)

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.crash import deaths
 from tests.experience.scenarios import KEY, prepare, prepared_ranks
+from tests.storage import kills
 from yatt_core import durable
 from yatt_core.errors import DataError
 from yatt_core.experience.prepared import (
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_reported(tmp_path, name, damage):
 
 
 def test_killed_at_every_step_columns_are_complete_or_unpublished(tmp_path):
-    for death in deaths(prepare, tmp_path):
+    for death in kills(prepare, tmp_path):
         folder = death.folder
         acknowledged = death.acknowledged
         published = (folder / prepared_folder(0, 3, 1) / "manifest.json").exists()

@@ -12,9 +12,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tests.crash import deaths, run_until
+from tests.crash import run_until
 from tests.experience.scenarios import BATCHES, KEY, SAMPLES, batch_of, make_shard, next_attempt, sealed_folders
 from tests.ops.seeding import toy_spec
+from tests.storage import kills
 from yatt_core import durable
 from yatt_core.collection.shard_plan import shard_plan
 from yatt_core.errors import DataError, FencedError, InfrastructureError
@@ -64,7 +65,7 @@ def test_pandas_and_duckdb_read_the_samples(tmp_path):
 
 
 def test_killed_after_every_step_acknowledged_work_is_not_repeated(tmp_path):
-    for death in deaths(next_attempt, tmp_path):
+    for death in kills(lambda folder, tell: make_shard(folder, 1, tell), tmp_path):
         folder = death.folder
         acknowledged = death.acknowledged
         sealed = sealed_folders(folder)
