@@ -38,9 +38,10 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, source, cwd=tmp_path)
     (wheel,) = tmp_path.glob("yatt-*.whl")
     environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     python = environment / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "-q", "--no-deps", "--no-index", "--no-compile", wheel, cwd=tmp_path)
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=tmp_path).strip())
     # Path files in that folder are not followed, so the editable install of the checkout stays invisible.
     (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")

@@ -131,7 +131,7 @@ def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
 
 def test_an_actor_that_cannot_reach_the_store_exits_and_a_shorter_outage_changes_nothing(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
-    grace = 6.0
+    grace = 3.0
     with DriverBeat(1, 0.1, store):
         command = [sys.executable, "-c", ACTOR, str(tmp_path), str(grace)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

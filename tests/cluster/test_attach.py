@@ -123,8 +123,8 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
 
 
 def test_cut_shards_are_not_started_and_controllers_are_free_again(actor_sets: list[RunActors], tmp_path: Path) -> None:
-    """One engine, which takes about a second for each of eight shards and works on two at a time."""
-    spec = actors_spec("controllers.count=1", "rollout.engine.instances=1", "rollout.engine.base_seconds=0.4")
+    """One engine, which takes about a quarter of a second for each of eight shards and works on two at a time."""
+    spec = actors_spec("controllers.count=1", "rollout.engine.instances=1", "rollout.engine.base_seconds=0.1")
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)
     tasks = shard_tasks(spec, 1)

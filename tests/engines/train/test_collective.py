@@ -134,14 +134,14 @@ def test_the_state_of_a_model_follows_its_files(tmp_path: Path) -> None:
 
 
 def test_a_sum_waits_longer_for_more_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 60 s for the large tensor, 0.5 s for the small one.
+    # 7.5 s for the large tensor, 1.5 s for the small one, which would be too short for it.
     monkeypatch.setattr(time_limits, "BASE_SECONDS", 0.5)
-    monkeypatch.setattr(time_limits, "BYTES_PER_SECOND", 1e4)
+    monkeypatch.setattr(time_limits, "BYTES_PER_SECOND", 1e5)
     ended = threading.Event()
 
     def late(group: Collective) -> float:
         if group.rank:
-            time.sleep(1.5)
+            time.sleep(2.0)
         found = float(group.sum(torch.ones(75_000))[0])
         if group.rank:
             assert ended.wait(60)
@@ -152,7 +152,7 @@ def test_a_sum_waits_longer_for_more_bytes(monkeypatch: pytest.MonkeyPatch) -> N
                 ended.set()
         return found
 
-    first, second = on_two_ranks(late, held=300_000)
+    first, second = on_two_ranks(late, held=100_000)
     assert isinstance(first, InfrastructureError)
     assert "rank 0 of 2 lost its group" in str(first)
     assert second == 2.0

@@ -113,7 +113,10 @@ def test_a_follower_evaluates_what_is_kept_and_ends_with_the_run(home: Home, pin
         assert len(ledger.suites.of(pinned)) == 2
 
 
-def test_one_follower_a_suite(home: Home, pinned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_follower_a_suite(
+    home: Home, pinned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.run.lease.LIFE_SECONDS", 3.0)  # for as long, a lease that is held is waited for
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.take(f"suite/{pinned}/mixed", holder("a follower far away"), 600)
         follow(home, pinned, write_suite(tmp_path), left_seconds=0.0)
