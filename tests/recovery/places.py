@@ -32,7 +32,7 @@ def watch(failpoints: Failpoints) -> None:
     """Adds all failpoints to this process."""
     reach = failpoints.in_driver
     watch_files(reach)
-    _watch_ledger(reach)
+    watch_ledger(reach)
     _watch_commits(reach)
     actors = _find("yatt_core.run_actors.run_actors.RunActors")
     for name, member in vars(actors).items():
@@ -43,7 +43,7 @@ def watch(failpoints: Failpoints) -> None:
             around(reach, _find(owner), name)
 
 
-def _watch_ledger(reach: Callable[[str], None]) -> None:
+def watch_ledger(reach: Callable[[str], None]) -> None:
     """Adds places before and after each COMMIT, named by the function of `db` that makes the transaction."""
     database = _find("db.core.engine.Database")
     real = database.write
