@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.inputs.example_specs import run_spec, write_jsonl
+from tests.matrix import in_verify
 from tests.models.folders import make_folder
 from yatt_core.digests import json_digest
 from yatt_core.errors import DataError
@@ -81,7 +82,7 @@ def test_of_equally_long_prompts_the_first_is_recorded(folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["told", "lost"])
-@pytest.mark.parametrize("over_long", ["refuse", "skip"])
+@pytest.mark.parametrize("over_long", ["skip", *in_verify("refuse")])
 def test_a_second_process_that_computes_bounds_changes_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_long: str, lost: bool
 ) -> None:

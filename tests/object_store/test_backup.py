@@ -15,6 +15,7 @@ from flows.reports.audit import verify_run
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from tests.flows.backup.scenarios import backup_of
+from tests.matrix import in_verify
 from tests.object_store.test_two_tiers import sound as sound_fixture
 from yatt_core.storage.objects import ObjectStore
 
@@ -42,7 +43,7 @@ def test_what_only_the_store_has_is_in_the_backup(
         claim_store(ledger, run, current_spec(ledger, run), new.run_folder(run))  # the prefix is still the run's
 
 
-@pytest.mark.parametrize("missing", [True, False])
+@pytest.mark.parametrize("missing", [True, *in_verify(False)])
 def test_what_neither_tier_has_is_recorded(sound: tuple[Home, str], tmp_path: Path, url: str, missing: bool) -> None:
     home, run = sound
     (folder,) = home.run_folder(run).glob("checkpoints/b000-i000002.*")

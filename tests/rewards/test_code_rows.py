@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.matrix import in_verify
 from tests.rewards.test_code_tests import ISOLATION
 from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Prompt
@@ -36,7 +37,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("tests", CALLS)
-@pytest.mark.parametrize("as_text", [0, 1, 2])
+@pytest.mark.parametrize("as_text", [0, 2, *in_verify(1)])
 def test_a_function_is_called_and_its_value_is_compared(tests, as_text):
     for _ in range(as_text):
         tests = json.dumps(tests)

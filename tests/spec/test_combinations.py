@@ -102,8 +102,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def marked(wanted: tuple[Feature, ...]) -> Any:
-    """Returns a set of features as a parameter, with what it needs."""
+def marked(number: int, wanted: tuple[Feature, ...]) -> Any:
+    """Returns a set of features as a parameter, with what it needs; `make test` has every third."""
     needs = {
         known.LORA: NEEDS_PEFT,
         known.MEGATRON_TRAINER: NEEDS_MEGATRON,
@@ -112,10 +112,11 @@ def marked(wanted: tuple[Feature, ...]) -> Any:
     }
     present = present_in(wanted, tree_of(wanted))
     marks = [needed for feature, needed in needs.items() if feature in present]
+    marks += [pytest.mark.verify] if number % 3 else []
     return pytest.param(wanted, marks=marks, id="+".join(each.key.split(":")[0] for each in wanted[:3]))
 
 
-@pytest.mark.parametrize("wanted", map(marked, COVERING))
+@pytest.mark.parametrize("wanted", [marked(*each) for each in enumerate(COVERING)])
 def test_check_accepts_what_goes_together(
     wanted: tuple[Feature, ...], files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from db.write.events import COLUMNS_REGENERATED
 from flows.reports.audit import verify_run
+from tests.matrix import in_verify
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
 from yatt_core.experience.prepared import prepared_folder, rank_file
@@ -57,7 +58,7 @@ def test_a_run_killed_in_every_phase_gives_the_same_bits(tmp_path: Path) -> None
     assert phases == PHASES, "nothing is placed, collected or sent to engines"
 
 
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("cold", [True, *in_verify(False)])
 def test_what_was_sampled_before_a_kill_is_learnt_from(cold: bool, tmp_path: Path) -> None:
     def sampling(name: str) -> tuple[OwnRun, Path]:
         notes = tmp_path / f"{name}.txt"

@@ -26,6 +26,7 @@ from tests.engines.rollout.cases import (
     torch_case,
 )
 from tests.engines.rollout.test_sampling import chi_square, processors
+from tests.matrix import in_verify
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
@@ -180,7 +181,7 @@ def test_bfloat16_is_close_but_promises_no_invariance(model_folder, torch_engine
     assert (result.log_probs != exact.log_probs).any()
 
 
-@pytest.mark.parametrize("name", ["torch", "torch-general", "torch-waiting"])
+@pytest.mark.parametrize("name", ["torch", *in_verify("torch-general", "torch-waiting")])
 def test_bfloat16_repeats_a_planned_batch_whatever_it_decoded_before(name, model_folder):
     """In this process and in a fresh one: an exact run decodes a batch again as it was."""
     case = build_case(f"{name}/bfloat16", model_folder)

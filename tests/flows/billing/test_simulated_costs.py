@@ -17,6 +17,7 @@ from flows.run.home import Home
 from flows.run.results import run_results
 from tests.flows.driver.test_outages import MINUTE, Outage
 from tests.flows.simulated import BranchRunActors, Simulation
+from tests.matrix import in_verify
 from tests.services import ROOT
 from yatt_core.costs.billing import BILLING, BillingRecord
 from yatt_core.costs.charging import FAULTS, TRAINING, Amounts, rounded
@@ -143,7 +144,7 @@ def test_a_run_that_was_priced_late_says_which_part_is_unknown(tmp_path: Path) -
     assert total.cost == rounded_cost(DEVICES * (spans[1].end - spans[1].start), "3.60")
 
 
-@pytest.mark.parametrize("scope", ["spec", "run", "project", "owner"])
+@pytest.mark.parametrize("scope", ["spec", "project", *in_verify("run", "owner")])
 def test_a_used_up_budget_pauses_the_run_until_it_is_raised(tmp_path: Path, scope: str) -> None:
     name = {"run": "virtual-1", "project": "math", "owner": "ada"}.get(scope, "")
 

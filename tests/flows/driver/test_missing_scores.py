@@ -19,6 +19,7 @@ from flows.run.results import RunResults, run_results
 from tests.collection.local import FewPrompts, LocalStream
 from tests.flows.simulated import ENGINES, SHARDS, Simulation
 from tests.flows.tools import same_result
+from tests.matrix import in_verify
 from yatt_core.collection.collector import Collector
 from yatt_core.experience.admission import load_admitted_batch
 from yatt_core.experience.batch import load_table
@@ -140,7 +141,7 @@ def missing(simulation: Simulation) -> list[int]:
 
 @pytest.mark.parametrize(
     ("place", "cold"),
-    [("shard", False), ("prepare:2", False), ("learn:2", True), ("committed:2", True), ("learn:3", False)],
+    [("shard", False), ("learn:2", True), *in_verify(("prepare:2", False), ("committed:2", True), ("learn:3", False))],
 )
 def test_a_killed_run_with_failed_scores_ends_as_if_it_was_not_though_nothing_fails_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Simulation, place: str, cold: bool

@@ -23,6 +23,7 @@ from flows.driver.stopping import StopRequests
 from flows.run.results import run_results
 from tests.flows.simulated import BranchRunActors, Simulation
 from tests.flows.tools import same_result
+from tests.matrix import in_verify
 from yatt_core.errors import AwayError, InfrastructureError
 from yatt_core.outage import FIRST_SECONDS, JITTER, LONGEST_NEAR_SECONDS, LONGEST_SECONDS, pause_before
 from yatt_core.protocols.receipts import ShardReceipt, ShardTask
@@ -68,7 +69,7 @@ def reasons(simulation: Simulation) -> list[str]:
         return [event.body["reason"] for event in ledger.events.of_kind(simulation.run, "state")]
 
 
-@pytest.mark.parametrize("method", ["collect", "learn"])
+@pytest.mark.parametrize("method", ["learn", *in_verify("collect")])
 def test_a_run_waits_longer_each_time_and_ends_as_if_nothing_had_been(
     tmp_path: Path, outage: Callable[[Simulation, str, float], Outage], method: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.flows.driver.test_outages import MINUTE, Outage
 from tests.flows.simulated import BranchRunActors, Simulation
+from tests.matrix import in_verify
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import CheckpointReceipt
 
@@ -37,7 +38,7 @@ def finish(simulation: Simulation) -> None:
     assert outcome is not None and (outcome.state, outcome.iteration) == ("completed", 6)
 
 
-@pytest.mark.parametrize("phase", ["collect", "learn", "sync", "commit"])
+@pytest.mark.parametrize("phase", ["learn", *in_verify("collect", "sync", "commit")])
 def test_the_run_goes_on_and_takes_it_once(tmp_path: Path, phase: str) -> None:
     simulation = Simulation.of(tmp_path, *OVERRIDES)
     assert simulation.drive(killed_at=f"{phase}:3") is None
@@ -53,7 +54,9 @@ def test_the_run_goes_on_and_takes_it_once(tmp_path: Path, phase: str) -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True])
-@pytest.mark.parametrize("place", ["checkpoint:4", "commit:4", "committed:4", "collect:5", "learn:5", "committed:5"])
+@pytest.mark.parametrize(
+    "place", ["checkpoint:4", "learn:5", *in_verify("commit:4", "committed:4", "collect:5", "committed:5")]
+)
 def test_a_request_outlives_its_driver(tmp_path: Path, place: str, cold: bool) -> None:
     simulation = Simulation.of(tmp_path, *OVERRIDES)
     assert simulation.drive(killed_at="committed:3") is None

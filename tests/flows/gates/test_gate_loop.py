@@ -14,6 +14,7 @@ from flows.gates.waiting import awaited, may_go_on
 from flows.run.results import RunResults, run_results
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
+from tests.matrix import in_verify
 
 SHORT = ("iterations=5", "checkpoints.every=100")
 EVERY_2 = "gates.iterations={every: 2}"
@@ -41,7 +42,7 @@ def ended(outcome: SessionOutcome | None) -> tuple[str, int, int]:
     return outcome.state, outcome.iteration, outcome.exit_code
 
 
-@pytest.mark.parametrize("killed_at", ["", "committed:2", "commit:2", "place:3"])
+@pytest.mark.parametrize("killed_at", ["commit:2", *in_verify("", "committed:2", "place:3")])
 def test_a_run_waits_at_its_gates_and_ends_with_the_bits_of_a_run_without(tmp_path: Path, killed_at: str) -> None:
     plain = Simulation.of(tmp_path / "plain", *SHORT)
     assert ended(plain.drive()) == ("completed", 5, 0)

@@ -17,6 +17,7 @@ from flows.gates.candidates import JUDGED
 from flows.gates.promotions import champion_by_gate, settle
 from flows.run.creation import current_spec
 from tests.flows.simulated import BranchRunActors, Simulation
+from tests.matrix import in_verify
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import EvaluateReceipt, TaskResult
 
@@ -122,7 +123,7 @@ STEPS = ("promote", "ask", "append")
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", [False, *in_verify(True)])
 def test_a_driver_killed_at_any_step_of_a_promotion_leaves_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, before: bool
 ) -> None:

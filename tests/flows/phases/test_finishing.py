@@ -14,6 +14,7 @@ from flows.phases.finishing import AttemptDeadline
 from flows.run.home import Home
 from tests.flows.opened import new_run, opened
 from tests.flows.simulated import SHARDS, Simulation
+from tests.matrix import in_verify
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import EvaluateReceipt, TaskResult
 from yatt_core.spec.sections.finishing import FinishSpec
@@ -82,7 +83,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
         *(pytest.param(at, marks=VERIFY) for at in ("learn:2", "sync:3", "committed:2", "collect:3")),
     ],
 )
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("cold", [True, *in_verify(False)])
 def test_a_recovering_driver_obeys_what_was_left_out(
     plain: Simulation, tmp_path: Path, killed_at: str, cold: bool
 ) -> None:

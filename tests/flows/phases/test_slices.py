@@ -21,6 +21,7 @@ from ops.queries.sample_filters import Selection
 from ops.terminal.experience import samples_table
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
+from tests.matrix import in_verify
 from yatt_core.errors import ConfigurationError
 from yatt_core.experience.carried import CARRIED_FILE
 from yatt_core.experience.slicing import SLICES, RoundOutcome, StartedGroup
@@ -108,7 +109,7 @@ def test_a_run_that_is_killed_at_every_phase_of_the_loop_ends_with_the_same_bits
     assert same_result(quiet, finish(simulation))
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [1, *in_verify(0)])
 def test_shards_that_responses_go_on_from_are_made_again_under_the_weights_of_then(tmp_path: Path, lag: int) -> None:
     """What waits, what goes on, and what that was made from are damaged together."""
     more = (f"asynchrony.lag={lag}",)

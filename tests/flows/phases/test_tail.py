@@ -16,6 +16,7 @@ from flows.run.results import RunResults
 from tests.flows.phases.test_slices import finish, learnt_of, places_of, spec_of, states_of
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
+from tests.matrix import in_verify
 from yatt_core.experience.carried import CARRIED_FILE
 from yatt_core.experience.dynamic_sampling import WavePlan
 from yatt_core.experience.slicing import StartedGroup
@@ -85,7 +86,7 @@ def test_a_run_that_is_killed_at_every_phase_of_the_loop_ends_with_the_same_bits
     assert same_result(quiet, finish(simulation))
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [1, *in_verify(0)])
 def test_shards_of_which_a_part_was_thrown_away_are_made_again(tmp_path: Path, lag: int) -> None:
     more = (f"asynchrony.lag={lag}",)
     quiet = finish(simulation_of(tmp_path / "quiet", *more))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.flows.simulated import Simulation
 from tests.flows.tools import Driver, same_result
+from tests.matrix import in_verify
 
 VIRTUAL = (
     "iterations=4", "sft=null", "data.held_out=20", "data.max_prompt_tokens=64", "checkpoints.every=100",
@@ -58,7 +59,7 @@ def test_shares_follow_the_success_and_solved_prompts_rest_and_return(undisturbe
 
 
 @pytest.mark.parametrize("cold", [False, pytest.param(True, marks=pytest.mark.verify)])
-@pytest.mark.parametrize("place", ["collect:1", "commit:3", "committed:3"])
+@pytest.mark.parametrize("place", ["commit:3", *in_verify("collect:1", "committed:3")])
 def test_killed_anywhere_the_curriculum_is_the_same(
     tmp_path: Path, undisturbed: tuple[list[Any], list[Any]], place: str, cold: bool
 ) -> None:

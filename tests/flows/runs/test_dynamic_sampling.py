@@ -6,6 +6,7 @@ import pytest
 
 from flows.branching.branches import fork
 from tests.flows.tools import Driver, same_result
+from tests.matrix import in_verify
 from tests.recovery.test_damage import flip
 
 REWARD = '{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: %s}}'
@@ -63,7 +64,7 @@ def test_controllers_kills_and_damage_between_waves_do_not_change_the_result(dri
 FAILING = '{name: failing, function: "tests.flows.reward_functions:failing", options: {share: 0.4}, on_failure: mask}'
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [True, *in_verify(False)])
 def test_prompts_take_the_place_of_samples_without_a_score(driver: Driver, killed: bool) -> None:
     quiet_guards = ("guards.mostly_unscored.action=alert", f"rewards.parts=[{FAILING}]", "iterations=2")
     run = driver.create(*SMALL, *quiet_guards)

@@ -26,6 +26,7 @@ def state(driver: Driver, run: str) -> tuple[str, int]:
         return row.state, row.iteration
 
 
+@pytest.mark.verify  # tests/flows/driver/test_guards.py and tests/ops/integrations/test_apprise_notifier.py show its parts
 def test_a_guard_pauses_a_run_and_notifies_people_and_a_resume_continues(driver: Driver) -> None:
     with http_sink() as sink:
         run = driver.create("virtual.yaml", PAUSING, "iterations=3", "evaluation.every=0", "guards.notify={}")

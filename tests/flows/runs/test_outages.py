@@ -93,6 +93,7 @@ def check_devices(driver: Driver, run: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.verify  # tests/flows/driver/test_outages.py shows each step of it in simulated time
 def test_a_run_waits_for_a_judge_and_ends_with_the_bits_of_an_undisturbed_one(driver: Driver) -> None:
     with endpoint() as (server, asked):
         quiet = create(driver, server)

@@ -15,11 +15,12 @@ from flows.run.creation import current_spec
 from flows.soups.record import POINT, SOUP, SoupRecord
 from tests.db.tools import holder
 from tests.flows.soups.support import Killed, Kitchen, drive_run
+from tests.matrix import in_verify
 from yatt_core.errors import ConfigurationError, DrivenElsewhereError, FencedError, InfrastructureError
 
 CALLS = 21
 """Calls of driver and meter in an undisturbed soup: 7 runs, of which 2 are driven twice, and 12 measured models."""
-FEW = (4, 18)
+FEW = (18,)
 """Calls in which it is killed in every test run: one in each kind of step."""
 EVERY_CALL = [pytest.param(call, marks=[] if call in FEW else [pytest.mark.verify]) for call in range(1, CALLS + 1)]
 
@@ -90,7 +91,7 @@ def test_a_run_that_stops_early_ends_the_command_and_a_later_one_goes_on(tmp_pat
         assert len(SoupRecord.of(ledger, kitchen.soup).facts().points) == 3
 
 
-@pytest.mark.parametrize("at", [2, 10])
+@pytest.mark.parametrize("at", [10, *in_verify(2)])
 def test_a_driver_killed_before_its_last_checkpoint_is_followed_by_one_that_takes_it(
     tmp_path: Path, undisturbed: Kitchen, at: int
 ) -> None:

@@ -22,7 +22,7 @@ from tests.flows.sweeps.support import RATE, TEMPERATURE, Lab, measured
 from yatt_core.errors import ConfigurationError, DrivenElsewhereError, FencedError, InfrastructureError
 from yatt_core.spec import RunSpec
 
-FEW = (2, 7)
+FEW = (7,)
 """Calls in which it is killed in every test run."""
 CALLS = 12
 """Calls of the driver in an undisturbed sweep: its start, 8 trials, 2 of them to the second rung and 1 to the third."""

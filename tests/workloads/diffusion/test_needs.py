@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.memory import peak_of
 from benchmarks.workloads.alone import begun
+from tests.matrix import in_verify
 from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.diffusion.clip_folders import write_clip
 from yatt_core.engines.train.ranks.collective import Collective
@@ -73,7 +74,7 @@ def started(folder: Path, settings: dict[str, Any]) -> Watched:
     return found
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ["flux", "adapters", *in_verify("sd3", "qwen_image")])
 def test_a_rank_holds_what_is_stated(name: str, tmp_path: Path) -> None:
     """Weights, gradients, moments and the state to the byte; what is held for a while to a tenth."""
     settings = SMALL | VARIANTS[name]

@@ -15,6 +15,7 @@ from benchmarks.workloads.alone import begun
 from flows.reports.audit import verify_run
 from ops.preflight.workload_trial import try_workload
 from ops.queries.images import iteration_images
+from tests.matrix import in_verify
 from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.in_process import OwnRun
 from yatt_core.engines.registry import build_rollout_engine
@@ -66,7 +67,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> OwnRun:
     return own
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [2, *in_verify(1, 3)])
 def test_samplers_draw_what_the_rank_would(count: int, alone: OwnRun, tmp_path: Path) -> None:
     apart = OwnRun.of(tmp_path, SPEC, *instances(count))
     apart.drive()
@@ -87,7 +88,7 @@ def test_samplers_draw_what_the_rank_would(count: int, alone: OwnRun, tmp_path: 
 
 
 @pytest.mark.parametrize("places", [SOME, pytest.param(KILLED_AT, marks=pytest.mark.verify)], ids=["some", "all"])
-@pytest.mark.parametrize("cold", [0, 1])
+@pytest.mark.parametrize("cold", [1, *in_verify(0)])
 def test_a_run_killed_in_its_phases_gives_the_same_bits(
     places: tuple[str, ...], cold: int, alone: OwnRun, tmp_path: Path
 ) -> None:
