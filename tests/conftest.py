@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ from tests.quick import is_long, needs_more, refuse_processes
 
 if TYPE_CHECKING:
     from tests.recovery.nursery import Nursery
+
+MIGRATED = Path(__file__).parent / "db" / "core"
+"""Tests of how ledgers are migrated."""
 
 # Set before any of our modules is imported; child processes inherit it.
 os.environ.update(
@@ -89,6 +93,18 @@ def pytest_collection_finish() -> None:
     """Exempts the million objects that imports created from garbage collection, which would rescan them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def empty_ledgers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Makes empty ledgers without migrating each, except in the tests of migrations and of what is done without a ledger."""
+    if "db.core.migrate" not in sys.modules or MIGRATED in request.path.parents:
+        yield
+        return
+    from tests.empty_ledgers import made_from_statements
+
+    with made_from_statements():
+        yield
 
 
 @pytest.fixture(autouse=True)
