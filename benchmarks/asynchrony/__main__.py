@@ -53,6 +53,7 @@ class Today:
     bound: seconds of each iteration whose engines are always full and never switch.
     plan_s: of the slowest plan, the part that learning from the iteration before does not hide.
     first_plan_s: of the first plan, the part that the start of the actors does not hide.
+    lagging_plan_s: of the slowest plan of a run with a lag, the part that collecting the iteration before does not hide.
     """
 
     workload: Scenario
@@ -62,6 +63,7 @@ class Today:
     bound: list[float]
     plan_s: float
     first_plan_s: float
+    lagging_plan_s: float
 
 
 def run_today(workload: Scenario) -> Today:
@@ -75,6 +77,7 @@ def run_today(workload: Scenario) -> Today:
     seconds = [shared_seconds(workload, each, count) for each, count in zip(collect_s, tokens, strict=True)]
     hiding = [whole - collecting for whole, collecting in zip(seconds, collect_s, strict=True)]
     later = [max(0.0, plan - hidden) for plan, hidden in zip(campaign.plan_cpu_s[1:], hiding, strict=False)]
+    behind = [max(0.0, plan - hidden) for plan, hidden in zip(campaign.plan_cpu_s[1:], collect_s, strict=False)]
     return Today(
         workload=workload,
         campaign=campaign,
@@ -83,6 +86,7 @@ def run_today(workload: Scenario) -> Today:
         bound=[overlapped_lower_bound(workload, waves) for waves in draw_iterations(workload)],
         plan_s=max(later, default=0.0),
         first_plan_s=max(0.0, campaign.plan_cpu_s[0] - START_S),
+        lagging_plan_s=max(behind, default=0.0),
     )
 
 
@@ -190,7 +194,7 @@ def figures_of(todays: Sequence[Today], outcomes: Sequence[Sequence[ModeOutcome]
 
 def plan_figures(todays: Sequence[Today], large: bool) -> dict[str, float | None]:
     """Computes what plans add to an iteration. large: also plans for 16,384 devices."""
-    seconds = [today.plan_s for today in todays]
+    seconds = [*(today.plan_s for today in todays), *(today.lagging_plan_s for today in todays)]
     first = [today.first_plan_s for today in todays]
     at_large: float | None = None
     if large:

@@ -72,7 +72,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     context = session.context
     spec = session.context.spec
     devices = session.start.devices
-    # With a lag, the iteration before may not be committed yet: its work is then known to the plan that was begun after it.
+    # With a lag, iterations before it may not be committed yet: their work is known to the plan that was begun ahead.
     begun = session.prefetch.expected(iteration) if spec.asynchrony.lag else None
     inputs = begun or _inputs_of(context, iteration, state)
     plan = session.prefetch.plan(iteration, inputs, session.actors.deadline)
@@ -97,6 +97,8 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
         reason=plan.reason,
     )
     recorded = context.ledger.records.decision(context.fence, row)
+    if spec.asynchrony.lag and device_judges(spec):
+        session.prefetch.begin_behind(iteration + 1, inputs, recorded.decision.get("state", {}))
     if recorded.decision == row.decision:
         return Placement(recorded, inputs), plan.runtime_policy
     if "start" not in recorded.decision:
@@ -112,6 +114,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
 def begin_planning(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> None:
     """Starts to plan the first iteration of a session, or after a recovery, beside the start of the actors."""
     if session.context.spec.has.judges and device_judges(session.context.spec):
+        session.prefetch.forget()
         session.prefetch.begin(iteration, _inputs_of(session.context, iteration, state))
 
 
@@ -166,7 +169,7 @@ def usage_of(session: DriverSession, work: CollectedWork | None) -> tuple[Usage,
 def keep_work(
     session: DriverSession, iteration: int, placement: Placement, shards: Sequence[ShardRow]
 ) -> CollectedWork | None:
-    """Writes the work of `collect` to a file and starts to plan the next iteration.
+    """Writes the work of `collect` to a file and starts to plan the next iteration; with a lag its plan has begun already.
 
     Returns None if no judge runs on a device.
     """
@@ -191,7 +194,10 @@ def keep_work(
     path = work_file(context.folder, context.branch, iteration)
     sha256 = write_work(path, work, decision.inputs["setting"])
     name = _name(context.run, context.branch, iteration, sha256)
-    session.prefetch.begin(iteration + 1, placement.inputs.after(telemetry, name, decision.decision["state"]))
+    if context.spec.asynchrony.lag:
+        session.prefetch.note(telemetry, name)
+    else:
+        session.prefetch.begin(iteration + 1, placement.inputs.after(telemetry, name, decision.decision["state"]))
     return CollectedWork(work, sha256)
 
 

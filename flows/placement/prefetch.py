@@ -1,5 +1,8 @@
 """Plans placements in background threads: the first while the actors start, each further one while the trainer learns.
 
+With a lag (`asynchrony.lag`) nothing is learnt between two iterations' experience: a plan is then made while the iteration before
+it is collected, from the work that was known when that began.
+
 A policy is a pure function, so a plan made ahead of time is valid as long as its inputs are those of the decision;
 otherwise it is discarded. A policy that never returns blocks nothing: its thread is a daemon.
 """
@@ -7,12 +10,14 @@ otherwise it is discarded. A policy that never returns blocks nothing: its threa
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flows.placement.inputs import DecisionInputs
 from yatt_core.errors import StuckError
-from yatt_core.placement.seen import PlacementPolicy, Plan
+from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,26 @@ class PlacementPrefetch:
     def __init__(self, policy: PlacementPolicy) -> None:
         self._policy = policy
         self._ahead: _Planning | None = None
+        self._noted: list[tuple[IterationTelemetry, Mapping[str, Any]]] = []
+
+    def note(self, telemetry: IterationTelemetry, name: Mapping[str, Any]) -> None:
+        """Takes down the work of an iteration, and its name, for the next plan that is begun with `begin_behind`."""
+        self._noted.append((telemetry, name))
+
+    def forget(self) -> None:
+        """Drops what was begun and noted, since the run goes on from another commit."""
+        self._ahead = None
+        self._noted = []
+
+    def begin_behind(self, iteration: int, inputs: DecisionInputs, state: Mapping[str, Any]) -> None:
+        """Starts planning an iteration while the one before it is collected.
+
+        inputs, state: of the decision of the one before.
+        """
+        for telemetry, name in self._noted:
+            inputs = inputs.after(telemetry, name, state)
+        self._noted = []
+        self.begin(iteration, replace(inputs, state=state))
 
     def begin(self, iteration: int, inputs: DecisionInputs) -> None:
         """Starts planning an iteration with the expected inputs of its decision."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from flows.placement.prefetch import PlacementPrefetch
 from flows.run.home import Home
 from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSession, judged_spec
+from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.policies.curve import CurvePolicy
-from yatt_core.placement.policies.fixed import Hold, InTurn
+from yatt_core.placement.policies.fixed import Hold, InTurn, SplitPool
 from yatt_core.placement.seen import Plan
+from yatt_core.placement.simulation.campaign import run_campaign
 
 
 @pytest.fixture
@@ -173,3 +176,25 @@ def test_the_first_decision_is_planned_while_the_actors_start(session: Any) -> N
     assert session.prefetch.expected(1) is not None and session.prefetch.expected(2) is None
     decide(session, 1, {})
     assert planned == ["placement"], "the plan that was begun is taken"
+
+
+def test_with_a_lag_the_next_plan_is_made_while_an_iteration_is_collected(session: Any) -> None:
+    """Nothing is learnt between two iterations' experience, behind which the plan could be made."""
+    session.context = replace(session.context, spec=judged_spec("asynchrony.lag=1"))
+    (telemetry,) = run_campaign(small().model_copy(update={"iterations": 1}), SplitPool(1)).past
+    planned: list[tuple[int, dict[str, Any]]] = []
+
+    class Seeing:
+        def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+            planned.append((len(past), state))
+            return Plan("RRRJ", InTurn(), None, "", {"plans": state.get("plans", 0) + 1})
+
+    session.prefetch = PlacementPrefetch(Seeing())
+    for iteration in (1, 2, 3):
+        decide(session, iteration, {})
+        assert session.prefetch.expected(iteration + 1) is not None
+        session.prefetch.note(telemetry, {"run": "judged-1", "branch": 0, "iteration": iteration, "sha256": "a"})
+    decide(session, 4, {})
+    assert planned[:4] == [(0, {}), (0, {"plans": 1}), (1, {"plans": 2}), (2, {"plans": 3})]
+    (third,) = session.context.ledger.records.decisions(session.context.run, 0, 3)
+    assert [name["iteration"] for name in third.inputs["past"]] == [1], "what it was planned from is recorded"

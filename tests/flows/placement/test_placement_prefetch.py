@@ -93,3 +93,22 @@ def test_memory_is_limited_to_what_is_used(inputs: DecisionInputs) -> None:
         later = later.after(inputs.past[0], {"iteration": iteration}, {})
     assert len(later.past) == len(later.names) == REMEMBERED
     assert later.names[-1] == {"iteration": 8}
+
+
+def test_with_a_lag_a_plan_knows_what_was_noted_before_it_began(inputs: DecisionInputs) -> None:
+    prefetch = PlacementPrefetch(Dynamic())
+    (telemetry,) = inputs.past
+    prefetch.note(telemetry, {"iteration": 2})
+    prefetch.begin_behind(4, inputs, {"knobs": 3})
+    expected = prefetch.expected(4)
+    assert expected is not None and expected.state == {"knobs": 3}
+    assert [name["iteration"] for name in expected.names] == [1, 2] and len(expected.past) == 2
+    prefetch.begin_behind(5, inputs, {})
+    behind = prefetch.expected(5)
+    assert behind is not None and behind.names == inputs.names, "it is known to the plans after it through their inputs"
+    prefetch.note(telemetry, {"iteration": 3})
+    prefetch.forget()
+    assert prefetch.expected(5) is None
+    prefetch.begin_behind(1, inputs, {})
+    anew = prefetch.expected(1)
+    assert anew is not None and anew.names == inputs.names
